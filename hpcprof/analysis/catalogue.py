@@ -1,0 +1,170 @@
+"""The list of analyses: name, columns and where the function stands.
+
+It imports none of the functions, so that listing them, making the store's tables and checking a
+name cost nothing. To add an analysis, write a module with the function and add a row here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hpcprof.errors import unknown
+
+
+class Kind(Enum):
+    """The type of a column's values."""
+
+    INT = "int"
+    FLOAT = "float"
+    TEXT = "text"
+
+
+class Scope(Enum):
+    """What an analysis reads: one rank's timeline, or the results of all ranks of a run."""
+
+    RANK = "rank"
+    RUN = "run"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One key of an analysis' rows. The unit is the name's suffix (``_ns``, ``_pct``)."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One analysis.
+
+    ``function`` is ``module:name``. A rank analysis is called as ``f(timeline)``; a run analysis as
+    ``f(results)``, where ``results`` maps the names in ``needs`` to frames over all ranks. Both
+    return an `hpcprof.analysis.outcome.Outcome` whose columns are ``columns`` without ``rank``
+    (rank analyses) or all of ``columns`` (run analyses).
+    """
+
+    name: str
+    title: str
+    scope: Scope
+    columns: tuple[Column, ...]
+    function: str
+    needs: tuple[str, ...] = field(default=())
+
+
+def _columns(text: str) -> tuple[Column, ...]:
+    """Parse ``"rank:int name:text"``; a name without a type is an int."""
+    parts = (item.partition(":") for item in text.split())
+    return tuple(Column(name, Kind(kind or "int")) for name, _, kind in parts)
+
+
+def _statistics(prefix: str = "") -> str:
+    """Return the six columns of a summary; averages are floats because they carry one decimal."""
+    return (
+        f"{prefix}avg_ns:float {prefix}med_ns:float {prefix}min_ns {prefix}max_ns {prefix}stddev_ns:float"
+    )
+
+
+_SUMMARY = "total_ns time_pct:float " + _statistics()
+_PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
+
+ANALYSES: dict[str, Analysis] = {
+    analysis.name: analysis
+    for analysis in (
+        Analysis(
+            "kernels",
+            "GPU kernels by name",
+            Scope.RANK,
+            _columns(f"rank name:text instances {_SUMMARY} class:text"),
+            "hpcprof.analysis.kernels:kernels",
+        ),
+        Analysis(
+            "api",
+            "CUDA API calls by name",
+            Scope.RANK,
+            _columns(f"rank name:text num_calls {_SUMMARY}"),
+            "hpcprof.analysis.api:api",
+        ),
+        Analysis(
+            "ranges",
+            "Ranges on the host",
+            Scope.RANK,
+            _columns(f"rank range:text style:text instances {_SUMMARY}"),
+            "hpcprof.analysis.ranges:ranges",
+        ),
+        Analysis(
+            "range_gpu",
+            "Ranges projected to the GPU",
+            Scope.RANK,
+            _columns(
+                "rank range:text style:text proj_total_ns range_total_ns instances "
+                + _statistics("proj_")
+                + " gpu_ops avg_gpu_ops:float avg_range_lvl:float avg_num_child:float"
+            ),
+            "hpcprof.analysis.range_gpu:range_gpu",
+        ),
+        Analysis(
+            "phases",
+            "Phases of a step",
+            Scope.RANK,
+            _columns("rank phase:text steps p50_ns p95_ns p99_ns mean_ns stddev_ns"),
+            "hpcprof.analysis.phases:phases",
+        ),
+        Analysis(
+            "step_times",
+            "Each step of each rank",
+            Scope.RANK,
+            _columns("rank step latency_ns"),
+            "hpcprof.analysis.steps:step_times",
+        ),
+        Analysis(
+            "steps",
+            "Steps over ranks (a step's latency is its maximum over ranks)",
+            Scope.RUN,
+            _columns("step p50_ns max_ns min_ns slowest_rank"),
+            "hpcprof.analysis.steps:steps",
+            needs=("step_times",),
+        ),
+        Analysis(
+            "steps_summary",
+            "Latency of a step",
+            Scope.RUN,
+            _columns("steps ranks p50_ns p95_ns p99_ns mean_ns stddev_ns min_ns max_ns"),
+            "hpcprof.analysis.steps:steps_summary",
+            needs=("step_times",),
+        ),
+        Analysis(
+            "breakdown",
+            "Where the GPU's time goes",
+            Scope.RANK,
+            _columns(
+                "rank span_ns "
+                + " ".join(f"{p}_ns" for p in _PARTS)
+                + " "
+                + " ".join(f"{p}_pct:float" for p in _PARTS)
+            ),
+            "hpcprof.analysis.breakdown:breakdown",
+        ),
+        Analysis(
+            "overlap",
+            "Communication hidden behind compute",
+            Scope.RANK,
+            _columns("rank comm_ns overlapped_ns overlap_pct:float"),
+            "hpcprof.analysis.overlap:overlap",
+        ),
+    )
+}
+
+
+def find(name: str) -> Analysis:
+    """Return the analysis called ``name``.
+
+    Raises
+    ------
+    UsageError
+        With the close matches, where there is none.
+    """
+    if name not in ANALYSES:
+        raise unknown("analysis", name, ANALYSES)
+    return ANALYSES[name]

@@ -1,0 +1,48 @@
+"""What an analysis returns, and how one is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import pandas as pd
+
+from hpcprof.analysis.catalogue import Analysis
+from hpcprof.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows, or one sentence why there are none (or why a value in them is null)."""
+
+    rows: pd.DataFrame
+    reason: str = ""
+
+
+def nothing(reason: str) -> Outcome:
+    """Return the outcome of an analysis that cannot be computed."""
+    return Outcome(pd.DataFrame(), reason)
+
+
+def _function(analysis: Analysis) -> Any:
+    module, _, name = analysis.function.partition(":")
+    return getattr(import_module(module), name)
+
+
+def of_rank(analysis: Analysis, timeline: Timeline, rank: int) -> Outcome:
+    """Run a rank analysis; its rows come back with ``rank`` as their first column."""
+    outcome: Outcome = _function(analysis)(timeline)
+    return Outcome(_shaped(outcome.rows.assign(rank=rank), analysis), outcome.reason)
+
+
+def of_run(analysis: Analysis, results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Run a run analysis over the ranks' results that it needs."""
+    outcome: Outcome = _function(analysis)({name: results[name] for name in analysis.needs})
+    return Outcome(_shaped(outcome.rows, analysis), outcome.reason)
+
+
+def _shaped(rows: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
+    names = [column.name for column in analysis.columns]
+    return rows[names] if len(rows) else pd.DataFrame(columns=names)

@@ -1,0 +1,51 @@
+"""The exceptions that hpcprof raises; the command line alone turns them into sentences and exit codes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HpcprofError(Exception):
+    """Something went wrong that one sentence explains; ``exit_code`` is the status of the command."""
+
+    exit_code = 1
+
+
+class UsageError(HpcprofError):
+    """A value that the user gave is wrong: the sentence names it, where it stands and what would be valid."""
+
+    exit_code = 2
+
+
+class DamagedInput(HpcprofError):
+    """An input file cannot be read: it is named and skipped, and the rest is collected."""
+
+
+class SchedulerError(HpcprofError):
+    """A scheduler's command failed or could not be understood."""
+
+
+class StoreError(HpcprofError):
+    """The results database cannot be used."""
+
+
+def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> UsageError:
+    """Build the error for a name that is not one of ``valid``, with the close matches first.
+
+    Parameters
+    ----------
+    kind : str
+        What the name stands for, for example ``"site"``.
+    name : str
+        What the user wrote.
+    valid : iterable of str
+        Every name that would have been accepted.
+    where : str
+        Where the name stands, for example ``" in /path/site.yaml"``.
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ";"
+    choices = ", ".join(names) if names else "none"
+    return UsageError(f"unknown {kind} {name!r}{where}{hint} Valid: {choices}.")
