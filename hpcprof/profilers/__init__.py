@@ -1,0 +1,10 @@
+"""The profilers: how each one starts a rank's program, and which files it leaves."""
+
+from hpcprof.profilers.base import OUTPUT, Profiler
+from hpcprof.profilers.none import NONE
+from hpcprof.profilers.nsys import NSYS
+from hpcprof.profilers.torch_profiler import TORCH
+
+PROFILERS: dict[str, Profiler] = {profiler.name: profiler for profiler in (NONE, NSYS, TORCH)}
+
+__all__ = ["OUTPUT", "PROFILERS", "Profiler"]

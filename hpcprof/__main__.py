@@ -1,0 +1,5 @@
+"""``python -m hpcprof``."""
+
+from hpcprof.cli.main import main
+
+main()

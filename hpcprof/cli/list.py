@@ -1,0 +1,31 @@
+"""``hpcprof list``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.states import poll
+from hpcprof.cli.tables import show
+from hpcprof.run import all_runs
+
+
+@click.command("list", epilog="Example: hpcprof list --runs-dir /scratch/me/runs")
+@runs_dir_option
+def command(runs_dir: Path) -> None:
+    """List the runs, oldest first."""
+    runs = all_runs(runs_dir)
+    if not runs:
+        click.echo(f"no runs in {runs_dir}")
+        return
+    states = poll(runs)
+    rows = []
+    for run in runs:
+        assert run.manifest is not None
+        job = run.manifest.job
+        rows.append(
+            (run.id, states[run.id].state.value, job.site, f"{job.nodes} x {job.ranks_per_node}", job.profiler)
+        )
+    show(rows, ("run", "state", "site", "ranks", "profiler"))

@@ -1,0 +1,96 @@
+"""The ``hpcprof`` command: finds the subcommand, and turns exceptions into sentences and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from hpcprof import __version__
+from hpcprof.errors import HpcprofError, unknown
+
+# One file a command, imported when it is used; the sentence stands here so that --help imports none.
+COMMANDS = {
+    "submit": "Render a job's scripts and hand them to the scheduler.",
+    "render": "Print or write the scripts that submit would use.",
+    "list": "List the runs.",
+    "status": "Show the state of runs.",
+    "logs": "Show what a run printed.",
+    "cancel": "End a run with all its processes.",
+    "collect": "Read a run's profiles into the results database.",
+    "report": "Show what the profiles say.",
+    "sites": "List, show or check the sites.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Return the commands in the order of a run's life."""
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """Import and return a command, None if there is none of that name."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"hpcprof.cli.{name}").command
+        return command
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command of a call; a name that is none gets the close matches."""
+        if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
+            raise unknown("command", arguments[0], COMMANDS)
+        return super().resolve_command(context, arguments)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: hpcprof submit --site local --workload sequence-parallel --ranks-per-node 2 "
+    "--profiler torch --wait",
+)
+@click.version_option(__version__, prog_name="hpcprof")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Describe a run once: submit it, profile the right ranks, and explain what came back."""
+
+
+def main() -> None:
+    """Run the command line; the only place where an exception becomes an exit code."""
+    debug = "--debug" in sys.argv[1:2]
+    try:
+        sys.exit(cli.main(standalone_mode=False))
+    except HpcprofError as error:
+        _fail(error, f"{error}", error.exit_code, debug)
+    except click.ClickException as error:
+        if debug:
+            raise
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt) as error:
+        _fail(error, "interrupted.", 130, debug)
+    except BrokenPipeError:
+        # The reader of a pipe went away (hpcprof list | head): nothing is wrong. Python would complain
+        # once more when it flushes standard output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except Exception as error:
+        sentence = f"internal error: {type(error).__name__}: {error}. Run hpcprof --debug … and report it."
+        _fail(error, sentence, 1, debug)
+
+
+def _fail(error: BaseException, sentence: str, code: int, debug: bool) -> None:
+    if debug:
+        raise error
+    click.echo(f"hpcprof: {sentence}", err=True)
+    sys.exit(code)

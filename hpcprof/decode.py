@@ -1,0 +1,92 @@
+"""From a mapping (YAML, JSON) to a typed model, with errors a user can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from hpcprof.errors import UsageError, unknown
+
+ModelT = TypeVar("ModelT", bound=msgspec.Struct)
+
+_PATH = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
+_TYPE_NAMES = {"str": "text", "object": "a mapping", "array": "a list", "int": "a whole number"}
+
+
+def decode(model: type[ModelT], data: object, where: str) -> ModelT:
+    """Turn ``data`` into ``model``.
+
+    Parameters
+    ----------
+    model : type
+        The msgspec Struct to build; keys it does not have are refused.
+    data : object
+        What a YAML or JSON file holds.
+    where : str
+        The file that ``data`` came from, for the message.
+
+    Raises
+    ------
+    UsageError
+        Naming the file, the key, its value and what would be valid.
+    """
+    try:
+        return msgspec.convert(data, model)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), model, data, where) from None
+
+
+def _explain(message: str, model: type[msgspec.Struct], data: object, where: str) -> UsageError:
+    found = _PATH.search(message)
+    path = found["path"].lstrip(".") if found else ""
+    text = _PATH.sub("", message)
+    if field := _UNKNOWN.match(text):
+        inner = _model_at(model, path)
+        inside = f" in {where}" + (f", under {path}" if path else "")
+        return unknown("key", field["field"], inner.__struct_encode_fields__ if inner else (), inside)
+    value = _value_at(data, path)
+    for name, plain in _TYPE_NAMES.items():
+        text = text.replace(f"`{name}`", plain)
+    shown = f" = {value!r}" if path and not isinstance(value, (dict, list)) else ""
+    return UsageError(f"{where}: {path or 'the file'}{shown}: {text[:1].lower()}{text[1:].replace('`', '')}.")
+
+
+def _steps(path: str) -> list[str]:
+    return [step for step in re.split(r"[.\[\]]+", path) if step]
+
+
+def _value_at(data: object, path: str) -> object:
+    for step in _steps(path):
+        if isinstance(data, Mapping):
+            data = data.get(step)
+        elif isinstance(data, list) and step.isdigit() and int(step) < len(data):
+            data = data[int(step)]
+        else:
+            return None
+    return data
+
+
+def _model_at(model: type[msgspec.Struct], path: str) -> type[msgspec.Struct] | None:
+    """Return the Struct that stands at ``path`` inside ``model``."""
+    node: Any = msgspec.inspect.type_info(model)
+    for step in _steps(path):
+        node = _child(node, step)
+    node = _struct(node)
+    return node.cls if node is not None else None
+
+
+def _child(node: Any, step: str) -> Any:
+    struct = _struct(node)
+    if struct is not None:
+        return next((f.type for f in struct.fields if f.encode_name == step), None)
+    return getattr(node, "value_type", None) or getattr(node, "item_type", None)
+
+
+def _struct(node: Any) -> Any:
+    if isinstance(node, msgspec.inspect.UnionType):
+        return next((t for t in node.types if isinstance(t, msgspec.inspect.StructType)), None)
+    return node if isinstance(node, msgspec.inspect.StructType) else None

@@ -1,0 +1,35 @@
+"""Where hpcprof's own files stand, and how files are written so that no reader sees half of one."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def packaged(name: str) -> Path:
+    """Return the folder ``name`` (``templates`` or ``site_configs``) that hpcprof ships.
+
+    In a wheel it lies inside the package, in a checkout or an editable install beside it.
+    """
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
+
+
+def user_config() -> Path:
+    """Return the user's folder of sites and templates (``~/.config/hpcprof``)."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "hpcprof"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` so that it appears whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,5 @@
+"""No profiler."""
+
+from hpcprof.profilers.base import Profiler
+
+NONE = Profiler("none", "run the program as it is", prefix=lambda workload: ())

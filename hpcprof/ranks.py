@@ -1,0 +1,76 @@
+"""Rank selection: which ranks of a job run under the profiler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from hpcprof.errors import UsageError
+
+_HELP = "all, none, ranks such as 0,4-7, local=0, nodes=0-1, every=16, or several of the last three"
+_SPANS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+
+
+def select(text: str, nodes: int, ranks_per_node: int) -> list[int]:
+    """Return the ranks that ``text`` selects, in ascending order.
+
+    Ranks fill one node after the other, as every launcher does that hpcprof writes a command for.
+    ``local=0,nodes=0-1`` selects the first rank of the first two nodes: conditions all hold.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is no selection, or names a rank that the job does not have.
+    """
+    world = nodes * ranks_per_node
+    if text == "all":
+        return list(range(world))
+    if text == "none":
+        return []
+    if _SPANS.fullmatch(text):
+        chosen = sorted(_numbers(text))
+        if chosen[-1] >= world:
+            raise UsageError(
+                f"--profile-ranks {text}: there is no rank {chosen[-1]}; the job has ranks 0 to {world - 1}."
+            )
+        return chosen
+    conditions = [_condition(part, text, ranks_per_node) for part in _parts(text)]
+    return [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
+
+
+def compress(ranks: Iterable[int]) -> list[str]:
+    """Return ranks as spans: ``[0, 1, 2, 5]`` becomes ``["0-2", "5"]``."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
+
+
+def _numbers(text: str) -> set[int]:
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers.update(range(int(first), int(last or first) + 1))
+    if not numbers:
+        raise UsageError(f"--profile-ranks: the span {text} is empty; write the lower number first.")
+    return numbers
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas that begin a new condition: ``nodes=0,2,local=1`` has two."""
+    return re.split(r",(?=[a-z]+=)", text)
+
+
+def _condition(part: str, text: str, ranks_per_node: int) -> Callable[[int], bool]:
+    key, _, value = part.partition("=")
+    if key == "every" and value.isdigit() and int(value) > 0:
+        return lambda rank: rank % int(value) == 0
+    if key in ("local", "nodes") and _SPANS.fullmatch(value):
+        numbers = _numbers(value)
+        if key == "local":
+            return lambda rank: rank % ranks_per_node in numbers
+        return lambda rank: rank // ranks_per_node in numbers
+    raise UsageError(f"--profile-ranks {text}: {part!r} is no selection; use {_HELP}.")

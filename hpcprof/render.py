@@ -1,0 +1,107 @@
+"""Templates: from a site and a job to the text of the batch script and the rank wrapper."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from hpcprof import __version__
+from hpcprof.errors import UsageError
+from hpcprof.job import Job
+from hpcprof.paths import packaged, user_config
+from hpcprof.profilers import OUTPUT, PROFILERS
+from hpcprof.ranks import compress
+from hpcprof.site import Site
+
+JOB_SCRIPT = "job.sh"
+WRAPPER = "wrapper.sh"
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a script needs beyond the site and the job: resolved paths and commands."""
+
+    run_directory: Path
+    command_line: list[str]
+    launch: list[str]
+    program: list[str]
+    template: Path | None = None
+
+
+def template_path() -> list[Path]:
+    """Return the folders that hold templates, first found first taken."""
+    return [Path("templates"), user_config() / "templates", packaged("templates")]
+
+
+def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
+    """Return the run's scripts by file name.
+
+    Raises
+    ------
+    UsageError
+        If a template is missing, broken, or uses a name that does not exist.
+    """
+    environment = _environment(rendering.template)
+    profiler = PROFILERS[job.profiler]
+    values: dict[str, Any] = {
+        "site": site,
+        "job": job,
+        "version": __version__,
+        "run_directory": str(rendering.run_directory),
+        "command_line": shlex.join(rendering.command_line),
+        "launch": rendering.launch,
+        "launcher": site.launcher.name.value if rendering.launch else "none",
+        "program": rendering.program,
+        "profiled_ranks": compress(job.profiled_ranks),
+        "profiler_prefix": profiler.prefix(job.workload),
+        "profiler_afterwards": profiler.afterwards,
+    }
+    script = rendering.template.name if rendering.template else f"job/{site.scheduler.value}.sh.j2"
+    names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
+    return {file: _render(environment, template, values) for file, template in names.items()}
+
+
+def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
+    folders = ([template.parent] if template else []) + template_path()
+    environment = ImmutableSandboxedEnvironment(
+        loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 (shell scripts: every value goes through the quote filter)
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(quote=shlex.quote, argv=_argv, comment=_comment)
+    return environment
+
+
+def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[str, Any]) -> str:
+    try:
+        return environment.get_template(name).render(values)
+    except TemplateError as error:
+        where = getattr(error, "filename", None) or name
+        line = getattr(error, "lineno", None)
+        raise UsageError(
+            f"template {where}{f', line {line}' if line else ''}: {error.message or error}."
+        ) from None
+
+
+def _argv(words: list[str] | tuple[str, ...]) -> str:
+    """Quote words for the shell; `OUTPUT` becomes the wrapper's variable, quoted as well."""
+    return " ".join(_word(word) for word in words)
+
+
+def _word(word: str) -> str:
+    if OUTPUT not in word:
+        return shlex.quote(word)
+    return '"$output"'.join(shlex.quote(part) if part else "" for part in word.split(OUTPUT))
+
+
+def _comment(text: str) -> str:
+    """Keep text inside a shell comment: a line break in it must not end the comment."""
+    return text.replace("\r", "\\r").replace("\n", "\\n")

@@ -1,0 +1,49 @@
+"""What every scheduler does for hpcprof, and the states a job can be in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from hpcprof.run import Run
+
+
+class JobState(Enum):
+    """The state of a job. ``UNKNOWN`` means that the scheduler could not be asked."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    UNKNOWN = "unknown"
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job will not change its state any more."""
+        return self not in (JobState.QUEUED, JobState.RUNNING, JobState.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job's state, why it is in it, and its exit code once it has one."""
+
+    state: JobState
+    reason: str = ""
+    exit_code: int | None = None
+
+
+class Scheduler(Protocol):
+    """A batch system. Every method raises `hpcprof.errors.SchedulerError` where its command fails."""
+
+    def submit(self, run: Run) -> str:
+        """Hand over the run's ``job.sh`` and return the scheduler's job id."""
+
+    def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
+        """Return the status of each run by run id, asking for all of them at once where possible."""
+
+    def cancel(self, run: Run) -> None:
+        """End the run's job with all its processes; a job that has ended is left as it is."""

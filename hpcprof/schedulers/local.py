@@ -1,0 +1,109 @@
+"""The local scheduler: runs job.sh on this machine under a supervisor that outlives the terminal.
+
+The supervisor (`hpcprof.schedulers.supervisor`) is the scheduler's record: it writes who it is to
+``state/supervisor`` when it starts, and how the job ended to ``state/ended``. A process id alone
+proves nothing, since ids come back after a while and after a reboot; so the record also holds the
+boot id and the process's start time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from hpcprof.errors import SchedulerError
+from hpcprof.run import Run
+from hpcprof.schedulers.base import JobState, JobStatus
+from hpcprof.schedulers.supervisor import ENDED, GRACE_SECONDS, SUPERVISOR, Identity, Outcome
+
+_START_SECONDS = 30.0
+
+
+class LocalScheduler:
+    """Runs jobs at once, on this machine."""
+
+    def submit(self, run: Run) -> str:
+        """Start the supervisor in a session of its own; the job id is its process id."""
+        assert run.manifest is not None
+        command = [
+            sys.executable,
+            "-m",
+            "hpcprof.schedulers.supervisor",
+            str(run.path),
+            str(run.manifest.job.walltime),
+        ]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",  # python -m searches the working directory: the user's files must not be found
+            )
+        except OSError as error:
+            raise SchedulerError(f"cannot start the job: {error.strerror}.") from None
+        deadline = time.monotonic() + _START_SECONDS
+        while run.state_file(SUPERVISOR) is None:
+            ended = process.poll() is not None and run.state_file(SUPERVISOR) is None
+            if ended or time.monotonic() > deadline:
+                process.kill()
+                raise SchedulerError(f"the local supervisor of {run.id} did not start.")
+            time.sleep(0.005)
+        return str(process.pid)
+
+    def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
+        """Return each run's status from its supervisor and its state files."""
+        return {run.id: status(run) for run in runs}
+
+    def cancel(self, run: Run) -> None:
+        """Ask the supervisor to end the job, and wait until it has."""
+        identity = Identity.parse(run.state_file(SUPERVISOR))
+        if identity is None or not identity.alive() or run.state_file(ENDED) is not None:
+            return
+        os.kill(identity.pid, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
+        while identity.alive():
+            if time.monotonic() > deadline:
+                raise SchedulerError(f"{run.id} did not end: its supervisor is process {identity.pid}.")
+            time.sleep(0.02)
+
+
+def status(run: Run) -> JobStatus:
+    """Return the state of a local run."""
+    identity = Identity.parse(run.state_file(SUPERVISOR))
+    if identity is None:
+        return JobStatus(JobState.FAILED, "it was never started")
+    # Asked before the record is read: a supervisor that ends in between has left the record by then.
+    alive = identity.alive()
+    outcome = Outcome.parse(run.state_file(ENDED))
+    if outcome is not None:
+        return _ended(outcome, run)
+    if alive:
+        started = run.state_file("started") is not None
+        return JobStatus(JobState.RUNNING if started else JobState.QUEUED)
+    finished = run.state_file("finished")
+    if finished is not None:
+        return _ended(Outcome("exited", int(finished)), run)
+    return JobStatus(
+        JobState.FAILED,
+        "its process is gone without a finished file: it was killed, or the machine was restarted",
+    )
+
+
+def _ended(outcome: Outcome, run: Run) -> JobStatus:
+    assert run.manifest is not None
+    if outcome.how == "cancelled":
+        return JobStatus(JobState.CANCELLED, "cancelled by the user", outcome.exit_code)
+    if outcome.how == "timeout":
+        limit = run.manifest.job.walltime
+        return JobStatus(JobState.TIMEOUT, f"the walltime of {limit} s was over", outcome.exit_code)
+    if outcome.exit_code == 0 and run.state_file("finished") == "0":
+        return JobStatus(JobState.COMPLETED, "", 0)
+    if outcome.exit_code == 0:
+        return JobStatus(JobState.FAILED, "job.sh ended without its finished file", 0)
+    return JobStatus(JobState.FAILED, f"exit code {outcome.exit_code}", outcome.exit_code)

@@ -1,0 +1,156 @@
+"""The site: a machine and how it is used, read from one YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from hpcprof.decode import decode
+from hpcprof.errors import UsageError, unknown
+from hpcprof.paths import packaged, user_config
+
+# The C loader is about ten times faster; PyYAML wheels have it, some source builds do not.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class SchedulerName(Enum):
+    """The batch systems that hpcprof speaks to."""
+
+    LOCAL = "local"
+
+
+class LauncherName(Enum):
+    """What starts the ranks on the nodes."""
+
+    MPIEXEC = "mpiexec"
+    NONE = "none"
+
+
+class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class Launcher(_Model):
+    """What starts the ranks, and the arguments that this site wants on every launch."""
+
+    name: LauncherName = LauncherName.MPIEXEC
+    arguments: list[str] = []
+
+
+class Node(_Model):
+    """The shape of one node; what is absent is not checked."""
+
+    cores: int | None = None
+    gpus: int | None = None
+
+
+class Option(_Model):
+    """A setting of this site that a user gives by ``-o KEY=VALUE``."""
+
+    help: str
+    default: str = ""
+    required: bool = False
+
+
+class Site(_Model):
+    """A machine and how it is used. ``name`` is the name of its file."""
+
+    name: str
+    scheduler: SchedulerName
+    description: str = ""
+    source: str = ""
+    verified: bool = True
+    launcher: Launcher = Launcher()
+    node: Node = Node()
+    walltime: str = "01:00:00"
+    modules: list[str] = []
+    environment: dict[str, str] = {}
+    options: dict[str, Option] = {}
+
+
+def search_path() -> list[Path]:
+    """Return the folders that hold sites, first found first taken."""
+    return [Path("site_configs"), user_config() / "sites", packaged("site_configs")]
+
+
+def site_files() -> dict[str, Path]:
+    """Return every site's name and file, in the order of the search path."""
+    files: dict[str, Path] = {}
+    for folder in search_path():
+        for path in sorted(folder.glob("*.yaml")):
+            files.setdefault(path.stem, path)
+    return files
+
+
+def load_site(name: str) -> Site:
+    """Load the site called ``name`` from the search path.
+
+    Raises
+    ------
+    UsageError
+        If there is no such site (with the close matches), or its file is wrong.
+    """
+    files = site_files()
+    if name not in files:
+        raise unknown("site", name, files)
+    return load_site_file(files[name])
+
+
+def load_site_file(path: Path) -> Site:
+    """Load one site file; what it ``extends`` is looked for beside it, then on the search path."""
+    merged: dict[str, Any] = {}
+    for data in reversed(list(_chain(path))):
+        merged = _merge(merged, data)
+    return decode(Site, {**merged, "name": path.stem}, str(path))
+
+
+def _chain(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield a site's mapping, then that of the site it extends, and so on."""
+    seen: list[Path] = []
+    while True:
+        if path in seen:
+            raise UsageError(f"{path}: 'extends' leads back to itself: {' -> '.join(map(str, seen))}.")
+        seen.append(path)
+        data = _read_yaml(path)
+        parent = data.pop("extends", None)
+        yield data
+        if parent is None:
+            return
+        beside = path.with_name(f"{parent}.yaml")
+        files = site_files()
+        if not beside.is_file() and parent not in files:
+            raise unknown("site", str(parent), files, f" in {path}, under extends")
+        path = beside if beside.is_file() else files[parent]
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 (a safe loader)
+    except OSError as error:
+        raise UsageError(f"cannot read the site file {path}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a site file: it is not UTF-8 text.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UsageError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', error)}.") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} is not a site file: it holds no mapping of keys to values.")
+    if "name" in data:
+        raise UsageError(f"{path}: name = {data['name']!r}: a site is named by its file; remove the key.")
+    return data
+
+
+def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``parent`` with ``child`` over it; mappings merge, anything else is replaced."""
+    merged = dict(parent)
+    for key, value in child.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged

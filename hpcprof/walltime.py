@@ -1,0 +1,38 @@
+"""Walltimes as people write them, and as schedulers read them."""
+
+from __future__ import annotations
+
+import re
+
+from hpcprof.errors import UsageError
+
+_CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
+_UNITS = re.compile(r"(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m)?(?:(?P<seconds>\d+)s)?")
+
+
+def parse_walltime(text: str) -> int:
+    """Return a walltime in seconds.
+
+    Accepted are ``HH:MM:SS``, ``D-HH:MM:SS`` and units such as ``90m`` or ``1h30m``. A bare number or
+    ``MM:SS`` is refused, because PBS and Slurm read those differently.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is none of these, or zero.
+    """
+    match = _CLOCK.fullmatch(text) or (_UNITS.fullmatch(text) if text else None)
+    if match is None:
+        raise UsageError(f"walltime {text!r} is not a time: write HH:MM:SS or units such as 90m or 1h30m.")
+    part = {key: int(value or 0) for key, value in match.groupdict().items()}
+    seconds = ((part.get("days", 0) * 24 + part["hours"]) * 60 + part["minutes"]) * 60 + part["seconds"]
+    if seconds == 0:
+        raise UsageError(f"walltime {text!r} is zero: a job needs at least one second.")
+    return seconds
+
+
+def format_walltime(seconds: int) -> str:
+    """Return seconds as ``HH:MM:SS`` with two digits each; hours grow beyond two where they must."""
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes:02d}:{seconds:02d}"
