@@ -12,9 +12,15 @@ from hpcprof.errors import UsageError, unknown
 
 ModelT = TypeVar("ModelT", bound=msgspec.Struct)
 
-_PATH = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at `(?P<key>key` in `)?\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
-_TYPE_NAMES = {"str": "text", "object": "a mapping", "array": "a list", "int": "a whole number"}
+_TYPE_NAMES = {
+    "str": "text",
+    "object": "a mapping",
+    "array": "a list",
+    "int": "a whole number",
+    "int | null": "a whole number",
+}
 
 
 def decode(model: type[ModelT], data: object, where: str) -> ModelT:
@@ -44,15 +50,20 @@ def _explain(message: str, model: type[msgspec.Struct], data: object, where: str
     found = _PATH.search(message)
     path = found["path"].lstrip(".") if found else ""
     text = _PATH.sub("", message)
+    node = _type_at(model, path)
     if field := _UNKNOWN.match(text):
-        inner = _model_at(model, path)
+        struct = _struct(node)
         inside = f" in {where}" + (f", under {path}" if path else "")
-        return unknown("key", field["field"], inner.__struct_encode_fields__ if inner else (), inside)
-    value = _value_at(data, path)
+        return unknown("key", field["field"], struct.cls.__struct_encode_fields__ if struct else (), inside)
+    if isinstance(node, msgspec.inspect.EnumType):
+        valid = [member.value for member in node.cls]
+        return unknown("value", str(_value_at(data, path)), valid, f" in {where}, {path}")
     for name, plain in _TYPE_NAMES.items():
         text = text.replace(f"`{name}`", plain)
+    value = _value_at(data, path)
     shown = f" = {value!r}" if path and not isinstance(value, (dict, list)) else ""
-    return UsageError(f"{where}: {path or 'the file'}{shown}: {text[:1].lower()}{text[1:].replace('`', '')}.")
+    place = ("a key under " if found and found["key"] else "") + (path or "the file")
+    return UsageError(f"{where}: {place}{shown}: {text[:1].lower()}{text[1:].replace('`', '')}.")
 
 
 def _steps(path: str) -> list[str]:
@@ -70,13 +81,12 @@ def _value_at(data: object, path: str) -> object:
     return data
 
 
-def _model_at(model: type[msgspec.Struct], path: str) -> type[msgspec.Struct] | None:
-    """Return the Struct that stands at ``path`` inside ``model``."""
+def _type_at(model: type[msgspec.Struct], path: str) -> Any:
+    """Return msgspec's description of the type that stands at ``path`` inside ``model``."""
     node: Any = msgspec.inspect.type_info(model)
     for step in _steps(path):
         node = _child(node, step)
-    node = _struct(node)
-    return node.cls if node is not None else None
+    return node
 
 
 def _child(node: Any, step: str) -> Any:

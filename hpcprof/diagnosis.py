@@ -21,7 +21,9 @@ class RankFailure:
     last_lines: list[str]
 
     def __str__(self) -> str:
-        code = "left no exit code (it was killed)" if self.exit_code is None else f"exit code {self.exit_code}"
+        code = (
+            "left no exit code (it was killed)" if self.exit_code is None else f"exit code {self.exit_code}"
+        )
         return f"rank {self.rank}: {code}"
 
 

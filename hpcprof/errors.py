@@ -30,6 +30,9 @@ class StoreError(HpcprofError):
     """The results database cannot be used."""
 
 
+_LISTED = 12
+
+
 def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> UsageError:
     """Build the error for a name that is not one of ``valid``, with the close matches first.
 
@@ -46,6 +49,10 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> Usag
     """
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(repr(c) for c in close)}?" if close else ";"
-    choices = ", ".join(names) if names else "none"
-    return UsageError(f"unknown {kind} {name!r}{where}{hint} Valid: {choices}.")
+    close += [n for n in names if name and n.startswith(name) and n not in close][:3]
+    sentence = f"unknown {kind} {name!r}{where}"
+    if close:
+        sentence += f"; did you mean {' or '.join(repr(c) for c in close)}?"
+    listed = ", ".join(names[-_LISTED:]) if names else "none"
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return UsageError(f"{sentence}{'' if close else '.'} Valid: {listed}{more}.")

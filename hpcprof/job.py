@@ -73,9 +73,8 @@ def make_job(
         For the first value that is wrong: it is named, with what would be valid.
     """
     arguments = list(arguments or [])
-    if workload is not None and workload not in catalogue.WORKLOADS:
-        raise unknown("workload", workload, catalogue.WORKLOADS)
-    if workload is None and not arguments:
+    program = catalogue.find(workload) if workload is not None else None
+    if program is None and not arguments:
         raise UsageError("nothing to run: give --workload NAME, or a program after --.")
     if profiler not in profilers.PROFILERS:
         raise unknown("profiler", profiler, profilers.PROFILERS)
@@ -96,8 +95,8 @@ def make_job(
     )
     select(profile_ranks, nodes, ranks_per_node)
     _check_nodes(job, site)
-    if workload is not None:
-        catalogue.WORKLOADS[workload].check(arguments, job.ranks)
+    if program is not None:
+        program.check(arguments, job.ranks)
     return job
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
@@ -26,7 +25,7 @@ def user_config() -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` so that it appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)

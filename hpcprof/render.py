@@ -71,12 +71,14 @@ def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 (shell scripts: every value goes through the quote filter)
+        autoescape=False,  # shell scripts: every value goes through the quote filter
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(quote=shlex.quote, argv=_argv, comment=_comment)
+    environment.filters.update(
+        quote=shlex.quote, argv=shlex.join, profiler_argv=_profiler_argv, comment=_comment
+    )
     return environment
 
 
@@ -91,15 +93,9 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
         ) from None
 
 
-def _argv(words: list[str] | tuple[str, ...]) -> str:
-    """Quote words for the shell; `OUTPUT` becomes the wrapper's variable, quoted as well."""
-    return " ".join(_word(word) for word in words)
-
-
-def _word(word: str) -> str:
-    if OUTPUT not in word:
-        return shlex.quote(word)
-    return '"$output"'.join(shlex.quote(part) if part else "" for part in word.split(OUTPUT))
+def _profiler_argv(words: tuple[str, ...]) -> str:
+    """Quote a profiler's words; `OUTPUT` becomes the wrapper's variable of the output path."""
+    return " ".join('"$output"'.join(shlex.quote(p) if p else "" for p in w.split(OUTPUT)) for w in words)
 
 
 def _comment(text: str) -> str:

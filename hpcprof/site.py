@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import yaml
@@ -31,25 +31,29 @@ class LauncherName(Enum):
     NONE = "none"
 
 
+VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+"""The name of an environment variable; it stands unquoted in the script."""
+
+
 class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     pass
 
 
-class Launcher(_Model):
+class Launcher(_Model, frozen=True):
     """What starts the ranks, and the arguments that this site wants on every launch."""
 
     name: LauncherName = LauncherName.MPIEXEC
     arguments: list[str] = []
 
 
-class Node(_Model):
+class Node(_Model, frozen=True):
     """The shape of one node; what is absent is not checked."""
 
     cores: int | None = None
     gpus: int | None = None
 
 
-class Option(_Model):
+class Option(_Model, frozen=True):
     """A setting of this site that a user gives by ``-o KEY=VALUE``."""
 
     help: str
@@ -57,7 +61,7 @@ class Option(_Model):
     required: bool = False
 
 
-class Site(_Model):
+class Site(_Model, frozen=True):
     """A machine and how it is used. ``name`` is the name of its file."""
 
     name: str
@@ -69,7 +73,7 @@ class Site(_Model):
     node: Node = Node()
     walltime: str = "01:00:00"
     modules: list[str] = []
-    environment: dict[str, str] = {}
+    environment: dict[VariableName, str] = {}
     options: dict[str, Option] = {}
 
 

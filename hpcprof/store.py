@@ -102,7 +102,7 @@ class ReasonRow(_Base):
 
 def _analysis_table(analysis: Analysis) -> Table:
     kinds = {Kind.INT: BigInteger, Kind.FLOAT: Double, Kind.TEXT: Text}
-    keys = [Column("run_id", Text, primary_key=True)]
+    keys: list[Column[Any]] = [Column("run_id", Text, primary_key=True)]
     if analysis.scope is Scope.RANK:
         keys.append(Column("rank", Integer, primary_key=True, autoincrement=False))
     keys.append(Column("position", Integer, primary_key=True, autoincrement=False))
@@ -208,7 +208,7 @@ class Store:
         with self._engine.connect() as connection:
             rows = connection.execute(query.order_by(*(table.c[n] for n in order)))
             why = connection.execute(reasons.order_by(ReasonRow.rank))
-            return Stored([dict(row._mapping) for row in rows], {rank: reason for rank, reason in why})
+            return Stored([dict(row._mapping) for row in rows], dict(why.tuples().all()))
 
     def _version(self) -> int | None:
         with self._engine.connect() as connection:

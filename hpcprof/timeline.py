@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 NO_NAME = -1
+NO_PROCESS = -1
+NO_CORRELATION = -1
 
 TableT = TypeVar("TableT", bound="Table")
 
@@ -67,7 +69,8 @@ SHAPES = {"grid": (0, 3), "block": (0, 3)}
 class Operations(Table):
     """Work on a GPU, one row an operation.
 
-    ``correlation`` names the API call that launched the row and is unique only within ``process``.
+    ``correlation`` names the API call that launched the row and is unique only within ``process``;
+    it is `NO_CORRELATION`, and ``process`` is `NO_PROCESS`, where the profiler left it out.
     ``category`` holds `Category` values.
     """
 
@@ -91,7 +94,7 @@ class Kernels(Operations):
 
 @dataclass(frozen=True)
 class MemoryOperations(Operations):
-    """Memory copies and sets; ``bytes`` is the size of each."""
+    """Memory copies and sets; ``bytes`` is the size of each, -1 where the profile does not tell."""
 
     bytes: Ints
 
@@ -112,9 +115,10 @@ class ApiCalls(Table):
 class Ranges(Table):
     """Ranges that the program marked (NVTX, record_function).
 
-    ``style`` holds `Style` values. ``closed`` is 0 where the profile ends before the range does; its
-    ``end`` is then the last time stamp that the profile has of any range or mark. ``one_thread`` is 0
-    where another thread ended the range.
+    ``style`` holds `Style` values. ``domain`` is the name of the NVTX domain, which ``name`` then
+    begins with (``NCCL:ncclAllReduce``), or `NO_NAME`. ``closed`` is 0 where the profile ends before
+    the range does; its ``end`` is then the last time stamp that the profile has of any range or mark.
+    ``one_thread`` is 0 where another thread ended the range.
     """
 
     start: Ints
@@ -122,6 +126,7 @@ class Ranges(Table):
     process: Ints
     thread: Ints
     name: Ints
+    domain: Ints
     style: Ints
     closed: Ints
     one_thread: Ints
@@ -133,6 +138,7 @@ class Origin:
 
     ``rank`` is what the profile or its file name tells, None where neither does.
     ``start_utc_ns`` is the UTC time of the clock's zero in nanoseconds since 1970, None if unknown.
+    ``notes`` are sentences about what the profile holds but the timeline does not.
     """
 
     path: Path
@@ -143,6 +149,7 @@ class Origin:
     device_names: tuple[str, ...] = ()
     profiler_version: str | None = None
     start_utc_ns: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ def command(runs_dir: Path) -> None:
         assert run.manifest is not None
         job = run.manifest.job
         rows.append(
-            (run.id, states[run.id].state.value, job.site, f"{job.nodes} x {job.ranks_per_node}", job.profiler)
+            (
+                run.id,
+                states[run.id].state.value,
+                job.site,
+                f"{job.nodes} x {job.ranks_per_node}",
+                job.profiler,
+            )
         )
     show(rows, ("run", "state", "site", "ranks", "profiler"))

@@ -14,8 +14,6 @@ from hpcprof.site import Site, load_site
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
-RUNNING_PROGRAM: dict[str, Any] = {"ignore_unknown_options": False, "allow_interspersed_args": True}
-
 
 def runs_dir_option(command: CommandT) -> CommandT:
     """Add ``--runs-dir``."""
@@ -35,7 +33,8 @@ def db_option(command: CommandT) -> CommandT:
         "--db",
         envvar="HPCPROF_DB",
         metavar="URL",
-        help="Results database, a path or an SQLAlchemy URL (or $HPCPROF_DB).  [default: RUNS_DIR/hpcprof.db]",
+        help="Results database: a path or an SQLAlchemy URL (or $HPCPROF_DB).  "
+        "[default: hpcprof.db among the runs]",
     )(command)
 
 
@@ -44,7 +43,9 @@ def job_options(command: CommandT) -> CommandT:
     positive = click.IntRange(min=1)
     for option in reversed(
         [
-            click.option("--site", default="local", show_default=True, help="Site to run on (hpcprof sites list)."),
+            click.option(
+                "--site", default="local", show_default=True, help="Site to run on (hpcprof sites list)."
+            ),
             click.option("--workload", help="Built-in workload; its own arguments go after --."),
             click.option("--nodes", type=positive, default=1, show_default=True, help="Number of nodes."),
             click.option(

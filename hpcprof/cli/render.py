@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from hpcprof import submission
 from hpcprof.cli.options import job_options, site_and_job
 from hpcprof.errors import HpcprofError
 from hpcprof.paths import write_atomically
 from hpcprof.render import JOB_SCRIPT
+from hpcprof.scripts import scripts
 
 
 @click.command(
@@ -33,7 +33,7 @@ def command(output: Path | None, **options: Any) -> None:
     """
     site, job = site_and_job(options)
     directory = output or options["runs_dir"] / "RUN_ID"
-    texts = submission.scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], options["template"])
+    texts = scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], options["template"])
     if output is None:
         click.echo(texts[JOB_SCRIPT], nl=False)
         return

@@ -23,7 +23,9 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     found = [find_run(reference, runs_dir) for reference in runs or ("last",)]
     for run in found:
         if run.manifest is None:
-            raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit: it has no state.")
+            raise UsageError(
+                f"{run.path} is a folder of profiles that hpcprof did not submit: it has no state."
+            )
     states = poll(found)
     rows = []
     for run in found:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
-
-def console() -> Console:
-    """Return standard output; neither markup nor emoji is read out of a user's names."""
-    return Console(markup=False, emoji=False, highlight=False)
+from hpcprof.report.terminal import console
 
 
 def show(rows: Iterable[Sequence[str]], headings: Sequence[str], title: str = "") -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,17 +116,13 @@ def supervise(run: Path, walltime: float) -> Outcome:
 
 
 def _signal(group: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass
 
 
 def _wait(job: subprocess.Popen[bytes], seconds: float) -> None:
-    try:
+    with suppress(subprocess.TimeoutExpired):
         job.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        pass
 
 
 def _end_all(run: Path, job: subprocess.Popen[bytes]) -> None:
@@ -135,10 +132,8 @@ def _end_all(run: Path, job: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + GRACE_SECONDS
     while (left := _marked(mark)) and time.monotonic() < deadline:
         for pid in left:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.02)
 
 

@@ -1,0 +1,32 @@
+# make run: the quickstart, from nothing to a report. make test: the whole suite.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SITE ?= local
+
+.PHONY: run test lint clean
+
+# PyTorch for the CPU is enough for the quickstart and the tests; on a machine with a GPU the wheel that
+# PyPI has by default brings CUDA, and the same command uses it.
+$(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --editable '.[workloads,html,dev]'
+	touch $@
+
+run: $(VENV)/.installed
+	$(BIN)/hpcprof submit --site $(SITE) --workload sequence-parallel --ranks-per-node 2 --profiler torch --wait
+	$(BIN)/hpcprof collect
+	$(BIN)/hpcprof report --html runs/report.html
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_shellcheck.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,42 @@
+"""``hpcprof collect``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.options import db_option, runs_dir_option
+
+
+@click.command(
+    "collect", epilog="Example: hpcprof collect last   or   hpcprof collect /data/profiles_of_another_tool"
+)
+@runs_dir_option
+@db_option
+@click.argument("runs", nargs=-1, metavar="[RUN]…")
+def command(runs_dir: Path, db: str | None, runs: tuple[str, ...]) -> None:
+    """Read profiles into the results database.
+
+    RUN is a run id, a unique beginning of one, a path, or last (the default). A path may be any folder of
+    profiles (*.sqlite of Nsight Systems, *.trace.json[.gz] of PyTorch). Collecting again changes nothing.
+    """
+    from hpcprof.collect import collect
+    from hpcprof.run import find_run
+    from hpcprof.store import Store, store_url
+
+    found = [find_run(reference, runs_dir) for reference in runs or ("last",)]
+    store = Store(store_url(db, runs_dir))
+    damaged = False
+    for run in found:
+        summary = collect(run, store, lambda path: click.echo(f"reading {path}", err=True))
+        for sentence in summary.skipped:
+            click.echo(f"hpcprof: skipped: {sentence}", err=True)
+        damaged = damaged or bool(summary.skipped)
+        click.echo(
+            f"{run.id}: {len(summary.read)} profiles collected, {len(summary.unchanged)} unchanged, "
+            f"{len(summary.skipped)} skipped, into {store}"
+        )
+    if damaged:
+        sys.exit(1)

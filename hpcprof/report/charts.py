@@ -1,0 +1,150 @@
+"""The charts of the HTML report.
+
+Plotly reads HTML tags in every text it draws, and C++ names are full of angle brackets, so each name
+is escaped before it gets there.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+from hpcprof.report.contents import Contents
+from hpcprof.store import Row
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
+_PARTS = (
+    ("compute", "compute", "#0072B2"),
+    ("exposed_comm", "exposed communication", "#E69F00"),
+    ("exposed_mem", "exposed memory", "#56B4E9"),
+    ("idle", "idle", "#BBBBBB"),
+)
+_MOST_RANKS = 16
+_TOP_KERNELS = 12
+_LABEL = 46
+
+
+def charts(contents: Contents) -> list[tuple[str, str, go.Figure]]:
+    """Return each chart that the run has data for, as (title, note, figure)."""
+    rows = {name: stored.rows for name, stored in contents.analyses.items()}
+    made = []
+    if rows.get("step_times"):
+        made.append(_steps(rows["step_times"], rows["steps"]))
+    if rows.get("phases"):
+        made.append(_phases(rows["phases"]))
+    if rows.get("breakdown"):
+        made.append(_breakdown(rows["breakdown"]))
+    if rows.get("kernels"):
+        made.append(_kernels(rows["kernels"]))
+    return made
+
+
+def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> tuple[str, str, go.Figure]:
+    figure = _figure("step", "time of the step, ms")
+    ranks = sorted({row["rank"] for row in of_ranks})
+    for rank in ranks[:_MOST_RANKS]:
+        mine = [row for row in of_ranks if row["rank"] == rank]
+        figure.add_scatter(
+            x=[r["step"] for r in mine],
+            y=[r["latency_ns"] / 1e6 for r in mine],
+            name=f"rank {rank}",
+            mode="lines+markers",
+            line={"width": 1, "color": _colour(rank)},
+            marker={"size": 4},
+        )
+    figure.add_scatter(
+        x=[r["step"] for r in over_ranks],
+        y=[r["max_ns"] / 1e6 for r in over_ranks],
+        name="slowest rank",
+        mode="lines",
+        line={"width": 2.5, "color": "#000000", "dash": "dot"},
+    )
+    figure.update_yaxes(rangemode="tozero")
+    note = f"n = {len(over_ranks)} steps on {_ranks(ranks)}. A step's latency is that of its slowest rank."
+    return "Steps", note, figure
+
+
+def _phases(rows: list[Row]) -> tuple[str, str, go.Figure]:
+    figure = _figure("phase", "time in a step, ms")
+    ranks = sorted({row["rank"] for row in rows})
+    for rank in ranks[:_MOST_RANKS]:
+        mine = [row for row in rows if row["rank"] == rank]
+        figure.add_bar(
+            x=[escape(r["phase"]) for r in mine],
+            y=[r["p50_ns"] / 1e6 for r in mine],
+            error_y={"array": [(r["p95_ns"] - r["p50_ns"]) / 1e6 for r in mine], "thickness": 1},
+            name=f"rank {rank}",
+            marker_color=_colour(rank),
+        )
+    steps = min(row["steps"] for row in rows)
+    note = f"Median, whiskers up to the 95th percentile; n = {steps} steps on {_ranks(ranks)}."
+    return "Phases", note, figure
+
+
+def _breakdown(rows: list[Row]) -> tuple[str, str, go.Figure]:
+    figure = _figure("time on the GPU, ms", "")
+    for part, name, colour in _PARTS:
+        figure.add_bar(
+            y=[f"rank {r['rank']}" for r in rows],
+            x=[r[f"{part}_ns"] / 1e6 for r in rows],
+            customdata=[r[f"{part}_pct"] for r in rows],
+            hovertemplate="%{y}: %{x:.3f} ms, %{customdata:.2f} %",
+            name=name,
+            orientation="h",
+            marker_color=colour,
+        )
+    figure.update_layout(barmode="stack", height=130 + 34 * len(rows))
+    figure.update_yaxes(autorange="reversed", type="category")
+    note = "The four parts are exclusive and add up to the span from the first to the last GPU operation."
+    return "Where the GPU's time goes", note, figure
+
+
+def _kernels(rows: list[Row]) -> tuple[str, str, go.Figure]:
+    totals: dict[str, int] = {}
+    instances: dict[str, int] = {}
+    for row in rows:
+        name = row["name"] or "(no name)"
+        totals[name] = totals.get(name, 0) + row["total_ns"]
+        instances[name] = instances.get(name, 0) + row["instances"]
+    names = sorted(totals, key=totals.__getitem__, reverse=True)[:_TOP_KERNELS]
+    figure = _figure("total over ranks, ms", "")
+    figure.add_bar(
+        y=list(range(len(names))),
+        x=[totals[n] / 1e6 for n in names],
+        customdata=[[escape(n[:160]), instances[n]] for n in names],
+        hovertemplate="%{customdata[0]}<br>%{x:.3f} ms, %{customdata[1]} instances<extra></extra>",
+        orientation="h",
+        marker_color=COLOURS[0],
+    )
+    labels = [escape(n if len(n) <= _LABEL else n[: _LABEL - 1] + "…") for n in names]
+    figure.update_yaxes(autorange="reversed", tickvals=list(range(len(names))), ticktext=labels)
+    figure.update_layout(height=110 + 28 * len(names), showlegend=False)
+    ranks = sorted({row["rank"] for row in rows})
+    note = f"The {len(names)} kernels with the most time, of {len(totals)}, summed over {_ranks(ranks)}."
+    return "Top kernels", note, figure
+
+
+def _figure(x: str, y: str) -> go.Figure:
+    layout: dict[str, Any] = {
+        "template": "plotly_white",
+        "height": 380,
+        "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "font": {"family": "system-ui, sans-serif", "size": 13},
+    }
+    figure = go.Figure(layout=layout)
+    figure.update_xaxes(title=x, automargin=True)
+    figure.update_yaxes(title=y, automargin=True)
+    return figure
+
+
+def _colour(rank: int) -> str:
+    return COLOURS[rank % len(COLOURS)]
+
+
+def _ranks(ranks: list[int]) -> str:
+    drawn = f", the first {_MOST_RANKS} drawn" if len(ranks) > _MOST_RANKS else ""
+    return f"{len(ranks)} rank{'s'[: len(ranks) != 1]}{drawn}"

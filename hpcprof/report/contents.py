@@ -1,0 +1,107 @@
+"""What a report says, gathered once for the terminal and for HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.diagnosis import RankFailure, failed_ranks
+from hpcprof.errors import HpcprofError
+from hpcprof.readers.results import read_results
+from hpcprof.run import Run
+from hpcprof.schedulers.base import JobState, JobStatus
+from hpcprof.store import ProfileRow, Store, Stored
+from hpcprof.units import format_ns
+from hpcprof.workloads.schema import RankResult, summarize
+
+ORDER = ("steps_summary", "phases", "breakdown", "overlap", "kernels", "range_gpu", "ranges", "api")
+"""The analyses of the full report, the most telling first; the others are shown by name."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything a report shows of one run. ``status`` is None for an adopted folder."""
+
+    run: Run
+    status: JobStatus | None
+    failures: list[RankFailure]
+    profiles: dict[int, ProfileRow]
+    analyses: dict[str, Stored]
+    results: list[RankResult]
+    warnings: list[str]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what describes the run, as names and values."""
+        facts = [("run", self.run.id)]
+        if self.run.manifest is not None:
+            job = self.run.manifest.job
+            facts += [
+                ("job", f"{job.workload or ' '.join(job.arguments)} on {job.site}"),
+                ("ranks", f"{job.nodes} node{'s'[: job.nodes > 1]} x {job.ranks_per_node}"),
+                ("submitted", self.run.manifest.created),
+            ]
+        else:
+            facts.append(("folder", str(self.run.path)))
+        if self.status is not None:
+            facts.append(("state", f"{self.status.state.value} {self.status.reason}".rstrip()))
+        if self.profiles:
+            kinds = sorted({f"{p.kind} {p.profiler_version or ''}".rstrip() for p in self.profiles.values()})
+            devices = sorted({p.devices for p in self.profiles.values() if p.devices})
+            facts.append(("profiles", f"{len(self.profiles)} ranks, {', '.join(kinds)}"))
+            facts.append(("GPUs", "; ".join(devices) or "none recorded"))
+        return facts + self._measured()
+
+    def _measured(self) -> list[tuple[str, str]]:
+        """Return the workload's own figures: its latency of a step, and whether its results are right."""
+        if not self.results:
+            return []
+        first = self.results[0]
+        latency = summarize(first.latency_ns or first.step_ns)
+        wrong = [r.rank for r in self.results if not r.correctness.passed]
+        worst = max(self.results, key=lambda r: r.correctness.relative_error).correctness
+        verdict = f"wrong on ranks {', '.join(map(str, wrong))}" if wrong else "right"
+        under = "" if all(r.profiler == "none" for r in self.results) else ", while profiled"
+        return [
+            (
+                "own clock",
+                f"step p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} "
+                f"(slowest rank of each step, n={latency.n}{under})",
+            ),
+            (
+                "results",
+                f"{verdict}: relative error {worst.relative_error:.1e}, bound {worst.bound:.0e}, against "
+                f"{worst.reference} on {worst.rows} rows",
+            ),
+        ]
+
+
+def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
+    """Gather a run's report from the store and the run directory.
+
+    Raises
+    ------
+    HpcprofError
+        If there is nothing to report: nothing collected, no results, no failure.
+    """
+    profiles = store.profiles(run.id)
+    results = read_results(run.path)
+    ended_badly = status is not None and status.state.ended and status.state is not JobState.COMPLETED
+    if not profiles and not results.ranks and not ended_badly:
+        raise HpcprofError(f"{run.id} has not been collected: run hpcprof collect {run.path} first.")
+    warnings = results.damaged
+    if not profiles:
+        warnings = [*warnings, f"no profile of this run has been collected: hpcprof collect {run.path}"]
+    if run.manifest is not None and profiles:
+        missing = [r for r in run.manifest.job.profiled_ranks if r not in profiles]
+        if missing:
+            ranks = ", ".join(map(str, missing[:16]))
+            warnings = [*warnings, f"ranks chosen for the profiler, but no profile collected: {ranks}"]
+    return Contents(
+        run=run,
+        status=status,
+        failures=failed_ranks(run) if ended_badly else [],
+        profiles=profiles,
+        analyses={name: store.read(run.id, name) for name in ANALYSES} if profiles else {},
+        results=results.ranks,
+        warnings=warnings,
+    )

@@ -1,0 +1,37 @@
+"""Numbers as people read them: inside everything is int64 nanoseconds, units appear when printed."""
+
+from __future__ import annotations
+
+_TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+
+
+def format_ns(nanoseconds: float) -> str:
+    """Return a time with four significant digits and its unit, ``"3.649 ms"``."""
+    for factor, unit in _TIME_UNITS:
+        if abs(nanoseconds) >= factor:
+            return f"{_digits(nanoseconds / factor)} {unit}"
+    return f"{_digits(nanoseconds)} ns"
+
+
+def format_value(column: str, value: object) -> str:
+    """Return a value of an analysis' row for a person; the column's suffix is its unit."""
+    if value is None:
+        return "–"
+    if isinstance(value, (int, float)) and column.endswith("_ns"):
+        return format_ns(value)
+    if isinstance(value, float):
+        return f"{value:.1f} %" if column.endswith("_pct") else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def heading(column: str) -> str:
+    """Return a column's name without the unit, which each value carries."""
+    return column.removesuffix("_ns").removesuffix("_pct").replace("_", " ")
+
+
+def _digits(value: float) -> str:
+    """Return four significant digits without an exponent."""
+    if value == 0:
+        return "0"
+    whole = len(str(int(abs(value))))
+    return f"{value:.{max(0, 4 - whole)}f}" if abs(value) >= 1 else f"{value:.3g}"

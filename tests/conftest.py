@@ -1,0 +1,38 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Hpcprof = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the tester's own configuration, and a launcher around the tests, out of them."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+    for name in list(os.environ):
+        if name.startswith(("HPCPROF_", "PMI", "OMPI_", "SLURM_", "PALS_", "FLUX_")) or name == "RANK":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def hpcprof(tmp_path: Path) -> Hpcprof:
+    """Run the ``hpcprof`` command in ``tmp_path`` and return what it printed."""
+
+    def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hpcprof", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run

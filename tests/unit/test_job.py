@@ -1,0 +1,48 @@
+"""Jobs are checked before they are submitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcprof.errors import UsageError
+from hpcprof.job import make_job
+from hpcprof.site import load_site
+
+LOCAL = load_site("local")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "nothing to run: give --workload NAME, or a program after --"),
+        ({"workload": "sequence-paralel"}, "unknown workload .*did you mean 'sequence-parallel'"),
+        ({"arguments": ["x"], "profiler": "nsight"}, "unknown profiler 'nsight'.*Valid: none, nsys, torch"),
+        ({"arguments": ["x"], "nodes": 2}, "--nodes 2: site local is this machine alone"),
+        ({"arguments": ["x"], "queue": "debug"}, "--queue debug: site local has no batch system"),
+        ({"arguments": ["x"], "account": "me"}, "--account me: site local has no batch system"),
+        ({"arguments": ["x"], "options": {"qos": "a"}}, "unknown option 'qos' of site local"),
+        ({"arguments": ["x"], "walltime": "5"}, "walltime '5' is not a time"),
+        ({"arguments": ["x"], "profile_ranks": "3"}, "there is no rank 3"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_named(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make_job(LOCAL, **options)
+
+
+def test_a_sequence_that_ranks_do_not_divide_is_refused_with_the_nearest_valid_lengths() -> None:
+    with pytest.raises(UsageError, match=r"999.*1002"):
+        make_job(
+            LOCAL, workload="sequence-parallel", ranks_per_node=3, arguments=["--sequence-length", "1000"]
+        )
+
+
+def test_a_job_without_a_name_is_named_by_what_it_runs() -> None:
+    assert make_job(LOCAL, arguments=["/usr/bin/env", "true"]).name == "env"
+    assert make_job(LOCAL, workload="sequence-parallel").name == "sequence-parallel"
+
+
+def test_no_rank_is_profiled_without_a_profiler() -> None:
+    assert make_job(LOCAL, arguments=["x"], profile_ranks="all").profiled_ranks == []

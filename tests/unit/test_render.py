@@ -1,0 +1,223 @@
+"""Rendered scripts: quoting, overriding, and the rank wrapper under real shells."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hpcprof.errors import UsageError
+from hpcprof.job import Job, make_job
+from hpcprof.render import Rendering, render
+from hpcprof.site import load_site, load_site_file
+
+SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
+PRINT_ARGUMENTS = "import os, sys; os.write(1, b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"
+
+
+def rendered(job: Job, folder: Path, **options: object) -> dict[str, str]:
+    values: dict[str, object] = {
+        "run_directory": folder,
+        "command_line": ["hpcprof", "submit"],
+        "launch": ["mpiexec", "-n", str(job.ranks)],
+        "program": job.arguments,
+    }
+    return render(load_site("local"), job, Rendering(**{**values, **options}))  # type: ignore[arg-type]
+
+
+def run_wrapper(
+    shell: str, job: Job, folder: Path, environment: dict[str, str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    for name in ("state", "logs", "profiles"):
+        (folder / name).mkdir(exist_ok=True, parents=True)
+    (folder / "wrapper.sh").write_text(rendered(job, folder)["wrapper.sh"])
+    return subprocess.run(
+        [shell, str(folder / "wrapper.sh"), *arguments],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+# What the launchers set for rank 3 of 4 on two nodes with two ranks each, as recorded from real ones;
+# inside a Slurm job, SLURM_PROCID is that of the launcher's proxy on the node.
+LAUNCHERS = {
+    "Open MPI": {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "PMIX_RANK": "3",
+    },
+    "Open MPI inside Slurm": {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS": "2",
+    },
+    "MPICH and Intel MPI": {
+        "PMI_RANK": "3",
+        "PMI_SIZE": "4",
+        "MPI_LOCALRANKID": "1",
+        "MPI_LOCALNRANKS": "2",
+    },
+    "MPICH inside Slurm": {
+        "PMI_RANK": "3",
+        "PMI_SIZE": "4",
+        "MPI_LOCALRANKID": "1",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "0",
+    },
+    "PALS": {"PMI_RANK": "3", "PMI_SIZE": "4", "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1"},
+    "srun with pmi2": {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"},
+    "Flux": {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1"},
+    "Slurm": {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"},
+    "torchrun": {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"},
+    "PMIx alone": {"PMIX_RANK": "3"},
+}
+SHOW = ("sh", "-c", 'echo "$HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_WORLD_SIZE $HPCPROF_PROFILER"')
+
+
+def job(**changes: object) -> Job:
+    values = {"name": "j", "site": "local", "workload": None, "arguments": ["true"], "directory": "/"}
+    return Job(**{**values, "ranks_per_node": 2, "nodes": 2, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
+def test_the_wrapper_finds_rank_and_local_rank_under(launcher: str, shell: str, tmp_path: Path) -> None:
+    done = run_wrapper(shell, job(), tmp_path, LAUNCHERS[launcher], *SHOW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "logs/rank00003.out").read_text() == "3 1 4 none\n"
+    assert (tmp_path / "state/rank00003.exit").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_wrapper_stops_with_a_sentence_when_nothing_tells_the_rank(shell: str, tmp_path: Path) -> None:
+    done = run_wrapper(shell, job(), tmp_path, {}, *SHOW)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "hpcprof: no variable tells this process its rank: start it with mpiexec, as job.sh does.\n"
+    )
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_wrapper_stops_when_the_launcher_started_singletons(shell: str, tmp_path: Path) -> None:
+    done = run_wrapper(shell, job(), tmp_path, {"PMI_RANK": "0", "PMI_SIZE": "1"}, *SHOW)
+    assert done.returncode == 1
+    assert "started 1 ranks where 4 were asked for" in done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("selection", "profiler"), [("0-1,3", "torch"), ("0-2", "none"), ("local=1", "torch")]
+)
+def test_only_the_selected_ranks_run_under_the_profiler(
+    shell: str, selection: str, profiler: str, tmp_path: Path
+) -> None:
+    chosen = job(profiler="torch", profile_ranks=selection)
+    run_wrapper(shell, chosen, tmp_path, LAUNCHERS["Open MPI"], *SHOW)
+    assert (tmp_path / "logs/rank00003.out").read_text() == f"3 1 4 {profiler}\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_exit_code_of_the_program_is_recorded_and_passed_on(shell: str, tmp_path: Path) -> None:
+    done = run_wrapper(shell, job(), tmp_path, LAUNCHERS["Slurm"], "sh", "-c", "exit 7")
+    assert done.returncode == 7
+    assert (tmp_path / "state/rank00003.exit").read_text() == "7\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterwards(
+    shell: str, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    # Stands for nsys: notes its arguments, runs the program, leaves the files that nsys leaves.
+    (tools / "nsys").write_text(
+        '#!/bin/sh\necho "$@" >>"$NOTES"\n'
+        'for a in "$@"; do case $a in --output=*) touch "${a#--output=}" ;; esac; done\n'
+        'case $1 in profile) while [ "$1" != true ]; do shift; done; "$@" ;; esac\n'
+    )
+    (tools / "nsys").chmod(0o755)
+    folder = tmp_path / "a run"
+    environment = {
+        **LAUNCHERS["Open MPI"],
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "NOTES": str(tmp_path / "notes"),
+    }
+    chosen = job(profiler="nsys", workload="sequence-parallel")
+    done = run_wrapper(shell, chosen, folder, environment, "true", "x y")
+    assert done.returncode == 0
+    profile, export = (tmp_path / "notes").read_text().splitlines()
+    output = f"{folder}/profiles/rank00003"
+    assert "--capture-range=cudaProfilerApi --capture-range-end=stop" in profile
+    assert profile.endswith(f"--output={output} true x y")
+    assert export.startswith("export --type=sqlite --include-blobs=true")
+    assert Path(f"{output}.sqlite").exists()
+    assert not Path(f"{output}.sqlite.part").exists()
+
+
+hostile = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@given(arguments=hostile)
+@example(arguments=["a b", "'", '"', "$(touch /tmp/x)", "`id`", "a\nb", "", "*", "\\", "{output}", "-n", "~"])
+@settings(max_examples=25, deadline=None)
+def test_arguments_arrive_as_they_were_given_and_never_run(
+    shell: str, arguments: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("it's a $HOME run")
+    program = [sys.executable, "-c", PRINT_ARGUMENTS, *arguments]
+    asked = job(nodes=1, ranks_per_node=1, arguments=program, directory=str(folder))
+    for name, text in rendered(asked, folder, launch=[], command_line=["hpcprof", *arguments]).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    done = subprocess.run([shell, str(folder / "job.sh")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    printed = (folder / "logs/rank00000.out").read_bytes()
+    assert printed == b"\0".join(os.fsencode(argument) for argument in arguments)
+
+
+def test_a_template_of_the_users_overrides_one_block(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.sh.j2"
+    mine.write_text(
+        '{% extends "job/local.sh.j2" %}\n{% block modules %}\nmodule load mine\n{% endblock %}\n'
+    )
+    script = rendered(job(), tmp_path, template=mine)["job.sh"]
+    assert "module load mine\n" in script
+    assert "record finished" in script
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{{ nonsense }}", "'nonsense' is undefined"),
+        ("{% block x %}", r"mine\.sh\.j2, line 1: "),
+        ('{% extends "job/lsf.sh.j2" %}', "lsf"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    ],
+)
+def test_a_wrong_template_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    mine = tmp_path / "mine.sh.j2"
+    mine.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        rendered(job(), tmp_path, template=mine)
+
+
+def test_the_environment_and_modules_of_a_site_stand_quoted_in_the_script(tmp_path: Path) -> None:
+    file = tmp_path / "s.yaml"
+    file.write_text("scheduler: local\nmodules: ['cuda/12 $x']\nenvironment: {NET: 'AWS Libfabric'}\n")
+    site = load_site_file(file)
+    asked = make_job(site, arguments=["true"])
+    script = render(site, asked, Rendering(tmp_path, ["hpcprof"], [], ["true"]))["job.sh"]
+    assert "module load 'cuda/12 $x'\n" in script
+    assert "export NET='AWS Libfabric'\n" in script

@@ -1,0 +1,38 @@
+"""Every script that hpcprof renders passes ShellCheck."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcprof.job import make_job
+from hpcprof.profilers import PROFILERS
+from hpcprof.render import Rendering, render
+from hpcprof.site import load_site, site_files
+
+
+def shellcheck() -> str:
+    beside = Path(sys.executable).with_name("shellcheck")
+    return str(beside) if beside.is_file() else shutil.which("shellcheck") or "shellcheck"
+
+
+@pytest.mark.parametrize("launch", [[], ["mpiexec", "-n", "2"]], ids=["alone", "mpiexec"])
+@pytest.mark.parametrize("profiler", sorted(PROFILERS))
+@pytest.mark.parametrize("site", sorted(site_files()))
+def test_the_scripts_of_every_site_and_profiler_pass(
+    site: str, profiler: str, launch: list[str], tmp_path: Path
+) -> None:
+    loaded = load_site(site)
+    job = make_job(loaded, workload="sequence-parallel", ranks_per_node=2, profiler=profiler)
+    files = []
+    for name, text in render(
+        loaded, job, Rendering(tmp_path, ["hpcprof"], launch, ["python", "a b"])
+    ).items():
+        (tmp_path / name).write_text(text)
+        files.append(str(tmp_path / name))
+    done = subprocess.run([shellcheck(), *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,40 @@
+"""Walltimes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcprof.errors import UsageError
+from hpcprof.walltime import format_walltime, parse_walltime
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("00:05:00", 300),
+        ("1:30:00", 5400),
+        ("90m", 5400),
+        ("1h30m", 5400),
+        ("45s", 45),
+        ("1-00:00:00", 86400),
+    ],
+)
+def test_a_walltime_is_read_as_its_seconds(text: str, seconds: int) -> None:
+    assert parse_walltime(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "5:00", "1:90:00", "1:00:61", "-1:00:00", "0:00:00", "1d", "m"])
+def test_what_pbs_and_slurm_would_read_differently_or_not_at_all_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="walltime"):
+        parse_walltime(text)
+
+
+def test_ninety_minutes_are_not_written_as_one_hour_and_ninety_minutes() -> None:
+    assert format_walltime(90 * 60) == "01:30:00"
+
+
+@given(st.integers(1, 10**7))
+def test_a_written_walltime_reads_back_as_the_same_seconds(seconds: int) -> None:
+    assert parse_walltime(format_walltime(seconds)) == seconds
