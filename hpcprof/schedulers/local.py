@@ -16,9 +16,18 @@ import time
 from collections.abc import Sequence
 
 from hpcprof.errors import SchedulerError
+from hpcprof.paths import write_atomically
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
-from hpcprof.schedulers.supervisor import ENDED, GRACE_SECONDS, SUPERVISOR, Identity, Outcome
+from hpcprof.schedulers.supervisor import (
+    ENDED,
+    GRACE_SECONDS,
+    SUPERVISOR,
+    Identity,
+    Outcome,
+    end_processes,
+    processes_of,
+)
 
 _START_SECONDS = 30.0
 
@@ -62,8 +71,12 @@ class LocalScheduler:
 
     def cancel(self, run: Run) -> None:
         """Ask the supervisor to end the job, and wait until it has."""
+        if status(run).state.ended:
+            return
         identity = Identity.parse(run.state_file(SUPERVISOR))
-        if identity is None or not identity.alive() or run.state_file(ENDED) is not None:
+        if identity is None or not identity.alive():
+            end_processes(run.path)
+            write_atomically(run.path / "state" / ENDED, f"{Outcome('cancelled', -signal.SIGKILL)}\n")
             return
         os.kill(identity.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
@@ -89,6 +102,8 @@ def status(run: Run) -> JobStatus:
     finished = run.state_file("finished")
     if finished is not None:
         return _ended(Outcome("exited", int(finished)), run)
+    if processes_of(run.path):
+        return JobStatus(JobState.RUNNING, "its supervisor was killed: nothing enforces the walltime")
     return JobStatus(
         JobState.FAILED,
         "its process is gone without a finished file: it was killed, or the machine was restarted",

@@ -110,9 +110,35 @@ def supervise(run: Path, walltime: float) -> Outcome:
     if how != "exited":
         _signal(job.pid, signal.SIGTERM)
         _wait(job, GRACE_SECONDS)
-    # Ranks may stand in sessions of their own (Hydra puts them there): no group holds all of them.
-    _end_all(run, job)
+    _signal(job.pid, signal.SIGKILL)
+    end_processes(run)
     return Outcome(how, job.wait())
+
+
+def processes_of(run: Path) -> list[int]:
+    """Return the processes of the run's job.
+
+    They are known by a variable in their environment: ranks may stand in sessions of their own (Hydra
+    puts them there), so no process group holds all of them.
+    """
+    mark = f"{_MARK}={run}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def end_processes(run: Path) -> None:
+    """Kill every process of the run's job, and those that they start meanwhile."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (left := processes_of(run)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
 def _signal(group: int, number: int) -> None:
@@ -123,31 +149,6 @@ def _signal(group: int, number: int) -> None:
 def _wait(job: subprocess.Popen[bytes], seconds: float) -> None:
     with suppress(subprocess.TimeoutExpired):
         job.wait(timeout=seconds)
-
-
-def _end_all(run: Path, job: subprocess.Popen[bytes]) -> None:
-    """Kill the job's group and every process that still carries the run in its environment."""
-    _signal(job.pid, signal.SIGKILL)
-    mark = f"{_MARK}={run}".encode()
-    deadline = time.monotonic() + GRACE_SECONDS
-    while (left := _marked(mark)) and time.monotonic() < deadline:
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.02)
-
-
-def _marked(mark: bytes) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue
-            if mark in environment.split(b"\0"):
-                found.append(int(entry.name))
-    return found
 
 
 def main() -> None:
