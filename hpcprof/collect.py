@@ -12,7 +12,8 @@ import pandas as pd
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import Outcome, of_rank, of_run
 from hpcprof.errors import DamagedInput, HpcprofError
-from hpcprof.readers.detect import find_profiles, identify_rank, read_profile
+from hpcprof.readers.detect import find_profiles, read_profile
+from hpcprof.readers.identity import identify_rank
 from hpcprof.run import Run, save
 from hpcprof.store import ANALYSIS_VERSION, ProfileRow, Result, RunRow, Store
 

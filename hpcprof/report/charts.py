@@ -75,7 +75,12 @@ def _phases(rows: list[Row]) -> tuple[str, str, go.Figure]:
         figure.add_bar(
             x=[escape(r["phase"]) for r in mine],
             y=[r["p50_ns"] / 1e6 for r in mine],
-            error_y={"array": [(r["p95_ns"] - r["p50_ns"]) / 1e6 for r in mine], "thickness": 1},
+            error_y={
+                "symmetric": False,
+                "array": [(r["p95_ns"] - r["p50_ns"]) / 1e6 for r in mine],
+                "arrayminus": [0] * len(mine),
+                "thickness": 1,
+            },
             name=f"rank {rank}",
             marker_color=_colour(rank),
         )
@@ -96,7 +101,7 @@ def _breakdown(rows: list[Row]) -> tuple[str, str, go.Figure]:
             orientation="h",
             marker_color=colour,
         )
-    figure.update_layout(barmode="stack", height=130 + 34 * len(rows))
+    figure.update_layout(barmode="stack", height=150 + 34 * len(rows), legend_traceorder="normal")
     figure.update_yaxes(autorange="reversed", type="category")
     note = "The four parts are exclusive and add up to the span from the first to the last GPU operation."
     return "Where the GPU's time goes", note, figure
@@ -121,7 +126,7 @@ def _kernels(rows: list[Row]) -> tuple[str, str, go.Figure]:
     )
     labels = [escape(n if len(n) <= _LABEL else n[: _LABEL - 1] + "…") for n in names]
     figure.update_yaxes(autorange="reversed", tickvals=list(range(len(names))), ticktext=labels)
-    figure.update_layout(height=110 + 28 * len(names), showlegend=False)
+    figure.update_layout(height=130 + 28 * len(names), showlegend=False)
     ranks = sorted({row["rank"] for row in rows})
     note = f"The {len(names)} kernels with the most time, of {len(totals)}, summed over {_ranks(ranks)}."
     return "Top kernels", note, figure
@@ -131,7 +136,7 @@ def _figure(x: str, y: str) -> go.Figure:
     layout: dict[str, Any] = {
         "template": "plotly_white",
         "height": 380,
-        "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
+        "margin": {"l": 10, "r": 10, "t": 34, "b": 10},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "font": {"family": "system-ui, sans-serif", "size": 13},
     }

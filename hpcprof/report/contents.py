@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from hpcprof.analysis.catalogue import ANALYSES
@@ -37,7 +38,7 @@ class Contents:
             job = self.run.manifest.job
             facts += [
                 ("job", f"{job.workload or ' '.join(job.arguments)} on {job.site}"),
-                ("ranks", f"{job.nodes} node{'s'[: job.nodes > 1]} x {job.ranks_per_node}"),
+                ("ranks", f"{job.nodes} node{'s'[: job.nodes > 1]} x {job.ranks_per_node} ranks"),
                 ("submitted", self.run.manifest.created),
             ]
         else:
@@ -46,7 +47,7 @@ class Contents:
             facts.append(("state", f"{self.status.state.value} {self.status.reason}".rstrip()))
         if self.profiles:
             kinds = sorted({f"{p.kind} {p.profiler_version or ''}".rstrip() for p in self.profiles.values()})
-            devices = sorted({p.devices for p in self.profiles.values() if p.devices})
+            devices = sorted({_counted(p.devices) for p in self.profiles.values() if p.devices})
             facts.append(("profiles", f"{len(self.profiles)} ranks, {', '.join(kinds)}"))
             facts.append(("GPUs", "; ".join(devices) or "none recorded"))
         return facts + self._measured()
@@ -105,3 +106,8 @@ def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
         results=results.ranks,
         warnings=warnings,
     )
+
+
+def _counted(devices: str) -> str:
+    """Return a node's GPUs with how many there are of each: ``4 x NVIDIA H200``."""
+    return ", ".join(f"{n} x {name}" for name, n in Counter(devices.split(", ")).items())

@@ -8,20 +8,24 @@ from rich.text import Text
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
 from hpcprof.report.contents import ORDER, Contents
-from hpcprof.store import Stored
+from hpcprof.store import Row, Stored
 from hpcprof.units import format_value, heading
 
-ROWS = 12
+ROWS = 16
 """How many rows of an analysis the full report shows; by name an analysis is shown whole."""
 
-# Columns of the full report where the whole row is wider than most terminals.
-_NARROW = {
+# What the full report shows of the wider analyses: the columns that fit a narrow terminal.
+_COLUMNS = {
+    "steps_summary": ("steps", "ranks", "p50_ns", "p95_ns", "p99_ns", "min_ns", "max_ns"),
     "kernels": ("rank", "name", "class", "instances", "total_ns", "time_pct", "med_ns"),
     "api": ("rank", "name", "num_calls", "total_ns", "time_pct", "med_ns"),
     "ranges": ("rank", "range", "instances", "total_ns", "time_pct", "med_ns"),
     "range_gpu": ("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
     "breakdown": ("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
 }
+_SHORTEST_NAME = 8
+# Long lists, much the same on every rank: the full report shows the first rank's.
+_OF_ONE_RANK = ("kernels", "api", "ranges", "range_gpu")
 
 
 def console() -> Console:
@@ -42,53 +46,69 @@ def show_report(contents: Contents) -> None:
             out.print(f"  {line}")
     for warning in contents.warnings:
         out.print(Text(f"\n{warning}", style="yellow"))
-    for name in ORDER:
-        if name in contents.analyses:
-            _show_part(out, ANALYSES[name], contents.analyses[name])
+    parts = {name: contents.analyses[name] for name in ORDER if name in contents.analyses}
+    for name, stored in parts.items():
+        if stored.rows:
+            _show_part(out, ANALYSES[name], stored)
+    empty = {name: reasons(stored) for name, stored in parts.items() if not stored.rows}
+    if empty:
+        out.print(Text("\nNot in these profiles", style="bold"))
+        for name, why in empty.items():
+            out.print(f"{name}: {'; '.join(why)}")
 
 
 def show_analysis(analysis: Analysis, stored: Stored) -> None:
-    """Print one analysis whole."""
+    """Print one analysis whole, long names on as many lines as they need."""
     out = console()
     if stored.rows:
-        out.print(_table(analysis, stored, [c.name for c in analysis.columns], len(stored.rows)))
+        names = tuple(column.name for column in analysis.columns)
+        out.print(_table(analysis, stored.rows, names))
     for reason in reasons(stored):
         out.print(reason)
 
 
 def reasons(stored: Stored) -> list[str]:
-    """Return why rows or values are missing: one sentence for all ranks that share it."""
-    ranks: dict[str, list[int]] = {}
-    for rank, reason in stored.reasons.items():
-        ranks.setdefault(reason, []).append(rank)
-    return [_for_ranks(reason, of) for reason, of in ranks.items()]
-
-
-def _for_ranks(reason: str, ranks: list[int]) -> str:
-    named = [str(rank) for rank in ranks if rank >= 0]
-    return f"rank {', '.join(named)}: {reason}" if named else reason
+    """Return why rows or values are missing: the first rank's sentence, and how many ranks have one."""
+    if not stored.reasons:
+        return []
+    rank, sentence = next(iter(stored.reasons.items()))
+    others = len(stored.reasons) - 1
+    more = f" (and {others} more rank{'s'[: others > 1]} likewise)" if others else ""
+    return [f"rank {rank}: {sentence}{more}" if rank >= 0 else sentence]
 
 
 def _show_part(out: Console, analysis: Analysis, stored: Stored) -> None:
-    out.print(Text(f"\n{analysis.title}", style="bold"))
-    names = _NARROW.get(analysis.name) or tuple(c.name for c in analysis.columns)
-    if stored.rows:
-        out.print(_table(analysis, stored, names, ROWS))
-        hidden = len(stored.rows) - ROWS
-        if hidden > 0:
-            out.print(f"… {hidden} more rows: hpcprof report --analysis {analysis.name}")
+    rows, title = stored.rows, analysis.title
+    if analysis.name in _OF_ONE_RANK:
+        first = rows[0]["rank"]
+        rows = [row for row in rows if row["rank"] == first]
+        title += f", rank {first}"
+    out.print(Text(f"\n{title}", style="bold"))
+    names = _COLUMNS.get(analysis.name) or tuple(column.name for column in analysis.columns)
+    out.print(_table(analysis, rows[:ROWS], names, clip_to=out.width))
+    hidden = len(stored.rows) - len(rows[:ROWS])
+    if hidden > 0:
+        out.print(f"… {hidden} more rows: hpcprof report --analysis {analysis.name}")
     for reason in reasons(stored):
         out.print(reason)
 
 
-def _table(analysis: Analysis, stored: Stored, names: tuple[str, ...] | list[str], rows: int) -> Table:
+def _table(analysis: Analysis, rows: list[Row], names: tuple[str, ...], clip_to: int | None = None) -> Table:
+    """Lay out rows; with ``clip_to``, long names are cut so that the numbers fit that width."""
     kinds = {column.name: column.kind for column in analysis.columns}
+    cells = {name: [format_value(name, row[name]) for row in rows] for name in names}
+    widths = {name: max(map(len, [heading(name), *cells[name]])) for name in names}
+    widest = max(names, key=lambda name: (kinds[name] is Kind.TEXT, widths[name]))
+    if clip_to is not None and kinds[widest] is Kind.TEXT:
+        others = sum(widths.values()) - widths[widest] + 2 * (len(names) - 1)
+        room = max(_SHORTEST_NAME, clip_to - others)
+        cells[widest] = [text if len(text) <= room else f"{text[: room - 1]}…" for text in cells[widest]]
     table = Table(box=None, pad_edge=False)
     for name in names:
         text = kinds[name] is Kind.TEXT
         table.add_column(
-            heading(name), justify="left" if text else "right", no_wrap=not text, overflow="ellipsis"
+            heading(name), justify="left" if text else "right", no_wrap=not text, overflow="fold"
         )
-    for row in stored.rows[:rows]:
-        table.add_row(*(Text(format_value(name, row[name])) for name in names))
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
     return table
