@@ -1,0 +1,30 @@
+"""Write a file so that a reader sees the whole of it or nothing."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` and rename it to ``path`` when the block succeeds.
+
+    The name cannot be guessed, so on a shared file system nobody can put a link in its place, and it
+    keeps the suffixes of ``path``, because some writers choose the format by them. The folder is made
+    if it is missing. Nothing is left behind when the block fails.
+
+    Parameters
+    ----------
+    path : Path
+        The file to replace. A rename is atomic only within one file system, hence "beside".
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{secrets.token_hex(8)}.{path.name}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,72 @@
+"""The list of workloads. It imports none of them: the submit side must not load torch.
+
+To add a workload, write a package with ``__main__.py`` (what runs on the ranks) and ``options.py``
+(standard library only; ``parse(arguments)`` returns an object with ``validate(ranks)``), and add a row.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcprof.errors import unknown
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A program that hpcprof brings along; ``module`` runs with ``python -m``."""
+
+    name: str
+    summary: str
+    module: str
+
+    def command(self, python: str, arguments: Sequence[str]) -> list[str]:
+        """Return the command line of one rank.
+
+        Parameters
+        ----------
+        python : str
+            The interpreter on the compute nodes.
+        arguments : sequence of str
+            The workload's own options, passed on as they are.
+        """
+        return [python, "-m", self.module, *arguments]
+
+    def check(self, arguments: Sequence[str], ranks: int) -> None:
+        """Refuse arguments that the workload would refuse on the ranks.
+
+        Raises
+        ------
+        UsageError
+            An option is unknown or its value is wrong for this number of ranks.
+        SystemExit
+            With status 0, after ``--help`` is printed.
+        """
+        options = importlib.import_module(f"{self.module}.options")
+        options.parse(arguments).validate(ranks)
+
+
+WORKLOADS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        Workload(
+            "sequence-parallel",
+            "all-gather, two matmuls, reduce-scatter: a tensor-parallel block over sequence shards",
+            "hpcprof.workloads.sequence_parallel",
+        ),
+    )
+}
+
+
+def find(name: str) -> Workload:
+    """Return the workload called ``name``.
+
+    Raises
+    ------
+    UsageError
+        With the close matches, where there is none.
+    """
+    if name not in WORKLOADS:
+        raise unknown("workload", name, WORKLOADS)
+    return WORKLOADS[name]

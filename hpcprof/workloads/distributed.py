@@ -1,0 +1,192 @@
+"""Join the ranks: MPI says who is who, torch.distributed carries the data."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+from hpcprof.errors import UsageError
+from hpcprof.workloads.placement import choose_gpu, device_and_backend, thread_count
+from hpcprof.workloads.rankenv import RankEnvironment
+
+Collective = Callable[[torch.Tensor, torch.Tensor], object]
+
+# torch 2.13 renamed both and warns about the old names.
+all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Collective = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+_LOOPBACK = "127.0.0.1"
+GLOO_NOTE = (
+    "gloo's reduce_scatter is an all-reduce inside: the time of that phase says nothing about the bandwidth "
+    "of a reduce-scatter."
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the ranks.
+
+    ``reduce_scatter(output, input)`` sums ``input`` of shape [size * n, ...] over the ranks and leaves this
+    rank's n rows in ``output``; it may overwrite ``input``.
+    """
+
+    comm: Any
+    rank: int
+    size: int
+    local_rank: int
+    nodes: int
+    host: str
+    device: torch.device
+    backend: str
+    reduce_scatter: Collective
+    notes: tuple[str, ...]
+
+
+def check_launch(comm: Any, environment: RankEnvironment) -> None:
+    """Refuse a start in which MPI and the rank wrapper disagree.
+
+    The MPI library of another launcher starts N singletons, each of them rank 0 of 1, and all exit 0.
+
+    Raises
+    ------
+    UsageError
+        World size or rank differ.
+    """
+    expected = environment.world_size
+    if expected is not None and comm.size != expected:
+        raise UsageError(
+            f"MPI has {comm.size} rank(s), but the launcher started {expected}: mpi4py's MPI library is not "
+            f"the launcher's (mpi4py uses {library_version()})."
+        )
+    if environment.rank is not None and comm.rank != environment.rank:
+        raise UsageError(f"MPI says rank {comm.rank}, but HPCPROF_RANK says {environment.rank}.")
+
+
+def library_version() -> str:
+    """Return the first line of the MPI library's description of itself."""
+    first_line: str = MPI.Get_library_version().rstrip("\0").splitlines()[0]
+    return " ".join(first_line.split())
+
+
+def connect(comm: Any, *, device: str, backend: str) -> World:
+    """Make the process group; every rank of ``comm`` calls it.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+        All ranks.
+    device : str
+        ``auto``, ``cpu`` or ``cuda``.
+    backend : str
+        ``auto``, ``gloo`` or ``nccl``.
+
+    Raises
+    ------
+    UsageError
+        The device does not exist, does not go with the backend, or there are too few of them.
+    """
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    host = socket.gethostname()
+    kind, backend = device_and_backend(device, backend, cuda=torch.cuda.is_available())
+    kinds = comm.allgather(kind)
+    if len(set(kinds)) > 1:
+        raise UsageError(
+            f"rank {kinds.index('cpu')} sees no CUDA device but rank {kinds.index('cuda')} does: "
+            "use --device cpu, or give every rank a GPU."
+        )
+    chosen = _use_gpu(node, host) if kind == "cuda" else _use_cpu(node)
+    one_node = node.size == comm.size
+    if one_node:
+        # Without it gloo takes the address of the host's name, which other machines can reach.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        backend,
+        store=_store(comm, _LOOPBACK if one_node else host),
+        rank=comm.rank,
+        world_size=comm.size,
+        device_id=chosen if kind == "cuda" else None,
+    )
+    reduce_scatter, notes = _reduce_scatter_of(backend)
+    return World(
+        comm=comm,
+        rank=comm.rank,
+        size=comm.size,
+        local_rank=node.rank,
+        nodes=comm.allreduce(int(node.rank == 0)),
+        host=host,
+        device=chosen,
+        backend=backend,
+        reduce_scatter=reduce_scatter,
+        notes=notes,
+    )
+
+
+def disconnect(world: World) -> None:
+    """Take the process group down, on all ranks together: rank 0 holds the store that the others use."""
+    world.comm.Barrier()
+    dist.destroy_process_group()
+    world.comm.Barrier()
+
+
+def _use_gpu(node: Any, host: str) -> torch.device:
+    seen = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+    device = torch.device("cuda", choose_gpu(node.allgather(seen), node.rank, host))
+    torch.cuda.set_device(device)
+    # TF32 keeps 10 bits of the mantissa; what is called float32 here must be float32.
+    torch.set_float32_matmul_precision("highest")
+    return device
+
+
+def _use_cpu(node: Any) -> torch.device:
+    cores = node.allgather(frozenset(os.sched_getaffinity(0)))
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(thread_count(cores, node.rank))
+    return torch.device("cpu")
+
+
+def _store(comm: Any, host: str) -> Any:
+    """Return the key-value store through which the ranks find each other, on a port the system chose."""
+    if comm.rank != 0:
+        port = comm.bcast(None)
+        return dist.TCPStore(host, port, comm.size, is_master=False, wait_for_workers=False)
+    if host != _LOOPBACK:
+        store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
+    else:
+        # TCPStore would listen on every interface; given a socket it listens there alone, and owns it.
+        listener = socket.create_server((host, 0))
+        port = listener.getsockname()[1]
+        store = dist.TCPStore(
+            host,
+            port,
+            comm.size,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )
+    comm.bcast(store.port)
+    return store
+
+
+def _reduce_scatter_of(backend: str) -> tuple[Collective, tuple[str, ...]]:
+    if backend != "gloo":
+        return _reduce_scatter, ()
+    # Older gloo has no reduce-scatter into one tensor; all ranks run the same build and find the same.
+    size = dist.get_world_size()
+    try:
+        _reduce_scatter(torch.empty(1), torch.zeros(size))
+    except RuntimeError:
+        return reduce_scatter_by_all_reduce, (GLOO_NOTE,)
+    return _reduce_scatter, (GLOO_NOTE,)
+
+
+def reduce_scatter_by_all_reduce(output: torch.Tensor, full: torch.Tensor) -> None:
+    """Sum ``full`` over the ranks in place and copy this rank's rows to ``output``."""
+    dist.all_reduce(full)
+    output.copy_(full.chunk(dist.get_world_size())[dist.get_rank()])

@@ -1,0 +1,86 @@
+"""Which device, backend and cores a rank gets: pure functions of what the ranks of a node see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcprof.errors import UsageError
+
+_BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+def device_and_backend(device: str, backend: str, *, cuda: bool) -> tuple[str, str]:
+    """Resolve ``auto`` in ``--device`` and ``--backend``.
+
+    Parameters
+    ----------
+    device : str
+        ``auto``, ``cpu`` or ``cuda``.
+    backend : str
+        ``auto``, ``gloo`` (CPU) or ``nccl`` (CUDA).
+    cuda : bool
+        Whether this rank sees a CUDA device.
+
+    Raises
+    ------
+    UsageError
+        CUDA is wanted and absent, or the two do not go together.
+    """
+    if device == "auto":
+        wanted = {name: kind for kind, name in _BACKENDS.items()}
+        device = wanted.get(backend, "cuda" if cuda else "cpu")
+    if device == "cuda" and not cuda:
+        raise UsageError("CUDA is asked for, but no CUDA device is visible: use --device cpu --backend gloo.")
+    if backend not in ("auto", _BACKENDS[device]):
+        raise UsageError(f"--backend {backend} does not go with --device {device}: use {_BACKENDS[device]}.")
+    return device, _BACKENDS[device]
+
+
+def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> int:
+    """Return the index of this rank's GPU among those it sees.
+
+    Ranks take the first free GPU they see, in the order of their local ranks. That is ``local_rank``
+    where all see the same GPUs, and 0 where the launcher gave each rank one of its own.
+
+    Parameters
+    ----------
+    visible : sequence of sequences of str
+        The UUIDs of the GPUs that each rank of the node sees, by local rank.
+    local_rank : int
+        The rank on the node to choose for.
+    host : str
+        The node's name, for the sentence.
+
+    Raises
+    ------
+    UsageError
+        No GPU is left: sharing one between ranks would measure contention.
+    """
+    taken: set[str] = set()
+    for rank, gpus in enumerate(visible):
+        free = [index for index, gpu in enumerate(gpus) if gpu not in taken]
+        if not free:
+            count = len({gpu for seen in visible for gpu in seen})
+            raise UsageError(
+                f"{host} runs {len(visible)} ranks but they see only {count} GPU(s), and local rank {rank} "
+                f"gets none: start at most {count} rank(s) per node, or use --device cpu."
+            )
+        if rank == local_rank:
+            return free[0]
+        taken.add(gpus[free[0]])
+    raise ValueError(f"local rank {local_rank} is not among {len(visible)} ranks")
+
+
+def thread_count(cores: Sequence[frozenset[int]], local_rank: int) -> int:
+    """Return how many threads a rank can run without taking another rank's cores.
+
+    Parameters
+    ----------
+    cores : sequence of frozenset of int
+        The cores that each rank of the node may use, by local rank: disjoint where the launcher binds
+        ranks, all the same where it does not.
+    local_rank : int
+        The rank on the node to count for.
+    """
+    share = len(frozenset().union(*cores)) // len(cores)
+    return max(1, min(share, len(cores[local_rank])))

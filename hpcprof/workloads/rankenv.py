@@ -1,0 +1,92 @@
+"""What the rank wrapper tells a workload through the environment; all of it is optional."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hpcprof.errors import UsageError, unknown
+
+
+class Profiler(Enum):
+    """The profiler that this rank runs under."""
+
+    NONE = "none"
+    TORCH = "torch"
+    NSYS = "nsys"
+    NCU = "ncu"
+
+
+@dataclass(frozen=True)
+class RankEnvironment:
+    """The rank wrapper's exports, None where a variable is unset or empty.
+
+    Attributes
+    ----------
+    run_dir : Path or None
+        ``HPCPROF_RUN_DIR``: the run directory.
+    rank, local_rank, world_size : int or None
+        ``HPCPROF_RANK``, ``HPCPROF_LOCAL_RANK``, ``HPCPROF_WORLD_SIZE``.
+    profiler : Profiler
+        ``HPCPROF_PROFILER``: `Profiler.NONE` on a rank that is not to be profiled.
+    profile_output : Path or None
+        ``HPCPROF_PROFILE_OUTPUT``: the profile's path without its suffix.
+    """
+
+    run_dir: Path | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    profiler: Profiler = Profiler.NONE
+    profile_output: Path | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> RankEnvironment:
+        """Read the variables.
+
+        Raises
+        ------
+        UsageError
+            A variable is not a whole number, or names no profiler.
+        """
+        return cls(
+            run_dir=_path(environ, "HPCPROF_RUN_DIR"),
+            rank=_number(environ, "HPCPROF_RANK", minimum=0),
+            local_rank=_number(environ, "HPCPROF_LOCAL_RANK", minimum=0),
+            world_size=_number(environ, "HPCPROF_WORLD_SIZE", minimum=1),
+            profiler=_profiler(environ),
+            profile_output=_path(environ, "HPCPROF_PROFILE_OUTPUT"),
+        )
+
+    @property
+    def results_dir(self) -> Path:
+        """The folder of the results files: ``./results`` without a run directory."""
+        return (self.run_dir or Path()) / "results"
+
+    def profile_stem(self, rank: int) -> Path:
+        """Return the profile's path without its suffix; ``./profiles/rankNNNNN`` if nothing else is said."""
+        return self.profile_output or (self.run_dir or Path()) / "profiles" / f"rank{rank:05d}"
+
+
+def _path(environ: Mapping[str, str], name: str) -> Path | None:
+    return Path(environ[name]) if environ.get(name) else None
+
+
+def _number(environ: Mapping[str, str], name: str, minimum: int) -> int | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    # isdecimal also accepts other scripts' digits, which no launcher writes.
+    if not (text.isascii() and text.isdecimal()) or int(text) < minimum:
+        raise UsageError(f"{name} is {text!r}: it must be a whole number from {minimum}.")
+    return int(text)
+
+
+def _profiler(environ: Mapping[str, str]) -> Profiler:
+    name = environ.get("HPCPROF_PROFILER") or Profiler.NONE.value
+    valid = [profiler.value for profiler in Profiler]
+    if name not in valid:
+        raise unknown("profiler", name, valid, " in HPCPROF_PROFILER")
+    return Profiler(name)

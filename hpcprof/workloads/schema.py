@@ -1,0 +1,168 @@
+"""The results file that every rank of a workload writes: one schema, read back by the collect side.
+
+Only the standard library is imported here, because the collect side must never load torch.
+Times are whole nanoseconds. A float that is not a number is ``null`` in the file, since JSON has no NaN.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hpcprof.workloads.atomic import replacing
+from hpcprof.workloads.decoding import decode
+
+SCHEMA_VERSION = 1
+
+Scalar = int | float | str | bool | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics of ``n`` times, in nanoseconds; ``stddev_ns`` is the sample standard deviation."""
+
+    n: int
+    p50_ns: int
+    p95_ns: int
+    p99_ns: int
+    mean_ns: int
+    stddev_ns: int
+    min_ns: int
+    max_ns: int
+
+
+@dataclass(frozen=True)
+class Correctness:
+    """How far one rank's output is from ``reference``.
+
+    ``relative_error`` is ``norm(output - reference) / norm(reference)`` over ``rows`` sampled rows, NaN
+    where the output is not finite; the check passes below ``bound``.
+    """
+
+    passed: bool
+    relative_error: float
+    bound: float
+    rows: int
+    reference: str
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one rank measured.
+
+    ``step_ns`` and each list of ``phase_ns`` hold one time a measured step, in the order of the steps, on
+    this rank. ``latency_ns`` holds the maximum over all ranks of each step. ``summary`` has the key
+    ``step`` (of ``step_ns``) and one key a phase.
+    """
+
+    schema_version: int
+    workload: str
+    mode: str
+    rank: int
+    world_size: int
+    local_rank: int
+    host: str
+    device: str
+    backend: str
+    parameters: dict[str, Scalar]
+    versions: dict[str, str]
+    profiler: str
+    step_ns: list[int]
+    phase_ns: dict[str, list[int]]
+    summary: dict[str, Summary]
+    latency_ns: list[int] | None
+    correctness: Correctness
+    notes: list[str]
+
+
+def summarize(values: Sequence[int]) -> Summary:
+    """Summarize times.
+
+    Parameters
+    ----------
+    values : sequence of int
+        Nanoseconds, at least one. Percentiles interpolate linearly between neighbours (numpy's default
+        method); the deviation of a single value is 0.
+
+    Raises
+    ------
+    ValueError
+        If there are no values.
+    """
+    if not values:
+        raise ValueError("there are no times to summarize")
+    ordered = sorted(values)
+    return Summary(
+        n=len(ordered),
+        p50_ns=_percentile(ordered, 50),
+        p95_ns=_percentile(ordered, 95),
+        p99_ns=_percentile(ordered, 99),
+        mean_ns=round(statistics.mean(ordered)),
+        stddev_ns=round(statistics.stdev(ordered)) if len(ordered) > 1 else 0,
+        min_ns=ordered[0],
+        max_ns=ordered[-1],
+    )
+
+
+def _percentile(ordered: Sequence[int], percent: int) -> int:
+    """Interpolate in whole numbers: a float would lose nanoseconds above 2**53."""
+    index, hundredths = divmod(percent * (len(ordered) - 1), 100)
+    if hundredths == 0:
+        return ordered[index]
+    return ordered[index] + ((ordered[index + 1] - ordered[index]) * hundredths + 50) // 100
+
+
+def to_json(result: RankResult) -> str:
+    """Return ``result`` as JSON text that any JSON parser reads."""
+    data = asdict(result)
+    if not math.isfinite(result.correctness.relative_error):
+        data["correctness"]["relative_error"] = None
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def from_json(text: str) -> RankResult:
+    """Read what `to_json` wrote; keys that the schema does not know are ignored.
+
+    Raises
+    ------
+    ValueError
+        With one sentence: not JSON, another schema version, a missing key, a wrong type, or lists of
+        different lengths.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the text is not JSON: {error}") from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version is {version!r}: this hpcprof reads version {SCHEMA_VERSION}")
+    result: RankResult = decode(data, RankResult)
+    _check_lengths(result)
+    return result
+
+
+def _check_lengths(result: RankResult) -> None:
+    steps = len(result.step_ns)
+    lists = {f"phase_ns.{name}": times for name, times in result.phase_ns.items()}
+    if result.latency_ns is not None:
+        lists["latency_ns"] = result.latency_ns
+    for key, times in lists.items():
+        if len(times) != steps:
+            raise ValueError(f"{key} has {len(times)} times, but step_ns has {steps}")
+
+
+def file_name(rank: int) -> str:
+    """Return the name of a rank's results file."""
+    return f"rank{rank:05d}.json"
+
+
+def write(result: RankResult, folder: Path) -> Path:
+    """Write ``result`` into ``folder`` (made if it is missing) atomically and return the file's path."""
+    path = folder / file_name(result.rank)
+    with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as stream:
+        stream.write(to_json(result))
+    return path

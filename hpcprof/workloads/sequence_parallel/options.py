@@ -1,0 +1,147 @@
+"""The options of the sequence-parallel workload; the submit side checks them with the same code."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import NoReturn
+
+from hpcprof.errors import UsageError, unknown
+
+DTYPES = ("float32", "bfloat16")
+MODES = ("serial",)
+BACKENDS = ("auto", "nccl", "gloo")
+DEVICES = ("auto", "cpu", "cuda")
+
+_PROGRAM = "sequence-parallel"
+# torch.manual_seed takes 64 bits; the workload adds the rank to a multiple of the seed.
+_MAX_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The shape of the problem and how it is run.
+
+    R = ``rows`` = sequence length x batch size, h = ``hidden_size``, f = ``inner_size`` = h x multiplier.
+    """
+
+    sequence_length: int = 256
+    hidden_size: int = 512
+    ffn_multiplier: int = 4
+    batch_size: int = 1
+    dtype: str = "float32"
+    steps: int = 20
+    warmup: int = 10
+    seed: int = 0
+    mode: str = "serial"
+    backend: str = "auto"
+    device: str = "auto"
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole input, R."""
+        return self.sequence_length * self.batch_size
+
+    @property
+    def inner_size(self) -> int:
+        """Columns between the two matmuls on all ranks together, f."""
+        return self.hidden_size * self.ffn_multiplier
+
+    def validate(self, world_size: int) -> None:
+        """Refuse a shape that ``world_size`` ranks cannot share evenly.
+
+        Raises
+        ------
+        UsageError
+            With the nearest valid values.
+        """
+        if self.sequence_length % world_size:
+            raise UsageError(
+                f"--sequence-length {self.sequence_length} is not divisible by {world_size} ranks: "
+                f"use {_nearest(self.sequence_length, world_size)}."
+            )
+        if self.inner_size % world_size:
+            # h * multiplier is divisible by N exactly when h is by N / gcd(N, multiplier).
+            unit = world_size // math.gcd(world_size, self.ffn_multiplier)
+            raise UsageError(
+                f"--hidden-size {self.hidden_size} times --ffn-multiplier {self.ffn_multiplier} is not "
+                f"divisible by {world_size} ranks: use --hidden-size {_nearest(self.hidden_size, unit)}."
+            )
+
+
+def _nearest(value: int, unit: int) -> str:
+    """Name the multiples of ``unit`` on both sides of ``value``, which is none itself."""
+    below = value // unit * unit
+    return f"{below} or {below + unit}" if below else str(unit)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of exiting: the caller prints the sentence, and decides on which rank."""
+        raise UsageError(f"{_PROGRAM}: {message}.")
+
+
+def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    limits = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = minimum - 1
+        if value < minimum or (maximum is not None and value > maximum):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
+        return value
+
+    return convert
+
+
+def _parser() -> _Parser:
+    default = Parameters()
+    parser = _Parser(
+        prog=_PROGRAM,
+        description="All-gather the input's rows, multiply twice, reduce-scatter the sums, step after step.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+
+    def number(*names: str, minimum: int, text: str, maximum: int | None = None) -> None:
+        key = names[0].removeprefix("--").replace("-", "_")
+        kind = _whole(minimum, maximum)
+        parser.add_argument(*names, type=kind, default=getattr(default, key), metavar="N", help=text)
+
+    def choice(name: str, choices: Sequence[str], text: str) -> None:
+        key = name.removeprefix("--")
+        parser.add_argument(name, choices=choices, default=getattr(default, key), help=text)
+
+    number("--sequence-length", "-s", minimum=1, text="rows of one sequence, divisible by the ranks")
+    number("--hidden-size", minimum=1, text="columns of input and output, h")
+    number("--ffn-multiplier", minimum=1, text="inner width over hidden size, f / h")
+    number("--batch-size", minimum=1, text="sequences in the input")
+    choice("--dtype", DTYPES, "type of weights and data")
+    number("--steps", minimum=1, text="measured steps")
+    number("--warmup", minimum=0, text="steps before the measured ones")
+    number("--seed", minimum=0, maximum=_MAX_SEED, text="seed of weights and data")
+    choice("--mode", MODES, "how communication and compute are ordered")
+    choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
+    choice("--device", DEVICES, "auto is CUDA where there is one")
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> Parameters:
+    """Parse the workload's arguments.
+
+    Raises
+    ------
+    UsageError
+        With one sentence.
+    SystemExit
+        With status 0, after ``--help`` is printed.
+    """
+    values, others = _parser().parse_known_args(list(arguments))
+    if others:
+        valid = [f"--{field.name.replace('_', '-')}" for field in fields(Parameters)]
+        raise unknown("option", others[0], valid, f" of {_PROGRAM}")
+    return Parameters(**vars(values))

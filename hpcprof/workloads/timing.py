@@ -1,0 +1,99 @@
+"""Time steps and phases without making the host wait inside a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from hpcprof.workloads.capture import annotate, synchronize
+
+
+class Clock(Protocol):
+    """Marks moments, and tells the nanoseconds between two of them once the work is done."""
+
+    def mark(self) -> Any:
+        """Return the present moment."""
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Return the time between two marks, in nanoseconds."""
+
+
+class HostClock:
+    """The host's monotonic clock: right on a CPU, where a call returns when its work is done."""
+
+    def mark(self) -> int:
+        """Return the clock's nanoseconds."""
+        return time.perf_counter_ns()
+
+    def elapsed_ns(self, start: int, end: int) -> int:
+        """Return the difference."""
+        return end - start
+
+
+class CudaClock:
+    """CUDA events on the current stream: the GPU's own times, read only after the last step."""
+
+    def mark(self) -> Any:
+        """Record an event on the current stream."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed_ns(self, start: Any, end: Any) -> int:
+        """Return the time between two events that have completed; their resolution is about 0.5 us."""
+        milliseconds: float = start.elapsed_time(end)
+        return round(milliseconds * 1e6)
+
+
+def clock_for(device: torch.device) -> Clock:
+    """Return the clock that sees the work on ``device``."""
+    return CudaClock() if device.type == "cuda" else HostClock()
+
+
+@dataclass(frozen=True)
+class Times:
+    """Nanoseconds of each step, and of each phase in each step."""
+
+    step_ns: list[int]
+    phase_ns: dict[str, list[int]]
+
+
+class Timer:
+    """Collects the times of steps, and annotates them for the profiler (`iteration` and each phase)."""
+
+    def __init__(self, clock: Clock, phases: Sequence[str]) -> None:
+        self._clock = clock
+        self._steps: list[tuple[Any, Any]] = []
+        self._phases: dict[str, list[tuple[Any, Any]]] = {name: [] for name in phases}
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Time one step."""
+        with annotate("iteration"):
+            start = self._clock.mark()
+            yield
+            self._steps.append((start, self._clock.mark()))
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time one phase of the present step."""
+        with annotate(name):
+            start = self._clock.mark()
+            yield
+            self._phases[name].append((start, self._clock.mark()))
+
+    def read(self) -> Times:
+        """Wait for the device once and return every time."""
+        synchronize()
+        return Times(
+            step_ns=self._elapsed(self._steps),
+            phase_ns={name: self._elapsed(marks) for name, marks in self._phases.items()},
+        )
+
+    def _elapsed(self, marks: list[tuple[Any, Any]]) -> list[int]:
+        return [self._clock.elapsed_ns(start, end) for start, end in marks]

@@ -1,0 +1,249 @@
+"""The sequence-parallel workload on real ranks: MPI starts them, gloo carries the data."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import hpcprof
+from hpcprof.workloads.schema import RankResult, from_json, summarize
+
+pytestmark = pytest.mark.slow
+
+STEPS = 5
+PHASES = ["allgather", "matmul_1", "matmul_2", "reduce_scatter"]
+SMALL = ["-s", "64", "--hidden-size", "32", "--warmup", "2", "--steps", str(STEPS)]
+WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.sequence_parallel"]
+# Long enough for ranks that share one core, and far below the half hour that gloo waits for a lost rank.
+LIMIT_S = 60
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+    @property
+    def said(self) -> list[str]:
+        """The lines on stderr that are not MPI's own note of an abort."""
+        return [line for line in self.stderr.splitlines() if not line.startswith("Abort(")]
+
+    def results(self) -> list[RankResult]:
+        """Read every results file, by name."""
+        return [from_json(path.read_text()) for path in sorted((self.folder / "results").iterdir())]
+
+
+def mpi(ranks: int, command: Sequence[str], folder: Path, **variables: str) -> Finished:
+    """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``."""
+    # Beside the interpreter, not its resolved path: a virtual environment links to a python elsewhere.
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
+    environment |= {"PYTHONPATH": str(Path(hpcprof.__file__).parents[1]), **variables}
+    done = subprocess.run(
+        [str(mpiexec), "-iface", "lo", "-n", str(ranks), *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr, folder)
+
+
+@pytest.fixture(
+    scope="module",
+    params=list(itertools.product((1, 2, 4), ("float32", "bfloat16"))),
+    ids=lambda param: f"{param[0]}-{param[1]}",
+)
+def plain(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[int, str, Finished]:
+    """Return ranks, dtype and what a plain ``mpiexec`` run of them left."""
+    ranks, dtype = request.param
+    folder = tmp_path_factory.mktemp("run")
+    return ranks, dtype, mpi(ranks, [*WORKLOAD, *SMALL, "--dtype", dtype], folder)
+
+
+def test_it_succeeds_and_says_nothing_on_stderr(plain: tuple[int, str, Finished]) -> None:
+    _, _, run = plain
+    assert (run.code, run.stderr) == (0, "")
+
+
+def test_every_rank_writes_its_results(plain: tuple[int, str, Finished]) -> None:
+    ranks, dtype, run = plain
+    results = run.results()
+    assert [result.rank for result in results] == list(range(ranks))
+    for result in results:
+        assert (result.world_size, result.local_rank, result.backend) == (ranks, result.rank, "gloo")
+        assert result.parameters["dtype"] == dtype
+        assert result.versions.keys() >= {"python", "torch", "mpi4py", "mpi", "hpcprof"}
+        assert any("all-reduce" in note for note in result.notes)
+
+
+def test_every_rank_agrees_with_the_float64_reference(plain: tuple[int, str, Finished]) -> None:
+    _, dtype, run = plain
+    for result in run.results():
+        assert result.correctness.passed
+        # A float32 error in a bfloat16 run would mean that the run computed in float32.
+        low = {"float32": 1e-8, "bfloat16": 1e-4}[dtype]
+        assert low < result.correctness.relative_error < result.correctness.bound
+
+
+def test_the_phases_of_a_step_fit_into_the_step(plain: tuple[int, str, Finished]) -> None:
+    _, _, run = plain
+    for result in run.results():
+        assert list(result.phase_ns) == PHASES
+        assert len(result.step_ns) == STEPS
+        for step, phases in zip(result.step_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
+            assert 0 < sum(phases) <= step
+        assert result.summary == {
+            name: summarize(times) for name, times in {"step": result.step_ns, **result.phase_ns}.items()
+        }
+
+
+def test_a_steps_latency_is_its_maximum_over_the_ranks(plain: tuple[int, str, Finished]) -> None:
+    _, _, run = plain
+    results = run.results()
+    slowest = [max(step) for step in zip(*(result.step_ns for result in results), strict=True)]
+    assert all(result.latency_ns == slowest for result in results)
+
+
+def test_rank_0_alone_prints_the_table(plain: tuple[int, str, Finished]) -> None:
+    ranks, _, run = plain
+    assert run.stdout.count("sequence-parallel (serial)") == 1
+    assert f"{ranks} rank" in run.stdout
+    for text in ("p50 ms", "TFLOP/s per rank", "relative error", *PHASES):
+        assert text in run.stdout
+
+
+def events(path: Path) -> list[tuple[str, float, float]]:
+    """Return name, start and end of the ranges that the program marked, in order of time."""
+    trace = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    marked = (event for event in trace if event.get("cat") == "user_annotation")
+    named = ((e["name"], e["ts"], e["ts"] + e["dur"]) for e in marked if e["name"] in {"iteration", *PHASES})
+    return sorted(named, key=lambda event: (event[1], -event[2]))
+
+
+def test_under_the_torch_profiler_each_profiled_rank_writes_a_trace_of_the_measured_steps(
+    tmp_path: Path,
+) -> None:
+    # What the rank wrapper does; rank 1 is not selected.
+    wrapper = (
+        'export HPCPROF_RUN_DIR="$PWD/a run" HPCPROF_RANK="$PMI_RANK" HPCPROF_WORLD_SIZE="$PMI_SIZE"\n'
+        'if [ "$PMI_RANK" -ne 1 ]; then\n'
+        "  export HPCPROF_PROFILER=torch\n"
+        '  export HPCPROF_PROFILE_OUTPUT="$HPCPROF_RUN_DIR/profiles/rank0000$PMI_RANK"\n'
+        "fi\n"
+        'exec "$@"\n'
+    )
+    run = mpi(
+        3, ["sh", "-c", wrapper, "sh", *WORKLOAD, "-s", "96", "--hidden-size", "48", *SMALL[4:]], tmp_path
+    )
+    assert run.code == 0, run.stderr
+    profiles = sorted((tmp_path / "a run" / "profiles").iterdir())
+    assert [path.name for path in profiles] == ["rank00000.trace.json.gz", "rank00002.trace.json.gz"]
+    for path in profiles:
+        ranges = events(path)
+        assert [name for name, _, _ in ranges] == ["iteration", *PHASES] * STEPS
+        for first in range(0, len(ranges), 1 + len(PHASES)):
+            (_, start, end), *inside = ranges[first : first + 1 + len(PHASES)]
+            assert all(start <= begin <= stop <= end for _, begin, stop in inside)
+    results = [from_json(p.read_text()) for p in sorted((tmp_path / "a run" / "results").iterdir())]
+    assert [result.profiler for result in results] == ["torch", "none", "torch"]
+
+
+def driver(folder: Path, damage: str) -> list[str]:
+    """Return the command of a script that replaces rank 1's matmul by ``damaged`` and runs the workload."""
+    script = folder / "driver.py"
+    script.write_text(
+        "import sys, torch\n"
+        "from mpi4py import MPI\n"
+        "from hpcprof.workloads.sequence_parallel.__main__ import main\n"
+        "mm = torch.mm\n"
+        f"{damage}\n"
+        "if MPI.COMM_WORLD.rank == 1:\n"
+        "    torch.mm = damaged\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    return [sys.executable, str(script), *SMALL]
+
+
+def test_a_rank_that_raises_ends_the_whole_job(tmp_path: Path) -> None:
+    damage = "def damaged(a, b, out):\n    raise RuntimeError('the matmul broke')\n"
+    run = mpi(2, driver(tmp_path, damage), tmp_path)
+    assert run.code == 1
+    assert "rank 1: RuntimeError: the matmul broke" in run.said
+    assert "Traceback (most recent call last):" in run.said
+
+
+def test_a_wrong_matmul_on_one_rank_fails_the_run_in_one_sentence_and_keeps_the_results(
+    tmp_path: Path,
+) -> None:
+    damage = "def damaged(a, b, out):\n    mm(a, b, out=out).mul_(1.01)\n"
+    run = mpi(2, driver(tmp_path, damage), tmp_path)
+    assert run.code == 1
+    (sentence,) = run.said
+    # The wrong partial sums of rank 1 are in the rows of both ranks: half of the variance is 2 % too large.
+    assert sentence.startswith("rank 0: the results are wrong: relative error 1.")
+    error = run.results()[0].correctness.relative_error
+    assert error == pytest.approx((1.01**2 - 1) / math.sqrt(2), rel=0.1)
+    assert sentence.endswith("(2 of 2 ranks fail).")
+    assert [result.correctness.passed for result in run.results()] == [False, False]
+
+
+def test_a_gloo_without_reduce_scatter_gets_by_with_an_all_reduce(tmp_path: Path) -> None:
+    damage = (
+        "from hpcprof.workloads import distributed\n"
+        "def absent(output, source):\n"
+        "    raise RuntimeError('no support for reduce_scatter')\n"
+        "distributed._reduce_scatter = absent\n"
+        "damaged = mm\n"
+    )
+    run = mpi(2, driver(tmp_path, damage), tmp_path)
+    assert (run.code, run.stderr) == (0, "")
+    assert [result.correctness.passed for result in run.results()] == [True, True]
+
+
+def test_a_mistake_in_one_ranks_environment_ends_the_job_in_one_sentence(tmp_path: Path) -> None:
+    wrapper = '[ "$PMI_RANK" -ne 1 ] || export HPCPROF_PROFILER=nothing; exec "$@"'
+    run = mpi(2, ["sh", "-c", wrapper, "sh", *WORKLOAD, *SMALL], tmp_path)
+    assert run.code == 2
+    (sentence,) = run.said
+    assert sentence.startswith("rank 1: unknown profiler 'nothing' in HPCPROF_PROFILER")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-s", "1000"], "--sequence-length 1000 is not divisible by 3 ranks: use 999 or 1002."),
+        (["--steps", "none"], "sequence-parallel: argument --steps: 'none' is not a whole number from 1."),
+    ],
+)
+def test_a_wrong_option_is_one_sentence_on_all_ranks_together(
+    arguments: list[str], sentence: str, tmp_path: Path
+) -> None:
+    run = mpi(3, [*WORKLOAD, *arguments], tmp_path)
+    assert (run.code, run.stdout, run.stderr) == (2, "", sentence + "\n")
+
+
+def test_ranks_that_mpi_does_not_join_are_refused(tmp_path: Path) -> None:
+    run = mpi(1, [*WORKLOAD, *SMALL], tmp_path, HPCPROF_WORLD_SIZE="2")
+    assert run.code == 2
+    (sentence,) = run.said
+    assert sentence.startswith("rank 0: MPI has 1 rank(s), but the launcher started 2")
+    assert not (tmp_path / "results").exists()

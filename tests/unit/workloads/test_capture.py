@@ -1,0 +1,73 @@
+"""The profiler runs around the measured steps, between barriers that all ranks pass."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcprof.workloads import capture
+from hpcprof.workloads.capture import Capture, annotate
+from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+
+
+def environment(profiler: Profiler, folder: Path) -> RankEnvironment:
+    return RankEnvironment(profiler=profiler, profile_output=folder / "profiles" / "rank.0")
+
+
+@pytest.mark.parametrize("profiler", list(Profiler))
+def test_every_profiler_passes_the_same_barriers(profiler: Profiler, tmp_path: Path) -> None:
+    happened: list[str] = []
+    with Capture(environment(profiler, tmp_path), rank=0, barrier=lambda: happened.append("barrier")):
+        happened.append("steps")
+    assert happened == ["barrier", "barrier", "steps", "barrier"]
+
+
+@pytest.mark.parametrize("profiler", [Profiler.NSYS, Profiler.NCU])
+def test_on_cuda_the_capture_range_opens_before_the_last_barrier_and_closes_after_the_next(
+    profiler: Profiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr(capture, "_cuda", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: happened.append("synchronize"))
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: happened.append("start"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: happened.append("stop"))
+    with Capture(environment(profiler, tmp_path), rank=0, barrier=lambda: happened.append("barrier")):
+        happened.append("steps")
+    opening = ["synchronize", "barrier", "start", "synchronize", "barrier"]
+    assert happened == [*opening, "steps", "synchronize", "barrier", "stop"]
+
+
+def test_the_torch_profiler_writes_one_trace_of_the_block_alone(tmp_path: Path) -> None:
+    with annotate("before"):
+        torch.zeros(1)
+    with Capture(environment(Profiler.TORCH, tmp_path), rank=0, barrier=lambda: None), annotate("iteration"):
+        torch.zeros(1)
+    (path,) = (tmp_path / "profiles").iterdir()
+    assert path.name == "rank.0.trace.json.gz"
+    names = [event["name"] for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]]
+    assert names.count("iteration") == 1
+    assert "before" not in names
+
+
+def test_a_block_that_fails_passes_no_more_barriers_and_writes_no_trace(tmp_path: Path) -> None:
+    happened: list[str] = []
+    with (
+        pytest.raises(ZeroDivisionError),
+        Capture(environment(Profiler.TORCH, tmp_path), rank=0, barrier=lambda: happened.append("barrier")),
+    ):
+        _ = 1 / 0
+    assert happened == ["barrier", "barrier"]
+    assert not (tmp_path / "profiles").exists()
+
+
+def test_without_an_output_the_trace_is_named_by_the_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Capture(RankEnvironment(profiler=Profiler.TORCH), rank=7, barrier=lambda: None):
+        pass
+    assert (tmp_path / "profiles" / "rank00007.trace.json.gz").exists()

@@ -1,0 +1,134 @@
+"""The workload's options: what is wrong is one sentence with what would be valid."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcprof.errors import UsageError
+from hpcprof.workloads import catalogue
+from hpcprof.workloads.sequence_parallel.options import Parameters, parse
+
+
+def accepts(parameters: Parameters, ranks: int) -> bool:
+    try:
+        parameters.validate(ranks)
+    except UsageError:
+        return False
+    return True
+
+
+def suggestions(parameters: Parameters, ranks: int) -> list[int]:
+    with pytest.raises(UsageError) as caught:
+        parameters.validate(ranks)
+    proposal = str(caught.value).partition("use ")[2]
+    return [int(number) for number in re.findall(r"\d+", proposal)]
+
+
+def test_no_arguments_give_the_defaults() -> None:
+    assert parse([]) == Parameters()
+
+
+def test_every_option_reaches_its_field() -> None:
+    given_options = (
+        "-s 64 --hidden-size 32 --ffn-multiplier 2 --batch-size 3 --dtype bfloat16 --steps 5 --warmup 0 "
+        "--seed 7 --mode serial --backend gloo --device cpu"
+    )
+    expected = Parameters(64, 32, 2, 3, "bfloat16", 5, 0, 7, "serial", "gloo", "cpu")
+    assert parse(given_options.split()) == expected
+    assert (expected.rows, expected.inner_size) == (192, 64)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--steps", "0"], "argument --steps: '0' is not a whole number from 1."),
+        (["--warmup", "-1"], "argument --warmup: '-1' is not a whole number from 0."),
+        (["--seed", "4294967296"], "is not a whole number from 0 to 4294967295."),
+        (["--hidden-size", "x"], "'x' is not a whole number from 1."),
+        (["--steps"], "argument --steps: expected one argument."),
+        (["--dtype", "float16"], "argument --dtype: invalid choice: 'float16'"),
+        (["--stepz", "5"], "unknown option '--stepz' of sequence-parallel; did you mean '--steps'"),
+        (["--step", "5"], "unknown option '--step'"),
+        (["extra"], "unknown option 'extra'"),
+    ],
+)
+def test_a_wrong_argument_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(arguments)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_help_is_printed_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(["--help"])
+    assert caught.value.code == 0
+    assert "--sequence-length" in capsys.readouterr().out
+
+
+def test_the_sentence_names_the_nearest_sequence_lengths() -> None:
+    with pytest.raises(UsageError) as caught:
+        Parameters(sequence_length=1000).validate(3)
+    assert str(caught.value) == "--sequence-length 1000 is not divisible by 3 ranks: use 999 or 1002."
+
+
+def test_zero_is_not_offered_as_a_sequence_length() -> None:
+    assert suggestions(Parameters(sequence_length=3), 8) == [8]
+
+
+@given(st.integers(1, 10_000), st.integers(1, 300), st.integers(1, 8))
+def test_sequence_lengths_that_are_offered_are_the_nearest_valid_ones(
+    length: int, ranks: int, batch: int
+) -> None:
+    def valid(value: int) -> bool:
+        return accepts(Parameters(value, hidden_size=ranks, batch_size=batch), ranks)
+
+    assert valid(length) == (length % ranks == 0)
+    if not valid(length):
+        offered = suggestions(Parameters(length, hidden_size=ranks, batch_size=batch), ranks)
+        _assert_nearest(offered, length, [v for v in range(1, length + ranks + 1) if v % ranks == 0])
+        assert all(valid(value) for value in offered)
+
+
+@given(st.integers(1, 500), st.integers(1, 60), st.integers(1, 16))
+def test_hidden_sizes_that_are_offered_are_the_nearest_valid_ones(
+    hidden: int, ranks: int, multiplier: int
+) -> None:
+    def shape(value: int) -> Parameters:
+        return Parameters(sequence_length=ranks, hidden_size=value, ffn_multiplier=multiplier)
+
+    assert accepts(shape(hidden), ranks) == (hidden * multiplier % ranks == 0)
+    if not accepts(shape(hidden), ranks):
+        offered = suggestions(shape(hidden), ranks)
+        every = [v for v in range(1, hidden + ranks + 1) if accepts(shape(v), ranks)]
+        _assert_nearest(offered, hidden, every)
+
+
+def _assert_nearest(offered: list[int], value: int, valid: list[int]) -> None:
+    below = [v for v in valid if v < value]
+    above = [v for v in valid if v > value]
+    assert offered == [*below[-1:], above[0]]
+
+
+def test_the_catalogue_builds_the_command_and_passes_arguments_on_as_they_are() -> None:
+    workload = catalogue.find("sequence-parallel")
+    command = workload.command("/opt/py thon", ["--steps", "a b"])
+    assert command == ["/opt/py thon", "-m", "hpcprof.workloads.sequence_parallel", "--steps", "a b"]
+
+
+def test_the_catalogue_checks_arguments_before_launch() -> None:
+    workload = catalogue.find("sequence-parallel")
+    workload.check(["-s", "999", "--hidden-size", "300"], 3)
+    with pytest.raises(UsageError, match="use 999 or 1002"):
+        workload.check(["-s", "1000"], 3)
+    with pytest.raises(UsageError, match="unknown option"):
+        workload.check(["--nothing"], 3)
+
+
+def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="did you mean 'sequence-parallel'"):
+        catalogue.find("sequence_parallel")

@@ -1,0 +1,159 @@
+"""The results file: what is written is read back, and what is wrong is refused in one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcprof.workloads.schema import (
+    SCHEMA_VERSION,
+    Correctness,
+    RankResult,
+    from_json,
+    summarize,
+    to_json,
+    write,
+)
+
+
+def result(**changes: Any) -> RankResult:
+    times = [30, 10, 20]
+    whole = RankResult(
+        schema_version=SCHEMA_VERSION,
+        workload="sequence-parallel",
+        mode="serial",
+        rank=3,
+        world_size=4,
+        local_rank=1,
+        host="node7",
+        device="cpu",
+        backend="gloo",
+        parameters={"steps": 3, "dtype": "float32", "rate": 0.5, "flag": True, "nothing": None},
+        versions={"torch": "2.13.0"},
+        profiler="none",
+        step_ns=times,
+        phase_ns={"allgather": [1, 2, 3]},
+        summary={"step": summarize(times), "allgather": summarize([1, 2, 3])},
+        latency_ns=[31, 11, 21],
+        correctness=Correctness(True, 1e-7, 1e-5, 16, "float64"),
+        notes=["a note with ünïcode"],
+    )
+    return dataclasses.replace(whole, **changes)
+
+
+def damaged(change: Any) -> str:
+    data = json.loads(to_json(result()))
+    change(data)
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("latency", [[31, 11, 21], None])
+def test_what_is_written_is_read_back_equal(latency: list[int] | None) -> None:
+    original = result(latency_ns=latency)
+    assert from_json(to_json(original)) == original
+
+
+def test_a_scalar_parameter_keeps_its_type() -> None:
+    parameters = from_json(to_json(result())).parameters
+    assert [type(v) for v in parameters.values()] == [int, str, float, bool, type(None)]
+
+
+@pytest.mark.parametrize("error", [math.nan, math.inf])
+def test_an_error_that_is_no_number_is_strict_json_and_comes_back_as_nan(error: float) -> None:
+    text = to_json(result(correctness=Correctness(False, error, 1e-5, 16, "float64")))
+    assert "NaN" not in text and "Infinity" not in text
+    assert math.isnan(from_json(text).correctness.relative_error)
+
+
+def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
+    assert from_json(damaged(lambda d: d.update(later=1))) == result()
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "the text is not JSON"),
+        ("[" * 100_000, "the text is not JSON"),
+        ("[]", "schema_version is None"),
+        (damaged(lambda d: d.update(schema_version=2)), "schema_version is 2: this hpcprof reads version 1"),
+        (damaged(lambda d: d.pop("host")), "the key 'host' is missing"),
+        (damaged(lambda d: d["summary"]["step"].pop("n")), "the key 'summary.step.n' is missing"),
+        (damaged(lambda d: d.update(rank="3")), "rank must be a whole number of 64 bits, not '3'"),
+        (damaged(lambda d: d.update(rank=True)), "rank must be a whole number of 64 bits, not True"),
+        (damaged(lambda d: d.update(rank=2**63)), "rank must be a whole number of 64 bits"),
+        (damaged(lambda d: d["step_ns"].append(1.5)), r"step_ns\[3\] must be a whole number"),
+        (damaged(lambda d: d.update(phase_ns=[])), "phase_ns must be an object, not"),
+        (damaged(lambda d: d.update(latency_ns="x")), "latency_ns must be a list, not 'x'"),
+        (damaged(lambda d: d.update(correctness=None)), "correctness must be an object, not None"),
+        (damaged(lambda d: d["correctness"].update(bound="x")), "correctness.bound must be a number"),
+        (damaged(lambda d: d["versions"].update(torch=2)), "versions.torch must be text, not 2"),
+        (damaged(lambda d: d["step_ns"].pop()), "phase_ns.allgather has 3 times, but step_ns has 2"),
+        (damaged(lambda d: d["latency_ns"].pop()), "latency_ns has 2 times, but step_ns has 3"),
+    ],
+)
+def test_damage_is_refused_with_a_sentence_that_names_it(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        from_json(text)
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200))
+def test_a_summary_agrees_with_numpy(values: list[int]) -> None:
+    found = summarize(values)
+    for percent, value in ((50, found.p50_ns), (95, found.p95_ns), (99, found.p99_ns)):
+        assert abs(value - np.percentile(values, percent)) <= 0.51
+    assert abs(found.mean_ns - np.mean(values)) <= 0.51
+    deviation = np.std(values, ddof=1) if len(values) > 1 else 0
+    assert abs(found.stddev_ns - deviation) <= 0.51 + 1e-9 * deviation
+    assert (found.n, found.min_ns, found.max_ns) == (len(values), min(values), max(values))
+
+
+def test_nothing_cannot_be_summarized() -> None:
+    with pytest.raises(ValueError, match="no times"):
+        summarize([])
+
+
+def test_the_file_is_named_by_the_rank_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = write(result(), tmp_path / "new" / "results")
+    assert path == tmp_path / "new" / "results" / "rank00003.json"
+    assert [p.name for p in path.parent.iterdir()] == ["rank00003.json"]
+    assert from_json(path.read_text(encoding="utf-8")) == result()
+
+
+def test_the_files_mode_follows_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        path = write(result(), tmp_path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = write(result(), tmp_path)
+    with pytest.raises(TypeError):
+        write(result(host=object()), tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert from_json(path.read_text(encoding="utf-8")) == result()
+
+
+@pytest.mark.parametrize(
+    "module", ["schema", "rankenv", "catalogue", "atomic", "decoding", "sequence_parallel.options"]
+)
+def test_the_other_sides_can_import_it_without_torch(module: str) -> None:
+    code = (
+        f"import sys, hpcprof.workloads.{module}\n"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'mpi4py', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
