@@ -48,7 +48,7 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> Usag
         Where the name stands, for example ``" in /path/site.yaml"``.
     """
     names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     close += [n for n in names if name and n.startswith(name) and n not in close][:3]
     sentence = f"unknown {kind} {name!r}{where}"
     if close:

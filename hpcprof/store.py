@@ -8,11 +8,11 @@ there, so half of a profile is never visible.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -45,6 +45,7 @@ WHOLE_RUN = -1
 
 _BUSY_SECONDS = 60.0
 Row = dict[str, Any]
+ResultT = TypeVar("ResultT")
 
 
 class _Base(DeclarativeBase):
@@ -139,30 +140,40 @@ class Store:
     url : URL
         Where it is; see `store_url`.
 
-    Raises
-    ------
-    StoreError
-        If it cannot be opened, is no database, or has tables of another version.
     """
 
     def __init__(self, url: URL) -> None:
         self.url = url
         self._engine = _engine(url)
-        try:
-            found = self._version()
-            if found is None:
-                with self._writing() as connection:
-                    _Base.metadata.create_all(connection)
-                    if connection.execute(select(SchemaRow.version)).first() is None:
-                        connection.execute(SchemaRow.__table__.insert(), {"version": SCHEMA_VERSION})  # type: ignore[attr-defined]
-                found = SCHEMA_VERSION
-        except SQLAlchemyError as error:
-            raise StoreError(f"cannot use the results database {self}: {_cause(error)}.") from None
-        if found != SCHEMA_VERSION:
+
+    def exists(self) -> bool:
+        """Whether anything was ever collected into it; nothing is made.
+
+        Raises
+        ------
+        StoreError
+            If it is no database, cannot be reached, or has tables of another version.
+        """
+        if self._is_sqlite and not Path(self.url.database or "").is_file():
+            return False
+        found = self._guarded(self._version)
+        if found not in (None, SCHEMA_VERSION):
             raise StoreError(
                 f"the results database {self} has schema version {found}, this hpcprof uses version "
                 f"{SCHEMA_VERSION}: give another --db, or move it away and collect again."
             )
+        return found is not None
+
+    def prepare(self) -> None:
+        """Make the database and its tables where they are missing.
+
+        Raises
+        ------
+        StoreError
+            As `exists`, or if it cannot be made.
+        """
+        if not self.exists():
+            self._guarded(self._make)
 
     def __str__(self) -> str:
         return self.url.database or "" if self._is_sqlite else self.url.render_as_string(hide_password=True)
@@ -209,6 +220,20 @@ class Store:
             rows = connection.execute(query.order_by(*(table.c[n] for n in order)))
             why = connection.execute(reasons.order_by(ReasonRow.rank))
             return Stored([dict(row._mapping) for row in rows], dict(why.tuples().all()))
+
+    def _guarded(self, work: Callable[[], ResultT]) -> ResultT:
+        try:
+            return work()
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreError(f"cannot use the results database {self}: {_cause(error)}.") from None
+
+    def _make(self) -> None:
+        if self._is_sqlite:
+            Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        with self._writing() as connection, Session(connection) as session:
+            _Base.metadata.create_all(connection)
+            session.merge(SchemaRow(version=SCHEMA_VERSION))
+            session.flush()
 
     def _version(self) -> int | None:
         with self._engine.connect() as connection:
@@ -289,5 +314,5 @@ def _numbered(run_id: str, rows: Sequence[Row]) -> Iterable[Row]:
         yield {"run_id": run_id, "position": position, **clean}
 
 
-def _cause(error: SQLAlchemyError) -> str:
+def _cause(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]

@@ -28,6 +28,7 @@ def command(runs_dir: Path, db: str | None, runs: tuple[str, ...]) -> None:
 
     found = [find_run(reference, runs_dir) for reference in runs or ("last",)]
     store = Store(store_url(db, runs_dir))
+    store.prepare()
     damaged = False
     for run in found:
         summary = collect(run, store, lambda path: click.echo(f"reading {path}", err=True))

@@ -15,7 +15,7 @@ from hpcprof.errors import HpcprofError, unknown
 COMMANDS = {
     "submit": "Render a job's scripts and hand them to the scheduler.",
     "render": "Print or write the scripts that submit would use.",
-    "list": "List the runs.",
+    "list": "List the runs, oldest first.",
     "status": "Show the state of runs.",
     "logs": "Show what a run printed.",
     "cancel": "End a run with all its processes.",
@@ -69,7 +69,7 @@ def main() -> None:
     """Run the command line; the only place where an exception becomes an exit code."""
     debug = "--debug" in sys.argv[1:2]
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except HpcprofError as error:
         _fail(error, f"{error}", error.exit_code, debug)
     except click.ClickException as error:

@@ -84,7 +84,7 @@ def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
     HpcprofError
         If there is nothing to report: nothing collected, no results, no failure.
     """
-    profiles = store.profiles(run.id)
+    profiles = store.profiles(run.id) if store.exists() else {}
     results = read_results(run.path)
     ended_badly = status is not None and status.state.ended and status.state is not JobState.COMPLETED
     if not profiles and not results.ranks and not ended_badly:

@@ -1,0 +1,69 @@
+"""The wheel, installed into an environment of its own, outside the checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    # A copy: building must not leave build/ in the checkout.
+    source = folder / "source"
+    ignored = {".git", ".venv", "runs", "build", "tests"}
+    source.mkdir()
+    for path in ROOT.iterdir():
+        if path.name not in ignored and not path.name.startswith("."):
+            subprocess.run(["cp", "-r", str(path), str(source)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(source)],
+        check=True,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_template_and_site(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("templates", "site_configs"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and path.suffix in (".j2", ".yaml"):
+                assert f"hpcprof/{path.relative_to(ROOT)}" in names
+    assert "hpcprof/py.typed" in names
+
+
+def test_the_installed_wheel_renders_and_submits_without_torch_and_mpi(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=True)
+    python = str(environment / "bin/python")
+    constraints = str(ROOT / "constraints.txt")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "-c", constraints, str(wheel)], check=True)
+
+    def hpcprof(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(environment / "bin/hpcprof"), *arguments],
+            cwd=tmp_path,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LANG": os.environ.get("LANG", "C.UTF-8")},
+            capture_output=True,
+            text=True,
+        )
+
+    assert subprocess.run([python, "-c", "import torch"], capture_output=True).returncode == 1
+    rendered = hpcprof("render", "--", "echo", "hello")
+    assert "record finished" in rendered.stdout, rendered.stderr
+    done = hpcprof("submit", "--wait", "--", "echo", "hello")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hello" in hpcprof("logs").stdout
+    missing = hpcprof("submit", "--ranks-per-node", "2", "--workload", "sequence-parallel")
+    assert missing.returncode == 2
+    assert "no mpiexec beside" in missing.stderr

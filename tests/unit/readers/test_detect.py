@@ -1,0 +1,72 @@
+"""Finding profiles and their ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.errors import DamagedInput
+from hpcprof.readers.detect import find_profiles, profile_kind, rank_from_name, read_profile
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("rank0.sqlite", "nsys"),
+        ("RANK0.SQLITE", "nsys"),
+        ("a.trace.json", "torch"),
+        ("a.trace.json.gz", "torch"),
+        ("a.pt.trace.json", "torch"),
+        ("a.pt.trace.json.gz", "torch"),
+        ("rank0.json", None),
+        ("rank0.nsys-rep", None),
+        ("sqlite", None),
+    ],
+)
+def test_the_suffix_tells_the_kind(name: str, kind: str | None) -> None:
+    assert profile_kind(Path(name)) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank00003.sqlite", 3),
+        ("rank3.sqlite", 3),
+        ("name.3.sqlite", 3),
+        ("profile_rank-3_node1.sqlite", 3),
+        ("job.7.rank_12.sqlite", 12),
+        ("rank3.pt.trace.json.gz", 3),
+        ("a.4.trace.json", 4),
+        ("host_123.1700000000000.pt.trace.json.gz", None),
+        ("frank3.sqlite", None),
+        ("local_rank3.sqlite", None),
+        ("profile.sqlite", None),
+        ("v2.sqlite", None),
+    ],
+)
+def test_the_file_name_tells_the_rank(name: str, rank: int | None) -> None:
+    assert rank_from_name(Path(name)) == rank
+
+
+def test_a_run_directory_is_searched_in_its_profiles_folder(tmp_path: Path) -> None:
+    (tmp_path / "profiles" / "deeper").mkdir(parents=True)
+    for name in ("rank1.sqlite", "rank0.sqlite", "rank0.ncu-rep", ".rank2.sqlite", "tmp.rank3.sqlite"):
+        (tmp_path / "profiles" / name).touch()
+    (tmp_path / "profiles" / "deeper" / "rank9.sqlite").touch()
+    (tmp_path / "rank8.sqlite").touch()
+    assert [path.name for path in find_profiles(tmp_path)] == ["rank0.sqlite", "rank1.sqlite"]
+
+
+def test_any_other_folder_is_searched_itself(tmp_path: Path) -> None:
+    (tmp_path / "b.trace.json").touch()
+    (tmp_path / "a.sqlite").touch()
+    (tmp_path / "folder.sqlite").mkdir()
+    assert [path.name for path in find_profiles(tmp_path)] == ["a.sqlite", "b.trace.json"]
+
+
+def test_each_kind_goes_to_its_reader(export: Path, torch_trace: Path) -> None:
+    assert read_profile(export).origin.kind == "nsys"
+    assert read_profile(torch_trace).origin.kind == "torch"
+    with pytest.raises(DamagedInput, match=r"notes\.txt is no profile"):
+        read_profile(Path("notes.txt"))

@@ -1,0 +1,158 @@
+"""The reader of PyTorch profiler traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from decimal import ROUND_HALF_EVEN, Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcprof.errors import DamagedInput
+from hpcprof.readers.torch_events import nanoseconds
+from hpcprof.readers.torch_trace import read
+from hpcprof.timeline import NO_CORRELATION, Category
+
+KERNEL = {
+    "ph": "X",
+    "cat": "kernel",
+    "name": "ncclDevKernel_AllReduce",
+    "pid": 0,
+    "tid": 7,
+    "ts": 1.5,
+    "dur": 2,
+    "args": {"device": 1, "stream": 20, "correlation": 9, "grid": [4, 2, 1], "block": [256, 1, 1]},
+}
+
+
+def write(path: Path, *events: Any, **top: Any) -> Path:
+    """Write a trace."""
+    path.write_text(json.dumps({"traceEvents": events, **top}))
+    return path
+
+
+def test_a_real_trace_tells_what_ran_where_and_when(torch_trace: Path) -> None:
+    timeline = read(torch_trace)
+    assert (len(timeline.kernels), len(timeline.memops)) == (1101, 331)
+    assert set(timeline.kernels.process.tolist()) == set(timeline.calls.process.tolist())
+    origin = timeline.origin
+    assert (origin.kind, origin.rank, origin.world_size) == ("torch", 0, 4)
+    assert origin.start_utc_ns == 1790857026000000000
+    assert origin.device_names == ("NVIDIA H200",) * 4
+    assert origin.notes == ()
+    names = set(timeline.names(timeline.ranges.name))
+    assert "ProfilerStep#5" in names
+    assert not any(name and name.startswith("aten::") for name in names)
+
+
+def test_times_are_exact_where_a_double_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.trace.json"
+    event = (
+        '{"ph":"X","cat":"user_annotation","name":"x","pid":1,"tid":2,"ts":1790857026123456.789,"dur":0.001}'
+    )
+    path.write_text(f'{{"traceEvents": [{event}]}}')
+    ranges = read(path).ranges
+    assert ranges.start.tolist() == [1790857026123456789]
+    assert ranges.end.tolist() == [1790857026123456790]
+
+
+@given(st.decimals(-(10**15), 10**15, allow_nan=False, places=3))
+def test_three_decimals_are_taken_digit_by_digit(time: Decimal) -> None:
+    assert nanoseconds(str(time)) == int(time * 1000)
+
+
+@given(st.decimals(-(10**12), 10**12, allow_nan=False, allow_infinity=False))
+def test_other_spellings_round_to_the_nearest_nanosecond(time: Decimal) -> None:
+    expected = int((time * 1000).to_integral_value(ROUND_HALF_EVEN))
+    assert nanoseconds(f"{time:f}") == nanoseconds(f"{time:e}") == expected
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "", "1e400", "x", None, True, 10**30, [1]])
+def test_what_is_no_time_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"is no time|does not fit"):
+        nanoseconds(value)
+
+
+def test_a_kernel_has_device_stream_shape_and_class(tmp_path: Path) -> None:
+    kernels = read(write(tmp_path / "rank2.trace.json", KERNEL)).kernels
+    assert (kernels.start.tolist(), kernels.end.tolist()) == ([1500], [3500])
+    assert (kernels.device.tolist(), kernels.stream.tolist(), kernels.correlation.tolist()) == (
+        [1],
+        [20],
+        [9],
+    )
+    assert (kernels.grid.tolist(), kernels.block.tolist()) == ([[4, 2, 1]], [[256, 1, 1]])
+    assert kernels.category.tolist() == [Category.COMM]
+
+
+def test_names_keep_unicode_and_html(tmp_path: Path) -> None:
+    names = ["größe → 核", "<b>a & b</b>", 'quote " back \\ slash', "half \ud800"]
+    events = [{**KERNEL, "name": name} for name in names]
+    timeline = read(write(tmp_path / "rank0.trace.json", *events))
+    assert timeline.names(timeline.kernels.name) == [*names[:3], "half ?"]
+
+
+def test_events_that_lack_a_field_are_left_out_and_counted(tmp_path: Path) -> None:
+    lacking = [{k: v for k, v in KERNEL.items() if k != key} for key in ("name", "ts", "dur", "ph")]
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "f", "pid": "Spans", "tid": 1, "ts": 1, "dur": 1}
+    bad_grid = {**KERNEL, "args": {"grid": [1, 2]}}
+    timeline = read(write(tmp_path / "rank0.trace.json", KERNEL, *lacking, bad_grid, call, "text", None))
+    assert len(timeline.kernels) == 1
+    assert timeline.origin.notes == (
+        "1 API call event lacks a field and is left out.",
+        "5 kernel events lack a field and are left out.",
+        "2 unknown events lack a field and are left out.",
+    )
+
+
+def test_a_kernel_without_arguments_uses_pid_and_tid(tmp_path: Path) -> None:
+    kernels = read(write(tmp_path / "t.trace.json", {k: v for k, v in KERNEL.items() if k != "args"})).kernels
+    assert (kernels.device.tolist(), kernels.stream.tolist()) == ([0], [7])
+    assert kernels.correlation.tolist() == [NO_CORRELATION]
+
+
+@pytest.mark.parametrize(
+    ("top", "rank"), [({"distributedInfo": {"rank": 5}}, 5), ({"distributedInfo": {}}, 3), ({}, 3)]
+)
+def test_the_rank_comes_from_the_trace_before_the_file_name(tmp_path: Path, top: Any, rank: int) -> None:
+    assert read(write(tmp_path / "rank3.pt.trace.json", KERNEL, **top)).origin.rank == rank
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is empty"),
+        (b"\x1f\x8bnonsense", "damaged or truncated"),
+        (b"{", "no valid JSON"),
+        (b"\xff\xfe\x00", "no valid JSON"),
+        (b"[" * 100_000, "no valid JSON"),
+        (b"[]", "no list of traceEvents"),
+        (b"{}", "no list of traceEvents"),
+        (b'{"traceEvents": {}}', "no list of traceEvents"),
+    ],
+)
+def test_what_is_no_trace_is_named_so(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "rank0.trace.json"
+    path.write_bytes(content)
+    with pytest.raises(DamagedInput, match=rf"rank0\.trace\.json .*{reason}"):
+        read(path)
+
+
+def test_a_missing_file_is_damaged_input(tmp_path: Path) -> None:
+    with pytest.raises(DamagedInput, match="cannot be read"):
+        read(tmp_path / "absent.trace.json")
+
+
+def test_a_trace_cut_at_any_byte_is_damaged_input(tmp_path: Path, torch_trace: Path) -> None:
+    packed = torch_trace.read_bytes()
+    for content in (packed, gzip.decompress(packed)):
+        path = tmp_path / "rank0.trace.json"
+        # The last bytes of the text are the newline and the closing brace.
+        for at in [*range(0, 40, 3), *range(40, len(content), len(content) // 60), len(content) - 2]:
+            path.write_bytes(content[:at])
+            with pytest.raises(DamagedInput, match=r"rank0\.trace\.json"):
+                read(path)

@@ -1,0 +1,131 @@
+"""The command line: what it imports, what it says to wrong input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcprof.cli.main import COMMANDS
+from tests.conftest import Hpcprof
+
+HEAVY = ("pandas", "sqlalchemy", "plotly", "torch", "numpy", "mpi4py", "rich")
+SUBMIT_HEAVY = ("pandas", "sqlalchemy", "plotly", "torch", "numpy", "mpi4py")
+
+
+def imported(arguments: list[str], tmp_path: Path) -> set[str]:
+    """Run a command and return the top-level packages that it had imported at its end."""
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('\\nMODULES', *{m.partition('.')[0] for m in sys.modules}))\n"
+        f"sys.argv = ['hpcprof', *{arguments!r}]\n"
+        "from hpcprof.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("MODULES ")[2].split())
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    assert imported(["--help"], tmp_path).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["submit", "--dry-run", "--", "true"],
+        ["submit", "--dry-run", "--workload", "sequence-parallel", "-o", "mpiexec=/usr/bin/mpiexec"],
+        ["submit", "--wait", "--", "true"],
+    ],
+    ids=["dry run", "workload", "submit"],
+)
+def test_submit_imports_neither_torch_nor_pandas_nor_a_database(arguments: list[str], tmp_path: Path) -> None:
+    assert imported(arguments, tmp_path).isdisjoint(SUBMIT_HEAVY)
+
+
+def test_a_report_from_the_store_imports_neither_pandas_nor_torch(tmp_path: Path, hpcprof: Hpcprof) -> None:
+    hpcprof("submit", "--wait", "--", "false")
+    assert imported(["report"], tmp_path).isdisjoint({"pandas", "torch", "mpi4py", "plotly"})
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str, hpcprof: Hpcprof) -> None:
+    done = hpcprof(name, "--help")
+    assert done.returncode == 0
+    assert "Example: hpcprof" in " ".join(done.stdout.split())
+
+
+def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(hpcprof: Hpcprof) -> None:
+    for name, sentence in COMMANDS.items():
+        assert sentence in " ".join(hpcprof(name, "--help").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["sumbit"], 2, "unknown command 'sumbit'; did you mean 'submit'?"),
+        (["submit", "--site", "locl", "--", "true"], 2, "unknown site 'locl'; did you mean 'local'?"),
+        (["submit", "--workload", "sequence", "--", "x"], 2, "did you mean 'sequence-parallel'?"),
+        (["submit", "-o", "novalue", "--", "true"], 2, "-o novalue: write it as KEY=VALUE"),
+        (["submit", "--ranks-per-node", "0", "--", "true"], 2, "0 is not in the range"),
+        (["submit", "--template", "missing.j2", "--", "true"], 2, "missing.j2"),
+        (["report", "--analysis", "kernel"], 2, "unknown analysis 'kernel'; did you mean 'kernels'?"),
+        (["report", "--format", "csv"], 2, "choose it with --analysis NAME"),
+        (["report"], 2, "there is no run in runs yet: submit one with hpcprof submit"),
+        (["report", "nothing"], 2, "unknown run 'nothing'"),
+        (["status", "nothing"], 2, "unknown run 'nothing'"),
+        (["collect", "./nowhere"], 2, "unknown run './nowhere'"),
+        (["collect", "."], 1, "no profiles (*.sqlite, *.trace.json, *.trace.json.gz) in"),
+        (["collect", ".", "--db", "nosuch://x"], 2, "--db nosuch://…: this database cannot be used here"),
+        (["sites", "check", "missing.yaml"], 2, "missing.yaml"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_an_exit_code_and_never_a_traceback(
+    arguments: list[str], code: int, says: str, hpcprof: Hpcprof
+) -> None:
+    done = hpcprof(*arguments)
+    assert done.returncode == code, done.stderr
+    assert says in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_debug_shows_the_traceback(hpcprof: Hpcprof) -> None:
+    assert "Traceback" in hpcprof("--debug", "submit", "--site", "locl", "--", "true").stderr
+
+
+def test_a_unique_beginning_of_an_id_names_a_run_and_an_ambiguous_one_is_refused(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        hpcprof("submit", "--wait", "--", "true")
+    first, second = sorted(p.name for p in (tmp_path / "runs").iterdir() if p.is_dir())
+    assert first in hpcprof("status", first[:-1]).stdout
+    assert second in hpcprof("status", f"runs/{second}").stdout
+    done = hpcprof("status", first[:8])
+    assert done.returncode == 2
+    assert "is not unique" in done.stderr
+
+
+def test_rendered_files_run_by_hand_without_hpcprof(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    hpcprof("render", "--output", "job", "--", "sh", "-c", "echo $HPCPROF_RANK")
+    done = subprocess.run(["bash", "job/job.sh"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "job/logs/rank00000.out").read_text() == "0\n"
+    assert (tmp_path / "job/state/finished").read_text() == "0\n"
+
+
+def test_a_dry_run_leaves_nothing_behind(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof("submit", "--dry-run", "--ranks-per-node", "4", "--profiler", "torch", "--", "true")
+    # One rank runs without a launcher; four need one, found or missing.
+    assert "runs" not in {p.name for p in tmp_path.iterdir()}
+    assert done.returncode in (0, 2)
+
+
+def test_a_site_is_shown_as_it_is_resolved_and_a_file_is_checked(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("extends: local\ndescription: my box\n")
+    assert "valid" in hpcprof("sites", "check", "mine.yaml").stdout
+    assert "local" in hpcprof("sites", "list").stdout
+    assert "scheduler: local" in hpcprof("sites", "show", "local").stdout
