@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 
 
 @click.command(
-    "collect", epilog="Example: hpcprof collect last   or   hpcprof collect /data/profiles_of_another_tool"
+    "collect", epilog=examples("hpcprof collect", "hpcprof collect /data/profiles_of_another_tool")
 )
 @runs_dir_option
 @db_option

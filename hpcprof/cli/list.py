@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.states import poll
 from hpcprof.cli.tables import show
 from hpcprof.run import all_runs
 
 
-@click.command("list", epilog="Example: hpcprof list --runs-dir /scratch/me/runs")
+@click.command("list", epilog=examples("hpcprof list --runs-dir /scratch/me/runs"))
 @runs_dir_option
 def command(runs_dir: Path) -> None:
     """List the runs, oldest first."""

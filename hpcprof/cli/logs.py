@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.errors import UsageError
 from hpcprof.run import find_run
 
 
-@click.command("logs", epilog="Example: hpcprof logs last --rank 1")
+@click.command("logs", epilog=examples("hpcprof logs last --rank 1"))
 @runs_dir_option
 @click.option("--rank", type=click.IntRange(min=0), help="This rank alone.  [default: the job and rank 0]")
 @click.argument("run", default="last")

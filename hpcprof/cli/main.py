@@ -9,6 +9,7 @@ from importlib import import_module
 import click
 
 from hpcprof import __version__
+from hpcprof.cli.examples import examples
 from hpcprof.errors import HpcprofError, unknown
 
 # One file a command, imported when it is used; the sentence stands here so that --help imports none.
@@ -56,8 +57,7 @@ class LazyGroup(click.Group):
 @click.command(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: hpcprof submit --site local --workload sequence-parallel --ranks-per-node 2 "
-    "--profiler torch --wait",
+    epilog=examples("hpcprof submit --workload sequence-parallel --ranks-per-node 2 --profiler torch --wait"),
 )
 @click.version_option(__version__, prog_name="hpcprof")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")

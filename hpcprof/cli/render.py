@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, site_and_job
 from hpcprof.errors import HpcprofError
 from hpcprof.paths import write_atomically
@@ -17,7 +18,7 @@ from hpcprof.scripts import scripts
 
 @click.command(
     "render",
-    epilog="Example: hpcprof render --ranks-per-node 2 --output job -- python train.py && bash job/job.sh",
+    epilog=examples("hpcprof render --ranks-per-node 2 --output job -- python train.py", "bash job/job.sh"),
 )
 @job_options
 @click.option(

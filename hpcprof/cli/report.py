@@ -9,14 +9,16 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.errors import HpcprofError, UsageError
 
 
 @click.command(
     "report",
-    epilog="Example: hpcprof report last --html report.html   or   hpcprof report --analysis kernels "
-    "--format csv",
+    epilog=examples(
+        "hpcprof report last --html report.html", "hpcprof report --analysis kernels --format csv"
+    ),
 )
 @runs_dir_option
 @db_option

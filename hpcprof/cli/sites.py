@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from hpcprof.cli.examples import examples
 from hpcprof.cli.tables import show
 from hpcprof.site import load_site, load_site_file, site_files
 
 
-@click.group("sites", epilog="Example: hpcprof sites show local")
+@click.group("sites", epilog=examples("hpcprof sites show local"))
 def command() -> None:
     """List, show or check the sites.
 
@@ -19,7 +20,7 @@ def command() -> None:
     """
 
 
-@command.command("list", epilog="Example: hpcprof sites list")
+@command.command("list", epilog=examples("hpcprof sites list"))
 def list_() -> None:
     """List the sites that --site knows."""
     rows = []
@@ -29,14 +30,14 @@ def list_() -> None:
     show(sorted(rows), ("site", "scheduler", "description"))
 
 
-@command.command("show", epilog="Example: hpcprof sites show local")
+@command.command("show", epilog=examples("hpcprof sites show local"))
 @click.argument("name", default="local")
 def show_(name: str) -> None:
     """Print a site as it is resolved, with what it extends."""
     click.echo(msgspec.yaml.encode(load_site(name)).decode(), nl=False)
 
 
-@command.command("check", epilog="Example: hpcprof sites check site_configs/mine.yaml")
+@command.command("check", epilog=examples("hpcprof sites check site_configs/mine.yaml"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def check(file: Path) -> None:
     """Check a site file; a wrong one is one sentence and exit code 2."""

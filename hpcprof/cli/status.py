@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.states import poll
 from hpcprof.cli.tables import show
@@ -15,11 +16,14 @@ from hpcprof.run import Run, find_run
 from hpcprof.schedulers.base import JobState
 
 
-@click.command("status", epilog="Example: hpcprof status last   or   hpcprof status 20261121-14")
+@click.command("status", epilog=examples("hpcprof status", "hpcprof status 20261121-14"))
 @runs_dir_option
 @click.argument("runs", nargs=-1, metavar="[RUN]…")
 def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
-    """Show the state of runs: ids, unique beginnings, paths, or last (the default)."""
+    """Show the state of runs.
+
+    RUN is a run id, a unique beginning of one, a path, or last (the default).
+    """
     found = [find_run(reference, runs_dir) for reference in runs or ("last",)]
     for run in found:
         if run.manifest is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, site_and_job
 from hpcprof.job import Job
 from hpcprof.render import JOB_SCRIPT
@@ -18,8 +19,10 @@ from hpcprof.walltime import format_walltime
 
 @click.command(
     "submit",
-    epilog="Example: hpcprof submit --ranks-per-node 2 --profiler torch --wait --workload "
-    "sequence-parallel -- --steps 20   or   hpcprof submit --ranks-per-node 4 -- python train.py",
+    epilog=examples(
+        "hpcprof submit --workload sequence-parallel --ranks-per-node 2 -- --steps 50",
+        "hpcprof submit --ranks-per-node 4 --profiler nsys -- python train.py",
+    ),
 )
 @job_options
 @click.option("--dry-run", is_flag=True, help="Show what would be submitted, and submit nothing.")
