@@ -17,7 +17,10 @@ from hpcprof.run import find_run
 @click.option("--rank", type=click.IntRange(min=0), help="This rank alone.  [default: the job and rank 0]")
 @click.argument("run", default="last")
 def command(runs_dir: Path, rank: int | None, run: str) -> None:
-    """Show what a run printed: the job script, and the ranks."""
+    """Show what a run printed.
+
+    The job script comes first, then the rank.
+    """
     folder = find_run(run, runs_dir).path / "logs"
     names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)
     files = [folder / f"{name}.{stream}" for name in names for stream in ("out", "err")]
