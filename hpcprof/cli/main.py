@@ -20,8 +20,8 @@ COMMANDS = {
     "status": "Show the state of runs.",
     "logs": "Show what a run printed.",
     "cancel": "End a run with all its processes.",
-    "collect": "Read a run's profiles into the results database.",
-    "report": "Show what the profiles say.",
+    "collect": "Read profiles into the results database.",
+    "report": "Show what the profiles of a run say.",
     "sites": "List, show or check the sites.",
 }
 

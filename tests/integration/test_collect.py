@@ -1,0 +1,216 @@
+"""Collecting real profiles into a store, and reporting from it, through the command line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcprof.analysis.catalogue import ANALYSES
+from tests.conftest import Hpcprof
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def profiles(tmp_path: Path) -> Path:
+    """Two ranks' real exports of Nsight Systems, in a folder that hpcprof did not make."""
+    folder = tmp_path / "profiles of another tool"
+    folder.mkdir()
+    for rank in (0, 1):
+        packed = DATA / f"sp_bf16_rank{rank}.sqlite.xz"
+        (folder / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
+    return folder
+
+
+def dump(tmp_path: Path) -> list[str]:
+    """Return everything that the store holds, in an order that does not depend on when it was written."""
+    with sqlite3.connect(tmp_path / "runs/hpcprof.db") as store:
+        return sorted(store.iterdump())
+
+
+def rows(hpcprof: Hpcprof, folder: Path, analysis: str) -> list[dict[str, object]]:
+    done = hpcprof("report", str(folder), "--analysis", analysis, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, object]] = json.loads(done.stdout)
+    return found
+
+
+def test_a_folder_that_hpcprof_did_not_make_is_adopted(hpcprof: Hpcprof, profiles: Path) -> None:
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 0, done.stderr
+    assert "2 profiles collected, 0 unchanged, 0 skipped" in done.stdout
+    report = hpcprof("report", str(profiles))
+    assert report.returncode == 0, report.stderr
+    assert "matmul_1" in report.stdout
+    assert "4 x NVIDIA H200" in report.stdout
+
+
+@pytest.mark.parametrize("analysis", ANALYSES)
+def test_json_rows_have_exactly_the_keys_of_their_analysis(
+    analysis: str, hpcprof: Hpcprof, profiles: Path
+) -> None:
+    hpcprof("collect", str(profiles))
+    found = rows(hpcprof, profiles, analysis)
+    assert found
+    for row in found:
+        assert list(row) == [column.name for column in ANALYSES[analysis].columns]
+
+
+def test_collecting_again_changes_nothing(hpcprof: Hpcprof, profiles: Path, tmp_path: Path) -> None:
+    hpcprof("collect", str(profiles))
+    before = dump(tmp_path)
+    done = hpcprof("collect", str(profiles))
+    assert "0 profiles collected, 2 unchanged" in done.stdout
+    assert dump(tmp_path) == before
+
+
+def test_a_profile_that_changed_is_collected_anew(hpcprof: Hpcprof, profiles: Path, tmp_path: Path) -> None:
+    hpcprof("collect", str(profiles))
+    reference = dump(tmp_path)
+    changed = profiles / "rank1.sqlite"
+    whole = changed.read_bytes()
+    with sqlite3.connect(changed) as export:
+        export.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid > 100")
+    assert "1 profiles collected, 1 unchanged" in hpcprof("collect", str(profiles)).stdout
+    assert sum(r["instances"] for r in rows(hpcprof, profiles, "kernels") if r["rank"] == 1) == 100  # type: ignore[misc]
+    changed.write_bytes(whole)
+    hpcprof("collect", str(profiles))
+    assert dump(tmp_path) == reference
+
+
+@pytest.mark.slow
+def test_a_collect_that_is_killed_at_any_moment_and_run_again_leaves_the_same_store(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    hpcprof("collect", str(profiles))
+    duration = time.monotonic() - began
+    reference = dump(tmp_path)
+    left_partial = 0
+    for k in range(12):
+        (tmp_path / "runs/hpcprof.db").unlink()
+        collecting = subprocess.Popen(
+            [sys.executable, "-m", "hpcprof", "collect", str(profiles)],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        # The moments lie where the work is done, after the imports: a clock is what the sentence is about.
+        try:
+            collecting.wait(duration * (0.35 + 0.6 * k / 11))
+        except subprocess.TimeoutExpired:
+            collecting.send_signal(signal.SIGKILL)
+            collecting.wait()
+        if (tmp_path / "runs/hpcprof.db").exists():
+            left_partial += dump(tmp_path) != reference
+        done = hpcprof("collect", str(profiles))
+        assert done.returncode == 0, done.stderr
+        assert dump(tmp_path) == reference
+    assert left_partial, "no kill came while the store was being written"
+
+
+def test_damaged_profiles_are_named_and_skipped_and_the_rest_is_collected(
+    hpcprof: Hpcprof, profiles: Path
+) -> None:
+    whole = (profiles / "rank1.sqlite").read_bytes()
+    trace = gzip.compress(b'{"traceEvents": []}')
+    damaged = {
+        "rank1.sqlite": whole[: len(whole) // 2],
+        "rank2.sqlite": b"",
+        "rank3.sqlite": b"this is no database, it is text that somebody renamed" * 10,
+        "rank4.trace.json.gz": trace[: len(trace) // 2],
+        "rank5.trace.json": b'{"traceEvents": [{"ph": "X", ',
+    }
+    for name, content in damaged.items():
+        (profiles / name).write_bytes(content)
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 1
+    assert "1 profiles collected, 0 unchanged, 5 skipped" in done.stdout
+    said = [line for line in done.stderr.splitlines() if "skipped" in line]
+    for name in damaged:
+        assert sum(name in line for line in said) == 1
+    assert "Traceback" not in done.stderr
+    assert {row["rank"] for row in rows(hpcprof, profiles, "kernels")} == {0}
+
+
+def test_two_profiles_of_one_rank_are_refused_and_both_named(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    shutil.copy(profiles / "rank1.sqlite", profiles / "rank7.sqlite")
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 1
+    assert "two profiles of rank 1" in done.stderr
+    assert "rank1.sqlite" in done.stderr
+    assert "rank7.sqlite" in done.stderr
+    assert not any('INSERT INTO "profiles"' in line for line in dump(tmp_path))
+
+
+def test_a_profile_without_kernels_says_so(hpcprof: Hpcprof, profiles: Path) -> None:
+    for path in profiles.iterdir():
+        with sqlite3.connect(path) as export:
+            for table in ("KERNEL", "MEMSET"):
+                export.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_{table}")
+    assert hpcprof("collect", str(profiles)).returncode == 0
+    done = hpcprof("report", str(profiles), "--analysis", "kernels", "--format", "json")
+    assert json.loads(done.stdout) == []
+    assert "no CUDA kernels in rank0.sqlite" in done.stderr
+
+
+def test_a_run_that_was_not_collected_says_how_to(hpcprof: Hpcprof, profiles: Path) -> None:
+    done = hpcprof("report", str(profiles))
+    assert done.returncode == 1
+    assert "has not been collected: run hpcprof collect" in done.stderr
+
+
+def test_a_store_of_another_schema_version_is_one_sentence(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    hpcprof("collect", str(profiles))
+    with sqlite3.connect(tmp_path / "runs/hpcprof.db") as store:
+        store.execute("UPDATE hpcprof_schema SET version = 99")
+    for command in ("collect", "report"):
+        done = hpcprof(command, str(profiles))
+        assert done.returncode == 1
+        assert "has schema version 99, this hpcprof uses version" in done.stderr
+
+
+def test_a_file_that_is_no_database_is_one_sentence(hpcprof: Hpcprof, profiles: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("shopping list\n" * 100)
+    done = hpcprof("collect", str(profiles), "--db", "notes.txt")
+    assert done.returncode == 1
+    assert "cannot use the results database notes.txt: file is not a database" in done.stderr
+
+
+def test_csv_holds_the_rows_of_json(hpcprof: Hpcprof, profiles: Path) -> None:
+    hpcprof("collect", str(profiles))
+    done = hpcprof("report", str(profiles), "--analysis", "kernels", "--format", "csv")
+    lines = done.stdout.splitlines()
+    assert lines[0] == ",".join(column.name for column in ANALYSES["kernels"].columns)
+    assert len(lines) == 1 + len(rows(hpcprof, profiles, "kernels"))
+
+
+def test_no_environment_variable_of_a_profile_reaches_the_store_or_a_report(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    with sqlite3.connect(profiles / "rank0.sqlite") as export:
+        export.execute(
+            "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', 'API_KEY=\"hush-hush\"')"
+        )
+        export.execute(
+            "UPDATE TARGET_INFO_SYSTEM_ENV SET value = value || ';TOKEN=hush-hush' "
+            "WHERE name = 'DeviceEnvironment'"
+        )
+    hpcprof("collect", str(profiles))
+    hpcprof("report", str(profiles), "--html", "report.html")
+    assert b"hush-hush" not in (tmp_path / "runs/hpcprof.db").read_bytes()
+    assert b"hush-hush" not in (tmp_path / "report.html").read_bytes()

@@ -1,0 +1,78 @@
+"""The tables equal what ``nsys stats`` prints, figure by figure and in its order."""
+
+from __future__ import annotations
+
+import csv
+import json
+import lzma
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.outcome import of_rank
+from hpcprof.readers.nsys import read
+
+DATA = Path(__file__).parents[1] / "data"
+sys.path.insert(0, str(DATA))
+
+import generated_exports  # noqa: E402 - it lies beside the data
+
+STATISTICS = ["avg_ns", "med_ns", "min_ns", "max_ns", "stddev_ns"]
+# Each report of nsys: the analysis, and its keys in the order of the report's columns.
+REPORTS: dict[str, tuple[str, list[str]]] = {
+    "cuda_gpu_kern_sum": ("kernels", ["time_pct", "total_ns", "instances", *STATISTICS, "name"]),
+    "cuda_api_sum": ("api", ["time_pct", "total_ns", "num_calls", *STATISTICS, "name"]),
+    "nvtx_sum": ("ranges", ["time_pct", "total_ns", "instances", *STATISTICS, "style", "range"]),
+    "nvtx_gpu_proj_sum": (
+        "range_gpu",
+        [
+            *("range", "style", "proj_total_ns", "range_total_ns", "instances"),
+            *(f"proj_{name}" for name in STATISTICS),
+            *("gpu_ops", "avg_gpu_ops", "avg_range_lvl", "avg_num_child"),
+        ],
+    ),
+}
+GENERATED: dict[str, Any] = json.loads(lzma.decompress((DATA / "generated_expected.json.xz").read_bytes()))
+
+
+def computed(path: Path, report: str) -> list[list[Any]]:
+    """Return the rows of one of our tables in the columns of a report."""
+    name, keys = REPORTS[report]
+    rows = of_rank(ANALYSES[name], read(path), 0).rows
+    return [list(row) for row in rows[keys].itertuples(index=False)]
+
+
+def printed(value: Any, like: Any) -> Any:
+    """Return a printed figure in the type of ours; an empty cell is None or an empty name."""
+    if value == "":
+        return "" if like == "" else None
+    return value if isinstance(like, str) else float(value)
+
+
+def assert_equal(ours: list[list[Any]], theirs: list[list[str]]) -> None:
+    """Compare cell by cell."""
+    assert len(ours) == len(theirs)
+    for own, their in zip(ours, theirs, strict=True):
+        assert own == [printed(value, like) for value, like in zip(their, own, strict=True)]
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_real_profile_gives_the_figures_of_nsys_stats(tmp_path: Path, rank: int, report: str) -> None:
+    path = tmp_path / "profile.sqlite"
+    path.write_bytes(lzma.decompress((DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()))
+    with (DATA / f"sp_bf16_rank{rank}" / f"{report}.csv").open(encoding="utf-8", newline="") as file:
+        expected = list(csv.reader(file))[1:]
+    assert len(expected) > 2
+    assert_equal(computed(path, report), expected)
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("seed", GENERATED)
+def test_a_generated_profile_gives_the_figures_of_nsys_stats(tmp_path: Path, seed: str, report: str) -> None:
+    path = tmp_path / "profile.sqlite"
+    generated_exports.write(path, int(seed))
+    assert_equal(computed(path, report), GENERATED[seed][report])
