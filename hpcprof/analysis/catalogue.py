@@ -61,9 +61,7 @@ def _columns(text: str) -> tuple[Column, ...]:
 
 def _statistics(prefix: str = "") -> str:
     """Return the six columns of a summary; averages are floats because they carry one decimal."""
-    return (
-        f"{prefix}avg_ns:float {prefix}med_ns:float {prefix}min_ns {prefix}max_ns {prefix}stddev_ns:float"
-    )
+    return f"{prefix}avg_ns:float {prefix}med_ns:float {prefix}min_ns {prefix}max_ns {prefix}stddev_ns:float"
 
 
 _SUMMARY = "total_ns time_pct:float " + _statistics()

@@ -45,4 +45,5 @@ def of_run(analysis: Analysis, results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 def _shaped(rows: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
     names = [column.name for column in analysis.columns]
-    return rows[names] if len(rows) else pd.DataFrame(columns=names)
+    shaped: pd.DataFrame = rows[names] if len(rows) else pd.DataFrame(columns=names)
+    return shaped

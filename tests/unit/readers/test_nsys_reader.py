@@ -217,7 +217,7 @@ def test_a_negative_duration_is_kept(export: Path) -> None:
 
 def test_a_range_without_a_name_keeps_none(tmp_path: Path) -> None:
     path = tmp_path / "rank0.sqlite"
-    generated_exports.write(path, 2)
+    generated_exports.write(path, 5)
     timeline = read(path)
     assert NO_NAME in timeline.ranges.name
     assert None in ranges(timeline).rows["range"].tolist()
@@ -270,7 +270,7 @@ def test_of_the_environment_only_rank_and_size_are_kept(export: Path) -> None:
     change(
         export,
         "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', 'API_TOKEN=\"hush\"')",
-        "UPDATE TARGET_INFO_SYSTEM_ENV SET value = value || ';PASSWORD=hush' WHERE name = 'DeviceEnvironment'",
+        "UPDATE TARGET_INFO_SYSTEM_ENV SET value = value || ';KEY=hush' WHERE name = 'DeviceEnvironment'",
         "INSERT INTO StringIds VALUES (90001, 'API_TOKEN=hush')",
     )
     timeline = read(export)

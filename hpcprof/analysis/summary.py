@@ -1,0 +1,143 @@
+"""Statistics of groups of durations, as every summary table shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.timeline import Ints, Timeline
+
+Floats = NDArray[np.float64]
+
+_TENTH = Decimal("0.1")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics of each group, arrays of shape (groups,); the integers are exact.
+
+    ``median`` of an even count is the mean of the middle two; ``deviation`` is the sample standard
+    deviation (n - 1), 0 for one value.
+    """
+
+    total: Ints
+    count: Ints
+    average: Floats
+    median: Floats
+    minimum: Ints
+    maximum: Ints
+    deviation: Floats
+
+    def columns(self, prefix: str = "") -> dict[str, Any]:
+        """Return the columns ``avg_ns`` to ``stddev_ns`` of a table, rounded as it shows them."""
+        return {
+            f"{prefix}avg_ns": rounded(self.average),
+            f"{prefix}med_ns": rounded(self.median),
+            f"{prefix}min_ns": self.minimum,
+            f"{prefix}max_ns": self.maximum,
+            f"{prefix}stddev_ns": rounded(self.deviation),
+        }
+
+    def shares(self) -> NDArray[Any]:
+        """Return each total in percent of the sum of totals; None where that sum is zero."""
+        whole = float(self.total.sum())
+        if whole == 0.0:
+            return np.full(len(self.total), None, object)
+        return rounded(self.total * 100.0 / whole)
+
+
+def summarize(group: Ints, value: Ints, groups: int) -> Summary:
+    """Summarize ``value`` by ``group``.
+
+    Parameters
+    ----------
+    group : ndarray of int64, shape (n,)
+        The group of each value, 0 to ``groups - 1``; every group has at least one value.
+    value : ndarray of int64, shape (n,)
+    groups : int
+    """
+    group, value = _sorted(group, value)
+    count = np.bincount(group, minlength=groups)
+    first = np.cumsum(count) - count
+    total = np.add.reduceat(value, first) if groups else np.empty(0, np.int64)
+    average = total / count
+    square = np.square(value - average[group])
+    spread = np.add.reduceat(square, first) if groups else np.empty(0)
+    middle = value[first + (count - 1) // 2] + value[first + count // 2]
+    return Summary(
+        total=total,
+        count=count,
+        average=average,
+        median=middle / 2,
+        minimum=value[first],
+        maximum=value[first + count - 1],
+        deviation=np.sqrt(spread / np.maximum(count - 1, 1)),
+    )
+
+
+def _sorted(group: Ints, value: Ints) -> tuple[Ints, Ints]:
+    """Sort by group, then value. One packed key sorts several times faster than two columns."""
+    if not len(value):
+        return group, value
+    low = int(value.min())
+    span = int(value.max()) - low + 1
+    if (int(group.max()) + 1) * span <= np.iinfo(np.int64).max:
+        key = np.sort(group * span + (value - low))
+        return key // span, key % span + low
+    order = np.lexsort((value, group))
+    return group[order], value[order]
+
+
+def rounded(values: NDArray[np.floating[Any]]) -> Floats:
+    """Round to one decimal, half up on the shortest decimal that reads back as the same double.
+
+    ``nsys stats`` rounds in SQLite, which works on the decimal digits: 1.05 becomes 1.1 although the
+    double below it is smaller than 1.05, and 0.25 becomes 0.3. Python's ``round`` and numpy's give
+    1.1 and 0.2.
+    """
+    return np.array([float(Decimal(repr(v)).quantize(_TENTH, ROUND_HALF_UP)) for v in values.tolist()], float)
+
+
+def by_id(ids: Ints) -> tuple[Ints, Ints]:
+    """Number the ids that occur, in ascending order: the ids, and the number of each row's.
+
+    Ids are small (an index into the string table, or `NO_NAME`), so counting beats sorting.
+    """
+    seen = np.bincount(ids + 1) > 0
+    return np.flatnonzero(seen) - 1, (np.cumsum(seen) - 1)[ids + 1]
+
+
+def by_text(timeline: Timeline, ids: Ints) -> tuple[NDArray[np.object_], Ints]:
+    """Number the texts that occur, in ascending order and None first: the texts, and each row's number.
+
+    Two ids may stand for the same text.
+    """
+    used, row = by_id(ids)
+    names = timeline.names(used)
+    texts = sorted(set(names), key=_none_first)
+    number = {text: i for i, text in enumerate(texts)}
+    return objects(texts), np.array([number[name] for name in names], np.int64)[row]
+
+
+def _none_first(text: str | None) -> tuple[bool, str]:
+    return text is not None, text or ""
+
+
+def texts(values: Iterable[str | None]) -> pd.Series[Any]:
+    """Return a column of text in which a missing one is None; pandas alone would make it NaN."""
+    column: pd.Series[Any] = pd.Series(objects(values), dtype="object")
+    return column
+
+
+def objects(values: Iterable[object]) -> NDArray[np.object_]:
+    """Return an array that keeps each value as it is, None included."""
+    items = list(values)
+    column = np.empty(len(items), object)
+    column[:] = items
+    return column

@@ -1,0 +1,30 @@
+"""Fixtures of the analyses' tests."""
+
+from __future__ import annotations
+
+import lzma
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcprof.readers.detect import read_profile
+from hpcprof.timeline import Timeline
+
+DATA = Path(__file__).parents[2] / "data"
+# For generated_exports, and for the builders beside this file.
+sys.path[:0] = [str(DATA), str(Path(__file__).parent)]
+
+
+@pytest.fixture(scope="session")
+def sequence_parallel(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
+    """A real timeline of 43 steps."""
+    path = tmp_path_factory.mktemp("profiles") / "rank00000.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
+    return read_profile(path)
+
+
+@pytest.fixture(scope="session")
+def torch_step() -> Timeline:
+    """One step of a real PyTorch trace."""
+    return read_profile(DATA / "ddp_step_rank0.pt.trace.json.gz")

@@ -1,0 +1,72 @@
+"""Interval operations against the slow and obvious way: sets of time units."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcprof.analysis.intervals import difference, grouped_length, intersection, length, union
+from hpcprof.timeline import Ints
+
+Pairs = list[tuple[int, int]]
+
+# Ends before starts are allowed on purpose: such an interval is empty.
+pairs = st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20)), max_size=12)
+
+
+def arrays(items: Pairs) -> tuple[Ints, Ints]:
+    """Return starts and ends."""
+    table = np.array(items, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def units(intervals: tuple[Ints, Ints]) -> set[int]:
+    """Return every unit of time that the intervals cover."""
+    return {unit for start, end in zip(*intervals, strict=True) for unit in range(start, end)}
+
+
+def assert_merged(intervals: tuple[Ints, Ints]) -> None:
+    """Sorted, not empty, not touching."""
+    start, end = intervals
+    assert (end > start).all()
+    assert (start[1:] > end[:-1]).all()
+
+
+@given(pairs)
+def test_a_union_covers_the_same_units_once(a: Pairs) -> None:
+    merged = union(*arrays(a))
+    assert_merged(merged)
+    assert units(merged) == units(arrays(a))
+    assert length(*arrays(a)) == len(units(arrays(a)))
+
+
+@given(pairs, pairs)
+def test_an_intersection_covers_what_both_cover(a: Pairs, b: Pairs) -> None:
+    both = intersection(arrays(a), arrays(b))
+    assert_merged(both)
+    assert units(both) == units(arrays(a)) & units(arrays(b))
+
+
+@given(pairs, pairs)
+def test_a_difference_covers_what_only_the_first_covers(a: Pairs, b: Pairs) -> None:
+    rest = difference(arrays(a), arrays(b))
+    assert_merged(rest)
+    assert units(rest) == units(arrays(a)) - units(arrays(b))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(-20, 20), st.integers(-20, 20)), max_size=15))
+def test_grouped_lengths_are_each_groups_own(items: list[tuple[int, int, int]]) -> None:
+    table = np.array(items, np.int64).reshape(-1, 3)
+    expected = [length(*arrays([(s, e) for g, s, e in items if g == group])) for group in range(4)]
+    assert grouped_length(table[:, 0], table[:, 1], table[:, 2], 4).tolist() == expected
+
+
+def test_large_stamps_keep_every_nanosecond() -> None:
+    late = 1_790_857_026_123_456_789
+    assert length(np.array([late, late + 1]), np.array([late + 2, late + 3])) == 3
+
+
+def test_a_million_intervals_take_no_loop() -> None:
+    start = np.arange(1_000_000) * 3
+    assert length(start, start + 2) == 2_000_000

@@ -1,0 +1,61 @@
+"""What every analysis of the catalogue returns."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from timelines import COMP, timeline
+
+from hpcprof.analysis.catalogue import ANALYSES, Analysis, Scope
+from hpcprof.analysis.outcome import of_rank, of_run
+from hpcprof.timeline import Timeline
+
+RANK = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
+RUN = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
+
+
+@pytest.mark.parametrize("analysis", RANK, ids=lambda a: a.name)
+@pytest.mark.parametrize("fixture", ["sequence_parallel", "torch_step"])
+def test_the_columns_are_those_of_the_catalogue(
+    analysis: Analysis, fixture: str, request: pytest.FixtureRequest
+) -> None:
+    outcome = of_rank(analysis, request.getfixturevalue(fixture), 3)
+    assert outcome.rows.columns.tolist() == [column.name for column in analysis.columns]
+    assert len(outcome.rows)
+    assert set(outcome.rows["rank"]) == {3}
+    for column in analysis.columns:
+        values = outcome.rows[column.name].tolist()
+        expected = {"int": int, "float": float, "text": str}[column.kind.value]
+        assert all(isinstance(value, expected) for value in values), column
+
+
+@pytest.mark.parametrize("analysis", RUN, ids=lambda a: a.name)
+def test_run_analyses_return_the_columns_of_the_catalogue(
+    analysis: Analysis, sequence_parallel: Timeline
+) -> None:
+    times = of_rank(ANALYSES["step_times"], sequence_parallel, 0).rows
+    rows = of_run(analysis, {"step_times": pd.concat([times, times.assign(rank=1)])}).rows
+    assert rows.columns.tolist() == [column.name for column in analysis.columns]
+    assert len(rows)
+
+
+@pytest.mark.parametrize("name", ["kernels", "api", "range_gpu", "breakdown", "overlap"])
+def test_a_cpu_trace_gives_no_row_and_one_sentence(name: str) -> None:
+    outcome = of_rank(ANALYSES[name], timeline([], [(0, 10, "iteration")]), 0)
+    assert len(outcome.rows) == 0
+    assert outcome.reason.startswith("no CUDA")
+    assert "rank00000.sqlite" in outcome.reason
+
+
+def test_an_empty_timeline_breaks_no_analysis() -> None:
+    for analysis in RANK:
+        outcome = of_rank(analysis, timeline(), 0)
+        assert len(outcome.rows) == 0
+        assert outcome.reason
+
+
+def test_operations_without_ranges_and_outside_ranges_are_told_apart() -> None:
+    analysis = ANALYSES["range_gpu"]
+    assert of_rank(analysis, timeline([(0, 5, COMP, 0)]), 0).reason == "no ranges in rank00000.sqlite"
+    outside = of_rank(analysis, timeline([(0, 5, COMP, 50)], [(0, 10, "iteration")]), 0)
+    assert outside.reason == "no GPU operation of rank00000.sqlite was launched inside a range"

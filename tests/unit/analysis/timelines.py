@@ -1,0 +1,87 @@
+"""Small timelines for tests, written as rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcprof.timeline import (
+    NO_NAME,
+    ApiCalls,
+    Category,
+    Kernels,
+    MemoryOperations,
+    Origin,
+    Ranges,
+    Style,
+    Timeline,
+)
+
+COMP, COMM, MEM = Category.COMP, Category.COMM, Category.MEM
+PUSH_POP = Style.PUSH_POP
+
+
+def _column(rows: list[dict[str, Any]], name: str, default: int) -> Any:
+    return np.array([row.get(name, default) for row in rows], np.int64)
+
+
+def timeline(
+    operations: list[tuple[Any, ...]] = [],  # noqa: B006 - never changed
+    ranges: list[tuple[Any, ...]] = [],  # noqa: B006
+) -> Timeline:
+    """Build a timeline.
+
+    An operation is (start, end, category, launch, thread, device), of which the last three may be
+    left out: a launch is the moment of its API call. A range is (start, end, name, thread).
+    """
+    strings: dict[str, int] = {"kernel": 0, "call": 1}
+    rows = [
+        dict(
+            zip(("start", "end", "category", "launch", "thread", "device"), row, strict=False), correlation=i
+        )
+        for i, row in enumerate(operations)
+    ]
+    kernels = [row for row in rows if row["category"] != MEM]
+    memory = [row for row in rows if row["category"] == MEM]
+    launched = [row for row in rows if "launch" in row]
+
+    def common(table: list[dict[str, Any]]) -> dict[str, Any]:
+        names = ("start", "end", "category", "device", "correlation")
+        columns = {name: _column(table, name, 0) for name in names}
+        zeros = np.zeros(len(table), np.int64)
+        return columns | {"stream": zeros, "name": zeros, "process": zeros}
+
+    shape = np.ones((len(kernels), 3), np.int64)
+    moment = _column(launched, "launch", 0)
+    marks = [dict(zip(("start", "end", "name", "thread"), row, strict=False)) for row in ranges]
+    names = [strings.setdefault(m["name"], len(strings)) if m["name"] else NO_NAME for m in marks]
+    ones = np.ones(len(marks), np.int64)
+    texts = np.empty(len(strings), object)
+    texts[:] = list(strings)
+    return Timeline(
+        origin=Origin(Path("rank00000.sqlite"), "nsys"),
+        strings=texts,
+        kernels=Kernels(**common(kernels), grid=shape, block=shape),
+        memops=MemoryOperations(**common(memory), bytes=np.zeros(len(memory), np.int64)),
+        calls=ApiCalls(
+            start=moment,
+            end=moment,
+            process=np.zeros(len(launched), np.int64),
+            thread=_column(launched, "thread", 0),
+            name=np.ones(len(launched), np.int64),
+            correlation=_column(launched, "correlation", 0),
+        ),
+        ranges=Ranges(
+            start=_column(marks, "start", 0),
+            end=_column(marks, "end", 0),
+            process=0 * ones,
+            thread=_column(marks, "thread", 0),
+            name=np.array(names, np.int64),
+            domain=NO_NAME * ones,
+            style=int(PUSH_POP) * ones,
+            closed=ones,
+            one_thread=ones,
+        ),
+    )

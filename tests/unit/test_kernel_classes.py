@@ -1,0 +1,71 @@
+"""Kernel classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.errors import UsageError
+from hpcprof.kernel_classes import RULES, classify, load
+from hpcprof.timeline import Category
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [
+        (
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
+            Category.COMM,
+        ),
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", Category.COMM),
+        ("ncclSymDevKernel_AllGather_ST", Category.COMM),
+        ("rcclGenericKernel", Category.COMM),
+        ("void nvshmemi_reduce_kernel<float>(int)", Category.COMM),
+        ("void c10d::symmetric_memory::one_shot_all_reduce_kernel<float, 8>(float**)", Category.COMM),
+        ("void multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", Category.COMM),
+        ("void vllm::cross_device_reduce_1stage<float, 8>(vllm::RankData*)", Category.COMM),
+        ("void oneapi::ccl::reduce_kernel<float>()", Category.COMM),
+        ("nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT", Category.COMP),
+        ("void at::native::reduce_kernel<512, 1>(ReduceOp)", Category.COMP),
+        ("my_nccl_like_kernel", Category.COMP),
+        ("", Category.COMP),
+        (None, Category.COMP),
+    ],
+)
+def test_a_kernel_is_classified_by_its_name(name: str | None, category: Category) -> None:
+    assert classify([name]).tolist() == [category]
+
+
+def test_the_users_rules_come_first(tmp_path: Path) -> None:
+    path = tmp_path / "classes.yaml"
+    path.write_text("- {pattern: ^my_halo, class: comm}\n- {pattern: ^nccl, class: mem}\n")
+    assert classify(["my_halo_exchange", "ncclDevKernel", "gemm"], load(path)).tolist() == [1, 2, 0]
+
+
+def test_the_users_own_folder_is_read_when_no_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert load() == RULES
+    (tmp_path / "hpcprof").mkdir()
+    (tmp_path / "hpcprof" / "kernel_classes.yaml").write_text("- {pattern: halo, class: comm}\n")
+    assert len(load()) == len(RULES) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("- {pattern: x, class: network}", "class 'network' is none of comp, comm, mem"),
+        ("- {pattern: '(', class: comm}", "is no regular expression"),
+        ("- {pattern: x, clas: comm}", "unknown key 'clas'"),
+        ("pattern: x", "expected a list"),
+        ("- [", "cannot be read"),
+    ],
+)
+def test_a_mistake_in_the_users_file_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "classes.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=reason) as error:
+        load(path)
+    assert "classes.yaml" in str(error.value)
