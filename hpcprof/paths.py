@@ -1,4 +1,4 @@
-"""Where hpcprof's own files stand, and how files are written so that no reader sees half of one."""
+"""Where hpcprof's own files stand, and the user's."""
 
 from __future__ import annotations
 
@@ -21,14 +21,3 @@ def user_config() -> Path:
     """Return the user's folder of sites and templates (``~/.config/hpcprof``)."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "hpcprof"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` so that it appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from hpcprof import __version__
+from hpcprof.atomic import write_atomically
 from hpcprof.errors import HpcprofError, UsageError, unknown
 from hpcprof.job import Job
-from hpcprof.paths import write_atomically
 from hpcprof.site import Site
 
 MANIFEST = "run.json"

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, site_and_job
 from hpcprof.errors import HpcprofError
-from hpcprof.paths import write_atomically
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.scripts import scripts
 

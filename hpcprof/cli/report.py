@@ -87,7 +87,7 @@ def _write_rows(form: str, columns: list[str], rows: list[dict[str, object]]) ->
 
 
 def _write_html(path: Path, contents: object) -> None:
-    from hpcprof.paths import write_atomically
+    from hpcprof.atomic import write_atomically
     from hpcprof.report.html import html_report
 
     try:

@@ -59,7 +59,10 @@ class Contents:
         first = self.results[0]
         latency = summarize(first.latency_ns or first.step_ns)
         wrong = [r.rank for r in self.results if not r.correctness.passed]
-        worst = max(self.results, key=lambda r: r.correctness.relative_error).correctness
+        # A wrong rank first: its error may be no number, which compares with nothing.
+        worst = max(
+            (r.correctness for r in self.results), key=lambda check: (not check.passed, check.relative_error)
+        )
         verdict = f"wrong on ranks {', '.join(map(str, wrong))}" if wrong else "right"
         under = "" if all(r.profiler == "none" for r in self.results) else ", while profiled"
         return [

@@ -50,11 +50,14 @@ def show_report(contents: Contents) -> None:
     for name, stored in parts.items():
         if stored.rows:
             _show_part(out, ANALYSES[name], stored)
-    empty = {name: reasons(stored) for name, stored in parts.items() if not stored.rows}
+    empty: dict[str, list[str]] = {}
+    for name, stored in parts.items():
+        if not stored.rows:
+            empty.setdefault("; ".join(reasons(stored)), []).append(name)
     if empty:
         out.print(Text("\nNot in these profiles", style="bold"))
-        for name, why in empty.items():
-            out.print(f"{name}: {'; '.join(why)}")
+        for why, names in empty.items():
+            out.print(f"{', '.join(names)}: {why}")
 
 
 def show_analysis(analysis: Analysis, stored: Stored) -> None:

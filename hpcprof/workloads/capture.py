@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from hpcprof.workloads.atomic import replacing
+from hpcprof.atomic import replacing
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 
 _CUDA_PROFILERS = (Profiler.NSYS, Profiler.NCU)

@@ -1,4 +1,4 @@
-"""The results file that every rank of a workload writes: one schema, read back by the collect side.
+"""The results file that every rank of a workload writes; `hpcprof.readers.results` reads it back.
 
 Only the standard library is imported here, because the collect side must never load torch.
 Times are whole nanoseconds. A float that is not a number is ``null`` in the file, since JSON has no NaN.
@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hpcprof.workloads.atomic import replacing
-from hpcprof.workloads.decoding import decode
+from hpcprof.atomic import replacing
 
 SCHEMA_VERSION = 1
 
@@ -122,37 +121,6 @@ def to_json(result: RankResult) -> str:
     if not math.isfinite(result.correctness.relative_error):
         data["correctness"]["relative_error"] = None
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
-
-
-def from_json(text: str) -> RankResult:
-    """Read what `to_json` wrote; keys that the schema does not know are ignored.
-
-    Raises
-    ------
-    ValueError
-        With one sentence: not JSON, another schema version, a missing key, a wrong type, or lists of
-        different lengths.
-    """
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the text is not JSON: {error}") from None
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"schema_version is {version!r}: this hpcprof reads version {SCHEMA_VERSION}")
-    result: RankResult = decode(data, RankResult)
-    _check_lengths(result)
-    return result
-
-
-def _check_lengths(result: RankResult) -> None:
-    steps = len(result.step_ns)
-    lists = {f"phase_ns.{name}": times for name, times in result.phase_ns.items()}
-    if result.latency_ns is not None:
-        lists["latency_ns"] = result.latency_ns
-    for key, times in lists.items():
-        if len(times) != steps:
-            raise ValueError(f"{key} has {len(times)} times, but step_ns has {steps}")
 
 
 def file_name(rank: int) -> str:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import hpcprof
-from hpcprof.workloads.schema import RankResult, from_json, summarize
+from hpcprof.readers.results import parse_result
+from hpcprof.workloads.schema import RankResult, summarize
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +45,7 @@ class Finished:
 
     def results(self) -> list[RankResult]:
         """Read every results file, by name."""
-        return [from_json(path.read_text()) for path in sorted((self.folder / "results").iterdir())]
+        return [parse_result(path.read_text()) for path in sorted((self.folder / "results").iterdir())]
 
 
 def mpi(ranks: int, command: Sequence[str], folder: Path, **variables: str) -> Finished:
@@ -163,7 +164,7 @@ def test_under_the_torch_profiler_each_profiled_rank_writes_a_trace_of_the_measu
         for first in range(0, len(ranges), 1 + len(PHASES)):
             (_, start, end), *inside = ranges[first : first + 1 + len(PHASES)]
             assert all(start <= begin <= stop <= end for _, begin, stop in inside)
-    results = [from_json(p.read_text()) for p in sorted((tmp_path / "a run" / "results").iterdir())]
+    results = [parse_result(p.read_text()) for p in sorted((tmp_path / "a run" / "results").iterdir())]
     assert [result.profiler for result in results] == ["torch", "none", "torch"]
 
 

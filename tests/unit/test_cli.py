@@ -130,3 +130,14 @@ def test_a_site_is_shown_as_it_is_resolved_and_a_file_is_checked(hpcprof: Hpcpro
     assert "valid" in hpcprof("sites", "check", "mine.yaml").stdout
     assert "local" in hpcprof("sites", "list").stdout
     assert "scheduler: local" in hpcprof("sites", "show", "local").stdout
+
+
+def test_bash_completion_offers_the_commands(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from hpcprof.cli.main import main; main()"],
+        env={"_HPCPROF_COMPLETE": "bash_complete", "COMP_WORDS": "hpcprof s", "COMP_CWORD": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == {"submit", "status", "sites"}

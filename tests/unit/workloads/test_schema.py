@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.readers.results import parse_result
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
     Correctness,
     RankResult,
-    from_json,
     summarize,
     to_json,
     write,
@@ -62,11 +62,11 @@ def damaged(change: Any) -> str:
 @pytest.mark.parametrize("latency", [[31, 11, 21], None])
 def test_what_is_written_is_read_back_equal(latency: list[int] | None) -> None:
     original = result(latency_ns=latency)
-    assert from_json(to_json(original)) == original
+    assert parse_result(to_json(original)) == original
 
 
 def test_a_scalar_parameter_keeps_its_type() -> None:
-    parameters = from_json(to_json(result())).parameters
+    parameters = parse_result(to_json(result())).parameters
     assert [type(v) for v in parameters.values()] == [int, str, float, bool, type(None)]
 
 
@@ -74,11 +74,11 @@ def test_a_scalar_parameter_keeps_its_type() -> None:
 def test_an_error_that_is_no_number_is_strict_json_and_comes_back_as_nan(error: float) -> None:
     text = to_json(result(correctness=Correctness(False, error, 1e-5, 16, "float64")))
     assert "NaN" not in text and "Infinity" not in text
-    assert math.isnan(from_json(text).correctness.relative_error)
+    assert math.isnan(parse_result(text).correctness.relative_error)
 
 
 def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
-    assert from_json(damaged(lambda d: d.update(later=1))) == result()
+    assert parse_result(damaged(lambda d: d.update(later=1))) == result()
 
 
 @pytest.mark.parametrize(
@@ -88,24 +88,23 @@ def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
         ("[" * 100_000, "the text is not JSON"),
         ("[]", "schema_version is None"),
         (damaged(lambda d: d.update(schema_version=2)), "schema_version is 2: this hpcprof reads version 1"),
-        (damaged(lambda d: d.pop("host")), "the key 'host' is missing"),
-        (damaged(lambda d: d["summary"]["step"].pop("n")), "the key 'summary.step.n' is missing"),
-        (damaged(lambda d: d.update(rank="3")), "rank must be a whole number of 64 bits, not '3'"),
-        (damaged(lambda d: d.update(rank=True)), "rank must be a whole number of 64 bits, not True"),
-        (damaged(lambda d: d.update(rank=2**63)), "rank must be a whole number of 64 bits"),
-        (damaged(lambda d: d["step_ns"].append(1.5)), r"step_ns\[3\] must be a whole number"),
-        (damaged(lambda d: d.update(phase_ns=[])), "phase_ns must be an object, not"),
-        (damaged(lambda d: d.update(latency_ns="x")), "latency_ns must be a list, not 'x'"),
-        (damaged(lambda d: d.update(correctness=None)), "correctness must be an object, not None"),
-        (damaged(lambda d: d["correctness"].update(bound="x")), "correctness.bound must be a number"),
-        (damaged(lambda d: d["versions"].update(torch=2)), "versions.torch must be text, not 2"),
+        (damaged(lambda d: d.pop("host")), "missing required field host"),
+        (damaged(lambda d: d["summary"]["step"].pop("n")), r"missing required field n - at \$\.summary"),
+        (damaged(lambda d: d.update(rank="3")), r"Expected int, got str - at \$\.rank"),
+        (damaged(lambda d: d.update(rank=True)), r"Expected int, got bool - at \$\.rank"),
+        (damaged(lambda d: d["step_ns"].append(1.5)), r"Expected int, got float - at \$\.step_ns"),
+        (damaged(lambda d: d.update(phase_ns=[])), r"Expected object, got array - at \$\.phase_ns"),
+        (damaged(lambda d: d.update(latency_ns="x")), r"got str - at \$\.latency_ns"),
+        (damaged(lambda d: d.update(correctness=None)), r"got null - at \$\.correctness"),
+        (damaged(lambda d: d["correctness"].update(bound="x")), r"got str - at \$\.correctness\.bound"),
+        (damaged(lambda d: d["versions"].update(torch=2)), r"Expected str, got int - at \$\.versions"),
         (damaged(lambda d: d["step_ns"].pop()), "phase_ns.allgather has 3 times, but step_ns has 2"),
         (damaged(lambda d: d["latency_ns"].pop()), "latency_ns has 2 times, but step_ns has 3"),
     ],
 )
 def test_damage_is_refused_with_a_sentence_that_names_it(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        from_json(text)
+        parse_result(text)
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200))
@@ -128,7 +127,7 @@ def test_the_file_is_named_by_the_rank_and_nothing_else_is_left(tmp_path: Path) 
     path = write(result(), tmp_path / "new" / "results")
     assert path == tmp_path / "new" / "results" / "rank00003.json"
     assert [p.name for p in path.parent.iterdir()] == ["rank00003.json"]
-    assert from_json(path.read_text(encoding="utf-8")) == result()
+    assert parse_result(path.read_text(encoding="utf-8")) == result()
 
 
 def test_the_files_mode_follows_the_umask(tmp_path: Path) -> None:
@@ -145,12 +144,10 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Pat
     with pytest.raises(TypeError):
         write(result(host=object()), tmp_path)
     assert list(tmp_path.iterdir()) == [path]
-    assert from_json(path.read_text(encoding="utf-8")) == result()
+    assert parse_result(path.read_text(encoding="utf-8")) == result()
 
 
-@pytest.mark.parametrize(
-    "module", ["schema", "rankenv", "catalogue", "atomic", "decoding", "sequence_parallel.options"]
-)
+@pytest.mark.parametrize("module", ["schema", "rankenv", "catalogue", "sequence_parallel.options"])
 def test_the_other_sides_can_import_it_without_torch(module: str) -> None:
     code = (
         f"import sys, hpcprof.workloads.{module}\n"

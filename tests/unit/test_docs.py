@@ -1,0 +1,40 @@
+"""What the documentation says is what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_every_analysis_is_documented_with_its_keys(name: str) -> None:
+    text = (ROOT / "docs/analyses.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `{name}` \| ([^|]*) \|", text, re.MULTILINE)
+    assert row is not None
+    assert row[1].split(", ") == [column.name for column in ANALYSES[name].columns]
+
+
+def test_the_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text[text.index("| command | what it does |") : text.index("RUN is a run id")]
+    assert set(COMMANDS) <= set(re.findall(r"\w+", table))
+
+
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "docs/analyses.md", "docs/performance.md"]
+)
+def test_every_file_that_a_document_names_exists(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    named = re.findall(
+        r"`((?:hpcprof|templates|site_configs|examples|docs|benchmarks|tests)/[\w./-]*)`", text
+    )
+    named += re.findall(r"\]\(([\w./-]+)\)", text)
+    for path in (p for p in named if "NAME" not in p):
+        assert (ROOT / path).exists(), path
