@@ -13,15 +13,14 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and rename it to ``path`` when the block succeeds.
 
     The name cannot be guessed, so on a shared file system nobody can put a link in its place, and it
-    keeps the suffixes of ``path``, because some writers choose the format by them. The folder is made
-    if it is missing. Nothing is left behind when the block fails.
+    keeps the suffixes of ``path``, because some writers choose the format by them. Nothing is left
+    behind when the block fails.
 
     Parameters
     ----------
     path : Path
         The file to replace. A rename is atomic only within one file system, hence "beside".
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{os.urandom(8).hex()}.{path.name}")
     try:
         yield temporary

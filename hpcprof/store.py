@@ -315,4 +315,6 @@ def _numbered(run_id: str, rows: Sequence[Row]) -> Iterable[Row]:
 
 
 def _cause(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]

@@ -124,6 +124,7 @@ class Capture:
     def _export(self) -> None:
         # with_name, not with_suffix: the stem may hold a dot.
         path = self._stem.with_name(f"{self._stem.name}.trace.json.gz")
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             self._torch_profile.export_chrome_trace(str(temporary))
 

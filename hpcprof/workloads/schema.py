@@ -130,6 +130,7 @@ def file_name(rank: int) -> str:
 
 def write(result: RankResult, folder: Path) -> Path:
     """Write ``result`` into ``folder`` (made if it is missing) atomically and return the file's path."""
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(result.rank)
     with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as stream:
         stream.write(to_json(result))
