@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import msgspec
 from hpcprof import profilers
 from hpcprof.errors import UsageError, unknown
 from hpcprof.ranks import select
-from hpcprof.site import Site
+from hpcprof.site_model import Site
 from hpcprof.walltime import parse_walltime
 from hpcprof.workloads import catalogue
 
@@ -36,6 +37,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: str = ""
     account: str = ""
     options: dict[str, str] = {}
+
+    @property
+    def scheduler_name(self) -> str:
+        """The job's name as every batch system takes it: no spaces, and at most 15 characters for old PBS."""
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name).strip("-.")[:15] or "job"
 
     @property
     def ranks(self) -> int:
@@ -89,7 +95,7 @@ def make_job(
         walltime=parse_walltime(walltime or site.walltime),
         profiler=profiler,
         profile_ranks=profile_ranks,
-        queue=queue,
+        queue=queue or site.queue,
         account=account,
         options=_options(site, options or {}),
     )
@@ -114,9 +120,8 @@ def _check_nodes(job: Job, site: Site) -> None:
     if site.scheduler.value == "local":
         if job.nodes != 1:
             raise UsageError(f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1.")
-        for key, value in (("queue", job.queue), ("account", job.account)):
-            if value:
-                raise UsageError(f"--{key} {value}: site {site.name} has no batch system; leave it out.")
+        if job.queue:
+            raise UsageError(f"--queue {job.queue}: site {site.name} has no batch system; leave it out.")
     if site.node.cores is not None and job.ranks_per_node > site.node.cores:
         raise UsageError(
             f"--ranks-per-node {job.ranks_per_node}: a node of {site.name} has {site.node.cores} cores."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcprof import __version__
 from hpcprof.errors import UsageError
 from hpcprof.job import Job
+from hpcprof.launchers import rank_variables
 from hpcprof.paths import packaged, user_config
 from hpcprof.profilers import OUTPUT, PROFILERS
 from hpcprof.ranks import compress
-from hpcprof.site import Site
+from hpcprof.site_model import Site
+from hpcprof.walltime import format_walltime
 
 JOB_SCRIPT = "job.sh"
 WRAPPER = "wrapper.sh"
+
+_DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "command_line": shlex.join(rendering.command_line),
         "launch": rendering.launch,
         "launcher": site.launcher.name.value if rendering.launch else "none",
+        "rank_variables": rank_variables(site.launcher.name),
+        "directives": _directives(site, job),
         "program": rendering.program,
         "profiled_ranks": compress(job.profiled_ranks),
         "profiler_prefix": profiler.prefix(job.workload),
@@ -77,7 +84,12 @@ def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        quote=shlex.quote, argv=shlex.join, profiler_argv=_profiler_argv, comment=_comment
+        quote=shlex.quote,
+        argv=shlex.join,
+        profiler_argv=_profiler_argv,
+        comment=_comment,
+        directive=_directive,
+        walltime=format_walltime,
     )
     return environment
 
@@ -96,6 +108,32 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
 def _profiler_argv(words: tuple[str, ...]) -> str:
     """Quote a profiler's words; `OUTPUT` becomes the wrapper's variable of the output path."""
     return " ".join('"$output"'.join(shlex.quote(p) if p else "" for p in w.split(OUTPUT)) for w in words)
+
+
+def _directives(site: Site, job: Job) -> list[str]:
+    """Return the site's, its queue's and its options' directives, without ``#PBS`` or ``#SBATCH``."""
+    queue = site.queues.get(job.queue)
+    lines = [*site.directives, *(queue.directives if queue else [])]
+    for key, option in site.options.items():
+        if option.directive and job.options.get(key):
+            lines.append(option.directive.replace("{}", _directive(job.options[key])))
+    return lines
+
+
+def _directive(text: str) -> str:
+    """Return a value for a directive, where no shell quoting exists.
+
+    Raises
+    ------
+    UsageError
+        If a batch system would take it for more than one word, or for a pattern.
+    """
+    if not _DIRECTIVE.fullmatch(text):
+        raise UsageError(
+            f"{text!r} cannot stand in a batch directive: use letters, digits and _ . , : / = @ + & - only "
+            "(for a run's path, choose another --runs-dir)."
+        )
+    return text
 
 
 def _comment(text: str) -> str:

@@ -19,7 +19,7 @@ from hpcprof import __version__
 from hpcprof.atomic import write_atomically
 from hpcprof.errors import HpcprofError, UsageError, unknown
 from hpcprof.job import Job
-from hpcprof.site import Site
+from hpcprof.site_model import Site
 
 MANIFEST = "run.json"
 SCHEMA_VERSION = 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcprof.job import Job
 from hpcprof.launchers import launch_command
 from hpcprof.render import Rendering, render
-from hpcprof.site import Site
+from hpcprof.site_model import Site
 from hpcprof.workloads import catalogue
 
 

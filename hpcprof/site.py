@@ -1,80 +1,20 @@
-"""The site: a machine and how it is used, read from one YAML file."""
+"""Finding and loading sites: one YAML file a machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import yaml
 
 from hpcprof.decode import decode
 from hpcprof.errors import UsageError, unknown
 from hpcprof.paths import packaged, user_config
+from hpcprof.site_model import Site
 
 # The C loader is about ten times faster; PyYAML wheels have it, some source builds do not.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class SchedulerName(Enum):
-    """The batch systems that hpcprof speaks to."""
-
-    LOCAL = "local"
-
-
-class LauncherName(Enum):
-    """What starts the ranks on the nodes."""
-
-    MPIEXEC = "mpiexec"
-    NONE = "none"
-
-
-VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-"""The name of an environment variable; it stands unquoted in the script."""
-
-
-class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
-
-
-class Launcher(_Model, frozen=True):
-    """What starts the ranks, and the arguments that this site wants on every launch."""
-
-    name: LauncherName = LauncherName.MPIEXEC
-    arguments: list[str] = []
-
-
-class Node(_Model, frozen=True):
-    """The shape of one node; what is absent is not checked."""
-
-    cores: int | None = None
-    gpus: int | None = None
-
-
-class Option(_Model, frozen=True):
-    """A setting of this site that a user gives by ``-o KEY=VALUE``."""
-
-    help: str
-    default: str = ""
-    required: bool = False
-
-
-class Site(_Model, frozen=True):
-    """A machine and how it is used. ``name`` is the name of its file."""
-
-    name: str
-    scheduler: SchedulerName
-    description: str = ""
-    source: str = ""
-    verified: bool = True
-    launcher: Launcher = Launcher()
-    node: Node = Node()
-    walltime: str = "01:00:00"
-    modules: list[str] = []
-    environment: dict[VariableName, str] = {}
-    options: dict[str, Option] = {}
 
 
 def search_path() -> list[Path]:

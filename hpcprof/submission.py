@@ -10,7 +10,7 @@ from hpcprof import run as runs
 from hpcprof.job import Job
 from hpcprof.schedulers.registry import scheduler_for
 from hpcprof.scripts import scripts
-from hpcprof.site import Site
+from hpcprof.site_model import Site
 
 
 def submit(

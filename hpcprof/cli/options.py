@@ -10,7 +10,8 @@ import click
 
 from hpcprof.errors import UsageError
 from hpcprof.job import Job, make_job
-from hpcprof.site import Site, load_site
+from hpcprof.site import load_site
+from hpcprof.site_model import Site
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

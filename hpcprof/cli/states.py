@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobStatus
 from hpcprof.schedulers.registry import scheduler_for
-from hpcprof.site import SchedulerName
+from hpcprof.site_model import SchedulerName
 
 
 def poll(runs: Sequence[Run]) -> dict[str, JobStatus]:

@@ -13,7 +13,7 @@ from hpcprof.cli.options import job_options, site_and_job
 from hpcprof.job import Job
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.scripts import scripts
-from hpcprof.site import Site
+from hpcprof.site_model import Site
 from hpcprof.walltime import format_walltime
 
 

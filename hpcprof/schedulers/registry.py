@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from hpcprof.schedulers.base import Scheduler
-from hpcprof.schedulers.local import LocalScheduler
-from hpcprof.site import SchedulerName
+from hpcprof.site_model import SchedulerName
+
+_CLASSES = {
+    SchedulerName.LOCAL: "hpcprof.schedulers.local:LocalScheduler",
+}
 
 
 def scheduler_for(name: SchedulerName) -> Scheduler:
-    """Return the scheduler called ``name``."""
-    return {SchedulerName.LOCAL: LocalScheduler}[name]()
+    """Return the scheduler called ``name``; its module is imported when it is needed."""
+    module, _, cls = _CLASSES[name].partition(":")
+    scheduler: Scheduler = getattr(import_module(module), cls)()
+    return scheduler

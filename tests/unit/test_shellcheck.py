@@ -27,7 +27,14 @@ def test_the_scripts_of_every_site_and_profiler_pass(
     site: str, profiler: str, launch: list[str], tmp_path: Path
 ) -> None:
     loaded = load_site(site)
-    job = make_job(loaded, workload="sequence-parallel", ranks_per_node=2, profiler=profiler)
+    job = make_job(
+        loaded,
+        workload="sequence-parallel",
+        ranks_per_node=2,
+        profiler=profiler,
+        account="me",
+        options={key: (option.valid or ["x"])[0] for key, option in loaded.options.items()},
+    )
     files = []
     for name, text in render(
         loaded, job, Rendering(tmp_path, ["hpcprof"], launch, ["python", "a b"])

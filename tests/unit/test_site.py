@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.errors import UsageError
-from hpcprof.site import SchedulerName, load_site, load_site_file, site_files
+from hpcprof.site import load_site, load_site_file, site_files
+from hpcprof.site_model import SchedulerName
 
 
 def write(path: Path, text: str) -> Path:
@@ -47,7 +48,10 @@ def test_a_site_that_extends_another_replaces_values_and_merges_mappings(tmp_pat
     ("text", "says"),
     [
         ("scheduler: local\nworktime: 5\n", r"unknown key 'worktime' in .*s\.yaml; did you mean .*Valid: "),
-        ("scheduler: local\nnode: {gpu: 4}\n", r"unknown key 'gpu' in .*under node; did you mean 'gpus'"),
+        (
+            "scheduler: local\nnode: {gpuz: 4}\n",
+            r"unknown key 'gpuz' in .*under node; did you mean 'gpu' or 'gpus'",
+        ),
         ("scheduler: local\nnode: {gpus: four}\n", r"s\.yaml: node\.gpus = 'four': expected a whole number"),
         ("scheduler: lsf\n", r"unknown value 'lsf' in .*s\.yaml, scheduler.*Valid: .*local"),
         ("description: x\n", r"s\.yaml: the file: object missing required field scheduler"),
