@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from hpcprof import profilers
 from hpcprof.errors import UsageError, unknown
+from hpcprof.profilers import PROFILERS, Target
 from hpcprof.ranks import select
 from hpcprof.site_model import Site
 from hpcprof.walltime import parse_walltime
 from hpcprof.workloads import catalogue
+
+_STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one submission asks for.
 
     ``arguments`` is the program's whole command where ``workload`` is None, else the workload's
-    arguments. ``walltime`` is in seconds. ``options`` are the site's options with its defaults
-    filled in. ``directory`` is where the program runs.
+    arguments. ``walltime`` is in seconds. ``options`` are the site's options, and
+    ``profiler_options`` the profiler's, with defaults filled in. ``directory`` is where the program runs.
+    ``after`` holds the ids of runs that must have succeeded before.
     """
 
     name: str
@@ -34,9 +37,12 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     walltime: int = 3600
     profiler: str = "none"
     profile_ranks: str = "all"
+    profiler_options: dict[str, str] = {}
+    capture_steps: str = ""
     queue: str = ""
     account: str = ""
     options: dict[str, str] = {}
+    after: list[str] = []
 
     @property
     def scheduler_name(self) -> str:
@@ -47,6 +53,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def ranks(self) -> int:
         """How many ranks the job has."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def target(self) -> Target:
+        """What the profiler needs to know of the job."""
+        return Target(self.workload, self.ranks, self.capture_steps)
 
     @property
     def profiled_ranks(self) -> list[int]:
@@ -67,9 +78,12 @@ def make_job(
     walltime: str | None = None,
     profiler: str = "none",
     profile_ranks: str = "all",
+    profiler_options: Mapping[str, str] | None = None,
+    capture_steps: str = "",
     queue: str = "",
     account: str = "",
     options: Mapping[str, str] | None = None,
+    after: Sequence[str] = (),
 ) -> Job:
     """Build a job and check everything that can be checked before it is submitted.
 
@@ -82,8 +96,8 @@ def make_job(
     program = catalogue.find(workload) if workload is not None else None
     if program is None and not arguments:
         raise UsageError("nothing to run: give --workload NAME, or a program after --.")
-    if profiler not in profilers.PROFILERS:
-        raise unknown("profiler", profiler, profilers.PROFILERS)
+    if profiler not in PROFILERS:
+        raise unknown("profiler", profiler, PROFILERS)
     job = Job(
         name=name or workload or Path(arguments[0]).name or "job",
         site=site.name,
@@ -95,15 +109,40 @@ def make_job(
         walltime=parse_walltime(walltime or site.walltime),
         profiler=profiler,
         profile_ranks=profile_ranks,
+        profiler_options=PROFILERS[profiler].resolve(profiler_options or {}),
+        capture_steps=capture_steps,
         queue=queue or site.queue,
         account=account,
         options=_options(site, options or {}),
+        after=list(after),
     )
     select(profile_ranks, nodes, ranks_per_node)
+    check_steps(capture_steps, profiler)
+    if job.profiled_ranks:
+        PROFILERS[profiler].check(job.target, job.profiler_options)
     _check_nodes(job, site)
     if program is not None:
         program.check(arguments, job.ranks)
     return job
+
+
+def check_steps(text: str, profiler: str) -> None:
+    """Check a choice of steps such as ``10-12`` or ``3``.
+
+    Raises
+    ------
+    UsageError
+        If it is none, or there is no profiler to capture them.
+    """
+    if not text:
+        return
+    match = _STEPS.fullmatch(text)
+    if match is None or int(match["last"] or match["first"]) < int(match["first"]):
+        raise UsageError(
+            f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12."
+        )
+    if profiler == "none":
+        raise UsageError(f"--capture-steps {text}: there is no profiler to capture them; give --profiler.")
 
 
 def _options(site: Site, given: Mapping[str, str]) -> dict[str, str]:

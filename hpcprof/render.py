@@ -13,17 +13,19 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcprof import __version__
 from hpcprof.errors import UsageError
-from hpcprof.job import Job
+from hpcprof.job import Job, make_job
 from hpcprof.launchers import rank_variables
 from hpcprof.paths import packaged, user_config
-from hpcprof.profilers import OUTPUT, PROFILERS
+from hpcprof.profilers import OUTPUT, PROFILERS, SCRATCH
 from hpcprof.ranks import compress
+from hpcprof.site import load_site
 from hpcprof.site_model import Site
 from hpcprof.walltime import format_walltime
 
 JOB_SCRIPT = "job.sh"
 WRAPPER = "wrapper.sh"
 
+_PLACES = re.compile(f"({re.escape(OUTPUT)}|{re.escape(SCRATCH)})")
 _DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
 
 
@@ -41,6 +43,28 @@ class Rendering:
 def template_path() -> list[Path]:
     """Return the folders that hold templates, first found first taken."""
     return [Path("templates"), user_config() / "templates", packaged("templates")]
+
+
+def template_files() -> dict[str, Path]:
+    """Return every template's name and the file that it is taken from."""
+    files: dict[str, Path] = {}
+    for folder in template_path():
+        for path in sorted(folder.rglob("*.j2")):
+            files.setdefault(str(path.relative_to(folder)), path)
+    return dict(sorted(files.items()))
+
+
+def check_template(file: Path) -> None:
+    """Render a template of job.sh with a plain job.
+
+    Raises
+    ------
+    UsageError
+        If it is broken, or uses a name that does not exist.
+    """
+    site = load_site("local")
+    job = make_job(site, arguments=["true"])
+    render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
 
 
 def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
@@ -65,7 +89,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "directives": _directives(site, job),
         "program": rendering.program,
         "profiled_ranks": compress(job.profiled_ranks),
-        "profiler_prefix": profiler.prefix(job.workload),
+        "profiler_prefix": profiler.prefix(job.target, job.profiler_options),
+        "profiler_environment": _profiler_environment(job),
         "profiler_afterwards": profiler.afterwards,
     }
     script = rendering.template.name if rendering.template else f"job/{site.scheduler.value}.sh.j2"
@@ -106,8 +131,19 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
 
 
 def _profiler_argv(words: tuple[str, ...]) -> str:
-    """Quote a profiler's words; `OUTPUT` becomes the wrapper's variable of the output path."""
-    return " ".join('"$output"'.join(shlex.quote(p) if p else "" for p in w.split(OUTPUT)) for w in words)
+    """Quote a profiler's words; `OUTPUT` and `SCRATCH` become the wrapper's variables of those paths."""
+    return " ".join("".join(_profiler_part(p) for p in _PLACES.split(word)) for word in words)
+
+
+def _profiler_part(text: str) -> str:
+    variable = {OUTPUT: '"$output"', SCRATCH: '"$scratch"'}.get(text)
+    return variable or (shlex.quote(text) if text else "")
+
+
+def _profiler_environment(job: Job) -> dict[str, str]:
+    """Return the variables that a profiled rank gets: the profiler's, and the choice of steps."""
+    variables = PROFILERS[job.profiler].environment(job.target, job.profiler_options)
+    return {**variables, "HPCPROF_CAPTURE_STEPS": job.capture_steps} if job.capture_steps else variables
 
 
 def _directives(site: Site, job: Job) -> list[str]:

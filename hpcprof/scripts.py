@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from pathlib import Path
 
+from hpcprof.errors import UsageError
 from hpcprof.job import Job
 from hpcprof.launchers import launch_command
-from hpcprof.render import Rendering, render
+from hpcprof.render import JOB_SCRIPT, Rendering, render
 from hpcprof.site_model import Site
 from hpcprof.workloads import catalogue
 
 
 def scripts(
-    site: Site, job: Job, run_directory: Path, command_line: list[str], template: Path | None
+    site: Site,
+    job: Job,
+    run_directory: Path,
+    command_line: list[str],
+    template: Path | None = None,
+    script: Path | None = None,
 ) -> dict[str, str]:
-    """Render the run's scripts for a run directory; nothing is written."""
+    """Render the run's scripts for a run directory; nothing is written.
+
+    ``template`` is used instead of the scheduler's, ``script`` (an edited job.sh) instead of rendering one.
+    """
     rendering = Rendering(
         run_directory=run_directory.absolute(),
         command_line=command_line,
@@ -23,7 +34,29 @@ def scripts(
         program=_program(job),
         template=template,
     )
-    return render(site, job, rendering)
+    texts = render(site, job, rendering)
+    return {**texts, JOB_SCRIPT: _edited(script, run_directory)} if script else texts
+
+
+def _edited(script: Path, run_directory: Path) -> str:
+    """Return an edited job.sh with the run directory that it was made for replaced by this run's.
+
+    Raises
+    ------
+    UsageError
+        If it has no line ``run_dir=…``, so that nothing would land in the run.
+    """
+    try:
+        text = script.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise UsageError(f"{script} cannot be read as a shell script in UTF-8.") from None
+    line = re.search(r"^run_dir=(.+)$", text, re.MULTILINE)
+    words = shlex.split(line[1]) if line else []
+    if line is None or len(words) != 1:
+        raise UsageError(f"{script} has no line run_dir=…: is it a job.sh that hpcprof rendered?")
+    directory = str(run_directory.absolute())
+    text = text.replace(line[0], f"run_dir={shlex.quote(directory)}")
+    return text.replace(words[0], directory)
 
 
 def _program(job: Job) -> list[str]:

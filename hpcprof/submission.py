@@ -14,7 +14,12 @@ from hpcprof.site_model import Site
 
 
 def submit(
-    site: Site, job: Job, runs_directory: Path, command_line: list[str], template: Path | None
+    site: Site,
+    job: Job,
+    runs_directory: Path,
+    command_line: list[str],
+    template: Path | None = None,
+    script: Path | None = None,
 ) -> runs.Run:
     """Make a run directory, hand its job.sh to the scheduler, and record the job id.
 
@@ -24,7 +29,7 @@ def submit(
         If the scheduler did not take the job; the run directory stays for a look at it.
     """
     run_id = runs.new_run_id(job.name)
-    texts = scripts(site, job, runs_directory / run_id, command_line, template)
+    texts = scripts(site, job, runs_directory / run_id, command_line, template, script)
     run = runs.create(run_id, runs_directory, site, job, command_line, texts)
     job_id = scheduler_for(site.scheduler).submit(run)
     assert run.manifest is not None

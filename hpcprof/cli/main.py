@@ -15,6 +15,8 @@ from hpcprof.errors import HpcprofError, unknown
 # One file a command, imported when it is used; the sentence stands here so that --help imports none.
 COMMANDS = {
     "submit": "Render a job's scripts and hand them to the scheduler.",
+    "sweep": "Submit a run for every combination of parameters.",
+    "resubmit": "Submit a run's job again, exactly as it was.",
     "render": "Print or write the scripts that submit would use.",
     "list": "List the runs, oldest first.",
     "status": "Show the state of runs.",
@@ -23,6 +25,7 @@ COMMANDS = {
     "collect": "Read profiles into the results database.",
     "report": "Show what the profiles of a run say.",
     "sites": "List, show or check the sites.",
+    "templates": "List, export or check the templates.",
 }
 
 

@@ -10,7 +10,7 @@ import click
 
 from hpcprof.errors import UsageError
 from hpcprof.job import Job, make_job
-from hpcprof.site import load_site
+from hpcprof.site import load_site, load_site_file
 from hpcprof.site_model import Site
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -39,43 +39,51 @@ def db_option(command: CommandT) -> CommandT:
     )(command)
 
 
+# What a job is without an option or a job file that says otherwise.
+_DEFAULTS: dict[str, Any] = {
+    "site": "local",
+    "nodes": 1,
+    "ranks_per_node": 1,
+    "profiler": "none",
+    "profile_ranks": "all",
+    "capture_steps": "",
+    "queue": "",
+    "account": "",
+}
+
+
 def job_options(command: CommandT) -> CommandT:
-    """Add the options that describe a job; ``submit`` and ``render`` have the same."""
+    """Add the options that describe a job; the commands that make one have the same.
+
+    None of them has a default of click's: what is None was not given, and a job file may say it.
+    """
     positive = click.IntRange(min=1)
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
     for option in reversed(
         [
-            click.option(
-                "--site", default="local", show_default=True, help="Site to run on (hpcprof sites list)."
-            ),
+            click.option("--job", type=file, metavar="FILE", help="A job file; options here come before it."),
+            click.option("--site", help="Site to run on (hpcprof sites list).  [default: local]"),
+            click.option("--site-file", type=file, metavar="FILE", help="A site's file, not its name."),
             click.option("--workload", help="Built-in workload; its own arguments go after --."),
-            click.option("--nodes", type=positive, default=1, show_default=True, help="Number of nodes."),
-            click.option(
-                "--ranks-per-node", type=positive, default=1, show_default=True, help="Ranks on each node."
-            ),
-            click.option("--profiler", default="none", show_default=True, help="none, nsys or torch."),
+            click.option("--nodes", type=positive, help="Number of nodes.  [default: 1]"),
+            click.option("--ranks-per-node", type=positive, help="Ranks on each node.  [default: 1]"),
+            click.option("--profiler", help="none, nsys, ncu or torch.  [default: none]"),
             click.option(
                 "--profile-ranks",
-                default="all",
-                show_default=True,
-                help="Ranks under the profiler: all, none, 0,4-7, local=0, nodes=0-1, every=16.",
+                help="Ranks under the profiler: all, none, 0,4-7, local=0, nodes=0-1, every=16.  "
+                "[default: all]",
             ),
-            click.option("--queue", default="", help="Queue or partition."),
-            click.option("--account", default="", help="Account or project that pays."),
+            _pairs_option("--profiler-option", "profiler_options", "The profiler's own option. Repeatable."),
+            click.option("--capture-steps", help="Measured steps to profile, 10-12.  [default: all]"),
+            click.option("--queue", help="Queue, partition or QOS.  [default: the site's]"),
+            click.option("--account", help="Account or project that pays."),
             click.option("--walltime", help="HH:MM:SS, or 90m, 1h30m.  [default: the site's]"),
             click.option("--job-name", help="Name of the job.  [default: the workload's]"),
-            click.option(
-                "-o",
-                "--option",
-                "options",
-                multiple=True,
-                metavar="KEY=VALUE",
-                help="A site's own option (hpcprof sites show SITE). Repeatable.",
+            _pairs_option(
+                "-o", "options", "The site's own option (hpcprof sites show). Repeatable.", "--option"
             ),
-            click.option(
-                "--template",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="Template of job.sh, instead of the scheduler's.",
-            ),
+            click.option("--after", multiple=True, metavar="RUN", help="Start once this run has succeeded."),
+            click.option("--template", type=file, help="Template of job.sh, instead of the scheduler's."),
             runs_dir_option,
             click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]"),
         ]
@@ -84,30 +92,76 @@ def job_options(command: CommandT) -> CommandT:
     return command
 
 
-def site_and_job(options: dict[str, Any]) -> tuple[Site, Job]:
-    """Build the site and the checked job from the values of `job_options`."""
-    site = load_site(options["site"])
+def _pairs_option(flag: str, name: str, text: str, *more: str) -> Callable[[CommandT], CommandT]:
+    return click.option(flag, *more, name, multiple=True, metavar="KEY=VALUE", help=text)
+
+
+def job_values(options: dict[str, Any]) -> dict[str, Any]:
+    """Return what the job file and the options of `job_options` say together, defaults filled in.
+
+    A single argument that is a YAML file stands for ``--job``.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    program = list(options["program"])
+    path: Path | None = options["job"]
+    if path is None and len(program) == 1 and program[0].endswith((".yaml", ".yml")):
+        path, program = Path(program[0]), []
+    given["program"] = program
+    for key in ("options", "profiler_options"):
+        given[key] = _pairs(options[key], key)
+    if path is None:
+        return {**_DEFAULTS, **given, "after": list(options["after"])}
+    from hpcprof.job_file import load_job_file
+
+    file = load_job_file(path)
+    said = {key: getattr(file, key) for key in file.__struct_fields__ if getattr(file, key) is not None}
+    values = {**_DEFAULTS, **said, **given}
+    values["program"] = program or said.get("program", [])
+    values["after"] = list(options["after"]) or file.after
+    for key in ("options", "profiler_options"):
+        values[key] = {**said[key], **given[key]}
+    return values
+
+
+def site_and_job(values: dict[str, Any]) -> tuple[Site, Job]:
+    """Build the site and the checked job from `job_values`."""
+    file = values.get("site_file")
+    site = load_site_file(file) if file else load_site(values["site"])
     return site, make_job(
         site,
-        workload=options["workload"],
-        arguments=list(options["program"]),
-        name=options["job_name"],
-        nodes=options["nodes"],
-        ranks_per_node=options["ranks_per_node"],
-        walltime=options["walltime"],
-        profiler=options["profiler"],
-        profile_ranks=options["profile_ranks"],
-        queue=options["queue"],
-        account=options["account"],
-        options=_pairs(options["options"]),
+        workload=values.get("workload"),
+        arguments=values["program"],
+        name=values.get("job_name"),
+        walltime=values.get("walltime"),
+        after=_run_ids(values["after"], values["runs_dir"]),
+        **{key: values[key] for key in (*_DEFAULTS, "options", "profiler_options") if key != "site"},
     )
 
 
-def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
+    """Return the site and the job of an earlier run, as they were."""
+    from hpcprof.run import find_run
+
+    run = find_run(reference, runs_dir)
+    if run.manifest is None:
+        raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
+    return run.manifest.site, run.manifest.job
+
+
+def _run_ids(references: list[str], runs_dir: Path) -> list[str]:
+    if not references:
+        return []
+    from hpcprof.run import find_run
+
+    return [find_run(reference, runs_dir).id for reference in references]
+
+
+def _pairs(texts: tuple[str, ...], name: str) -> dict[str, str]:
+    flag = {"options": "-o", "profiler_options": "--profiler-option"}[name]
     pairs = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator:
-            raise UsageError(f"-o {text}: write it as KEY=VALUE.")
+            raise UsageError(f"{flag} {text}: write it as KEY=VALUE.")
         pairs[key] = value
     return pairs

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import click
 
 from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import job_options, site_and_job
+from hpcprof.cli.options import job_options, job_values, site_and_job
 from hpcprof.errors import HpcprofError
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.scripts import scripts
@@ -27,21 +29,41 @@ from hpcprof.scripts import scripts
     metavar="DIR",
     help="Write job.sh and wrapper.sh there; what the job leaves will lie there too.",
 )
-def command(output: Path | None, **options: Any) -> None:
+@click.option(
+    "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a job file too."
+)
+def command(output: Path | None, save: Path | None, **options: Any) -> None:
     """Print or write the scripts that submit would use.
 
     Without --output, job.sh is printed.
     """
-    site, job = site_and_job(options)
+    values = job_values(options)
+    site, job = site_and_job(values)
     directory = output or options["runs_dir"] / "RUN_ID"
     texts = scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], options["template"])
+    if save is not None:
+        from hpcprof.job_file import JobFile, dump_job_file
+
+        fields = JobFile.__struct_fields__
+        _write(save, dump_job_file({key: values[key] for key in fields if key in values}))
     if output is None:
         click.echo(texts[JOB_SCRIPT], nl=False)
         return
-    try:
+    with _explained(output):
         output.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(output / name, text)
-    except OSError as error:
-        raise HpcprofError(f"cannot write to {output}: {error.strerror}.") from None
+    for name, text in texts.items():
+        _write(output / name, text)
     click.echo(f"wrote {', '.join(str(output / name) for name in texts)}")
+
+
+def _write(path: Path, text: str) -> None:
+    with _explained(path):
+        write_atomically(path, text)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {path}: {error.strerror}.") from None

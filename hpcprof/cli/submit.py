@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import job_options, site_and_job
+from hpcprof.cli.options import job_options, job_values, repeated, site_and_job
+from hpcprof.errors import UsageError
 from hpcprof.job import Job
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.scripts import scripts
@@ -27,16 +28,30 @@ from hpcprof.walltime import format_walltime
 @job_options
 @click.option("--dry-run", is_flag=True, help="Show what would be submitted, and submit nothing.")
 @click.option("--wait", is_flag=True, help="Stay until the job has ended; exit 0 only if it succeeded.")
-def command(dry_run: bool, wait: bool, **options: Any) -> None:
+@click.option("--from", "source", metavar="RUN", help="Repeat this run exactly; gives the whole job.")
+@click.option(
+    "--script",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Submit this edited job.sh, instead of a rendered one.",
+)
+def command(dry_run: bool, wait: bool, source: str | None, script: Path | None, **options: Any) -> None:
     """Render a job's scripts and hand them to the scheduler.
 
-    The program is a built-in workload (its arguments after --) or any command after --.
+    The program is a built-in workload (its arguments after --), any command after --, or a job file.
     """
-    site, job = site_and_job(options)
     runs_dir: Path = options["runs_dir"]
+    if source:
+        given = [key for key, value in options.items() if value and key not in ("runs_dir", "template")]
+        if given:
+            raise UsageError(f"--from repeats a run as it was: leave out --{given[0].replace('_', '-')}.")
+        site, job = repeated(source, runs_dir)
+    else:
+        site, job = site_and_job(job_values(options))
     command_line = ["hpcprof", *sys.argv[1:]]
+    template: Path | None = options["template"]
     if dry_run:
-        texts = scripts(site, job, runs_dir / "RUN_ID", command_line, options["template"])
+        texts = scripts(site, job, runs_dir / "RUN_ID", command_line, template, script)
         click.echo(_summary(site, job))
         click.echo(f"\n{texts[JOB_SCRIPT]}", nl=False)
         return
@@ -44,7 +59,7 @@ def command(dry_run: bool, wait: bool, **options: Any) -> None:
     from hpcprof.cli.waiting import wait_for
     from hpcprof.submission import submit
 
-    run = submit(site, job, runs_dir, command_line, options["template"])
+    run = submit(site, job, runs_dir, command_line, template, script)
     click.echo(f"submitted {run.id}")
     if wait:
         wait_for(run)

@@ -2,4 +2,4 @@
 
 from hpcprof.profilers.base import Profiler
 
-NONE = Profiler("none", "run the program as it is", prefix=lambda workload: ())
+NONE = Profiler("none", "run the program as it is")

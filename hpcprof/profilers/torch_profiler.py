@@ -1,14 +1,52 @@
 """The PyTorch profiler, which runs inside the program: nothing stands before it on the command line.
 
 The workloads of hpcprof start and stop it themselves (`hpcprof.workloads.capture`); a program of the
-user's does so with the same class.
+user's does so with the same class. The settings reach it as one JSON object in the environment.
 """
 
-from hpcprof.profilers.base import Profiler
+from __future__ import annotations
+
+import json
+
+from hpcprof.errors import UsageError
+from hpcprof.profilers.base import Profiler, Setting, Settings, Target, whole_number
+
+_SCHEDULE = ("wait", "warmup", "active", "repeat")
+_SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
+_BOOLEAN = ("false", "true")
+
+
+def _check(target: Target, settings: Settings) -> None:
+    wait, warmup, active, _ = (whole_number(settings, key, 0) for key in _SCHEDULE)
+    if (wait or warmup) and not active:
+        raise UsageError(
+            "the schedule of the torch profiler records nothing: wait and warmup come before active steps; "
+            "give --profiler-option active=N."
+        )
+    if active and target.capture_steps:
+        raise UsageError("--capture-steps and a schedule (active=N) both choose steps: give one of them.")
+
+
+def _environment(target: Target, settings: Settings) -> dict[str, str]:
+    values: dict[str, int | bool] = {key: int(settings[key]) for key in _SCHEDULE}
+    values.update({key: settings[key] == "true" for key in _SWITCHES})
+    return {"HPCPROF_TORCH_OPTIONS": json.dumps(values)}
+
 
 TORCH = Profiler(
     "torch",
     "the PyTorch profiler, CPU and GPU",
-    prefix=lambda workload: (),
+    settings={
+        "wait": Setting("steps that each cycle passes over first", "0"),
+        "warmup": Setting("steps traced and dropped, for the profiler's own start-up", "0"),
+        "active": Setting("steps recorded in each cycle; 0 records all measured steps", "0"),
+        "repeat": Setting("cycles; 0 repeats to the end", "1"),
+        "record_shapes": Setting("record the shapes of inputs", "false", _BOOLEAN),
+        "profile_memory": Setting("record allocations", "false", _BOOLEAN),
+        "with_stack": Setting("record Python's stacks", "false", _BOOLEAN),
+        "with_flops": Setting("estimate FLOPs", "false", _BOOLEAN),
+    },
+    check=_check,
+    environment=_environment,
     suffix=".trace.json.gz",
 )

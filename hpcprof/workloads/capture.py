@@ -9,9 +9,9 @@ The same calls work under every profiler and under none, so a program needs no p
 >>> environment = RankEnvironment.from_environment(os.environ)
 >>> for batch in warm_up_batches:                                        # doctest: +SKIP
 ...     train(batch)
->>> with Capture(environment, rank=dist.get_rank(), barrier=dist.barrier):  # doctest: +SKIP
+>>> with Capture(environment, rank=dist.get_rank(), barrier=dist.barrier) as capture:  # doctest: +SKIP
 ...     for batch in measured_batches:
-...         with annotate("iteration"):
+...         with capture.step(), annotate("iteration"):
 ...             with annotate("forward"):
 ...                 loss = model(batch)
 ...             with annotate("backward"):
@@ -21,6 +21,7 @@ The same calls work under every profiler and under none, so a program needs no p
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -31,6 +32,7 @@ import torch
 from hpcprof.atomic import replacing
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 
+_SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 _CUDA_PROFILERS = (Profiler.NSYS, Profiler.NCU)
 
 
@@ -74,10 +76,13 @@ class Capture:
     that no rank writes its profile while others still measure. When the block raises, the profile is
     dropped and no barrier is passed, since the other ranks may never reach it.
 
+    Each step runs inside `step`. Where the environment chooses some of the steps, the profiler starts and
+    stops around those instead, with the same barriers; the steps beside them then wait for it.
+
     Parameters
     ----------
     environment : RankEnvironment
-        Says which profiler this rank runs under and where the profile goes.
+        Says which profiler this rank runs under, what it captures, and where the profile goes.
     rank : int
         This process' rank; it names the profile where the environment does not.
     barrier : callable
@@ -87,20 +92,33 @@ class Capture:
     def __init__(self, environment: RankEnvironment, *, rank: int, barrier: Callable[[], object]) -> None:
         self._profiler = environment.profiler
         self._stem = environment.profile_stem(rank)
+        self._chosen = environment.capture_steps
+        self._options = dict(environment.torch_options)
         self._barrier = barrier
+        self._step = 0
+        self._running = False
         self._torch_profile: Any = None
+        self._traces = 0
 
     def __enter__(self) -> Capture:
-        synchronize()
-        self._barrier()
-        if self._profiler is Profiler.TORCH:
-            self._torch_profile = _torch_profile()
-            self._torch_profile.start()
-        elif self._profiler in _CUDA_PROFILERS and _cuda():
-            torch.cuda.profiler.start()
-        synchronize()
-        self._barrier()
+        if self._chosen is None:
+            self._start()
+        else:
+            synchronize()
+            self._barrier()
         return self
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Run one measured step; they are counted from 0."""
+        if self._chosen is not None and self._step == self._chosen[0]:
+            self._start()
+        yield
+        if self._torch_profile is not None:
+            self._torch_profile.step()
+        if self._chosen is not None and self._step == self._chosen[1]:
+            self._finish()
+        self._step += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -108,29 +126,75 @@ class Capture:
         if error is not None:
             self._stop()
             return
+        if self._chosen is None or self._running:
+            self._finish()
+        elif self._step <= self._chosen[1]:
+            self._say(f"steps {self._chosen[0]} to {self._chosen[1]} were to be captured")
+        if self._profiler is Profiler.TORCH and self._scheduled and not self._traces:
+            self._say(
+                "the torch profiler recorded nothing: its schedule needs "
+                f"{sum(self._options[key] for key in ('wait', 'warmup', 'active'))} steps"
+            )
+
+    @property
+    def _scheduled(self) -> bool:
+        return bool(self._options.get("active"))
+
+    def _say(self, sentence: str) -> None:
+        print(f"hpcprof: {sentence}, but the run had {self._step}.", file=sys.stderr)
+
+    def _start(self) -> None:
+        synchronize()
+        self._barrier()
+        self._running = True
+        if self._profiler is Profiler.TORCH:
+            self._torch_profile = self._make_torch_profile()
+            self._torch_profile.start()
+        elif self._profiler in _CUDA_PROFILERS and _cuda():
+            torch.cuda.profiler.start()
+        synchronize()
+        self._barrier()
+
+    def _finish(self) -> None:
         # The profiler records the GPU's work only while it runs, so the work must end first.
         synchronize()
         self._barrier()
-        self._stop()
-        if self._torch_profile is not None:
-            self._export()
+        profile = self._stop()
+        if profile is not None and not self._scheduled:
+            self._export(profile)
 
-    def _stop(self) -> None:
-        if self._torch_profile is not None:
-            self._torch_profile.stop()
+    def _stop(self) -> Any:
+        """Stop the profiler; return PyTorch's if it is that one."""
+        self._running = False
+        profile, self._torch_profile = self._torch_profile, None
+        if profile is not None:
+            profile.stop()
         elif self._profiler in _CUDA_PROFILERS and _cuda():
             torch.cuda.profiler.stop()
+        return profile
 
-    def _export(self) -> None:
+    def _export(self, profile: Any) -> None:
+        """Write one trace; those of a schedule's further cycles go into folders beside the first."""
         # with_name, not with_suffix: the stem may hold a dot.
         path = self._stem.with_name(f"{self._stem.name}.trace.json.gz")
+        if self._traces:
+            path = path.parent / f"cycle{self._traces}" / path.name
+        self._traces += 1
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            self._torch_profile.export_chrome_trace(str(temporary))
+            profile.export_chrome_trace(str(temporary))
 
-
-def _torch_profile() -> Any:
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if _cuda():
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(activities=activities)
+    def _make_torch_profile(self) -> Any:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if _cuda():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        switches = {key: bool(self._options[key]) for key in _SWITCHES if key in self._options}
+        if not self._scheduled:
+            return torch.profiler.profile(activities=activities, **switches)
+        cycle = {key: int(self._options[key]) for key in ("wait", "warmup", "active", "repeat")}
+        return torch.profiler.profile(
+            activities=activities,
+            schedule=torch.profiler.schedule(**cycle),
+            on_trace_ready=self._export,
+            **switches,
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -33,6 +34,11 @@ class RankEnvironment:
         ``HPCPROF_PROFILER``: `Profiler.NONE` on a rank that is not to be profiled.
     profile_output : Path or None
         ``HPCPROF_PROFILE_OUTPUT``: the profile's path without its suffix.
+    capture_steps : (int, int) or None
+        ``HPCPROF_CAPTURE_STEPS``: the first and the last measured step to capture, counted from 0;
+        None captures all of them.
+    torch_options : dict
+        ``HPCPROF_TORCH_OPTIONS``: the PyTorch profiler's schedule and switches.
     """
 
     run_dir: Path | None = None
@@ -41,6 +47,8 @@ class RankEnvironment:
     world_size: int | None = None
     profiler: Profiler = Profiler.NONE
     profile_output: Path | None = None
+    capture_steps: tuple[int, int] | None = None
+    torch_options: Mapping[str, int | bool] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RankEnvironment:
@@ -58,6 +66,8 @@ class RankEnvironment:
             world_size=_number(environ, "HPCPROF_WORLD_SIZE", minimum=1),
             profiler=_profiler(environ),
             profile_output=_path(environ, "HPCPROF_PROFILE_OUTPUT"),
+            capture_steps=_steps(environ),
+            torch_options=_options(environ),
         )
 
     @property
@@ -82,6 +92,26 @@ def _number(environ: Mapping[str, str], name: str, minimum: int) -> int | None:
     if not (text.isascii() and text.isdecimal()) or int(text) < minimum:
         raise UsageError(f"{name} is {text!r}: it must be a whole number from {minimum}.")
     return int(text)
+
+
+def _steps(environ: Mapping[str, str]) -> tuple[int, int] | None:
+    text = environ.get("HPCPROF_CAPTURE_STEPS")
+    if not text:
+        return None
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and (last or first).isdecimal()):
+        raise UsageError(f"HPCPROF_CAPTURE_STEPS is {text!r}: it must be a step or a span of them.")
+    return int(first), int(last or first)
+
+
+def _options(environ: Mapping[str, str]) -> dict[str, int | bool]:
+    try:
+        options = json.loads(environ.get("HPCPROF_TORCH_OPTIONS") or "{}")
+    except ValueError:
+        options = None
+    if not isinstance(options, dict) or not all(isinstance(value, int) for value in options.values()):
+        raise UsageError("HPCPROF_TORCH_OPTIONS must be a JSON object of numbers and switches.")
+    return options
 
 
 def _profiler(environ: Mapping[str, str]) -> Profiler:

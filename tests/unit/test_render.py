@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hpcprof.errors import UsageError
 from hpcprof.job import Job, make_job
+from hpcprof.profilers import PROFILERS
 from hpcprof.render import Rendering, render
 from hpcprof.site import load_site, load_site_file
 
@@ -87,7 +88,9 @@ SHOW = ("sh", "-c", 'echo "$HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_WORLD_SIZE
 
 def job(**changes: object) -> Job:
     values = {"name": "j", "site": "local", "workload": None, "arguments": ["true"], "directory": "/"}
-    return Job(**{**values, "ranks_per_node": 2, "nodes": 2, **changes})  # type: ignore[arg-type]
+    settings = PROFILERS[str(changes.get("profiler", "none"))].resolve({})
+    shape = {"ranks_per_node": 2, "nodes": 2, "profiler_options": settings}
+    return Job(**{**values, **shape, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -80,9 +80,10 @@ def _measure(parameters: Parameters, environment: RankEnvironment, world: World,
     warmup, measured = Timer(clock, serial.PHASES), Timer(clock, serial.PHASES)
     for index in range(parameters.warmup):
         _step(buffers, index, world, warmup)
-    with Capture(environment, rank=world.rank, barrier=world.comm.Barrier):
+    with Capture(environment, rank=world.rank, barrier=world.comm.Barrier) as capture:
         for index in range(parameters.warmup, parameters.warmup + parameters.steps):
-            _step(buffers, index, world, measured)
+            with capture.step():
+                _step(buffers, index, world, measured)
     return measured.read()
 
 

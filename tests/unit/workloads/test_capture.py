@@ -71,3 +71,57 @@ def test_without_an_output_the_trace_is_named_by_the_rank(
     with Capture(RankEnvironment(profiler=Profiler.TORCH), rank=7, barrier=lambda: None):
         pass
     assert (tmp_path / "profiles" / "rank00007.trace.json.gz").exists()
+
+
+def run_steps(environment: RankEnvironment, steps: int) -> list[str]:
+    """Run steps that do nothing; return the order of barriers and steps."""
+    happened: list[str] = []
+    with Capture(environment, rank=0, barrier=lambda: happened.append("barrier")) as running:
+        for number in range(steps):
+            with running.step(), annotate("iteration"):
+                torch.zeros(1)
+                happened.append(str(number))
+    return happened
+
+
+def iterations(path: Path) -> int:
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return sum(event["name"] == "iteration" for event in events)
+
+
+@pytest.mark.parametrize(("chosen", "captured"), [((1, 2), 2), ((0, 0), 1), ((3, 9), 1)])
+def test_only_the_chosen_steps_are_captured(
+    chosen: tuple[int, int], captured: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = RankEnvironment(
+        profiler=Profiler.TORCH, profile_output=tmp_path / "profiles" / "rank00000", capture_steps=chosen
+    )
+    run_steps(asked, 4)
+    assert iterations(tmp_path / "profiles/rank00000.trace.json.gz") == captured
+
+
+def test_every_rank_passes_the_barriers_of_chosen_steps(tmp_path: Path) -> None:
+    plain = RankEnvironment(capture_steps=(1, 2))
+    assert run_steps(plain, 4) == ["barrier", "0", "barrier", "barrier", "1", "2", "barrier", "3"]
+
+
+def test_chosen_steps_that_never_came_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", capture_steps=(7, 9))
+    run_steps(asked, 4)
+    assert capsys.readouterr().err == "hpcprof: steps 7 to 9 were to be captured, but the run had 4.\n"
+
+
+def test_a_schedule_records_its_active_steps_and_puts_further_cycles_into_folders(tmp_path: Path) -> None:
+    options = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
+    asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", torch_options=options)
+    run_steps(asked, 9)
+    assert iterations(tmp_path / "r.trace.json.gz") == 2
+    assert iterations(tmp_path / "cycle1/r.trace.json.gz") == 2
+
+
+def test_a_run_too_short_for_the_schedule_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"wait": 5, "warmup": 2, "active": 2, "repeat": 1}
+    asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", torch_options=options)
+    run_steps(asked, 4)
+    said = capsys.readouterr().err
+    assert "recorded nothing: its schedule needs 9 steps, but the run had 4" in said

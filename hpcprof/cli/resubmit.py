@@ -1,0 +1,27 @@
+"""``hpcprof resubmit``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.examples import examples
+from hpcprof.cli.options import repeated, runs_dir_option
+
+
+@click.command("resubmit", epilog=examples("hpcprof resubmit last --wait"))
+@runs_dir_option
+@click.option("--wait", is_flag=True, help="Stay until the job has ended; exit 0 only if it succeeded.")
+@click.argument("run")
+def command(runs_dir: Path, wait: bool, run: str) -> None:
+    """Submit a run's job again, exactly as it was."""
+    from hpcprof.cli.waiting import wait_for
+    from hpcprof.submission import submit
+
+    site, job = repeated(run, runs_dir)
+    again = submit(site, job, runs_dir, ["hpcprof", *sys.argv[1:]])
+    click.echo(f"submitted {again.id}")
+    if wait:
+        wait_for(again)

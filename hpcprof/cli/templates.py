@@ -1,0 +1,61 @@
+"""``hpcprof templates``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcprof.atomic import write_atomically
+from hpcprof.cli.examples import examples
+from hpcprof.cli.tables import show
+from hpcprof.errors import HpcprofError, UsageError, unknown
+from hpcprof.render import check_template, template_files
+
+
+@click.group("templates", epilog=examples("hpcprof templates export job/base.sh.j2"))
+def command() -> None:
+    """List, export or check the templates.
+
+    Templates are Jinja files in ./templates, ~/.config/hpcprof/templates, and hpcprof itself; the first of
+    a name is used. To change one block of a script, extend its template and override that block.
+    """
+
+
+@command.command("list", epilog=examples("hpcprof templates list"))
+def list_() -> None:
+    """List the templates and where each one is taken from."""
+    show([(name, str(path)) for name, path in template_files().items()], ("template", "file"))
+
+
+@command.command("export", epilog=examples("hpcprof templates export job/pbs.sh.j2"))
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="templates",
+    show_default=True,
+    help="Folder to copy it to.",
+)
+@click.argument("name")
+def export(output: Path, name: str) -> None:
+    """Copy a template, to be edited; in ./templates it is used instead of the original."""
+    files = template_files()
+    if name not in files:
+        raise unknown("template", name, files)
+    target = output / name
+    if target.exists():
+        raise UsageError(f"{target} is there already: edit it, or move it away first.")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(target, files[name].read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HpcprofError(f"cannot write {target}: {error.strerror}.") from None
+    click.echo(f"wrote {target}")
+
+
+@command.command("check", epilog=examples("hpcprof templates check mine.sh.j2"))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def check(file: Path) -> None:
+    """Check a template of job.sh by rendering it; a wrong one is one sentence and exit code 2."""
+    check_template(file)
+    click.echo(f"{file} renders")

@@ -1,0 +1,112 @@
+"""Profilers: their settings, and what they refuse to run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hpcprof.errors import UsageError
+from hpcprof.job import make_job
+from hpcprof.profilers import PROFILERS, Target
+from hpcprof.site import load_site
+
+LOCAL = load_site("local")
+OURS = Target("sequence-parallel", ranks=4)
+USERS = Target(None, ranks=4)
+
+
+def ncu(**settings: str) -> dict[str, str]:
+    return PROFILERS["ncu"].resolve({key.replace("_", "-"): value for key, value in settings.items()})
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, r"ncu needs --profiler-option kernel=REGEX: replaying a communication kernel hangs"),
+        ({"kernel": "gemm"}, "ncu needs --profiler-option launch-count=N"),
+        ({"kernel": ".*", "launch_count": "3"}, "also matches nccl"),
+        ({"kernel": "Reduce", "launch_count": "3"}, "also matches ncclDevKernel_AllReduce"),
+        ({"kernel": "gemm|nccl", "launch_count": "3"}, "also matches nccl"),
+        ({"kernel": "all_reduce", "launch_count": "3"}, "also matches multimem_all_reduce_kernel"),
+        ({"kernel": "gemm", "launch_count": "0"}, "launch-count=0: write a whole number from 1"),
+        ({"kernel": "(", "launch_count": "3"}, "not a regular expression"),
+    ],
+)
+def test_ncu_never_runs_on_several_ranks_where_it_could_replay_communication(
+    settings: dict[str, str], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        PROFILERS["ncu"].check(OURS, ncu(**settings))
+
+
+def test_ncu_with_a_narrow_filter_and_a_count_is_accepted_and_says_both() -> None:
+    settings = ncu(kernel="^nvjet|gemm", launch_count="12")
+    PROFILERS["ncu"].check(OURS, settings)
+    argv = PROFILERS["ncu"].prefix(OURS, settings)
+    assert {"--kernel-name=regex:^nvjet|gemm", "--launch-count=12", "--clock-control=none"} <= set(argv)
+    assert "--profile-from-start=off" in argv
+
+
+def test_ncu_on_one_rank_needs_no_filter() -> None:
+    PROFILERS["ncu"].check(Target(None, ranks=1), ncu())
+
+
+@pytest.mark.parametrize(
+    ("target", "capture", "ranged"),
+    [(OURS, "auto", True), (USERS, "auto", False), (USERS, "range", True), (OURS, "whole", False)],
+)
+def test_nsys_captures_a_range_only_of_a_program_that_opens_one(
+    target: Target, capture: str, ranged: bool
+) -> None:
+    argv = PROFILERS["nsys"].prefix(target, PROFILERS["nsys"].resolve({"capture": capture}))
+    assert ("--capture-range=cudaProfilerApi" in argv) is ranged
+    # The default end, stop-shutdown, ends the program.
+    assert ("--capture-range-end=stop" in argv) is ranged
+
+
+def test_nsys_keeps_the_mpi_teams_of_a_part_of_the_ranks_to_each_rank() -> None:
+    nsys = PROFILERS["nsys"]
+    assert nsys.environment(OURS, nsys.resolve({})) == {"NSYS_MPI_STORE_TEAMS_PER_RANK": "1"}
+    assert nsys.environment(OURS, nsys.resolve({"trace": "cuda"})) == {}
+
+
+def test_nsys_samples_nothing_unless_asked() -> None:
+    nsys = PROFILERS["nsys"]
+    assert {"--sample=none", "--cpuctxsw=none"} <= set(nsys.prefix(OURS, nsys.resolve({})))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"activ": "2"}, "unknown profiler option 'activ' of torch; did you mean 'active'"),
+        ({"with_stack": "yes"}, r"unknown value 'yes' of the profiler option with_stack.*false, true"),
+    ],
+)
+def test_an_unknown_key_or_value_is_an_error(given: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        PROFILERS["torch"].resolve(given)
+
+
+def test_a_schedule_that_records_nothing_is_refused() -> None:
+    torch = PROFILERS["torch"]
+    with pytest.raises(UsageError, match="records nothing"):
+        torch.check(OURS, torch.resolve({"wait": "5"}))
+
+
+def test_the_torch_settings_reach_the_program_as_json() -> None:
+    torch = PROFILERS["torch"]
+    variables = torch.environment(OURS, torch.resolve({"active": "2", "with_stack": "true"}))
+    options = json.loads(variables["HPCPROF_TORCH_OPTIONS"])
+    assert (options["active"], options["with_stack"], options["record_shapes"]) == (2, True, False)
+
+
+@pytest.mark.parametrize("text", ["x", "3-1", "1,2", "-1"])
+def test_a_choice_of_steps_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--capture-steps"):
+        make_job(LOCAL, workload="sequence-parallel", profiler="torch", capture_steps=text)
+
+
+def test_steps_without_a_profiler_are_refused() -> None:
+    with pytest.raises(UsageError, match="there is no profiler to capture them"):
+        make_job(LOCAL, workload="sequence-parallel", capture_steps="1-2")

@@ -1,0 +1,68 @@
+"""Parameter sweeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.errors import UsageError
+from hpcprof.sweep import parse_parameters, points, program_at
+from tests.conftest import Hpcprof
+
+
+def test_every_combination_is_a_point_the_last_parameter_changing_first() -> None:
+    parameters = parse_parameters(["a=1,2", "b=x,y"])
+    assert points(parameters) == [
+        {"a": "1", "b": "x"},
+        {"a": "1", "b": "y"},
+        {"a": "2", "b": "x"},
+        {"a": "2", "b": "y"},
+    ]
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a=", "a=1,,2"])
+def test_what_is_no_parameter_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="write it as KEY=VALUE,VALUE"):
+        parse_parameters([text])
+
+
+def test_a_parameter_given_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="a was given before"):
+        parse_parameters(["a=1", "a=2"])
+
+
+def test_a_workload_gets_a_parameter_as_its_option() -> None:
+    assert program_at({"hidden_size": "8"}, ["--steps", "3"], "sequence-parallel") == [
+        "--steps",
+        "3",
+        "--hidden-size",
+        "8",
+    ]
+
+
+def test_a_program_gets_a_parameter_where_it_names_it_and_nowhere_else() -> None:
+    assert program_at({"lr": "0.1"}, ["train", "--lr={lr}", "{other}"], None) == [
+        "train",
+        "--lr=0.1",
+        "{other}",
+    ]
+    with pytest.raises(UsageError, match=r"write \{lr\} where"):
+        program_at({"lr": "0.1"}, ["train"], None)
+
+
+def test_a_sweep_submits_a_run_for_every_combination(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof("sweep", "-P", "a=1,2", "-P", "b=x,y", "--", "echo", "{a}{b}")
+    assert done.returncode == 0, done.stderr
+    submitted = [line for line in done.stdout.splitlines() if line.startswith("submitted")]
+    assert len(submitted) == 4
+    assert len(list((tmp_path / "runs").iterdir())) == 4
+
+
+def test_nothing_is_submitted_when_one_combination_is_wrong(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof(
+        "sweep", "--ranks-per-node", "2", "--workload", "sequence-parallel", "-P", "sequence-length=256,255"
+    )
+    assert done.returncode == 2
+    assert "255 is not divisible" in done.stderr
+    assert not (tmp_path / "runs").exists()
