@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -10,16 +11,18 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.states import poll
 from hpcprof.cli.tables import show
+from hpcprof.cli.waiting import poll_seconds
 from hpcprof.diagnosis import failed_ranks
 from hpcprof.errors import UsageError
 from hpcprof.run import Run, find_run
-from hpcprof.schedulers.base import JobState
+from hpcprof.schedulers.base import JobState, JobStatus
 
 
-@click.command("status", epilog=examples("hpcprof status", "hpcprof status 20261121-14"))
+@click.command("status", epilog=examples("hpcprof status", "hpcprof status 20261121-14 --watch"))
 @runs_dir_option
+@click.option("--watch", is_flag=True, help="Show it again when it changes, until all have ended.")
 @click.argument("runs", nargs=-1, metavar="[RUN]…")
-def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
+def command(runs_dir: Path, watch: bool, runs: tuple[str, ...]) -> None:
     """Show the state of runs.
 
     RUN is a run id, a unique beginning of one, a path, or last (the default).
@@ -30,15 +33,19 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
             raise UsageError(
                 f"{run.path} is a folder of profiles that hpcprof did not submit: it has no state."
             )
-    states = poll(found)
-    rows = []
-    for run in found:
-        status = states[run.id]
-        rows.append((run.id, status.state.value, _detail(run, status.state, status.reason)))
-    show(rows, ("run", "state", "detail"))
+    shown: dict[str, JobStatus] = {}
+    for pause in poll_seconds():
+        states = poll(found)
+        if states != shown:
+            show([_row(run, states[run.id]) for run in found], ("run", "state", "detail"))
+            shown = states
+        if not watch or all(status.state.ended for status in states.values()):
+            return
+        time.sleep(pause)
 
 
-def _detail(run: Run, state: JobState, reason: str) -> str:
-    if state is JobState.FAILED and (failures := failed_ranks(run)):
-        return f"{reason}; {failures[0]}"
-    return reason
+def _row(run: Run, status: JobStatus) -> tuple[str, str, str]:
+    detail = status.reason
+    if status.state is JobState.FAILED and (failures := failed_ranks(run)):
+        detail = f"{detail}; {failures[0]}"
+    return run.id, status.state.value, detail

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 
 import click
 
@@ -12,24 +13,66 @@ from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
 from hpcprof.schedulers.registry import scheduler_for
 
-_POLL_SECONDS = 0.2
+_FIRST_SECONDS = 0.2
+_LONGEST_SECONDS = 10.0
+
+
+def poll_seconds() -> Iterator[float]:
+    """Yield the pauses between questions to a scheduler: short at first, then longer.
+
+    A local job of a second is not waited for longer than that, and a queue of hours is not asked every
+    second, which sites forbid.
+    """
+    seconds = _FIRST_SECONDS
+    while True:
+        yield seconds
+        seconds = min(seconds * 1.3, _LONGEST_SECONDS)
 
 
 def wait_for(run: Run) -> None:
-    """Poll until the run has ended, and say how; exit 1 unless it succeeded. Ctrl-C leaves it running."""
+    """Poll until the run has ended, and say how; exit 1 unless it succeeded. Ctrl-C leaves it running.
+
+    Each change of state is said with the seconds since the start of waiting and the scheduler's reason,
+    and what the first rank prints is shown as it comes.
+    """
     assert run.manifest is not None
     scheduler = scheduler_for(run.manifest.site.scheduler)
-    shown: JobState | None = None
+    began = time.monotonic()
+    shown = ""
+    log = _Follower(run)
     try:
-        while not (status := scheduler.poll([run])[run.id]).state.ended:
-            if status.state is not shown:
-                click.echo(f"{status.state.value} {status.reason}".rstrip())
-                shown = status.state
-            time.sleep(_POLL_SECONDS)
+        for pause in poll_seconds():
+            status = scheduler.poll([run])[run.id]
+            log.show_new()
+            if status.state.ended:
+                break
+            line = f"{status.state.value} {status.reason}".rstrip()
+            if line != shown:
+                click.echo(f"{line} ({time.monotonic() - began:.0f} s)" if shown else line)
+                shown = line
+            time.sleep(pause)
     except KeyboardInterrupt:
         click.echo(f"\nleft {run.id} running: hpcprof status {run.id}, hpcprof cancel {run.id}", err=True)
         sys.exit(130)
     _conclude(run, status)
+
+
+class _Follower:
+    """Shows what the first rank has printed since the last look."""
+
+    def __init__(self, run: Run) -> None:
+        self._path = run.path / "logs" / "rank00000.out"
+        self._offset = 0
+
+    def show_new(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                text = file.read()
+        except OSError:
+            return
+        self._offset += len(text)
+        click.echo(text.decode("utf-8", "replace"), nl=False)
 
 
 def _conclude(run: Run, status: JobStatus) -> None:

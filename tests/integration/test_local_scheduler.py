@@ -165,3 +165,16 @@ def test_ctrl_c_while_waiting_leaves_the_job_running(hpcprof: Hpcprof, tmp_path:
     assert "running: hpcprof status" in said
     assert state(hpcprof) == "running"
     hpcprof("cancel", "last")
+
+
+def test_waiting_shows_what_the_first_rank_prints_as_it_comes(hpcprof: Hpcprof) -> None:
+    done = hpcprof("submit", "--wait", "--", "sh", "-c", "echo first; sleep 0.5; echo second")
+    assert "running\nfirst\nsecond\ncompleted\n" in done.stdout
+
+
+def test_watching_ends_when_the_run_has(hpcprof: Hpcprof) -> None:
+    hpcprof("submit", "--", "sleep", "1")
+    done = hpcprof("status", "--watch")
+    states = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith("run ")]
+    assert states[-1] == "completed"
+    assert len(states) == len(set(states))

@@ -9,6 +9,7 @@ import pytest
 
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.cli.main import COMMANDS
+from hpcprof.profilers import PROFILERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +29,8 @@ def test_the_readme_names_every_command() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", ["README.md", "CONTRIBUTING.md", "docs/analyses.md", "docs/performance.md"]
+    "document",
+    ["README.md", "CONTRIBUTING.md", "docs/analyses.md", "docs/performance.md", "docs/profilers.md"],
 )
 def test_every_file_that_a_document_names_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
@@ -38,3 +40,11 @@ def test_every_file_that_a_document_names_exists(document: str) -> None:
     named += re.findall(r"\]\(([\w./-]+)\)", text)
     for path in (p for p in named if "NAME" not in p):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("name", [name for name in PROFILERS if PROFILERS[name].settings])
+def test_every_option_of_a_profiler_is_documented_with_its_default(name: str) -> None:
+    text = (ROOT / "docs/profilers.md").read_text(encoding="utf-8")
+    section = text[text.index(f"\n## {name}:") :].split("\n## ")[1]
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]*?) ?\|", section, re.MULTILINE))
+    assert rows == {key: setting.default for key, setting in PROFILERS[name].settings.items()}
