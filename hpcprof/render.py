@@ -90,7 +90,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "program": rendering.program,
         "profiled_ranks": compress(job.profiled_ranks),
         "profiler_prefix": profiler.prefix(job.target, job.profiler_options),
-        "profiler_environment": _profiler_environment(job),
+        "profiler_environment": profiler.environment(job.target, job.profiler_options),
         "profiler_afterwards": profiler.afterwards,
     }
     script = rendering.template.name if rendering.template else f"job/{site.scheduler.value}.sh.j2"
@@ -138,12 +138,6 @@ def _profiler_argv(words: tuple[str, ...]) -> str:
 def _profiler_part(text: str) -> str:
     variable = {OUTPUT: '"$output"', SCRATCH: '"$scratch"'}.get(text)
     return variable or (shlex.quote(text) if text else "")
-
-
-def _profiler_environment(job: Job) -> dict[str, str]:
-    """Return the variables that a profiled rank gets: the profiler's, and the choice of steps."""
-    variables = PROFILERS[job.profiler].environment(job.target, job.profiler_options)
-    return {**variables, "HPCPROF_CAPTURE_STEPS": job.capture_steps} if job.capture_steps else variables
 
 
 def _directives(site: Site, job: Job) -> list[str]:

@@ -178,3 +178,24 @@ def test_watching_ends_when_the_run_has(hpcprof: Hpcprof) -> None:
     states = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith("run ")]
     assert states[-1] == "completed"
     assert len(states) == len(set(states))
+
+
+def test_chosen_steps_of_a_chosen_rank_are_profiled_while_the_other_ranks_run_along(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    options = [
+        "--ranks-per-node",
+        "2",
+        "--profiler",
+        "torch",
+        "--profile-ranks",
+        "1",
+        "--capture-steps",
+        "2-4",
+    ]
+    done = hpcprof("submit", *options, "--walltime", "1m", "--wait", "--workload", "sequence-parallel")
+    assert done.returncode == 0, done.stderr
+    assert [p.name for p in (run_of(tmp_path) / "profiles").iterdir()] == ["rank00001.trace.json.gz"]
+    hpcprof("collect")
+    steps = json.loads(hpcprof("report", "--analysis", "step_times", "--format", "json").stdout)
+    assert [(row["rank"], row["step"]) for row in steps] == [(1, 0), (1, 1), (1, 2)]

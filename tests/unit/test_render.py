@@ -132,6 +132,15 @@ def test_only_the_selected_ranks_run_under_the_profiler(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("selection", ["3", "0"])
+def test_every_rank_is_told_the_steps_to_capture(shell: str, selection: str, tmp_path: Path) -> None:
+    # A rank without a profiler has to pass the barriers around them too.
+    asked = job(profiler="torch", profile_ranks=selection, capture_steps="2-3")
+    run_wrapper(shell, asked, tmp_path, LAUNCHERS["Slurm"], "sh", "-c", "echo $HPCPROF_CAPTURE_STEPS")
+    assert (tmp_path / "logs/rank00003.out").read_text() == "2-3\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_the_exit_code_of_the_program_is_recorded_and_passed_on(shell: str, tmp_path: Path) -> None:
     done = run_wrapper(shell, job(), tmp_path, LAUNCHERS["Slurm"], "sh", "-c", "exit 7")
     assert done.returncode == 7
