@@ -24,6 +24,7 @@ _COLUMNS = {
     "breakdown": ("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
 }
 _SHORTEST_NAME = 8
+_READABLE_NAME = 40
 # Long lists, much the same on every rank: the full report shows the first rank's.
 _OF_ONE_RANK = ("kernels", "api", "ranges", "range_gpu")
 
@@ -61,11 +62,16 @@ def show_report(contents: Contents) -> None:
 
 
 def show_analysis(analysis: Analysis, stored: Stored) -> None:
-    """Print one analysis whole, long names on as many lines as they need."""
+    """Print one analysis whole; where the terminal is too narrow for all columns, the main ones."""
     out = console()
     if stored.rows:
-        names = tuple(column.name for column in analysis.columns)
-        out.print(_table(analysis, stored.rows, names))
+        every = tuple(column.name for column in analysis.columns)
+        fits = _width(analysis, stored.rows, every) <= out.width
+        names = every if fits else _COLUMNS.get(analysis.name, every)
+        out.print(_table(analysis, stored.rows, names, clip_to=None if fits else out.width))
+        if len(names) < len(every):
+            missing = ", ".join(heading(name) for name in every if name not in names)
+            out.print(f"(not shown: {missing}; widen the terminal, or use --format csv)")
     for reason in reasons(stored):
         out.print(reason)
 
@@ -94,6 +100,14 @@ def _show_part(out: Console, analysis: Analysis, stored: Stored) -> None:
         out.print(f"… {hidden} more rows: hpcprof report --analysis {analysis.name}")
     for reason in reasons(stored):
         out.print(reason)
+
+
+def _width(analysis: Analysis, rows: list[Row], names: tuple[str, ...]) -> int:
+    """Return the characters that a table needs, long names being cut."""
+    text = {column.name for column in analysis.columns if column.kind is Kind.TEXT}
+    widths = [max(len(heading(n)), *(len(format_value(n, row[n])) for row in rows)) for n in names]
+    shortest = [min(w, _READABLE_NAME) if n in text else w for n, w in zip(names, widths, strict=True)]
+    return sum(shortest) + 2 * (len(names) - 1)
 
 
 def _table(analysis: Analysis, rows: list[Row], names: tuple[str, ...], clip_to: int | None = None) -> Table:

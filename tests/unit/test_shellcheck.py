@@ -32,6 +32,7 @@ def test_the_scripts_of_every_site_and_profiler_pass(
         workload="sequence-parallel",
         ranks_per_node=2,
         profiler=profiler,
+        profiler_options={"kernel": "gemm", "launch-count": "1"} if profiler == "ncu" else {},
         account="me",
         options={key: (option.valid or ["x"])[0] for key, option in loaded.options.items()},
     )
