@@ -23,7 +23,7 @@ def api(timeline: Timeline) -> Outcome:
     summary = summarize(group, calls.end - calls.start, len(ids))
     rows = pd.DataFrame(
         {
-            "name": texts(map(_without_version, timeline.names(ids))),
+            "name": texts(map(without_version, timeline.names(ids))),
             "num_calls": summary.count,
             "total_ns": summary.total,
             "time_pct": summary.shares(),
@@ -33,6 +33,6 @@ def api(timeline: Timeline) -> Outcome:
     return Outcome(rows.iloc[np.argsort(-summary.total, kind="stable")].reset_index(drop=True))
 
 
-def _without_version(name: str | None) -> str | None:
+def without_version(name: str | None) -> str | None:
     """Drop ``_vNNNN``. Five digits stay (``_v11010``): nsys looks only six characters back."""
     return name[:-6] if name and name[-6:-4] == "_v" else name

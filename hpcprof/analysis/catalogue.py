@@ -78,6 +78,30 @@ ANALYSES: dict[str, Analysis] = {
             "hpcprof.analysis.kernels:kernels",
         ),
         Analysis(
+            "kernels_by_shape",
+            "GPU kernels by name, grid and block",
+            Scope.RANK,
+            _columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text"),
+            "hpcprof.analysis.kernels_by_shape:kernels_by_shape",
+        ),
+        Analysis(
+            "memops",
+            "Memory copies and sets",
+            Scope.RANK,
+            _columns(f"rank operation:text count {_SUMMARY} total_bytes"),
+            "hpcprof.analysis.memops:memops",
+        ),
+        Analysis(
+            "launches",
+            "Kernel launches: call, queue, kernel",
+            Scope.RANK,
+            _columns(
+                "rank name:text api_name:text pid tid device count queue_count "
+                + " ".join(_statistics(part) for part in ("total_", "api_", "queue_", "kernel_"))
+            ),
+            "hpcprof.analysis.launches:launches",
+        ),
+        Analysis(
             "api",
             "CUDA API calls by name",
             Scope.RANK,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.analysis.joins import pair_keys
 from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Ints, Operations, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
@@ -45,7 +46,7 @@ def launches(timeline: Timeline) -> Launches:
     operations, calls = timeline.operations(), timeline.calls
     operations = operations.take(_identified(operations.process, operations.correlation))
     calls = calls.take(_identified(calls.process, calls.correlation))
-    of_operation, of_call = _keys(
+    of_operation, of_call = pair_keys(
         (operations.process, operations.correlation), (calls.process, calls.correlation)
     )
     key, first, last = _extents(operations, of_operation)
@@ -73,23 +74,10 @@ def _extents(operations: Operations, key: Ints) -> tuple[Ints, Ints, Ints]:
     return key[at], first, np.maximum.reduceat(operations.end[order], at)
 
 
-def _keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Number pairs of two columns so that equal pairs of both tables have equal numbers."""
-    one, two = (np.concatenate(columns) for columns in zip(a, b, strict=True))
-    ones, one = np.unique(one, return_inverse=True)
-    low = int(two.min(initial=0))
-    span = int(two.max(initial=0)) - low + 1
-    if len(ones) * span > _LATEST:
-        twos, two = np.unique(two, return_inverse=True)
-        low, span = 0, len(twos)
-    key = one * span + (two - low)
-    return key[: len(a[0])], key[len(a[0]) :]
-
-
 def on_thread(ranges: Ranges, launched: Launches) -> Projection:
     """Project with the launches of the range's own thread, the rule of nvtx_gpu_proj_sum."""
     return _project(
-        ranges, launched, *_keys((ranges.process, ranges.thread), (launched.process, launched.thread))
+        ranges, launched, *pair_keys((ranges.process, ranges.thread), (launched.process, launched.thread))
     )
 
 

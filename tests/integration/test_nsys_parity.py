@@ -24,6 +24,19 @@ STATISTICS = ["avg_ns", "med_ns", "min_ns", "max_ns", "stddev_ns"]
 # Each report of nsys: the analysis, and its keys in the order of the report's columns.
 REPORTS: dict[str, tuple[str, list[str]]] = {
     "cuda_gpu_kern_sum": ("kernels", ["time_pct", "total_ns", "instances", *STATISTICS, "name"]),
+    "cuda_gpu_kern_gb_sum": (
+        "kernels_by_shape",
+        ["time_pct", "total_ns", "instances", *STATISTICS, "grid", "block", "name"],
+    ),
+    "cuda_gpu_mem_time_sum": ("memops", ["time_pct", "total_ns", "count", *STATISTICS, "operation"]),
+    "cuda_kern_exec_sum": (
+        "launches",
+        [
+            *("pid", "tid", "device", "count", "queue_count"),
+            *(f"{part}_{name}" for part in ("total", "api", "queue", "kernel") for name in STATISTICS),
+            *("api_name", "name"),
+        ],
+    ),
     "cuda_api_sum": ("api", ["time_pct", "total_ns", "num_calls", *STATISTICS, "name"]),
     "nvtx_sum": ("ranges", ["time_pct", "total_ns", "instances", *STATISTICS, "style", "range"]),
     "nvtx_gpu_proj_sum": (
@@ -49,6 +62,9 @@ def printed(value: Any, like: Any) -> Any:
     """Return a printed figure in the type of ours; an empty cell is None or an empty name."""
     if value == "":
         return "" if like == "" else None
+    if set(value) <= set("0123456789 ") and isinstance(like, str):
+        # A grid or block, which nsys pads to columns.
+        return " ".join(value.split())
     return value if isinstance(like, str) else float(value)
 
 
@@ -66,7 +82,7 @@ def test_a_real_profile_gives_the_figures_of_nsys_stats(tmp_path: Path, rank: in
     path.write_bytes(lzma.decompress((DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()))
     with (DATA / f"sp_bf16_rank{rank}" / f"{report}.csv").open(encoding="utf-8", newline="") as file:
         expected = list(csv.reader(file))[1:]
-    assert len(expected) > 2
+    assert expected
     assert_equal(computed(path, report), expected)
 
 
