@@ -15,7 +15,7 @@ from hpcprof.errors import DamagedInput, HpcprofError
 from hpcprof.readers.detect import find_profiles, read_profile
 from hpcprof.readers.identity import identify_rank
 from hpcprof.run import Run, save
-from hpcprof.store import ANALYSIS_VERSION, ProfileRow, Result, RunRow, Store
+from hpcprof.store import ANALYSIS_VERSION, ProfileRow, Result, Row, RunRow, Store
 
 
 @dataclass
@@ -123,8 +123,14 @@ def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
 
 
 def _result(outcome: Outcome) -> Result:
-    rows = outcome.rows.astype(object)
-    return Result(rows.where(rows.notna(), None).to_dict("records"), outcome.reason)
+    return Result(as_rows(outcome.rows), outcome.reason)
+
+
+def as_rows(frame: pd.DataFrame) -> list[Row]:
+    """Return a frame as rows of Python's own types, what is missing as None."""
+    values = frame.astype(object)
+    rows: list[Row] = values.where(values.notna(), None).to_dict("records")
+    return rows
 
 
 def _run_row(run: Run) -> RunRow:

@@ -18,6 +18,9 @@ ROWS = 16
 _COLUMNS = {
     "steps_summary": ("steps", "ranks", "p50_ns", "p95_ns", "p99_ns", "min_ns", "max_ns"),
     "kernels": ("rank", "name", "class", "instances", "total_ns", "time_pct", "med_ns"),
+    "kernels_by_shape": ("rank", "name", "grid", "block", "instances", "total_ns", "med_ns"),
+    "memops": ("rank", "operation", "count", "total_ns", "time_pct", "med_ns", "total_bytes"),
+    "launches": ("rank", "name", "count", "api_med_ns", "queue_med_ns", "kernel_med_ns"),
     "api": ("rank", "name", "num_calls", "total_ns", "time_pct", "med_ns"),
     "ranges": ("rank", "range", "instances", "total_ns", "time_pct", "med_ns"),
     "range_gpu": ("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),

@@ -1,0 +1,42 @@
+"""The report in terminals of several widths."""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from hpcprof.analysis.catalogue import ANALYSES, Scope
+from hpcprof.analysis.outcome import of_rank
+from hpcprof.collect import as_rows
+from hpcprof.readers.nsys import read
+from hpcprof.report.terminal import _COLUMNS, show_analysis
+from hpcprof.store import Stored
+from hpcprof.units import format_value
+
+DATA = Path(__file__).parents[1] / "data"
+OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
+
+
+@pytest.mark.parametrize("width", [80, 100, 240])
+@pytest.mark.parametrize("name", OF_RANK)
+def test_every_figure_that_is_shown_is_shown_whole(
+    name: str,
+    width: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
+    rows = as_rows(of_rank(ANALYSES[name], read(path), 0).rows)[:3]
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_analysis(ANALYSES[name], Stored(rows, {}))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= width for line in lines)
+    columns = _COLUMNS.get(name, tuple(column.name for column in ANALYSES[name].columns))
+    for row in rows:
+        for key in columns:
+            if not isinstance(row[key], str):
+                assert any(format_value(key, row[key]) in line for line in lines), key
