@@ -17,16 +17,17 @@ def format_value(column: str, value: object) -> str:
     """Return a value of an analysis' row for a person; the column's suffix is its unit."""
     if value is None:
         return "–"
-    if isinstance(value, (int, float)) and column.endswith("_ns"):
+    if isinstance(value, (int, float)) and column.split("_")[-1] == "ns":
         return format_ns(value)
     if isinstance(value, float):
-        return f"{value:.1f} %" if column.endswith("_pct") else f"{value:.1f}"
+        return f"{value:.1f} %" if column.split("_")[-1] == "pct" else f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def heading(column: str) -> str:
     """Return a column's name without the unit, which each value carries."""
-    return column.removesuffix("_ns").removesuffix("_pct").replace("_", " ")
+    name = column.removesuffix("_ns").removesuffix("_pct").replace("_", " ")
+    return {"ns": "time", "pct": "share"}.get(name, name)
 
 
 def _digits(value: float) -> str:

@@ -175,6 +175,13 @@ ANALYSES: dict[str, Analysis] = {
             _columns("rank comm_ns overlapped_ns overlap_pct:float"),
             "hpcprof.analysis.overlap:overlap",
         ),
+        Analysis(
+            "kernel_classes",
+            "What runs on the GPU at once",
+            Scope.RANK,
+            _columns("rank classes:text ns pct:float"),
+            "hpcprof.analysis.kernel_classes:kernel_classes",
+        ),
     )
 }
 

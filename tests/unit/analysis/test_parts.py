@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from timelines import COMM, COMP, MEM, timeline
 
 from hpcprof.analysis.breakdown import breakdown
+from hpcprof.analysis.kernel_classes import kernel_classes
 from hpcprof.analysis.overlap import overlap
 from hpcprof.timeline import Timeline
 
@@ -42,6 +43,20 @@ def test_the_parts_are_exclusive_and_add_up_to_the_span(rows: list[tuple[int, ..
     row = breakdown(timeline(rows)).rows.iloc[0]
     assert {name: row[f"{name}_ns"] for name in expected} == expected
     assert row[["compute_ns", "exposed_comm_ns", "exposed_mem_ns", "idle_ns"]].sum() == row["span_ns"]
+
+
+@given(operations)
+def test_the_sets_of_classes_are_exclusive_and_add_up_to_the_busy_time(rows: list[tuple[int, ...]]) -> None:
+    names = {COMP: "comp", COMM: "comm", MEM: "mem"}
+    expected: dict[str, int] = {}
+    for device in {row[5] for row in rows}:
+        for t in range(41):
+            running = {kind for s, e, kind, _, _, on in rows if on == device and s <= t < e}
+            if running:
+                name = "+".join(names[kind] for kind in (COMP, COMM, MEM) if kind in running)
+                expected[name] = expected.get(name, 0) + 1
+    found = kernel_classes(timeline(rows)).rows
+    assert (dict(zip(found["classes"], found["ns"], strict=True)) if len(found) else {}) == expected
 
 
 def test_percentages_have_two_decimals() -> None:

@@ -1,0 +1,61 @@
+"""The GPU's busy time by the set of classes that run at once."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.breakdown import of_category
+from hpcprof.analysis.intervals import Intervals, difference, intersection, length
+from hpcprof.analysis.outcome import Outcome, nothing
+from hpcprof.analysis.summary import texts
+from hpcprof.timeline import Category, Operations, Timeline
+
+_SETS = [chosen for size in (1, 2, 3) for chosen in combinations(Category, size)]
+
+
+def kernel_classes(timeline: Timeline) -> Outcome:
+    """Divide the busy time into exclusive buckets, one for each set of classes running together.
+
+    ``classes`` joins them by ``+``: ``comp+comm`` is time in which compute and communication run and
+    memory operations do not. ``pct`` is percent of the busy time, two decimals; sets that never occur have
+    no row. With several devices the figures are sums over devices. The buckets are those of
+    HolisticTraceAnalysis' kernel breakdown.
+    """
+    operations = timeline.operations()
+    if not len(operations):
+        return nothing(f"no CUDA kernels or memory operations in {timeline.origin.path.name}")
+    total = dict.fromkeys(_SETS, 0)
+    for device in np.unique(operations.device):
+        for chosen, time in _exclusive(operations.take(operations.device == device)).items():
+            total[chosen] += time
+    busy = sum(total.values())
+    present = {chosen: time for chosen, time in total.items() if time}
+    if not present:
+        return nothing(f"the operations in {timeline.origin.path.name} take no time")
+    ordered = sorted(present, key=lambda chosen: -present[chosen])
+    rows = pd.DataFrame(
+        {
+            "classes": texts("+".join(c.name.lower() for c in chosen) for chosen in ordered),
+            "ns": [present[chosen] for chosen in ordered],
+            "pct": [round(100 * present[chosen] / busy, 2) for chosen in ordered],
+        }
+    )
+    return Outcome(rows)
+
+
+def _exclusive(operations: Operations) -> dict[tuple[Category, ...], int]:
+    """Return one device's time in which exactly the classes of each set run."""
+    of_class = {category: of_category(operations, category) for category in Category}
+    time = {}
+    for chosen in _SETS:
+        inside: Intervals = of_class[chosen[0]]
+        for category in Category:
+            if category in chosen[1:]:
+                inside = intersection(inside, of_class[category])
+            elif category not in chosen:
+                inside = difference(inside, of_class[category])
+        time[chosen] = length(*inside)
+    return time
