@@ -48,7 +48,8 @@ def wait_for(run: Run) -> None:
                 break
             line = f"{status.state.value} {status.reason}".rstrip()
             if line != shown:
-                click.echo(f"{line} ({time.monotonic() - began:.0f} s)" if shown else line)
+                elapsed = time.monotonic() - began
+                click.echo(f"{line} (after {elapsed:.0f} s)" if elapsed >= 1 else line)
                 shown = line
             time.sleep(pause)
     except KeyboardInterrupt:
