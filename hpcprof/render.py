@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hpcprof import __version__
+from hpcprof import __version__, kubernetes_manifest
 from hpcprof.errors import UsageError
 from hpcprof.job import Job, make_job
 from hpcprof.launchers import rank_variables
@@ -19,7 +19,7 @@ from hpcprof.paths import packaged, user_config
 from hpcprof.profilers import OUTPUT, PROFILERS, SCRATCH
 from hpcprof.ranks import compress
 from hpcprof.site import load_site
-from hpcprof.site_model import Site
+from hpcprof.site_model import SchedulerName, Site
 from hpcprof.walltime import format_walltime
 
 JOB_SCRIPT = "job.sh"
@@ -76,6 +76,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         If a template is missing, broken, or uses a name that does not exist.
     """
     environment = _environment(rendering.template)
+    run_id = rendering.run_directory.name
+    if site.scheduler is SchedulerName.KUBERNETES:
+        job, rendering = kubernetes_manifest.in_pods(site, job, rendering)
     profiler = PROFILERS[job.profiler]
     values: dict[str, Any] = {
         "site": site,
@@ -95,7 +98,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     }
     script = rendering.template.name if rendering.template else f"job/{site.scheduler.value}.sh.j2"
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
-    return {file: _render(environment, template, values) for file, template in names.items()}
+    texts = {file: _render(environment, template, values) for file, template in names.items()}
+    if site.scheduler is SchedulerName.KUBERNETES:
+        values |= kubernetes_manifest.manifest_values(site, job, run_id, texts)
+        texts[kubernetes_manifest.MANIFEST] = _render(environment, kubernetes_manifest.TEMPLATE, values)
+    return texts
 
 
 def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
@@ -115,6 +122,9 @@ def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
         comment=_comment,
         directive=_directive,
         walltime=format_walltime,
+        yaml=kubernetes_manifest.yaml_value,
+        yaml_text=kubernetes_manifest.yaml_text,
+        pod_argument=kubernetes_manifest.pod_argument,
     )
     return environment
 

@@ -11,7 +11,7 @@ from hpcprof.errors import UsageError
 from hpcprof.job import Job
 from hpcprof.launchers import launch_command
 from hpcprof.render import JOB_SCRIPT, Rendering, render
-from hpcprof.site_model import Site
+from hpcprof.site_model import SchedulerName, Site
 from hpcprof.workloads import catalogue
 
 
@@ -27,6 +27,8 @@ def scripts(
 
     ``template`` is used instead of the scheduler's, ``script`` (an edited job.sh) instead of rendering one.
     """
+    if script and site.scheduler is SchedulerName.KUBERNETES:
+        raise UsageError("--script: on Kubernetes job.sh stands in mpijob.yaml; change its template instead.")
     rendering = Rendering(
         run_directory=run_directory.absolute(),
         command_line=command_line,

@@ -14,6 +14,7 @@ class SchedulerName(Enum):
     LOCAL = "local"
     PBS = "pbs"
     SLURM = "slurm"
+    KUBERNETES = "kubernetes"
 
 
 class LauncherName(Enum):

@@ -26,6 +26,8 @@ COMMANDS = {
     "report": "Show what the profiles of a run say.",
     "sites": "List, show or check the sites.",
     "templates": "List, export or check the templates.",
+    "container": "Render, build and run a container image with the profilers.",
+    "doctor": "Say what works here and what does not, with the remedy.",
 }
 
 

@@ -8,6 +8,7 @@ from hpcprof.schedulers.base import Scheduler
 from hpcprof.site_model import SchedulerName
 
 _CLASSES = {
+    SchedulerName.KUBERNETES: "hpcprof.schedulers.kubernetes:KubernetesScheduler",
     SchedulerName.LOCAL: "hpcprof.schedulers.local:LocalScheduler",
 }
 

@@ -73,7 +73,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["submit", "-o", "novalue", "--", "true"], 2, "-o novalue: write it as KEY=VALUE"),
         (["submit", "--ranks-per-node", "0", "--", "true"], 2, "0 is not in the range"),
         (["submit", "--template", "missing.j2", "--", "true"], 2, "missing.j2"),
-        (["report", "--analysis", "kernel"], 2, "unknown analysis 'kernel'; did you mean 'kernels'?"),
+        (["report", "--analysis", "kernel"], 2, "unknown analysis 'kernel'; did you mean 'kernels'"),
         (["report", "--format", "csv"], 2, "choose it with --analysis NAME"),
         (["report"], 2, "there is no run in runs yet: submit one with hpcprof submit"),
         (["report", "nothing"], 2, "unknown run 'nothing'"),

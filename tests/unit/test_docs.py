@@ -30,7 +30,15 @@ def test_the_readme_names_every_command() -> None:
 
 @pytest.mark.parametrize(
     "document",
-    ["README.md", "CONTRIBUTING.md", "docs/analyses.md", "docs/performance.md", "docs/profilers.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/kubernetes.md",
+        "docs/containers.md",
+        "docs/analyses.md",
+        "docs/performance.md",
+        "docs/profilers.md",
+    ],
 )
 def test_every_file_that_a_document_names_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")

@@ -34,13 +34,14 @@ def test_the_scripts_of_every_site_and_profiler_pass(
         profiler=profiler,
         profiler_options={"kernel": "gemm", "launch-count": "1"} if profiler == "ncu" else {},
         account="me",
-        options={key: (option.valid or ["x"])[0] for key, option in loaded.options.items()},
+        options={k: (o.valid or ["x"])[0] for k, o in loaded.options.items() if o.required},
     )
     files = []
     for name, text in render(
         loaded, job, Rendering(tmp_path, ["hpcprof"], launch, ["python", "a b"])
     ).items():
         (tmp_path / name).write_text(text)
-        files.append(str(tmp_path / name))
+        if name.endswith(".sh"):
+            files.append(str(tmp_path / name))
     done = subprocess.run([shellcheck(), *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -1,0 +1,207 @@
+"""``hpcprof container``."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hpcprof.atomic import write_atomically
+from hpcprof.cli.examples import examples
+from hpcprof.container import engine as engines
+from hpcprof.container import image as images
+from hpcprof.container.engine import Engine, Setup, find_engine
+from hpcprof.container.image import DEFINITION, DOCKERFILE, Image
+from hpcprof.errors import HpcprofError, UsageError
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def _engine_options(command: CommandT) -> CommandT:
+    names = click.Choice([engine.value for engine in Engine])
+    chosen = click.option("--engine", type=names, help="Container engine.  [default: the first one found]")
+    dry = click.option("--dry-run", is_flag=True, help="Print the command and do not run it.")
+    return chosen(dry(command))
+
+
+def _setup_options(command: CommandT) -> CommandT:
+    for option in (
+        click.option("--shm-size", "shm", default="16g", show_default=True, help="Size of /dev/shm."),
+        click.option("--counters", is_flag=True, help="Allow hardware counters (SYS_ADMIN), for ncu."),
+        click.option("--gpus/--no-gpus", default=True, show_default=True, help="Give it the GPUs."),
+        click.option(
+            "--volume", type=_FOLDER, default=".", show_default=True, help="Folder seen as /workspace."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _name_option(command: CommandT) -> CommandT:
+    text = "Name of the container."
+    return click.option("--name", default="hpcprof", show_default=True, help=text)(command)
+
+
+@click.group("container", epilog=examples("hpcprof container render --output container"))
+def command() -> None:
+    """Render, build and run a container image with the profilers.
+
+    Everything but render is one call of docker, podman or apptainer, which --dry-run prints.
+    """
+
+
+@command.command(
+    "render",
+    epilog=examples(
+        "hpcprof container render --output container",
+        "hpcprof container render --efa --nccl-tests --output container",
+    ),
+)
+@click.option("--base", default=Image.base, show_default=True, help="Image to start from, by tag or digest.")
+@click.option("--nsys-version", "nsys", default=Image.nsys, show_default=True, help="Nsight Systems.")
+@click.option("--ncu-version", "ncu", default=Image.ncu, show_default=True, help="Nsight Compute.")
+@click.option("--mpi/--no-mpi", default=True, show_default=True, help="Open MPI and mpi4py.")
+@click.option(
+    "--openmpi-version",
+    "openmpi",
+    default=Image.openmpi,
+    show_default=True,
+    help="Open MPI's package in the base's Ubuntu.",
+)
+@click.option("--mpi4py-version", "mpi4py", default=Image.mpi4py, show_default=True, help="mpi4py.")
+@click.option("--efa", is_flag=True, help="AWS's network EFA, with its own Open MPI.")
+@click.option(
+    "--efa-version", "efa_installer", default=Image.efa_installer, show_default=True, help="EFA's installer."
+)
+@click.option("--nccl-tests", is_flag=True, help="NVIDIA's NCCL tests; they need --efa.")
+@click.option(
+    "--nccl-tests-version", default=Image.nccl_tests_version, show_default=True, help="Their release."
+)
+@click.option("--user", default="", help="Run as this user, not as root.")
+@click.option("--wheel", default="", help="hpcprof's wheel in the folder.  [default: from the index]")
+@click.option("--output", type=_FOLDER, metavar="DIR", help=f"Write {DOCKERFILE} and {DEFINITION} there.")
+def render(output: Path | None, **options: Any) -> None:
+    """Print the Dockerfile, or write it and Apptainer's definition to a folder."""
+    image = Image(**{field.name: options[field.name] for field in fields(Image)})
+    texts = images.render(image, shlex.join(["hpcprof", *sys.argv[1:]]))
+    if output is None:
+        click.echo(texts[DOCKERFILE], nl=False)
+        return
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(output / name, text)
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {output}: {error.strerror}.") from None
+    click.echo(f"wrote {', '.join(str(output / name) for name in texts)}")
+
+
+@command.command("build", epilog=examples("hpcprof container build registry.example/hpcprof:1.0"))
+@_engine_options
+@click.option("--folder", type=_FOLDER, default="container", show_default=True, help="Folder of build files.")
+@click.option("--build-arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Version. Repeatable.")
+@click.argument("image")
+def build(engine: str | None, dry_run: bool, folder: Path, arguments: tuple[str, ...], image: str) -> None:
+    """Build IMAGE; for apptainer that is a .sif file."""
+    _call(engines.build(find_engine(engine), image, folder, arguments), dry_run)
+
+
+@command.command("push", epilog=examples("hpcprof container push registry.example/hpcprof:1.0"))
+@_engine_options
+@click.argument("image")
+@click.argument("destination", default="")
+def push(engine: str | None, dry_run: bool, image: str, destination: str) -> None:
+    """Send IMAGE to its registry, or to DESTINATION (apptainer and podman)."""
+    _call(engines.push(find_engine(engine), image, destination), dry_run)
+
+
+@command.command(
+    "run",
+    epilog=examples(
+        "hpcprof container run registry.example/hpcprof:1.0 -- nsys profile python train.py",
+        "hpcprof container run --detach registry.example/hpcprof:1.0",
+    ),
+)
+@_engine_options
+@_setup_options
+@_name_option
+@click.option("--detach", is_flag=True, help="Start it in the background, for exec and stop.")
+@click.argument("image")
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
+def run(
+    engine: str | None, dry_run: bool, detach: bool, image: str, program: tuple[str, ...], **options: Any
+) -> None:
+    """Run a command in a new container of IMAGE, a shell by default."""
+    if detach and program:
+        raise UsageError("--detach starts no command: run it by hpcprof container exec -- COMMAND.")
+    setup = Setup(**options, terminal=_terminal())
+    found = find_engine(engine)
+    if detach:
+        _call(engines.start(found, image, setup), dry_run)
+    else:
+        _call(engines.run(found, image, program or ["bash"], setup), dry_run)
+
+
+@command.command("exec", epilog=examples("hpcprof container exec -- nvidia-smi"))
+@_engine_options
+@_name_option
+@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
+def exec_(engine: str | None, dry_run: bool, name: str, program: tuple[str, ...]) -> None:
+    """Run a command in the container that run --detach has started, a shell by default."""
+    setup = Setup(name=name, terminal=_terminal())
+    _call(engines.execute(find_engine(engine), setup, program or ["bash"]), dry_run)
+
+
+@command.command("test", epilog=examples("hpcprof container test registry.example/hpcprof:1.0"))
+@_engine_options
+@_setup_options
+@click.argument("image")
+def test(engine: str | None, dry_run: bool, image: str, **options: Any) -> None:
+    """Check that the profilers, MPI, PyTorch and the GPUs work in IMAGE; exit 1 unless all do."""
+    found, setup = find_engine(engine), Setup(**options)
+    failed = []
+    for name, program in engines.CHECKS.items():
+        if name == "GPUs" and not setup.gpus:
+            continue
+        argv = engines.run(found, image, program, setup)
+        if dry_run:
+            click.echo(shlex.join(argv))
+        elif _start(argv) != 0:
+            failed.append(name)
+    if failed:
+        raise HpcprofError(f"{image} has no working {', no working '.join(failed)}.")
+
+
+@command.command("stop", epilog=examples("hpcprof container stop"))
+@_engine_options
+@_name_option
+def stop(engine: str | None, dry_run: bool, name: str) -> None:
+    """End the container that run --detach has started."""
+    _call(engines.stop(find_engine(engine), name), dry_run)
+
+
+def _terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _call(argv: list[str], dry_run: bool) -> None:
+    """Run a command in this terminal and exit with its status, or print it."""
+    if dry_run:
+        click.echo(shlex.join(argv))
+    elif code := _start(argv):
+        sys.exit(code)
+
+
+def _start(argv: list[str]) -> int:
+    try:
+        return subprocess.run(argv).returncode
+    except OSError as error:
+        raise HpcprofError(f"{argv[0]} does not start: {error.strerror}.") from None

@@ -1,0 +1,40 @@
+"""``hpcprof doctor``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.examples import examples
+from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.tables import show
+from hpcprof.doctor import CHECKS, Machine, Status, examine
+from hpcprof.site import load_site, load_site_file
+
+
+@click.command("doctor", epilog=examples("hpcprof doctor", "hpcprof doctor --site polaris"))
+@click.option("--site", default="local", show_default=True, help="Site whose needs are checked.")
+@click.option(
+    "--site-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A site's file, not its name.",
+)
+@runs_dir_option
+def command(site: str, site_file: Path | None, runs_dir: Path) -> None:
+    """Say what works here and what does not, with the remedy.
+
+    Exits 1 if something is broken; what is absent may not be needed.
+    """
+    loaded = load_site_file(site_file) if site_file else load_site(site)
+    option = loaded.options.get("python")
+    machine = Machine(loaded, runs_dir, python=(option.default if option else "") or sys.executable)
+    findings = list(examine(machine, CHECKS))
+    show(
+        [(f.name, f.status.value, f"{f.says} {f.remedy}".rstrip()) for f in findings],
+        ("check", "status", "what was seen"),
+    )
+    if any(f.status is Status.BROKEN for f in findings):
+        sys.exit(1)

@@ -1,0 +1,329 @@
+"""The doctor: each check on machines that are made up, and the whole on this one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from hpcprof.cli.doctor import command
+from hpcprof.doctor import CHECKS, Finding, Machine, Status, examine, machine, node, software
+from hpcprof.doctor.machine import Ran, read_text, run_command
+from hpcprof.site import load_site
+from hpcprof.site_model import Site
+
+
+def made_up(
+    answers: dict[str, Ran] | None = None,
+    files: dict[str, str] | None = None,
+    site: str | Site = "local",
+    **changes: Any,
+) -> Machine:
+    """Return a machine that has the commands and files given, and plenty of space."""
+    known = answers or {}
+
+    def run(words: Sequence[str], environment: object = None) -> Ran:
+        return known[Path(words[0]).name]
+
+    values: dict[str, Any] = {
+        "site": load_site(site) if isinstance(site, str) else site,
+        "runs": Path("runs"),
+        "python": "/usr/bin/python",
+        "run": run,
+        "which": lambda name: f"/usr/bin/{name}" if name in known else None,
+        "read": lambda path: (files or {}).get(str(path)),
+        "free": lambda path: 2**40,
+        "mpiexec": lambda: "/usr/bin/mpiexec" if "mpiexec" in known else None,
+        "environment": {},
+        "user": 1000,
+    }
+    return Machine(**{**values, **changes})
+
+
+def site_with(tmpdir: str) -> Site:
+    return replace(load_site("generic-slurm"), tmpdir=tmpdir)
+
+
+SLURM = {"sbatch": Ran(0), "squeue": Ran(0), "scancel": Ran(0)}
+PARAMETERS = "/proc/driver/nvidia/params"
+PARANOID = "/proc/sys/kernel/perf_event_paranoid"
+TWO = "rank 1 of 2\nrank 0 of 2\n"
+TORCH = '["2.13.0", ["nccl", "gloo"], "12.8", 4]'
+
+CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
+    ("no batch system", software.scheduler, made_up(), Status.OK, "without a batch system"),
+    ("no Slurm", software.scheduler, made_up(site="generic-slurm"), Status.BROKEN, "no sbatch, no squeue"),
+    (
+        "Slurm that answers",
+        software.scheduler,
+        made_up({**SLURM, "sinfo": Ran(0, "gpu*\n")}, site="generic-slurm"),
+        Status.OK,
+        "slurm answers",
+    ),
+    (
+        "Slurm without its controller",
+        software.scheduler,
+        made_up({**SLURM, "sinfo": Ran(1, error="slurm_load: Unable to contact")}, site="generic-slurm"),
+        Status.BROKEN,
+        "Unable to contact",
+    ),
+    ("no MPI", software.mpi, made_up(), Status.ABSENT, "no mpiexec"),
+    ("an MPI that works", software.mpi, made_up({"mpiexec": Ran(0, TWO)}), Status.OK, "know each other"),
+    (
+        "the MPI of another library",
+        software.mpi,
+        made_up({"mpiexec": Ran(0, "rank 0 of 1\nrank 0 of 1\n")}),
+        Status.BROKEN,
+        "starts 2 jobs of one rank",
+    ),
+    (
+        "an MPI that hangs",
+        software.mpi,
+        made_up({"mpiexec": Ran(-9, hung=True)}),
+        Status.BROKEN,
+        "no answer in 30 s and was ended",
+    ),
+    (
+        "a login node that starts no ranks",
+        software.mpi,
+        made_up({"mpiexec": Ran(1, error="not on a compute node")}, site="generic-pbs"),
+        Status.WARNING,
+        "not on a compute node",
+    ),
+    (
+        "a Python without mpi4py",
+        software.mpi,
+        made_up({"mpiexec": Ran(1, error="ModuleNotFoundError: No module named 'mpi4py'")}),
+        Status.WARNING,
+        "no mpi4py",
+    ),
+    ("no driver", software.gpus, made_up(), Status.ABSENT, "no nvidia-smi"),
+    (
+        "GPUs",
+        software.gpus,
+        made_up({"nvidia-smi": Ran(0, "NVIDIA H200, 580.65\n" * 4)}),
+        Status.OK,
+        "4 x NVIDIA H200, driver 580.65",
+    ),
+    (
+        "a driver that is broken",
+        software.gpus,
+        made_up({"nvidia-smi": Ran(9, "NVIDIA-SMI has failed because it couldn't communicate")}),
+        Status.BROKEN,
+        "couldn't communicate",
+    ),
+    ("no nsys", software.nsys, made_up(), Status.ABSENT, "no nsys"),
+    (
+        "nsys",
+        software.nsys,
+        made_up({"nsys": Ran(0, "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n")}),
+        Status.OK,
+        "Nsight Systems 2025.3.1.90.",
+    ),
+    (
+        "ncu",
+        software.ncu,
+        made_up({"ncu": Ran(0, "NVIDIA (R) Nsight Compute\nVersion 2025.2.1.0 (build 35987062)\n")}),
+        Status.OK,
+        "Nsight Compute 2025.2.1.0.",
+    ),
+    (
+        "ncu that is broken",
+        software.ncu,
+        made_up({"ncu": Ran(127, error="no host")}),
+        Status.BROKEN,
+        "no host",
+    ),
+    ("counters without a driver", node.counters, made_up(), Status.ABSENT, "No NVIDIA driver"),
+    (
+        "counters for administrators",
+        node.counters,
+        made_up(files={PARAMETERS: "A: 1\nRmProfilingAdminOnly: 1\n"}),
+        Status.WARNING,
+        "ERR_NVGPUCTRPERM",
+    ),
+    (
+        "counters for root",
+        node.counters,
+        made_up(files={PARAMETERS: "RmProfilingAdminOnly: 1\n"}, user=0),
+        Status.OK,
+        "may read",
+    ),
+    (
+        "counters for all",
+        node.counters,
+        made_up(files={PARAMETERS: "RmProfilingAdminOnly: 0\n"}),
+        Status.OK,
+        "may read",
+    ),
+    ("no perf events", node.perf_events, made_up(), Status.ABSENT, "no perf_event_paranoid"),
+    ("perf events", node.perf_events, made_up(files={PARANOID: "2\n"}), Status.OK, "is 2"),
+    ("closed", node.perf_events, made_up(files={PARANOID: "4\n"}), Status.WARNING, "cannot sample"),
+    ("a long TMPDIR", node.tmpdir, made_up(site=site_with("/" + "x" * 60)), Status.WARNING, "is long"),
+    ("a hopeless TMPDIR", node.tmpdir, made_up(site=site_with("/" + "x" * 106)), Status.BROKEN, "is long"),
+    ("a TMPDIR on the node", node.tmpdir, made_up(site=site_with("/local")), Status.OK, "on the node"),
+    (
+        "no TMPDIR",
+        node.tmpdir,
+        made_up(environment={"TMPDIR": "/nowhere"}),
+        Status.BROKEN,
+        "No such file or directory",
+    ),
+    ("a full TMPDIR", node.tmpdir, made_up(free=lambda path: 2**20), Status.WARNING, "0.0 GiB left"),
+    ("a TMPDIR", node.tmpdir, made_up(), Status.OK, "/tmp has 1024 GiB left"),
+    ("no DCGM", node.dcgm, made_up(), Status.ABSENT, "nothing has to be paused"),
+    ("DCGM that rests", node.dcgm, made_up({"dcgmi": Ran(1)}), Status.OK, "not running"),
+    ("DCGM that runs", node.dcgm, made_up({"dcgmi": Ran(0)}), Status.WARNING, "may hold"),
+    ("torch", software.torch, made_up({"python": Ran(0, TORCH)}), Status.OK, "backends nccl, gloo, 4 GPUs"),
+    (
+        "no torch",
+        software.torch,
+        made_up({"python": Ran(1, error="ModuleNotFoundError: No module named 'torch'")}),
+        Status.ABSENT,
+        "cannot import torch",
+    ),
+    (
+        "torch that is broken",
+        software.torch,
+        made_up({"python": Ran(1, error="ImportError: libcudart.so")}),
+        Status.BROKEN,
+        "libcudart",
+    ),
+    (
+        "torch for the CPU beside GPUs",
+        software.torch,
+        made_up({"python": Ran(0, '["2.13.0+cpu", ["gloo"], "", 0]'), "nvidia-smi": Ran(0)}),
+        Status.WARNING,
+        "build for the CPU",
+    ),
+    (
+        "torch that sees no GPU",
+        software.torch,
+        made_up({"python": Ran(0, '["2.13.0", ["nccl"], "12.8", 0]'), "nvidia-smi": Ran(0)}),
+        Status.WARNING,
+        "sees none",
+    ),
+    ("space", node.runs, made_up(), Status.OK, "runs has 1024.0 GiB left"),
+    ("little space", node.runs, made_up(free=lambda path: 2**31), Status.WARNING, "2.0 GiB"),
+    ("no space", node.runs, made_up(free=lambda path: 0), Status.BROKEN, "0.0 GiB"),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "on", "status", "says"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_a_check_says_what_it_saw(
+    check: Callable[[Machine], Finding], on: Machine, status: Status, says: str
+) -> None:
+    finding = check(on)
+    assert (finding.status, says in finding.says) == (status, True), finding
+    assert finding.says.endswith(".")
+
+
+@pytest.mark.parametrize(("check", "on"), [case[1:3] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_is_wrong_has_a_remedy_of_one_sentence(check: Callable[[Machine], Finding], on: Machine) -> None:
+    finding = check(on)
+    if finding.status in (Status.WARNING, Status.BROKEN):
+        assert finding.remedy.endswith(".")
+        assert finding.remedy.count(". ") == 0
+
+
+def test_every_check_of_the_table_is_tried_here_and_names_itself() -> None:
+    assert {case[1] for case in CASES} == set(CHECKS.values())
+    for name, check in CHECKS.items():
+        on = next(case[2] for case in CASES if case[1] is check)
+        assert check(on).name == name
+
+
+def test_a_check_that_hangs_is_said_and_does_not_hold_up_the_others() -> None:
+    began = time.monotonic()
+    hanging = {"stuck": lambda m: time.sleep(60), "TMPDIR": node.tmpdir}
+    stuck, other = examine(made_up(), hanging, seconds=0.2)  # type: ignore[arg-type]
+    assert time.monotonic() - began < 5
+    assert (stuck.status, stuck.says) == (Status.BROKEN, "The check gave no answer in 0 s.")
+    assert other.status is Status.OK
+
+
+def test_a_check_that_fails_is_a_finding() -> None:
+    def wrong(on: Machine) -> Finding:
+        raise KeyError("x")
+
+    (finding,) = examine(made_up(), {"wrong": wrong})
+    assert finding.status is Status.BROKEN
+    assert "KeyError" in finding.says
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "COMMAND_SECONDS", 0.5)
+    pid = tmp_path / "pid"
+    ran = run_command(["/bin/sh", "-c", f"sleep 60 & echo $! >{pid}; wait"])
+    assert ran.hung
+    child = int(pid.read_text())
+    deadline = time.monotonic() + 10
+    while _runs(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    text = read_text(Path(f"/proc/{pid}/stat"))
+    return text is not None and text.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_command_that_is_not_there_is_no_error() -> None:
+    ran = run_command(["/nowhere/x"])
+    assert (ran.code, ran.ok, ran.why) == (None, False, "No such file or directory")
+
+
+def test_the_longest_path_of_a_socket_is_as_long_as_the_check_believes() -> None:
+    with socket.socket(socket.AF_UNIX) as longest, pytest.raises(FileNotFoundError):
+        longest.bind("/nowhere/".ljust(node.SOCKET_PATH, "x"))
+    with socket.socket(socket.AF_UNIX) as longer, pytest.raises(OSError, match="too long"):
+        longer.bind("/nowhere/".ljust(node.SOCKET_PATH + 1, "x"))
+
+
+@pytest.mark.slow
+def test_two_real_ranks_are_started_here() -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    if machine.find_mpiexec() is None:
+        pytest.skip("no mpiexec is installed")
+    finding = software.mpi(Machine(load_site("local"), Path("runs")))
+    assert finding.status is Status.OK, finding
+
+
+def test_the_torch_of_another_python_is_read_without_importing_it_here(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{TORCH}'\n")
+    python.chmod(0o755)
+    finding = software.torch(Machine(load_site("local"), Path("runs"), python=str(python)))
+    assert finding.says == "2.13.0, backends nccl, gloo, 4 GPUs."
+
+
+def test_the_doctor_exits_1_only_if_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(status: Status) -> int:
+        finding = Finding("x", status, "It is so.")
+        monkeypatch.setattr("hpcprof.cli.doctor.examine", lambda on, table: iter([finding]))
+        return CliRunner().invoke(command, []).exit_code
+
+    assert [ask(status) for status in Status] == [0, 0, 1, 0]
+
+
+def test_the_doctor_has_help_with_an_example() -> None:
+    done = CliRunner().invoke(command, ["--help"])
+    assert done.exit_code == 0
+    assert "hpcprof doctor --site polaris" in done.output
+
+
+def test_the_doctor_imports_no_torch() -> None:
+    code = "import sys, hpcprof.cli.doctor; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert run_command([sys.executable, "-c", code], dict(os.environ)).code == 0
