@@ -164,8 +164,6 @@ def _check(site: Site, job: Job) -> None:
         raise UsageError(
             f"site {site.name} launches by {site.launcher.name.value}: an MPIJob takes openmpi or mpich."
         )
-    if job.after:
-        raise UsageError("--after: Kubernetes starts no MPIJob after another; submit it once that has ended.")
     if job.queue and not _NAME[0].fullmatch(job.queue):
         raise UsageError(f"--queue {job.queue}: a queue of Kueue has {_NAME[1]} in its name.")
     for key, (pattern, valid) in _VALID.items():

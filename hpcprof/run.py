@@ -8,6 +8,7 @@ import re
 import secrets
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -79,31 +80,46 @@ def runs_directory(given: Path | None = None) -> Path:
     return given or Path(os.environ.get("HPCPROF_RUNS") or "runs")
 
 
-def new_run_id(job_name: str) -> str:
-    """Return a run id from the time, the job's name and a random part."""
+def new_run_id(job_name: str, runs: Path) -> str:
+    """Return a run id from the time, the job's name and a random part; its empty directory is made.
+
+    Of a hundred runs in one second two may well draw the same random part: the directory decides.
+
+    Raises
+    ------
+    HpcprofError
+        If the directory cannot be made.
+    """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "job"
-    return f"{datetime.now():%Y%m%d-%H%M%S}-{name[:60]}-{secrets.token_hex(2)}"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        while True:
+            run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{name[:60]}-{secrets.token_hex(2)}"
+            with suppress(FileExistsError):
+                (runs / run_id).mkdir()
+                return run_id
+    except OSError as error:
+        raise HpcprofError(f"cannot make a run directory in {runs}: {error.strerror}.") from None
 
 
 def create(
     run_id: str, runs: Path, site: Site, job: Job, command_line: list[str], scripts: Mapping[str, str]
 ) -> Run:
-    """Make the run directory with its scripts and manifest.
+    """Fill the directory of `new_run_id` with the run's scripts and manifest.
 
     Raises
     ------
     HpcprofError
-        If the directory cannot be made or written.
+        If the directory cannot be written.
     """
     path = (runs / run_id).absolute()
     try:
-        path.mkdir(parents=True)
         for folder in FOLDERS:
             (path / folder).mkdir()
         for name, text in scripts.items():
             write_atomically(path / name, text)
     except OSError as error:
-        raise HpcprofError(f"cannot make the run directory {path}: {error.strerror}.") from None
+        raise HpcprofError(f"cannot write the run directory {path}: {error.strerror}.") from None
     manifest = Manifest(
         id=run_id,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -39,8 +39,11 @@ class JobStatus:
 class Scheduler(Protocol):
     """A batch system. Every method raises `hpcprof.errors.SchedulerError` where its command fails."""
 
-    def submit(self, run: Run) -> str:
-        """Hand over the run's ``job.sh`` and return the scheduler's job id."""
+    def submit(self, run: Run, after: Sequence[str] = ()) -> str:
+        """Hand over the run's ``job.sh`` and return the scheduler's job id.
+
+        It starts once the jobs ``after``, named by their ids, have succeeded.
+        """
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Return the status of each run by run id, asking for all of them at once where possible."""

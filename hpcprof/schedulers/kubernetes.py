@@ -28,8 +28,10 @@ _DELETE_SECONDS = 120.0
 class KubernetesScheduler:
     """Speaks to the API server of each run's context and namespace."""
 
-    def submit(self, run: Run) -> str:
+    def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Create the MPIJob and its ConfigMap; the job id is the MPIJob's name."""
+        if after:
+            raise SchedulerError("Kubernetes starts no MPIJob after another: submit it once that has ended.")
         try:
             manifest = (run.path / MANIFEST).read_text(encoding="utf-8")
         except OSError as error:

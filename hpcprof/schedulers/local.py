@@ -8,6 +8,7 @@ boot id and the process's start time.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from hpcprof.schedulers.supervisor import (
     end_processes,
     processes_of,
 )
+from hpcprof.schedulers.verdict import Record, verdict
 
 _START_SECONDS = 30.0
 
@@ -35,8 +37,10 @@ _START_SECONDS = 30.0
 class LocalScheduler:
     """Runs jobs at once, on this machine."""
 
-    def submit(self, run: Run) -> str:
+    def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Start the supervisor in a session of its own; the job id is its process id."""
+        if after:
+            raise SchedulerError("there is no queue here to wait in: submit it once the other run has ended.")
         assert run.manifest is not None
         command = [
             sys.executable,
@@ -111,14 +115,7 @@ def status(run: Run) -> JobStatus:
 
 
 def _ended(outcome: Outcome, run: Run) -> JobStatus:
-    assert run.manifest is not None
-    if outcome.how == "cancelled":
-        return JobStatus(JobState.CANCELLED, "cancelled by the user", outcome.exit_code)
-    if outcome.how == "timeout":
-        limit = run.manifest.job.walltime
-        return JobStatus(JobState.TIMEOUT, f"the walltime of {limit} s was over", outcome.exit_code)
-    if outcome.exit_code == 0 and run.state_file("finished") == "0":
-        return JobStatus(JobState.COMPLETED, "", 0)
-    if outcome.exit_code == 0:
-        return JobStatus(JobState.FAILED, "job.sh ended without its finished file", 0)
-    return JobStatus(JobState.FAILED, f"exit code {outcome.exit_code}", outcome.exit_code)
+    states = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
+    succeeded = JobState.COMPLETED if outcome.exit_code == 0 else JobState.FAILED
+    # No grace: what job.sh wrote to a disk of this machine is there.
+    return verdict(run, Record(states.get(outcome.how, succeeded), "", outcome.exit_code, math.inf))

@@ -10,6 +10,8 @@ from hpcprof.site_model import SchedulerName
 _CLASSES = {
     SchedulerName.KUBERNETES: "hpcprof.schedulers.kubernetes:KubernetesScheduler",
     SchedulerName.LOCAL: "hpcprof.schedulers.local:LocalScheduler",
+    SchedulerName.PBS: "hpcprof.schedulers.pbs:PbsScheduler",
+    SchedulerName.SLURM: "hpcprof.schedulers.slurm:SlurmScheduler",
 }
 
 

@@ -202,7 +202,6 @@ def test_runs_that_differ_only_in_case_have_different_names() -> None:
         ({"options": {"hugepages": "5120Mi"}}, "huge pages only with -o memory"),
         ({"options": {"node_selector": "gpu"}}, "KEY=VALUE"),
         ({"queue": "My Queue"}, "--queue My Queue"),
-        ({"after": ["x"]}, "--after"),
     ],
 )
 def test_what_a_job_cannot_have_is_one_sentence(changes: dict[str, Any], says: str) -> None:

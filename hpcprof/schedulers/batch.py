@@ -1,0 +1,106 @@
+"""What Slurm and PBS have in common: submit, poll and cancel around the commands of each."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from hpcprof.atomic import write_atomically
+from hpcprof.errors import SchedulerError
+from hpcprof.render import JOB_SCRIPT
+from hpcprof.run import Run
+from hpcprof.schedulers.base import JobState, JobStatus
+from hpcprof.schedulers.command import patiently
+from hpcprof.schedulers.verdict import CANCELLED_FILE, Record, verdict
+
+_DEPENDENCY_AGE = timedelta(days=31)
+_CANCEL_SECONDS = 30.0
+_LONGEST_PAUSE = 2.0
+
+
+class BatchScheduler(ABC):
+    """A scheduler that is spoken to by commands; each has its own hand-over, question and deletion."""
+
+    @abstractmethod
+    def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
+        """Submit ``script`` from ``directory`` to run after jobs that are not over; return its job id."""
+
+    @abstractmethod
+    def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
+        """Return what is known of jobs, all submitted after ``since``; one not known is left out.
+
+        Raises
+        ------
+        SchedulerError
+            If the scheduler gave no answer.
+        """
+
+    @abstractmethod
+    def delete(self, job_id: str) -> None:
+        """End a job; one that is over or not known is left as it is."""
+
+    def submit(self, run: Run, after: Sequence[str] = ()) -> str:
+        """Hand over the run's ``job.sh``; it is submitted from the directory where its program runs."""
+        assert run.manifest is not None
+        waits_for = self._not_over(after)
+        return self.hand_over(run.path / JOB_SCRIPT, Path(run.manifest.job.directory), waits_for)
+
+    def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
+        """Return each run's status by run id; all are unknown where the scheduler gives no answer."""
+        ids = {run.id: run.manifest.scheduler_job_id for run in runs if run.manifest is not None}
+        known = [job_id for job_id in ids.values() if job_id]
+        records: Mapping[str, Record] = {}
+        if known:
+            try:
+                records = patiently(lambda: self.records(known, _oldest(runs)))
+            except SchedulerError as error:
+                return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
+        return {run.id: verdict(run, records.get(ids[run.id])) for run in runs}
+
+    def cancel(self, run: Run) -> None:
+        """Delete the run's job and wait a while until it is gone: a killed job lingers for seconds."""
+        assert run.manifest is not None
+        present = self.poll([run])[run.id]
+        if present.state.ended:
+            return
+        if present.state is JobState.UNKNOWN:
+            raise SchedulerError(f"{run.id} was not cancelled: {present.reason}")
+        # Before the deletion: once the scheduler forgets the job, nothing else tells that it was no failure.
+        mark = run.path / "state" / CANCELLED_FILE
+        write_atomically(mark, "by hpcprof cancel\n")
+        try:
+            self.delete(run.manifest.scheduler_job_id)
+        except SchedulerError:
+            mark.unlink(missing_ok=True)
+            raise
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        pause = 0.1
+        while time.monotonic() < deadline and not self.poll([run])[run.id].state.ended:
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _not_over(self, after: Sequence[str]) -> list[str]:
+        """Return the jobs that are still to be waited for.
+
+        Slurm runs a job after one that it does not know, and PBS drops it without a word; so both are
+        asked before. A job that has succeeded needs no waiting.
+        """
+        if not after:
+            return []
+        since = datetime.now(timezone.utc) - _DEPENDENCY_AGE
+        records = patiently(lambda: self.records(after, since))
+        for job_id in after:
+            record = records.get(job_id)
+            if record is None:
+                raise SchedulerError(f"job {job_id}, to run after, is not known to the scheduler.")
+            if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
+                how = f"{record.state.value} {record.reason}".strip()
+                raise SchedulerError(f"job {job_id}, to run after, has not succeeded: {how}.")
+        return [job_id for job_id in after if not records[job_id].state.ended or records[job_id].preempted]
+
+
+def _oldest(runs: Sequence[Run]) -> datetime:
+    return min(datetime.fromisoformat(run.manifest.created) for run in runs if run.manifest is not None)

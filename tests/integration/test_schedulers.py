@@ -1,0 +1,338 @@
+"""The same jobs on every scheduler: this machine, a stand-in for PBS, and a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcprof.errors import SchedulerError
+from hpcprof.job import make_job
+from hpcprof.run import Run, all_runs, find_run
+from hpcprof.schedulers.base import JobState, JobStatus
+from hpcprof.schedulers.registry import scheduler_for
+from hpcprof.site import load_site
+from hpcprof.submission import submit
+from tests.conftest import Hpcprof
+from tests.integration.slurm_cluster import Cluster, Unavailable, cluster
+
+pytestmark = pytest.mark.slow
+
+STANDIN = Path(__file__).parents[1] / "standins" / "pbs"
+WAIT_FOR_GO = 'while [ ! -e "$HPCPROF_RUN_DIR/go" ]; do sleep 0.05; done'
+
+SLURM_SITE = """\
+extends: generic-slurm
+launcher: {name: srun, arguments: [--mpi=pmi2]}
+environment: {FI_TCP_IFACE: lo, OMP_NUM_THREADS: "1"}
+"""
+PBS_SITE = """\
+extends: generic-pbs
+launcher: {name: mpiexec}
+"""
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    try:
+        with cluster(tmp_path_factory.mktemp("slurm")) as running:
+            yield running
+    except Unavailable as reason:
+        assert not os.environ.get("CI"), reason
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def slurm(running_slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A site ``slurm`` in ``tmp_path``, on the real Slurm."""
+    monkeypatch.setenv("SLURM_CONF", str(running_slurm.configuration))
+    write_site(tmp_path, "slurm", SLURM_SITE)
+    monkeypatch.chdir(tmp_path)
+    return running_slurm
+
+
+@pytest.fixture
+def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A site ``pbs`` in ``tmp_path``; the folder of its server."""
+    server = tmp_path / "pbs-server"
+    server.mkdir()
+    monkeypatch.setenv("PBS_STANDIN", str(server))
+    monkeypatch.setenv("PBS_STANDIN_PYTHON", sys.executable)
+    monkeypatch.setenv("PATH", f"{STANDIN}:{os.environ['PATH']}")
+    write_site(tmp_path, "pbs", PBS_SITE)
+    monkeypatch.chdir(tmp_path)
+    return server
+
+
+@pytest.fixture(params=["local", "pbs", "slurm"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param != "local":
+        request.getfixturevalue(request.param)
+    monkeypatch.chdir(tmp_path)
+    return str(request.param)
+
+
+def write_site(folder: Path, name: str, text: str) -> None:
+    (folder / "site_configs").mkdir(exist_ok=True)
+    (folder / "site_configs" / f"{name}.yaml").write_text(text)
+
+
+def last(hpcprof: Hpcprof) -> tuple[str, str]:
+    """Return the state and the detail that ``status`` shows of the last run."""
+    shown = hpcprof("status", "last").stdout.splitlines()
+    _, state, *detail = " ".join(shown[1:]).split()
+    return state, " ".join(detail)
+
+
+def the_run() -> Run:
+    return find_run("last", Path("runs"))
+
+
+def submitted(site: str, *program: str, after: Sequence[Run] = ()) -> Run:
+    """Submit a program within this process."""
+    loaded = load_site(site)
+    job = make_job(loaded, arguments=list(program), walltime="5m", after=[run.id for run in after])
+    return submit(loaded, job, Path("runs"), ["hpcprof"])
+
+
+def job_id(run: Run) -> str:
+    assert run.manifest is not None
+    return run.manifest.scheduler_job_id
+
+
+def status(run: Run) -> JobStatus:
+    assert run.manifest is not None
+    return scheduler_for(run.manifest.site.scheduler).poll([run])[run.id]
+
+
+def state(run: Run) -> JobState:
+    return status(run).state
+
+
+def test_a_job_waits_runs_and_completes_with_the_logs_of_every_rank(site: str, hpcprof: Hpcprof) -> None:
+    script = f"echo rank $HPCPROF_RANK; {WAIT_FOR_GO}"
+    done = hpcprof("submit", "--site", site, "--ranks-per-node", "2", "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert last(hpcprof)[0] in ("queued", "running")
+    until(lambda: last(hpcprof)[0] == "running")
+    run = the_run()
+    (run.path / "go").touch()
+    until(lambda: last(hpcprof)[0] != "running")
+    assert last(hpcprof)[0] == "completed"
+    assert [run.state_file(name) for name in ("finished", "rank00000.exit", "rank00001.exit")] == ["0"] * 3
+    assert (run.path / "logs/rank00001.out").read_text() == "rank 1\n"
+    until(lambda: (run.path / "logs/job.out").exists())  # PBS brings it after the end
+
+
+def test_a_rank_that_fails_fails_the_run_and_is_named(site: str, hpcprof: Hpcprof) -> None:
+    script = '[ "$HPCPROF_RANK" = 1 ] && { echo out of cheese >&2; exit 3; }; exit 0'
+    done = hpcprof("submit", "--site", site, "--ranks-per-node", "2", "--wait", "--", "sh", "-c", script)
+    assert done.returncode == 1
+    assert "failed: exit code 3" in done.stderr
+    assert "rank 1: exit code 3\n  out of cheese" in done.stderr
+
+
+def test_cancelling_ends_a_running_job_and_leaves_an_ended_one(site: str, hpcprof: Hpcprof) -> None:
+    hpcprof("submit", "--site", site, "--", "sleep", "300")
+    until(lambda: last(hpcprof)[0] == "running")
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+    assert last(hpcprof) == ("cancelled", "cancelled by the user")
+
+
+def test_a_job_over_its_walltime_is_a_timeout(
+    site: str, hpcprof: Hpcprof, request: pytest.FixtureRequest
+) -> None:
+    walltime = "60s" if site == "slurm" else "1s"  # Slurm counts whole minutes
+    hpcprof("submit", "--site", site, "--walltime", walltime, "--", "sleep", "300")
+    if site == "slurm":
+        until(lambda: last(hpcprof)[0] == "running")
+        running: Cluster = request.getfixturevalue("slurm")
+        running.command("scontrol", "update", f"jobid={job_id(the_run())}", "EndTime=now+1")
+    until(lambda: last(hpcprof)[0] not in ("queued", "running"))
+    assert last(hpcprof) == ("timeout", f"the walltime of {walltime.removesuffix('s')} s was over")
+    assert the_run().state_file("finished") is None
+
+
+def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site: str) -> None:
+    first = submitted(site, "sh", "-c", WAIT_FOR_GO)
+    if site == "local":
+        with pytest.raises(SchedulerError, match="site local has no queue"):
+            submitted(site, "true", after=[first])
+        (first.path / "go").touch()
+        return
+    second = submitted(site, "true", after=[first])
+    until(lambda: state(first) is JobState.RUNNING)
+    until(lambda: "waits for another job to succeed" in status(second).reason)
+    assert state(second) is JobState.QUEUED
+    (first.path / "go").touch()
+    until(lambda: state(second).ended)
+    assert state(second) is JobState.COMPLETED
+
+    failing = submitted(site, "sh", "-c", f"{WAIT_FOR_GO}; exit 3")
+    orphan = submitted(site, "true", after=[failing])
+    (failing.path / "go").touch()
+    until(lambda: state(orphan).ended)
+    assert (state(failing), state(orphan)) == (JobState.FAILED, JobState.CANCELLED)
+    assert "did not succeed" in status(orphan).reason
+
+
+def test_a_job_after_one_that_has_failed_or_is_not_known_is_not_submitted(site: str) -> None:
+    if site == "local":
+        pytest.skip("this machine has no queue")
+    scheduler = scheduler_for(load_site(site).scheduler)
+    failed = submitted(site, "sh", "-c", "exit 3")
+    until(lambda: state(failed).ended)
+    with pytest.raises(
+        SchedulerError, match=f"job {job_id(failed)}, to run after, has not succeeded: failed"
+    ):
+        scheduler.submit(failed, [job_id(failed)])
+    unknown = "999999" if site == "slurm" else "999999.pbshost"
+    with pytest.raises(SchedulerError, match=f"job {unknown}, to run after, is not known"):
+        scheduler.submit(failed, [unknown])
+
+
+def test_a_refused_job_leaves_a_run_that_says_so(site: str, hpcprof: Hpcprof) -> None:
+    if site == "local":
+        pytest.skip("this machine has no queues")
+    done = hpcprof("submit", "--site", site, "--queue", "nosuch", "--", "true")
+    assert done.returncode == 1
+    assert {"slurm": "invalid partition specified: nosuch", "pbs": "there is no such queue: Unknown queue"}[
+        site
+    ] in done.stderr
+    assert last(hpcprof) == ("failed", "the scheduler did not take it")
+
+
+def test_pbs_a_job_that_can_never_run_says_so(pbs: Path, hpcprof: Hpcprof) -> None:
+    write_site(Path(), "pbs", "extends: generic-pbs\n")
+    done = hpcprof("submit", "--site", "pbs", "--queue", "prod", "--nodes", "9", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert last(hpcprof) == ("queued", "it can never run: Not enough total nodes available")
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
+def test_pbs_a_server_that_does_not_answer_leaves_the_state_unknown(pbs: Path, hpcprof: Hpcprof) -> None:
+    hpcprof("submit", "--site", "pbs", "--", "sleep", "300")
+    (pbs / "down").touch()
+    state, detail = last(hpcprof)
+    assert state == "unknown"
+    assert "cannot connect to server pbshost" in detail
+    assert "was not cancelled" in hpcprof("cancel", "last").stderr
+    (pbs / "down").unlink()
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
+def test_pbs_many_runs_are_asked_for_at_once(pbs: Path) -> None:
+    many = [submitted("pbs", "true") for _ in range(10)]
+    scheduler = scheduler_for(load_site("pbs").scheduler)
+    before = (pbs / "calls").read_text().count("qstat")
+    assert set(scheduler.poll(many)) == {run.id for run in many}
+    assert (pbs / "calls").read_text().count("qstat") == before + 1
+    until(lambda: all(s.state is JobState.COMPLETED for s in scheduler.poll(many).values()))
+
+
+def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_collected(
+    slurm: Cluster, hpcprof: Hpcprof
+) -> None:
+    shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "local=0"]
+    done = hpcprof(
+        "submit", "--site", "slurm", *shape, "--wait", "--workload", "sequence-parallel", timeout=240
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    run = the_run()
+    assert run.state_file("nodes") == "n[1-2]"
+    assert sorted(run.rank_exit_codes()) == [0, 1, 2, 3]
+    profiles = sorted(path.name for path in (run.path / "profiles").iterdir())
+    assert profiles == ["rank00000.trace.json.gz", "rank00002.trace.json.gz"]
+    assert hpcprof("collect").returncode == 0
+    steps = json.loads(hpcprof("report", "--analysis", "step_times", "--format", "json").stdout)
+    assert {row["rank"] for row in steps} == {0, 2}
+
+
+def test_slurm_a_job_that_can_never_run_says_so(slurm: Cluster, hpcprof: Hpcprof) -> None:
+    hpcprof("submit", "--site", "slurm", "--walltime", "2h", "--", "true")
+    until(lambda: "never" in last(hpcprof)[1])
+    expected = "it can never run: its walltime is over the partition's limit (PartitionTimeLimit)"
+    assert last(hpcprof) == ("queued", expected)
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
+@pytest.mark.parametrize(
+    ("directive", "state", "words"),
+    [
+        ("--no-requeue", "failed", "a node of the job failed"),
+        ("--requeue", "queued", "start time has not come"),
+    ],
+)
+def test_slurm_a_lost_node_fails_a_job_or_queues_it_again(
+    directive: str, state: str, words: str, slurm: Cluster, hpcprof: Hpcprof
+) -> None:
+    write_site(Path(), "slurm", f'{SLURM_SITE}directives: ["{directive}"]\n')
+    hpcprof("submit", "--site", "slurm", "--", "sleep", "300")
+    until(lambda: last(hpcprof)[0] == "running")
+    node = the_run().state_file("nodes") or ""
+    slurm.command("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    try:
+        until(lambda: last(hpcprof)[0] == state)
+        assert words in last(hpcprof)[1]
+    finally:
+        slurm.command("scontrol", "update", f"nodename={node}", "state=resume")
+        hpcprof("cancel", "last")
+
+
+def test_slurm_a_hundred_jobs_are_polled_by_one_squeue(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_site(tmp_path, "slurm", "extends: generic-slurm\nlauncher: {name: none}\n")
+    calls = counted("squeue", tmp_path, monkeypatch)
+    many = [submitted("slurm", "true") for _ in range(100)]
+    assert not calls.exists()
+    scheduler = scheduler_for(load_site("slurm").scheduler)
+    polls = 0
+
+    def all_completed() -> bool:
+        nonlocal polls
+        polls += 1
+        return all(status.state is JobState.COMPLETED for status in scheduler.poll(many).values())
+
+    until(all_completed)
+    assert len(calls.read_text().splitlines()) == polls
+    assert len(all_runs(Path("runs"))) == 100
+
+
+def test_slurm_a_controller_that_does_not_answer_leaves_the_state_unknown(
+    slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hpcprof("submit", "--site", "slurm", "--", "sleep", "300")
+    lines = slurm.configuration.read_text().splitlines()
+    elsewhere = tmp_path / "slurm.conf"
+    elsewhere.write_text("\n".join("SlurmctldPort=9" if "ctldPort" in line else line for line in lines))
+    with monkeypatch.context() as away:
+        away.setenv("SLURM_CONF", str(elsewhere))
+        state, detail = last(hpcprof)
+    assert state == "unknown"
+    assert "Unable to contact slurm controller" in detail
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
+def counted(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put a wrapper on the PATH that notes each call of a program in the file returned."""
+    calls, wrapper = folder / "calls", folder / "bin" / program
+    wrapper.parent.mkdir()
+    real = next(p for f in os.environ["PATH"].split(":") if os.access(p := f"{f}/{program}", os.X_OK))
+    wrapper.write_text(f'#!/bin/sh\necho called >>"{calls}"\nexec "{real}" "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    return calls
