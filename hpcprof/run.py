@@ -105,7 +105,7 @@ def new_run_id(job_name: str, runs: Path) -> str:
 def create(
     run_id: str, runs: Path, site: Site, job: Job, command_line: list[str], scripts: Mapping[str, str]
 ) -> Run:
-    """Fill the directory of `new_run_id` with the run's scripts and manifest.
+    """Fill a run directory, as `new_run_id` makes it, with the run's scripts and manifest.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def create(
     path = (runs / run_id).absolute()
     try:
         for folder in FOLDERS:
-            (path / folder).mkdir()
+            (path / folder).mkdir(parents=True, exist_ok=True)
         for name, text in scripts.items():
             write_atomically(path / name, text)
     except OSError as error:
