@@ -12,6 +12,7 @@ from hpcprof.errors import UsageError, unknown
 from hpcprof.profilers import PROFILERS, Target
 from hpcprof.ranks import select
 from hpcprof.site_model import Site
+from hpcprof.validation import check, site_options
 from hpcprof.walltime import parse_walltime
 from hpcprof.workloads import catalogue
 
@@ -113,14 +114,14 @@ def make_job(
         capture_steps=capture_steps,
         queue=queue or site.queue,
         account=account,
-        options=_options(site, options or {}),
+        options=site_options(site, options or {}),
         after=list(after),
     )
     select(profile_ranks, nodes, ranks_per_node)
     check_steps(capture_steps, profiler)
     if job.profiled_ranks:
         PROFILERS[profiler].check(job.target, job.profiler_options)
-    _check_nodes(job, site)
+    check(job, site)
     if program is not None:
         program.check(arguments, job.ranks)
     return job
@@ -143,25 +144,3 @@ def check_steps(text: str, profiler: str) -> None:
         )
     if profiler == "none":
         raise UsageError(f"--capture-steps {text}: there is no profiler to capture them; give --profiler.")
-
-
-def _options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
-    for key in given:
-        if key not in site.options:
-            raise unknown("option", key, site.options, f" of site {site.name}")
-    for key, option in site.options.items():
-        if option.required and not given.get(key):
-            raise UsageError(f"site {site.name} needs the option {key} ({option.help}): give -o {key}=VALUE.")
-    return {key: given.get(key, option.default) for key, option in site.options.items()}
-
-
-def _check_nodes(job: Job, site: Site) -> None:
-    if site.scheduler.value == "local":
-        if job.nodes != 1:
-            raise UsageError(f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1.")
-        if job.queue:
-            raise UsageError(f"--queue {job.queue}: site {site.name} has no batch system; leave it out.")
-    if site.node.cores is not None and job.ranks_per_node > site.node.cores:
-        raise UsageError(
-            f"--ranks-per-node {job.ranks_per_node}: a node of {site.name} has {site.node.cores} cores."
-        )

@@ -6,15 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hpcprof.decode import decode
 from hpcprof.errors import UsageError, unknown
 from hpcprof.paths import packaged, user_config
 from hpcprof.site_model import Site
-
-# The C loader is about ten times faster; PyYAML wheels have it, some source builds do not.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from hpcprof.yaml_file import read_mapping
 
 
 def search_path() -> list[Path]:
@@ -73,18 +69,7 @@ def _chain(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 (a safe loader)
-    except OSError as error:
-        raise UsageError(f"cannot read the site file {path}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a site file: it is not UTF-8 text.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise UsageError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', error)}.") from None
-    if not isinstance(data, dict):
-        raise UsageError(f"{path} is not a site file: it holds no mapping of keys to values.")
+    data = read_mapping(path, "site file")
     if "name" in data:
         raise UsageError(f"{path}: name = {data['name']!r}: a site is named by its file; remove the key.")
     return data

@@ -34,6 +34,7 @@ def test_the_scripts_of_every_site_and_profiler_pass(
         profiler=profiler,
         profiler_options={"kernel": "gemm", "launch-count": "1"} if profiler == "ncu" else {},
         account="me",
+        queue=next(iter(loaded.queues), ""),
         options={k: (o.valid or ["x"])[0] for k, o in loaded.options.items() if o.required},
     )
     files = []
