@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -17,8 +16,6 @@ from hpcprof.schedulers.command import patiently
 from hpcprof.schedulers.verdict import CANCELLED_FILE, Record, verdict
 
 _DEPENDENCY_AGE = timedelta(days=31)
-_CANCEL_SECONDS = 30.0
-_LONGEST_PAUSE = 2.0
 
 
 class BatchScheduler(ABC):
@@ -61,7 +58,7 @@ class BatchScheduler(ABC):
         return {run.id: verdict(run, records.get(ids[run.id])) for run in runs}
 
     def cancel(self, run: Run) -> None:
-        """Delete the run's job and wait a while until it is gone: a killed job lingers for seconds."""
+        """Delete the run's job; it may show as running for seconds more while its processes end."""
         assert run.manifest is not None
         present = self.poll([run])[run.id]
         if present.state.ended:
@@ -76,11 +73,6 @@ class BatchScheduler(ABC):
         except SchedulerError:
             mark.unlink(missing_ok=True)
             raise
-        deadline = time.monotonic() + _CANCEL_SECONDS
-        pause = 0.1
-        while time.monotonic() < deadline and not self.poll([run])[run.id].state.ended:
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _not_over(self, after: Sequence[str]) -> list[str]:
         """Return the jobs that are still to be waited for.

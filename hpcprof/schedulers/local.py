@@ -39,9 +39,11 @@ class LocalScheduler:
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Start the supervisor in a session of its own; the job id is its process id."""
-        if after:
-            raise SchedulerError("there is no queue here to wait in: submit it once the other run has ended.")
         assert run.manifest is not None
+        if after:
+            raise SchedulerError(
+                f"site {run.manifest.site.name} has no queue to wait in: submit it once the other run has ended."
+            )
         command = [
             sys.executable,
             "-m",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -60,57 +59,6 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.2)
 
 
-def job_id(tmp_path: Path, run: str) -> str:
-    found: str = json.loads((tmp_path / "runs" / run / "run.json").read_text())["scheduler_job_id"]
-    return found
-
-
-def test_two_nodes_run_four_ranks_of_one_mpi_job_and_the_chosen_ranks_are_profiled(
-    slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path
-) -> None:
-    shape = ["--nodes", "2", "--ranks-per-node", "2"]
-    profiler = ["--profiler", "torch", "--profile-ranks", "local=0"]
-    run = submit(hpcprof, *shape, *profiler, "--wait", "--workload", "sequence-parallel")
-    folder = tmp_path / "runs" / run
-    results = [json.loads(path.read_text()) for path in sorted((folder / "results").iterdir())]
-    assert [(r["rank"], r["world_size"], r["local_rank"]) for r in results] == [
-        (0, 4, 0),
-        (1, 4, 1),
-        (2, 4, 0),
-        (3, 4, 1),
-    ]
-    assert sorted(path.name for path in (folder / "profiles").iterdir()) == [
-        "rank00000.trace.json.gz",
-        "rank00002.trace.json.gz",
-    ]
-    assert (folder / "state/nodes").read_text().startswith("n[")
-    assert hpcprof("collect", run).returncode == 0
-    assert "4 ranks" not in hpcprof("report", run).stdout.splitlines()[0]
-
-
-def test_a_failing_rank_fails_the_run_with_its_exit_code(slurm: Cluster, hpcprof: Hpcprof) -> None:
-    done = hpcprof("submit", "--site", "here", "--wait", "--", "sh", "-c", "echo no cheese >&2; exit 3")
-    assert done.returncode == 1
-    assert "failed: exit code 3" in done.stderr
-    assert "no cheese" in done.stderr
-
-
-def test_a_job_is_cancelled(slurm: Cluster, hpcprof: Hpcprof) -> None:
-    run = submit(hpcprof, "--", "sleep", "300")
-    until(lambda: state(hpcprof, run)[0] == "running")
-    assert hpcprof("cancel", run).stdout.endswith("cancelled\n")
-
-
-def test_a_job_over_its_walltime_is_a_timeout(slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path) -> None:
-    run = submit(hpcprof, "--", "sleep", "300")
-    until(lambda: state(hpcprof, run)[0] == "running")
-    slurm.command("scontrol", "update", f"jobid={job_id(tmp_path, run)}", "EndTime=now+1")
-    # Slurm looks for jobs over their limit every half minute.
-    until(lambda: state(hpcprof, run)[0] not in ("running", "queued"), seconds=150)
-    found, reason = state(hpcprof, run)
-    assert (found, "walltime" in reason) == ("timeout", True)
-
-
 def test_a_job_waits_for_another_and_is_removed_when_that_fails(slurm: Cluster, hpcprof: Hpcprof) -> None:
     first = submit(hpcprof, "--", "sleep", "300")
     second = submit(hpcprof, "--after", first, "--", "true")
@@ -122,26 +70,6 @@ def test_a_job_waits_for_another_and_is_removed_when_that_fails(slurm: Cluster, 
     assert f"--after {first}: it is cancelled" in done.stderr
 
 
-def test_a_job_that_can_never_run_says_so(slurm: Cluster, hpcprof: Hpcprof) -> None:
-    run = submit(hpcprof, "--nodes", "2", "--walltime", "20h", "--", "true")
-    until(lambda: "never" in state(hpcprof, run)[1])
-    assert state(hpcprof, run)[0] == "queued"
-    hpcprof("cancel", run)
-
-
-def test_a_job_whose_node_is_lost_is_queued_again(slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path) -> None:
-    run = submit(hpcprof, "--", "sleep", "300")
-    until(lambda: state(hpcprof, run)[0] == "running")
-    node = (tmp_path / "runs" / run / "state/nodes").read_text().strip()
-    try:
-        slurm.command("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-        until(lambda: state(hpcprof, run)[0] == "queued")
-    finally:
-        hpcprof("cancel", run)
-        # The node comes back by itself (ReturnToService).
-        until(lambda: slurm.idle_nodes() == slurm.nodes)
-
-
 def test_a_job_that_slurm_does_not_take_is_one_sentence_and_a_failed_run(
     slurm: Cluster, hpcprof: Hpcprof
 ) -> None:
@@ -149,20 +77,6 @@ def test_a_job_that_slurm_does_not_take_is_one_sentence_and_a_failed_run(
     assert done.returncode == 1
     assert "Invalid partition name specified" in done.stderr
     assert state(hpcprof, "last") == ("failed", "the scheduler did not take it")
-
-
-def test_an_unreachable_slurm_is_unknown_and_never_failed(
-    slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = submit(hpcprof, "--wait", "--", "true")
-    configuration = tmp_path / "slurm.conf"
-    text = slurm.configuration.read_text()
-    port = text.split("SlurmctldPort=")[1].split()[0]
-    configuration.write_text(text.replace(f"SlurmctldPort={port}", "SlurmctldPort=1"))
-    monkeypatch.setenv("SLURM_CONF", str(configuration))
-    found, reason = state(hpcprof, run)
-    assert found == "unknown"
-    assert "Unable to contact slurm controller" in reason
 
 
 def test_a_hundred_jobs_are_tracked_by_one_question_a_poll(

@@ -1,0 +1,126 @@
+"""One job's life: waits for its dependency, runs, is ended by its walltime or by qdel, leaves its output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import server
+
+QUEUED_SECONDS = 0.3
+EXITING_SECONDS = 0.3
+DELETED_SECONDS = 1.0  # how long a killed job still shows R
+OUTPUT_SECONDS = 0.3  # how long after its end the output comes
+STEP = 0.05
+
+
+class _Deleted(Exception):
+    pass
+
+
+def deleted(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Deleted
+
+
+def dependency_holds(job_id: str) -> bool:
+    """Wait for the jobs that this one depends on; one that is not known counts as failed."""
+    depend = (server.load(job_id) or {}).get("depend", "")
+    for other in [name for name in depend.split("@")[0].split(":")[1:] if name]:
+        while True:
+            job = server.load(server.whole_id(other, "qsub"))
+            if job is None:
+                return False
+            if job["job_state"] == "F":
+                if job.get("Exit_status") != 0 or job["substate"] != 92:
+                    return False
+                break
+            time.sleep(STEP)
+    return True
+
+
+def seconds(walltime: str) -> float:
+    total = 0
+    for part in walltime.split(":"):
+        total = total * 60 + int(part)
+    return float(total)
+
+
+def run(job_id: str) -> None:
+    while "Can Never Run" in (server.load(job_id) or {}).get("comment", ""):
+        time.sleep(STEP)
+    if not dependency_holds(job_id):
+        server.finish(job_id, 92, "", None)
+        return
+    server.change(job_id, job_state="Q", substate=10, Hold_Types="n")
+    time.sleep(QUEUED_SECONDS)
+    comment = f"Job run at {time.strftime('%a %b %d at %H:%M')} on (pn1:ncpus=1)"
+    job = server.change(job_id, job_state="R", substate=42, comment=comment)
+    nodes = server.FOLDER / f"{job_id}.nodes"
+    nodes.write_text("localhost\n")
+    files = [server.FOLDER / f"{job_id}.{suffix}" for suffix in ("OU", "ER")]
+    with files[0].open("wb") as out, files[1].open("wb") as err:
+        process = subprocess.Popen(
+            ["/bin/bash", str(server.FOLDER / f"{job_id}.SC")],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+            cwd=os.environ.get("HOME", "/"),
+            env={
+                **os.environ,
+                "PBS_JOBID": job_id,
+                "PBS_NODEFILE": str(nodes),
+                "PBS_ENVIRONMENT": "PBS_BATCH",
+            },
+        )
+        substate, ending, code = 92, "finished", 0
+        try:
+            code = process.wait(timeout=seconds(job["Resource_List"]["walltime"]))
+            # By a signal is 256 and its number; what a shell reports as 128 and more stays.
+            code = 256 - code if code < 0 else code
+            if code:
+                substate, ending = 93, "failed"
+            time.sleep(EXITING_SECONDS)
+        except subprocess.TimeoutExpired:
+            end(process)
+            substate, ending, code = 93, "exceeded resource walltime", -29
+        except _Deleted:
+            end(process)
+            time.sleep(DELETED_SECONDS)
+            substate, ending, code = 91, f"terminated by {server.USER}", 271
+    server.change(job_id, job_state="E", substate=53, Exit_status=code)
+    time.sleep(EXITING_SECONDS)
+    server.finish(job_id, substate, ending, code)
+    time.sleep(OUTPUT_SECONDS)
+    for file, attribute in zip(files, ("Output_Path", "Error_Path"), strict=True):
+        wanted = job[attribute].partition(":")[2]
+        if wanted and Path(wanted).parent.is_dir():
+            shutil.copy(file, wanted)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    for number, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=patience)
+            return
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, deleted)
+    job_id = sys.argv[1]
+    try:
+        run(job_id)
+    except _Deleted:
+        server.finish(job_id, 91, "terminated", None)
+
+
+main()

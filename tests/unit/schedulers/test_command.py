@@ -1,0 +1,82 @@
+"""Running a scheduler's commands."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcprof.errors import SchedulerError
+from hpcprof.schedulers import command
+from hpcprof.schedulers.command import Output, Unreachable, call, patiently, retry_pauses
+
+
+def python(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+def test_a_command_leaves_its_exit_code_and_what_it_printed() -> None:
+    assert call(python("import sys; print('a'); print('b', file=sys.stderr); sys.exit(153)")) == Output(
+        153, "a\n", "b\n"
+    )
+
+
+def test_arguments_reach_the_command_as_they_are() -> None:
+    assert call([*python("import sys; print(sys.argv[1])"), "$(touch x) ; *"]).stdout == "$(touch x) ; *\n"
+
+
+def test_a_command_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(SchedulerError) as missing:
+        call(["no-such-sbatch"])
+    assert str(missing.value) == "no-such-sbatch is not on the PATH: is this a login node of the site?"
+
+
+def test_a_working_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerError, match="the directory .*/gone to submit from is not there"):
+        call(python(""), tmp_path / "gone")
+
+
+def test_a_command_that_does_not_end_is_a_scheduler_that_does_not_answer() -> None:
+    with pytest.raises(Unreachable, match="gave no answer in 0 s"):
+        call(python("import signal; signal.pause()"), seconds=0.1)
+
+
+def test_a_users_settings_for_squeue_do_not_hide_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_PARTITION", "other")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    printed = call(python("import os; print(sorted(n for n in os.environ if n.startswith('S')))")).stdout
+    assert "SQUEUE_PARTITION" not in printed
+    assert "SLURM_TIME_FORMAT" not in printed
+
+
+def test_the_pauses_between_retries_grow() -> None:
+    assert list(retry_pauses()) == [0.5, 1.0, 2.0]
+
+
+def test_a_silent_scheduler_is_asked_again_and_then_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "retry_pauses", lambda: iter([0.0, 0.0]))
+    asked: list[int] = []
+
+    def ask(answers_at: int) -> int:
+        asked.append(len(asked))
+        if len(asked) < answers_at:
+            raise Unreachable("no answer")
+        return len(asked)
+
+    assert patiently(lambda: ask(3)) == 3
+    asked.clear()
+    with pytest.raises(Unreachable):
+        patiently(lambda: ask(4))
+
+
+def test_an_answer_that_is_an_error_is_not_asked_for_again() -> None:
+    asked: list[int] = []
+
+    def refuse() -> None:
+        asked.append(1)
+        raise SchedulerError("no")
+
+    with pytest.raises(SchedulerError):
+        patiently(refuse)
+    assert asked == [1]
