@@ -41,8 +41,9 @@ class LocalScheduler:
         """Start the supervisor in a session of its own; the job id is its process id."""
         assert run.manifest is not None
         if after:
+            name = run.manifest.site.name
             raise SchedulerError(
-                f"site {run.manifest.site.name} has no queue to wait in: submit it once the other run has ended."
+                f"site {name} has no queue to wait in: submit it when the other run has ended."
             )
         command = [
             sys.executable,
