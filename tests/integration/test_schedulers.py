@@ -169,7 +169,7 @@ def test_a_job_over_its_walltime_is_a_timeout(
 def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site: str) -> None:
     first = submitted(site, "sh", "-c", WAIT_FOR_GO)
     if site == "local":
-        with pytest.raises(SchedulerError, match="there is no queue"):
+        with pytest.raises(SchedulerError, match="no queue"):
             submitted(site, "true", after=[first])
         (first.path / "go").touch()
         return

@@ -33,7 +33,7 @@ def test_a_command_that_is_not_there_is_one_sentence() -> None:
 
 
 def test_a_working_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SchedulerError, match="the directory .*/gone to submit from is not there"):
+    with pytest.raises(SchedulerError, match=r"the directory .*/gone to submit from is not there"):
         call(python(""), tmp_path / "gone")
 
 

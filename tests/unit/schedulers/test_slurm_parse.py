@@ -161,7 +161,7 @@ def test_a_controller_that_is_down_is_silent_and_not_a_failure() -> None:
     for text in error.splitlines()[:2]:
         with pytest.raises(Unreachable):
             parse_squeue(1, "", text, NOW)
-    with pytest.raises(Unreachable, match="Slurm gives no answer: .*connect failure"):
+    with pytest.raises(Unreachable, match=r"Slurm gives no answer: .*connect failure"):
         parse_sacct(1, "", "sacct: error: Connection refused (connect failure)", NOW)
     with pytest.raises(SchedulerError, match="squeue failed: Invalid job format"):
         parse_squeue(1, "", "squeue: error: Invalid job format", NOW)
