@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from hpcprof.site import load_site, load_site_file, site_files
 
 @click.group("sites", epilog=examples("hpcprof sites show local"))
 def command() -> None:
-    """List, show or check the sites.
+    """List, show, check or begin the sites.
 
     Sites are YAML files in ./site_configs, ~/.config/hpcprof/sites, and hpcprof itself.
     """
@@ -22,12 +23,12 @@ def command() -> None:
 
 @command.command("list", epilog=examples("hpcprof sites list"))
 def list_() -> None:
-    """List the sites that --site knows."""
+    """List the sites that --site knows; what is not verified is second hand."""
     rows = []
     for name, path in site_files().items():
         site = load_site_file(path)
-        rows.append((name, site.scheduler.value, site.description))
-    show(sorted(rows), ("site", "scheduler", "description"))
+        rows.append((name, site.scheduler.value, "yes" if site.verified else "no", site.description))
+    show(sorted(rows), ("site", "scheduler", "verified", "description"))
 
 
 @command.command("show", epilog=examples("hpcprof sites show local"))
@@ -43,3 +44,26 @@ def check(file: Path) -> None:
     """Check a site file; a wrong one is one sentence and exit code 2."""
     site = load_site_file(file)
     click.echo(f"{file}: site {site.name} is valid")
+
+
+@command.command("schema", epilog=examples("hpcprof sites schema > site.schema.json"))
+def schema() -> None:
+    """Print the JSON Schema of a site file, for editors."""
+    from hpcprof.cli.sites_schema import site_schema
+
+    click.echo(json.dumps(site_schema(), indent=2))
+
+
+@command.command("new", epilog=examples("hpcprof sites new mycluster --from generic-slurm"))
+@click.argument("name")
+@click.option("--from", "template", default="generic-slurm", show_default=True, help="Site to start from.")
+def new(name: str, template: str) -> None:
+    """Write ./site_configs/NAME.yaml, filled from what this machine shows.
+
+    Queues and nodes come from scontrol and sinfo, or qstat and pbsnodes, GPUs from nvidia-smi. An existing
+    file is never overwritten.
+    """
+    from hpcprof.cli.sites_new import new_site
+
+    path = new_site(name, template, Path("site_configs"))
+    click.echo(f"wrote {path}; hpcprof sites check {path} checks it after your changes")

@@ -79,8 +79,8 @@ def retry_pauses() -> Iterator[float]:
 def patiently(ask: Callable[[], Answer]) -> Answer:
     """Return the answer to a question that changes nothing, asked again while the scheduler is silent.
 
-    Slurm's commands wait 9 seconds by themselves before they give up (seen on 22.05); they are not
-    asked again.
+    Slurm's commands try for 9 to 18 seconds by themselves before they give up (seen on 22.05); they are
+    not asked again.
     """
     began = time.monotonic()
     for pause in retry_pauses():

@@ -6,6 +6,7 @@ nothing outside that folder is written, and ending it means ending these childre
 
 from __future__ import annotations
 
+import getpass
 import os
 import secrets
 import shutil
@@ -53,13 +54,33 @@ SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 JobCompType=jobcomp/none
 # The nodes claim more cores than this machine has.
 SlurmdParameters=config_overrides
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=8 RealMemory=1000
 PartitionName=debug Nodes=ALL Default=YES MaxTime=01:00:00 DefaultTime=00:10:00 State=UP
 """
+
+_DATABASE = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser={user}
+PidFile={folder}/slurmdbd.pid
+LogFile={folder}/slurmdbd.log
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={storage}
+StorageUser=slurm
+StoragePass={password}
+StorageLoc=slurm
+CommunicationParameters=NoInAddrAny
+"""
+
+Start = Callable[..., None]
 
 
 class Unavailable(Exception):
@@ -86,18 +107,31 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, min_job_age: int = 60) -> Iterator[Cluster]:
+def cluster(folder: Path, *programs: str, min_job_age: int = 60) -> Iterator[Cluster]:
     """Start the daemons, yield when every node is idle, and end the daemons.
+
+    Parameters
+    ----------
+    folder : Path
+        Where all their files go.
+    programs : str
+        ``"slurmdbd"`` for a cluster with accounting, which also needs a MariaDB server.
+    min_job_age : int
+        For how many seconds squeue shows a job that has ended.
 
     Raises
     ------
     Unavailable
         If a daemon is not installed.
     """
-    missing = [name for name in _DAEMONS if not _find(name)]
+    accounting = "slurmdbd" in programs
+    needed = (*_DAEMONS, "slurmdbd", "mariadbd", "mariadb-install-db") if accounting else _DAEMONS
+    missing = [name for name in needed if not _find(name)]
     if missing:
-        raise Unavailable(f"no {', '.join(missing)} here: apt-get install slurm-wlm munge")
-    configuration = _configure(folder, min_job_age)
+        more = " slurmdbd mariadb-server" if accounting else ""
+        raise Unavailable(f"no {', '.join(missing)} here: apt-get install slurm-wlm munge{more}")
+    ports = _free_ports(_NODES + 3)
+    configuration = _configure(folder, ports, accounting, min_job_age)
     environment = {**os.environ, "SLURM_CONF": str(configuration)}
     with ExitStack() as daemons:
 
@@ -118,6 +152,8 @@ def cluster(folder: Path, min_job_age: int = 60) -> Iterator[Cluster]:
             f"--seed-file={folder}/munged.seed",
         )
         _until(lambda: (folder / "munge.socket").exists(), folder)
+        if accounting:
+            _account(folder, ports[-2:], start, environment)
         start("slurmctld", "-D")
         for number in range(1, _NODES + 1):
             start("slurmd", "-D", "-N", f"n{number}")
@@ -130,29 +166,84 @@ def cluster(folder: Path, min_job_age: int = 60) -> Iterator[Cluster]:
             _until(lambda: not running.command("squeue", "--noheader").strip(), folder)
 
 
-def _configure(folder: Path, min_job_age: int) -> Path:
+def _configure(folder: Path, ports: list[int], accounting: bool, min_job_age: int) -> Path:
     for name in ("state", *(f"spool/n{number}" for number in range(1, _NODES + 1))):
         (folder / name).mkdir(parents=True, exist_ok=True)
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(1024))
     key.chmod(0o400)
-    ports = _free_ports(_NODES + 1)
+    database = (
+        "AccountingStorageType=accounting_storage/slurmdbd\n"
+        f"AccountingStoragePort={ports[-1]}\n"
+        # To munge, this is the name of its socket (slurm.conf's manual).
+        f"AccountingStoragePass={folder}/munge.socket"
+    )
     path = folder / "slurm.conf"
     path.write_text(
         _CONFIGURATION.format(
-            user=subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip(),
+            user=_user(),
             folder=folder,
             host=socket.gethostname().partition(".")[0],
             port=ports[0],
             first=ports[1],
-            last=ports[-1],
+            last=ports[_NODES],
             nodes=_NODES,
+            accounting=database if accounting else "AccountingStorageType=accounting_storage/none",
             min_job_age=min_job_age,
         )
     )
     # slurmd looks for control groups even where nothing uses them.
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
     return path
+
+
+def _account(folder: Path, ports: list[int], start: Start, environment: dict[str, str]) -> None:
+    """Start a database server and Slurm's accounting, and make this cluster known to it."""
+    storage, port = ports
+    data, password = folder / "database", secrets.token_hex(16)
+    install = [_find("mariadb-install-db") or "", "--no-defaults", f"--datadir={data}", "--skip-test-db"]
+    subprocess.run([*install, f"--user={_user()}"], check=True, capture_output=True)
+    setup = folder / "setup.sql"
+    setup.write_text(
+        "CREATE DATABASE slurm;\n"
+        f"CREATE USER slurm@'127.0.0.1' IDENTIFIED BY '{password}';\n"
+        "GRANT ALL ON slurm.* TO slurm@'127.0.0.1';\n"
+    )
+    start(
+        "mariadbd",
+        "--no-defaults",
+        f"--user={_user()}",
+        f"--datadir={data}",
+        f"--socket={folder}/mysql.socket",
+        f"--pid-file={folder}/mariadbd.pid",
+        f"--init-file={setup}",
+        "--bind-address=127.0.0.1",
+        "--skip-name-resolve",
+        f"--port={storage}",
+        # What slurmdbd asks for, and no waiting for the disk: nothing here outlives the tests.
+        "--innodb-lock-wait-timeout=900",
+        "--innodb-flush-log-at-trx-commit=0",
+    )
+    _until(lambda: _listens(storage), folder)
+    configuration = folder / "slurmdbd.conf"
+    configuration.touch(mode=0o600)  # slurmdbd insists, as it holds a password
+    configuration.write_text(
+        _DATABASE.format(folder=folder, port=port, storage=storage, user=_user(), password=password)
+    )
+    start("slurmdbd", "-D")
+    _until(lambda: _listens(port), folder)
+    add = ["sacctmgr", "--immediate", "add", "cluster", "tests"]
+    done = subprocess.run(add, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _user() -> str:
+    return getpass.getuser()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_ports(count: int) -> list[int]:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -44,14 +45,22 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
+@contextmanager
+def cluster_or_skip(folder: Path, *programs: str) -> Iterator[Cluster]:
+    """Start a cluster; where Slurm is not installed the tests are skipped, but never in CI."""
+    with ExitStack() as running:
+        try:
+            started = running.enter_context(cluster(folder, *programs, min_job_age=2 if programs else 60))
+        except Unavailable as reason:
+            assert not os.environ.get("CI"), reason
+            pytest.skip(str(reason))
+        yield started
+
+
 @pytest.fixture(scope="session")
 def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    try:
-        with cluster(tmp_path_factory.mktemp("slurm")) as running:
-            yield running
-    except Unavailable as reason:
-        assert not os.environ.get("CI"), reason
-        pytest.skip(str(reason))
+    with cluster_or_skip(tmp_path_factory.mktemp("slurm")) as running:
+        yield running
 
 
 @pytest.fixture
@@ -163,7 +172,7 @@ def test_a_job_over_its_walltime_is_a_timeout(
         running.command("scontrol", "update", f"jobid={job_id(the_run())}", "EndTime=now+1")
     until(lambda: last(hpcprof)[0] not in ("queued", "running"))
     assert last(hpcprof) == ("timeout", f"the walltime of {walltime.removesuffix('s')} s was over")
-    assert the_run().state_file("finished") is None
+    assert the_run().state_file("finished") != "0"  # job.sh may outlive its ranks, and note their end
 
 
 def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site: str) -> None:
@@ -189,9 +198,8 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
     assert "did not succeed" in status(orphan).reason
 
 
+@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
 def test_a_job_after_one_that_has_failed_or_is_not_known_is_not_submitted(site: str) -> None:
-    if site == "local":
-        pytest.skip("this machine has no queue")
     scheduler = scheduler_for(load_site(site).scheduler)
     failed = submitted(site, "sh", "-c", "exit 3")
     until(lambda: state(failed).ended)
@@ -204,9 +212,8 @@ def test_a_job_after_one_that_has_failed_or_is_not_known_is_not_submitted(site: 
         scheduler.submit(failed, [unknown])
 
 
+@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
 def test_a_refused_job_leaves_a_run_that_says_so(site: str, hpcprof: Hpcprof) -> None:
-    if site == "local":
-        pytest.skip("this machine has no queues")
     done = hpcprof("submit", "--site", site, "--queue", "nosuch", "--", "true")
     assert done.returncode == 1
     assert {"slurm": "invalid partition specified: nosuch", "pbs": "there is no such queue: Unknown queue"}[
@@ -327,6 +334,33 @@ def test_slurm_a_controller_that_does_not_answer_leaves_the_state_unknown(
     assert state == "unknown"
     assert "Unable to contact slurm controller" in detail
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
+def test_slurm_with_accounting_ended_jobs_that_have_left_the_queue_keep_their_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_site(tmp_path, "slurm", "extends: generic-slurm\nlauncher: {name: none}\n")
+    with cluster_or_skip(tmp_path / "slurm", "slurmdbd") as slurm:
+        monkeypatch.setenv("SLURM_CONF", str(slurm.configuration))
+        good = submitted("slurm", "true")
+        bad = submitted("slurm", "sh", "-c", "kill -SEGV $$")
+        gone = submitted("slurm", "sleep", "300")
+        until(lambda: state(gone) is JobState.RUNNING)
+        scheduler_for(load_site("slurm").scheduler).cancel(gone)
+        # The controller forgets ended jobs once a minute at most.
+        until(lambda: not slurm.command("squeue", "--noheader", "--states=all").strip(), seconds=100)
+        assert [status(run).state for run in (good, bad, gone)] == [
+            JobState.COMPLETED,
+            JobState.FAILED,
+            JobState.CANCELLED,
+        ]
+        (bad.path / "state/finished").unlink()
+        (gone.path / "state/cancelled").unlink()
+        assert status(bad).exit_code == 11  # 139, of which sacct subtracts 128
+        assert status(gone).state is JobState.CANCELLED
+        (good.path / "state/finished").unlink()
+        assert status(good).state is not JobState.COMPLETED
 
 
 def counted(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -1,0 +1,109 @@
+"""The scripts of every site and profiler as they are meant to be.
+
+Each ``SITE.txt`` beside this file holds job.sh and wrapper.sh for every profiler. A change of a template, a
+launcher, a profiler or a site shows there as a diff to read before it is committed; after that reading,
+this command, in the root of the repository, writes them anew::
+
+    python -m tests.golden.regenerate
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from hpcprof import __version__
+from hpcprof.errors import UsageError
+from hpcprof.job import Job, make_job
+from hpcprof.launchers import launch_command
+from hpcprof.paths import packaged
+from hpcprof.profilers import PROFILERS
+from hpcprof.render import Rendering, render
+from hpcprof.site import load_site_file
+from hpcprof.site_model import SchedulerName, Site
+from hpcprof.validation import profilers_at
+from hpcprof.workloads import catalogue
+
+FOLDER = Path(__file__).parent
+SITES = sorted(path.stem for path in packaged("site_configs").glob("[!_]*.yaml"))
+
+PYTHON = "/opt/hpcprof/bin/python"
+RUN_DIRECTORY = Path("/home/user/project/runs/20261121-143005-sequence-parallel-3fa9")
+WORKLOAD = "sequence-parallel"
+ARGUMENTS = ["--sequence-length", "4608", "--hidden-size", "9216", "--dtype", "bfloat16"]
+# What a user gives where a site requires it, and where two nodes need more than the site's first queue.
+OPTIONS = {
+    "filesystems": "home",
+    "image": "registry.example.org/hpcprof:1",
+    "pvc": "results",
+    "python": PYTHON,
+    "mpiexec": "/opt/hpcprof/bin/mpiexec",
+}
+QUEUES = {"sophia": "by-node"}
+PROFILER_OPTIONS = {"ncu": {"kernel": "gemm", "launch-count": "12"}}
+RANKS_PER_NODE = 2
+
+
+def golden_text(name: str) -> str:
+    """Return what the golden file of a site shall hold."""
+    site = load_site_file(packaged("site_configs") / f"{name}.yaml")
+    return "".join(_section(site, profiler) for profiler in PROFILERS)
+
+
+def _section(site: Site, profiler: str) -> str:
+    try:
+        texts = _scripts(site, profiler)
+    except UsageError as error:
+        if profiler in profilers_at(site):
+            raise
+        return f"==== {site.name}, {profiler}: refused: {error}\n"
+    return "".join(f"==== {site.name}, {profiler}: {file}\n{text}" for file, text in texts.items())
+
+
+def _scripts(site: Site, profiler: str) -> dict[str, str]:
+    job = _job(site, profiler)
+    rendering = Rendering(
+        run_directory=RUN_DIRECTORY,
+        command_line=["hpcprof", "submit", "--site", site.name, "--profiler", profiler],
+        launch=launch_command(site, job),
+        program=catalogue.find(WORKLOAD).command(job.options.get("python") or PYTHON, job.arguments),
+    )
+    texts = render(site, job, rendering)
+    # The manifest holds both scripts again, indented.
+    texts = {name: text for name, text in texts.items() if name.endswith(".sh")}
+    return {name: text.replace(f"hpcprof {__version__}", "hpcprof VERSION") for name, text in texts.items()}
+
+
+def _job(site: Site, profiler: str) -> Job:
+    nodes = 1 if site.scheduler is SchedulerName.LOCAL else 2
+    queue = QUEUES.get(site.name) or site.queue or next(iter(site.queues), "")
+    job = make_job(
+        site,
+        workload=WORKLOAD,
+        arguments=ARGUMENTS,
+        nodes=nodes,
+        ranks_per_node=site.node.gpus or RANKS_PER_NODE,
+        profiler=profiler,
+        profile_ranks="local=0",
+        profiler_options=PROFILER_OPTIONS.get(profiler, {}),
+        queue=queue,
+        account="" if site.scheduler in (SchedulerName.LOCAL, SchedulerName.KUBERNETES) else "project",
+        options={key: value for key, value in OPTIONS.items() if key in site.options},
+    )
+    return msgspec.structs.replace(job, directory="/home/user/project")
+
+
+def main() -> None:
+    """Write every golden file, and remove those of sites that are gone."""
+    os.chdir(FOLDER.parents[1])
+    for path in FOLDER.glob("*.txt"):
+        if path.stem not in SITES:
+            path.unlink()
+    for name in SITES:
+        (FOLDER / f"{name}.txt").write_text(golden_text(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
