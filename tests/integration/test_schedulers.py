@@ -294,8 +294,8 @@ def test_slurm_a_lost_node_fails_a_job_or_queues_it_again(
     node = the_run().state_file("nodes") or ""
     slurm.command("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
-        until(lambda: last(hpcprof)[0] == state)
-        assert words in last(hpcprof)[1]
+        # The reason of a job that was queued again comes a moment after its state.
+        until(lambda: (found := last(hpcprof))[0] == state and words in found[1])
     finally:
         hpcprof("cancel", "last")
         until(lambda: slurm.idle_nodes() == slurm.nodes)  # its daemon is well, so it comes back by itself
