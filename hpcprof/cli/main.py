@@ -24,7 +24,7 @@ COMMANDS = {
     "cancel": "End a run with all its processes.",
     "collect": "Read profiles into the results database.",
     "report": "Show what the profiles of a run say.",
-    "sites": "List, show or check the sites.",
+    "sites": "List, show, check or begin the sites.",
     "templates": "List, export or check the templates.",
     "container": "Render, build and run a container image with the profilers.",
     "doctor": "Say what works here and what does not, with the remedy.",
