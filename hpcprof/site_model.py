@@ -92,7 +92,7 @@ class Node(_Model, frozen=True):
     cores: int | None = None
     """Cores that jobs can use."""
     threads: int = 1
-    """Hardware threads of a core, where the batch system counts those as CPUs."""
+    """Hardware threads of a core; their numbers follow those of the cores."""
     reserved_cores: list[int] = []
     """Numbers of cores that the system keeps for itself; no binding may name them."""
     gpus: int | None = None
@@ -101,10 +101,6 @@ class Node(_Model, frozen=True):
     """What they are, for people."""
     vendor: Vendor = Vendor.NVIDIA
     """Who made them: nsys and ncu need nvidia."""
-
-    def cpus_per_rank(self, ranks_per_node: int) -> int | None:
-        """Return what Slurm calls CPUs for each rank, or None where the node's shape is not known."""
-        return None if self.cores is None else max(1, self.cores * self.threads // ranks_per_node)
 
 
 class Affinity(_Model, frozen=True):

@@ -25,14 +25,14 @@ def site_schema() -> dict[str, Any]:
     for name, definition in definitions.items():
         for key, field in definition.get("properties", {}).items():
             field["description"] = described[name][key]
+        # Part of what an extended site says can be changed without saying all of it again.
+        definition.pop("required", None)
     site = definitions["Site"]
     del site["properties"]["name"]
     site["properties"] = {
         "extends": {"type": "string", "description": "The site whose keys this one starts from."},
         **site["properties"],
     }
-    site["required"] = []
-    # What the extended site says need not be said again.
     site["anyOf"] = [{"required": ["scheduler"]}, {"required": ["extends"]}]
     return {"$schema": _DIALECT, "title": "hpcprof site", **schema}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcprof.errors import UsageError
 from hpcprof.site import load_site, load_site_file, site_files
-from hpcprof.site_model import SchedulerName
+from hpcprof.site_model import SchedulerName, Site
 
 
 def write(path: Path, text: str) -> Path:
@@ -77,3 +78,56 @@ def test_a_wrong_site_file_is_one_sentence_with_the_file_the_key_and_the_value(
 def test_an_unknown_site_names_the_close_ones() -> None:
     with pytest.raises(UsageError, match="unknown site 'locl'; did you mean 'local'"):
         load_site("locl")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("queue: debgu\nqueues: {debug: {}}\n", r"queue = 'debgu': it is not one of queues: debug"),
+        ("queues: {prod: {routes: [small]}}\n", r"queues\.prod\.routes: 'small' is not one of queues: prod"),
+        ("walltime: soon\n", r"walltime: walltime 'soon' is not a time"),
+        ("queues: {a: {max_walltime: 5h5}}\n", r"queues\.a\.max_walltime: walltime '5h5' is not a time"),
+        ("queues: {a: {walltime_by_nodes: {9: x}}}\n", r"a\.walltime_by_nodes\[9\]: walltime 'x' is not"),
+        ("profilers: [nsight]\n", r"profilers = 'nsight': there is no such profiler; valid: none, nsys"),
+        ("tmpdir: scratch\n", r"tmpdir = 'scratch': write an absolute path of at most 48 characters"),
+        (f"tmpdir: /{'x' * 48}\n", "sockets below it, whose paths must be short"),
+        (
+            "options: {q: {help: h, valid: [a], default: 'a:b'}}\n",
+            r"options\.q\.default = 'a:b': it is not valid here: a",
+        ),
+        ("requires: [acount]\n", r", requires\[0\]; did you mean 'account'"),
+        ("launcher: {cpu_bind: ['0-']}\n", r"launcher\.cpu_bind\[0\] = '0-': write core numbers and spans"),
+        (
+            "node: {reserved_cores: [0]}\nlauncher: {cpu_bind: ['0-7']}\n",
+            "core 0 is one of node.reserved_cores",
+        ),
+        (
+            "node: {cores: 7, reserved_cores: [0], threads: 2}\nlauncher: {cpu_bind: ['1-16']}\n",
+            "a node has hardware threads 0 to 15",
+        ),
+        ("launcher: {name: srun, cpu_bind: ['0-7']}\n", "srun binds a rank by one core"),
+    ],
+)
+def test_parts_of_a_site_file_that_do_not_fit_together_are_one_sentence(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"s\.yaml.*{says}"):
+        load_site_file(write(tmp_path / "s.yaml", f"scheduler: local\n{text}"))
+
+
+def test_a_file_that_is_only_a_base_is_no_site_but_can_be_extended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "polaris" in site_files()
+    assert not [name for name in site_files() if name.startswith("_")]
+    with pytest.raises(UsageError, match="unknown site '_alcf'"):
+        load_site("_alcf")
+    mine = write(tmp_path / "site_configs/mine.yaml", "extends: _alcf\ndescription: a new machine there\n")
+    assert load_site_file(mine).directives == ["-k doe"]
+
+
+def test_a_site_is_the_same_after_it_has_been_written_to_a_manifest() -> None:
+    for name in site_files():
+        site = load_site(name)
+        assert msgspec.json.decode(msgspec.json.encode(site), type=Site) == site

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpcprof.errors import UsageError
 from hpcprof.job import Job, make_job
 from hpcprof.site import load_site
+from hpcprof.site_model import LauncherName, Site
+from hpcprof.validation import check_array, execution_queue, profilers_at, remarks
 
 GIVEN: dict[str, Any] = {
     "arguments": ["x"],
@@ -26,9 +29,16 @@ def polaris(**changes: Any) -> Job:
     ("changes", "says"),
     [
         ({"account": ""}, "site polaris requires --account"),
-        ({"queue": ""}, "site polaris requires --queue"),
+        ({"queue": ""}, r"site polaris requires --queue\. Valid: debug, debug-scaling, prod, preempt"),
         ({"options": {}}, r"needs the option filesystems .*Valid: home, eagle"),
-        ({"options": {"filesystems": "home:grand"}}, r"grand"),
+        (
+            {"options": {"filesystems": "home:grand"}},
+            r"-o filesystems=home:grand of site polaris: the file system grand is gone; valid: home, eagle",
+        ),
+        (
+            {"options": {"filesystems": "home:eagel"}},
+            r"unknown value 'eagel' in -o filesystems=home:eagel .*did you mean 'eagle'\? Valid: eagle, home",
+        ),
         ({"queue": "debgu"}, "unknown queue 'debgu' of site polaris; did you mean 'debug'"),
         ({"nodes": 3}, "queue debug of polaris takes 1 to 2 nodes, not 3"),
         ({"walltime": "2h"}, "queue debug of polaris takes at most 01:00:00, not 02:00:00"),
@@ -36,9 +46,20 @@ def polaris(**changes: Any) -> Job:
         ({"queue": "prod", "nodes": 4}, "queue prod of polaris takes 10 to 496 nodes, not 4"),
         (
             {"queue": "prod", "nodes": 10, "walltime": "24h"},
-            "no queue behind prod .*small takes at most 03:00:00.*medium takes 25 to 99 nodes",
+            "no queue behind prod .*accept it and lose it: small takes at most 03:00:00, not 24:00:00; "
+            "medium takes 25 to 99 nodes, not 10; large takes 100 to 496 nodes, not 10",
         ),
-        ({"ranks_per_node": 5}, "a node of polaris has 4 GPUs"),
+        (
+            {"queue": "prod", "nodes": 50, "walltime": "7h"},
+            "no queue behind prod .*medium takes at most 06:00:00, not 07:00:00",
+        ),
+        (
+            {"queue": "small", "nodes": 10},
+            "come to small of polaris by a routing queue only; use --queue prod",
+        ),
+        ({"queue": "capacity", "nodes": 5}, "queue capacity of polaris takes 1 to 4 nodes, not 5"),
+        ({"ranks_per_node": 5}, "a node of polaris has 4 GPUs; use at most 4"),
+        ({"ranks_per_node": 33}, "a node of polaris has 32 cores; use at most 32"),
     ],
 )
 def test_what_polaris_would_refuse_or_lose_is_refused_before(changes: dict[str, Any], says: str) -> None:
@@ -65,3 +86,95 @@ def test_a_walltime_that_slurm_would_round_up_is_refused_with_the_nearest(
 ) -> None:
     with pytest.raises(UsageError, match=rf"would round it up; write {nearest}\."):
         make_job(load_site("generic-slurm"), arguments=["x"], walltime=walltime)
+
+
+@pytest.mark.parametrize("queue", ["R1234567", "M15.polaris-pbs-01"])
+def test_a_reservation_of_pbs_is_a_queue_that_no_site_file_knows(queue: str) -> None:
+    assert polaris(queue=queue, nodes=200).queue == queue
+
+
+@pytest.mark.parametrize(("nodes", "behind"), [(10, "small"), (24, "small"), (25, "medium"), (100, "large")])
+def test_the_execution_queue_behind_a_routing_queue_is_known_before(nodes: int, behind: str) -> None:
+    job = polaris(queue="prod", nodes=nodes, walltime="1h")
+    assert execution_queue(job, load_site("polaris")) == behind
+
+
+def sophia(**changes: Any) -> Job:
+    return make_job(load_site("sophia"), **{**GIVEN, "queue": "", **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ranks_per_node": 3}, "by-gpu of sophia takes 1, 2, 4, 8 GPUs, not the 3 of --ranks-per-node 3"),
+        ({"nodes": 2, "ranks_per_node": 8}, "queue by-gpu of sophia takes 1 node, not 2"),
+        ({"queue": "by-node", "nodes": 9}, "queue by-node of sophia takes 1 to 8 nodes, not 9"),
+        ({"walltime": "25h"}, "queue by-gpu of sophia takes at most 24:00:00, not 25:00:00"),
+    ],
+)
+def test_on_sophia_gpus_of_one_node_or_whole_nodes_can_be_had(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        sophia(**changes)
+    assert sophia(ranks_per_node=4).queue == "by-gpu"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "walltime", "longest"),
+    [
+        (91, "3h", "02:00:00 for up to 91 nodes"),
+        (183, "7h", "06:00:00 for up to 183 nodes"),
+        (184, "13h", "12"),
+    ],
+)
+def test_a_walltime_that_depends_on_the_nodes_is_checked_for_them(
+    nodes: int, walltime: str, longest: str
+) -> None:
+    frontier = load_site("frontier")
+    with pytest.raises(UsageError, match=f"queue batch of frontier takes at most {longest}"):
+        make_job(frontier, arguments=["x"], account="me", nodes=nodes, walltime=walltime)
+    larger = make_job(frontier, arguments=["x"], account="me", nodes=nodes + 1, walltime="2h")
+    assert larger.nodes == nodes + 1
+
+
+def test_an_array_that_would_never_run_whole_is_refused_with_its_limit() -> None:
+    site = load_site("polaris")
+    with pytest.raises(UsageError, match=r"an array of 20 runs in prod .*limit it to 10 \(%10\)"):
+        check_array(site, "prod", 20)
+    check_array(site, "prod", 20, at_once=10)
+    check_array(site, "debug", 1000)
+
+
+@pytest.mark.parametrize("launcher", [LauncherName.MPIEXEC, LauncherName.TORCHRUN, LauncherName.NONE])
+def test_several_nodes_are_refused_where_the_launcher_stays_on_one(launcher: LauncherName) -> None:
+    pbs = load_site("generic-pbs")
+    site = msgspec.structs.replace(pbs, launcher=msgspec.structs.replace(pbs.launcher, name=launcher))
+    with pytest.raises(UsageError, match=rf"--nodes 2: the launcher .*\({launcher.value}\) .*on one node"):
+        make_job(site, arguments=["x"], nodes=2)
+    assert make_job(site, arguments=["x"]).nodes == 1
+
+
+def test_a_site_can_name_the_profilers_that_work_there() -> None:
+    site = msgspec.structs.replace(load_site("local"), profilers=["torch"])
+    assert profilers_at(site) == ["none", "torch"]
+    with pytest.raises(UsageError, match=r"unknown profiler 'nsys' at site local.*Valid: none, torch"):
+        make_job(site, arguments=["x"], profiler="nsys")
+
+
+@pytest.mark.parametrize(
+    ("site", "changes", "says"),
+    [
+        ("polaris", {"queue": "prod", "nodes": 30}, ["prod is a routing queue: medium will run this job"]),
+        ("polaris", {"queue": "preemptable"}, ["queue preemptable: jobs are killed without warning"]),
+        ("polaris", {"name": "n" * 237}, [f"shows the job '{'n' * 237}' as {'n' * 15}"]),
+        ("sophia", {"queue": "by-node"}, ["the facts of site sophia are second hand"]),
+        ("polaris", {}, []),
+    ],
+)
+def test_what_is_no_mistake_but_should_be_known_is_a_remark(
+    site: str, changes: dict[str, Any], says: list[str]
+) -> None:
+    loaded: Site = load_site(site)
+    found = remarks(make_job(loaded, **{**GIVEN, **changes}), loaded)
+    assert len(found) == len(says)
+    for sentence, part in zip(found, says, strict=True):
+        assert part in sentence
