@@ -58,7 +58,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def target(self) -> Target:
         """What the profiler needs to know of the job."""
-        return Target(self.workload, self.ranks, self.capture_steps)
+        captures = self.capture_steps.count(",") + 1 if self.capture_steps else 0
+        return Target(self.workload, self.ranks, captures, len(self.profiled_ranks), self.nodes)
 
     @property
     def profiled_ranks(self) -> list[int]:
@@ -128,7 +129,7 @@ def make_job(
 
 
 def check_steps(text: str, profiler: str) -> None:
-    """Check a choice of steps such as ``10-12`` or ``3``.
+    """Check a choice of steps such as ``3``, ``10-12`` or ``10-12,20-22``.
 
     Raises
     ------
@@ -137,10 +138,14 @@ def check_steps(text: str, profiler: str) -> None:
     """
     if not text:
         return
-    match = _STEPS.fullmatch(text)
-    if match is None or int(match["last"] or match["first"]) < int(match["first"]):
+    spans = [_STEPS.fullmatch(part) for part in text.split(",")]
+    ends = [int(step) for m in spans if m for step in (m["first"], m["last"] or m["first"])]
+    rising = all(a <= b for a, b in zip(ends[::2], ends[1::2], strict=True))
+    apart = all(a < b for a, b in zip(ends[1::2], ends[2::2], strict=False))
+    if None in spans or not rising or not apart:
         raise UsageError(
-            f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12."
+            f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12, or several "
+            "such spans in their order, as in 10-12,20-22."
         )
     if profiler == "none":
         raise UsageError(f"--capture-steps {text}: there is no profiler to capture them; give --profiler.")

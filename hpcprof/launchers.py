@@ -20,6 +20,9 @@ _MPI = ("pals", "ompi", "pmi", "flux", "pmix", "slurm", "torchrun")
 _SLURM = ("slurm", "pmi", "pmix", "ompi", "flux")
 _TORCHRUN = ("torchrun",)
 
+MEETING = "{meeting}"
+"""Stands in an argv for the first node of the job and a port there, which the script finds out."""
+
 
 def rank_variables(launcher: LauncherName) -> tuple[str, ...]:
     """Return the families of variables that the wrapper asks, the first that has a rank being believed."""
@@ -105,11 +108,26 @@ def _srun(site: Site, job: Job) -> list[str]:
 
 
 def _torchrun(site: Site, job: Job) -> list[str]:
-    """One torchrun a node; on several nodes srun starts them, and they meet at the first node."""
-    local = ["torchrun", "--no-python", f"--nproc-per-node={job.ranks_per_node}", *site.launcher.arguments]
+    """One torchrun a node; on several nodes they meet at the first one."""
+    local = ["torchrun", "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
     if job.nodes == 1:
-        return [*local, "--standalone"]
-    raise UsageError(f"site {site.name} launches by torchrun, which hpcprof starts on one node only.")
+        return [*local, "--standalone", *site.launcher.arguments]
+    meeting = [f"--nnodes={job.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={MEETING}"]
+    return [*on_each_node(site, job), *local, *meeting, *site.launcher.arguments]
+
+
+def on_each_node(site: Site, job: Job) -> list[str]:
+    """Return the argv that starts one process on each node of the job; empty where there is one node."""
+    if job.nodes == 1:
+        return []
+    starter = site.launcher.starter if site.launcher.name is LauncherName.TORCHRUN else site.launcher.name
+    nodes = str(job.nodes)
+    return {
+        LauncherName.SRUN: ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"],
+        LauncherName.PALS: ["mpiexec", "-n", nodes, "--ppn", "1", "--cpu-bind", "none"],
+        LauncherName.MPICH: ["mpiexec", "-n", nodes, "-ppn", "1"],
+        LauncherName.OPENMPI: ["mpirun", "-n", nodes, "--map-by", "ppr:1:node", "--bind-to", "none"],
+    }[starter]
 
 
 def _cpu_bind(site: Site, job: Job, prefix: str, separator: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcprof import __version__, kubernetes_manifest
 from hpcprof.errors import UsageError
 from hpcprof.job import Job, make_job
-from hpcprof.launchers import rank_variables
+from hpcprof.launchers import MEETING, on_each_node, rank_variables
 from hpcprof.paths import packaged, user_config
-from hpcprof.profilers import OUTPUT, PROFILERS, SCRATCH
+from hpcprof.profilers import FOLDER, GPUS, NAME, OUTPUT, PROFILERS, SCRATCH, Versioned
 from hpcprof.ranks import compress
 from hpcprof.site import load_site
 from hpcprof.site_model import SchedulerName, Site
@@ -25,7 +26,14 @@ from hpcprof.walltime import format_walltime
 JOB_SCRIPT = "job.sh"
 WRAPPER = "wrapper.sh"
 
-_PLACES = re.compile(f"({re.escape(OUTPUT)}|{re.escape(SCRATCH)})")
+# What stands in a profiler's words for values that only the rank knows, and the wrapper's name for each.
+_PLACES = {
+    OUTPUT: '"$output"',
+    SCRATCH: '"$scratch"',
+    FOLDER: '"$run_dir"/profiles',
+    NAME: '"$name"',
+    GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
+}
 _DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
 
 
@@ -80,6 +88,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     if site.scheduler is SchedulerName.KUBERNETES:
         job, rendering = kubernetes_manifest.in_pods(site, job, rendering)
     profiler = PROFILERS[job.profiler]
+    profiled = compress(job.profiled_ranks)
+    pauses = site.dcgm and profiled and profiler.counters(job.target, job.profiler_options)
+    flags = profiler.flags(job.target, job.profiler_options)
     values: dict[str, Any] = {
         "site": site,
         "job": job,
@@ -87,14 +98,18 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "run_directory": str(rendering.run_directory),
         "command_line": shlex.join(rendering.command_line),
         "launch": rendering.launch,
+        "meets": any(MEETING in word for word in rendering.launch),
+        "pause_dcgm": [*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         "launcher": site.launcher.name.value if rendering.launch else "none",
         "rank_variables": rank_variables(site.launcher.name),
         "directives": _directives(site, job),
         "program": rendering.program,
-        "profiled_ranks": compress(job.profiled_ranks),
-        "profiler_prefix": profiler.prefix(job.target, job.profiler_options),
+        "profiled_ranks": profiled,
+        "profiler_command": profiler.command,
+        "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
+        "versioned_flags": [word for word in flags if isinstance(word, Versioned)],
         "profiler_environment": profiler.environment(job.target, job.profiler_options),
-        "profiler_afterwards": profiler.afterwards,
+        "profiler_afterwards": profiler.afterwards(job.target, job.profiler_options),
     }
     script = rendering.template.name if rendering.template else f"job/{site.scheduler.value}.sh.j2"
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
@@ -118,7 +133,8 @@ def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
     environment.filters.update(
         quote=shlex.quote,
         argv=shlex.join,
-        profiler_argv=_profiler_argv,
+        launch_argv=lambda words: _argv(words, {MEETING: '"$meeting"'}),
+        profiler_argv=lambda words: _argv(words, _PLACES),
         comment=_comment,
         directive=_directive,
         walltime=format_walltime,
@@ -140,14 +156,11 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
         ) from None
 
 
-def _profiler_argv(words: tuple[str, ...]) -> str:
-    """Quote a profiler's words; `OUTPUT` and `SCRATCH` become the wrapper's variables of those paths."""
-    return " ".join("".join(_profiler_part(p) for p in _PLACES.split(word)) for word in words)
-
-
-def _profiler_part(text: str) -> str:
-    variable = {OUTPUT: '"$output"', SCRATCH: '"$scratch"'}.get(text)
-    return variable or (shlex.quote(text) if text else "")
+def _argv(words: Sequence[str], places: Mapping[str, str]) -> str:
+    """Quote the words of a command; what stands for a value of the run becomes the script's variable."""
+    place = re.compile(f"({'|'.join(map(re.escape, places))})")
+    parts = ([part for part in place.split(word) if part] or [""] for word in words)
+    return " ".join("".join(places.get(part) or shlex.quote(part) for part in word) for word in parts)
 
 
 def _directives(site: Site, job: Job) -> list[str]:

@@ -33,7 +33,7 @@ def scripts(
         run_directory=run_directory.absolute(),
         command_line=command_line,
         launch=launch_command(site, job),
-        program=_program(job),
+        program=_program(site, job),
         template=template,
     )
     texts = render(site, job, rendering)
@@ -61,8 +61,11 @@ def _edited(script: Path, run_directory: Path) -> str:
     return text.replace(words[0], directory)
 
 
-def _program(job: Job) -> list[str]:
+def _program(site: Site, job: Job) -> list[str]:
     if job.workload is None:
         return job.arguments
-    python = job.options.get("python") or sys.executable
-    return catalogue.find(job.workload).command(python, job.arguments)
+    workload = catalogue.find(job.workload)
+    python = job.options.get("python")
+    if python and site.scheduler is not SchedulerName.KUBERNETES:
+        return workload.foreign_command(python, job.arguments)
+    return workload.command(python or sys.executable, job.arguments)

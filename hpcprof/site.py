@@ -11,7 +11,7 @@ from hpcprof.decode import decode
 from hpcprof.errors import UsageError, unknown
 from hpcprof.paths import packaged, user_config
 from hpcprof.profilers import PROFILERS
-from hpcprof.site_model import LauncherName, Site
+from hpcprof.site_model import STARTERS, LauncherName, Site
 from hpcprof.walltime import parse_walltime
 from hpcprof.yaml_file import read_mapping
 
@@ -120,6 +120,10 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
         problem = _core_problem(site, cores)
         if problem:
             yield f"launcher.cpu_bind[{index}] = {cores!r}", problem
+    starter = site.launcher.starter
+    if starter not in STARTERS:
+        valid = ", ".join(launcher.value for launcher in STARTERS)
+        yield f"launcher.starter = {starter.value!r}", f"it starts no process on each node; valid: {valid}"
     for key, text in _walltimes(site):
         try:
             parse_walltime(text)

@@ -36,6 +36,10 @@ class LauncherName(Enum):
     NONE = "none"
 
 
+STARTERS = (LauncherName.SRUN, LauncherName.PALS, LauncherName.MPICH, LauncherName.OPENMPI)
+"""The launchers that can start one process on each node."""
+
+
 class Vendor(Enum):
     """Who made a node's GPUs, which decides what can profile them."""
 
@@ -80,6 +84,8 @@ class Launcher(_Model, frozen=True):
     """The launcher; mpiexec is whichever MPI's is found, for one node; pals, mpich, openmpi are dialects."""
     arguments: list[str] = []
     """Arguments of every launch."""
+    starter: LauncherName = LauncherName.SRUN
+    """What starts one torchrun on each of several nodes: srun, pals, mpich or openmpi."""
     cpu_bind: list[str] = []
     """The cores of each local rank, in the order of the ranks: 0-7,32-39; for srun one core each."""
     cpu_bind_default: str = ""
@@ -203,6 +209,8 @@ class Site(_Model, frozen=True):
     """Environment variables of the job."""
     tmpdir: str = ""
     """TMPDIR of the job: on the node's own disk, there on every node, and short."""
+    dcgm: bool = False
+    """Whether DCGM reads the hardware counters of the GPUs there; it is paused for profilers that do too."""
     profilers: list[str] = []
     """Profilers that work there; empty is all that the GPUs allow."""
     options: dict[str, Option] = {}

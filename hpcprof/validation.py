@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NVIDIA_PROFILERS = ("nsys", "ncu")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
-_ONE_NODE_LAUNCHERS = (LauncherName.MPIEXEC, LauncherName.TORCHRUN, LauncherName.NONE)
+_ONE_NODE_LAUNCHERS = (LauncherName.MPIEXEC, LauncherName.NONE)
 # How PBS names the queues of reservations (PBS Professional Reference Guide: reservation ID).
 _RESERVATION = re.compile(r"[RMS]\d+(\..*)?")
 
@@ -129,10 +129,19 @@ def _check_place(job: Job, site: Site) -> None:
             raise UsageError(f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1.")
         if job.queue:
             raise UsageError(f"--queue {job.queue}: site {site.name} has no batch system; leave it out.")
-    if job.nodes > 1 and site.launcher.name in _ONE_NODE_LAUNCHERS:
+    launcher = site.launcher
+    if job.nodes > 1 and launcher.name in _ONE_NODE_LAUNCHERS:
         raise UsageError(
-            f"--nodes {job.nodes}: the launcher of site {site.name} ({site.launcher.name.value}) starts "
-            "ranks on one node; use --nodes 1, or a site whose launcher is pals, mpich, openmpi or srun."
+            f"--nodes {job.nodes}: the launcher of site {site.name} ({launcher.name.value}) starts "
+            "ranks on one node; use --nodes 1, or a site whose launcher is pals, mpich, openmpi, srun or "
+            "torchrun."
+        )
+    wanted = SchedulerName.SLURM if launcher.starter is LauncherName.SRUN else SchedulerName.PBS
+    if job.nodes > 1 and launcher.name is LauncherName.TORCHRUN and site.scheduler is not wanted:
+        raise UsageError(
+            f"--nodes {job.nodes}: launcher.starter of site {site.name} is {launcher.starter.value}, which "
+            f"cannot start a torchrun on each node under {site.scheduler.value}; set it to pals, mpich or "
+            "openmpi on PBS, or to srun on Slurm."
         )
 
 

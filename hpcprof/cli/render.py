@@ -14,6 +14,7 @@ from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, job_values, site_and_job
 from hpcprof.errors import HpcprofError
+from hpcprof.kubernetes_manifest import MANIFEST
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.scripts import scripts
 
@@ -27,7 +28,7 @@ from hpcprof.scripts import scripts
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write job.sh and wrapper.sh there; what the job leaves will lie there too.",
+    help="Write the scripts there; what the job leaves will lie there too.",
 )
 @click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a job file too."
@@ -35,7 +36,7 @@ from hpcprof.scripts import scripts
 def command(output: Path | None, save: Path | None, **options: Any) -> None:
     """Print or write the scripts that submit would use.
 
-    Without --output, job.sh is printed.
+    Without --output, job.sh is printed, or the manifest that kubectl takes (which holds it).
     """
     values = job_values(options)
     site, job = site_and_job(values)
@@ -47,7 +48,7 @@ def command(output: Path | None, save: Path | None, **options: Any) -> None:
         fields = JobFile.__struct_fields__
         _write(save, dump_job_file({key: values[key] for key in fields if key in values}))
     if output is None:
-        click.echo(texts[JOB_SCRIPT], nl=False)
+        click.echo(texts.get(MANIFEST, texts[JOB_SCRIPT]), nl=False)
         return
     with _explained(output):
         output.mkdir(parents=True, exist_ok=True)

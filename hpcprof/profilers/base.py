@@ -10,8 +10,17 @@ from hpcprof.errors import UsageError, unknown
 OUTPUT = "{output}"
 """Stands in an argument for the path of the rank's profile without its suffix."""
 
+FOLDER = "{profiles}"
+"""Stands for the folder of the run's profiles."""
+
+NAME = "{name}"
+"""Stands for the name of the rank's profile in that folder, without its suffix."""
+
 SCRATCH = "{scratch}"
 """Stands for a folder of the rank's own on the node, which is removed at the end."""
+
+GPUS = "{gpus}"
+"""Stands for the numbers of the GPUs that the rank sees."""
 
 Settings = Mapping[str, str]
 
@@ -26,16 +35,34 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Versioned:
+    """A flag that not every version of a tool has, or that they spell differently.
+
+    The rank wrapper takes the first of ``spellings`` that the tool's own help knows, with ``=value`` where
+    there is one, and stops with a sentence where it knows none.
+    """
+
+    spellings: tuple[str, ...]
+    value: str = ""
+
+
+Word = str | Versioned
+
+
+@dataclass(frozen=True)
 class Target:
     """What a profiler runs.
 
     ``workload`` is None for a program of the user's, which may not open a capture range as ours do.
-    ``capture_steps`` is the choice of steps, empty for all measured ones.
+    ``captures`` is the number of spans of steps that were chosen, 0 for all measured steps.
+    ``profiled`` is how many of the ``ranks`` run under the profiler.
     """
 
     workload: str | None
     ranks: int
-    capture_steps: str = ""
+    captures: int = 0
+    profiled: int = 0
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -52,13 +79,18 @@ class Profiler:
         What the user can set, by name.
     check : callable
         ``(target, settings) -> None``; raises `UsageError` for what must not be run.
-    prefix : callable
-        ``(target, settings) -> argv`` to put before the program; `OUTPUT` marks the output path.
+    command : tuple of str
+        What starts the profiler, empty for one that needs nothing before the program.
+    flags : callable
+        ``(target, settings) -> words`` to put between the command and the program, in any order; `OUTPUT`
+        and `GPUS` may stand in them.
     environment : callable
         ``(target, settings) -> variables`` for the profiled ranks.
-    afterwards : tuple of argv
-        Commands on the node once the program has ended, each only if the one before succeeded;
-        `OUTPUT` and `SCRATCH` may stand in them.
+    afterwards : callable
+        ``(target, settings) -> commands`` on the node once the program has ended, each only if the one
+        before succeeded; `OUTPUT` and `SCRATCH` may stand in them.
+    counters : callable
+        ``(target, settings) -> bool``: whether it reads hardware counters, which one program alone can do.
     suffix : str
         Suffix of the file that it leaves.
     """
@@ -67,9 +99,11 @@ class Profiler:
     summary: str
     settings: dict[str, Setting] = field(default_factory=dict)
     check: Callable[[Target, Settings], None] = lambda target, settings: None
-    prefix: Callable[[Target, Settings], tuple[str, ...]] = lambda target, settings: ()
+    command: tuple[str, ...] = ()
+    flags: Callable[[Target, Settings], tuple[Word, ...]] = lambda target, settings: ()
     environment: Callable[[Target, Settings], dict[str, str]] = lambda target, settings: {}
-    afterwards: tuple[tuple[str, ...], ...] = ()
+    afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
+    counters: Callable[[Target, Settings], bool] = lambda target, settings: False
     suffix: str = ""
 
     def resolve(self, given: Settings) -> dict[str, str]:

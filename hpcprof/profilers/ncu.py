@@ -2,7 +2,8 @@
 
 It replays each kernel that it measures. A communication kernel waits for the other ranks, which do not
 replay theirs, so replaying one hangs the job for ever, whatever the replay mode. With more than one rank
-hpcprof therefore never runs ncu without a filter that cannot match such a kernel, and a launch count.
+hpcprof therefore never runs ncu without a filter that cannot match such a kernel, and a launch count,
+unless the ranks' ncus are told of each other (`communicator`), which only newer versions can.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 
 from hpcprof.errors import UsageError
-from hpcprof.profilers.base import OUTPUT, Profiler, Setting, Settings, Target, whole_number
+from hpcprof.profilers.base import OUTPUT, Profiler, Setting, Settings, Target, Versioned, Word, whole_number
 
 # One name of each family that a filter must not match; the newest and an older spelling of NCCL's.
 _COMMUNICATION = (
@@ -40,6 +41,9 @@ def _check(target: Target, settings: Settings) -> None:
         raise UsageError(
             f"--profiler-option kernel={settings['kernel']}: not a regular expression: {error}."
         ) from None
+    if settings["communicator"]:
+        _check_communicator(target)
+        return
     if target.ranks == 1:
         return
     why = "replaying a communication kernel hangs a job of several ranks"
@@ -54,19 +58,37 @@ def _check(target: Target, settings: Settings) -> None:
         )
 
 
-def _prefix(target: Target, settings: Settings) -> tuple[str, ...]:
+def _check_communicator(target: Target) -> None:
+    if target.profiled != target.ranks or target.nodes > 1:
+        raise UsageError(
+            "--profiler-option communicator: the ranks replay their kernels in step, so all ranks of one "
+            "node must run under ncu; give --profile-ranks all and --nodes 1."
+        )
+
+
+def _communicator(target: Target, settings: Settings) -> tuple[Word, ...]:
+    if not settings["communicator"]:
+        return ()
+    return (
+        Versioned(("--communicator",), settings["communicator"]),
+        Versioned(("--communicator-tcp-num-peers", "--communicator-num-peers"), str(target.ranks)),
+        Versioned(("--lockstep-kernel-launch",)),
+    )
+
+
+def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     sections = [f"--section={name}" for name in settings["sections"].split(",") if name]
     chosen = [f"--set={settings['set']}"] if settings["set"] else sections
     count = settings["launch-count"]
     return (
-        "ncu",
         *((f"--kernel-name=regex:{settings['kernel']}",) if settings["kernel"] else ()),
         *((f"--launch-count={count}",) if count else ()),
         f"--launch-skip={settings['launch-skip']}",
         *chosen,
         f"--replay-mode={settings['replay-mode']}",
         f"--clock-control={settings['clock-control']}",
-        *(("--profile-from-start=off",) if target.workload is not None else ()),
+        *(("--profile-from-start=off",) if target.workload is not None or target.captures else ()),
+        *_communicator(target, settings),
         "--force-overwrite",
         f"--export={OUTPUT}",
     )
@@ -87,8 +109,13 @@ NCU = Profiler(
             "none",
             ("none", "base"),
         ),
+        "communicator": Setting(
+            "replay the ranks' kernels in step, communication too; needs ncu 2026.1", "", ("", "tcp")
+        ),
     },
     check=_check,
-    prefix=_prefix,
+    command=("ncu",),
+    flags=_flags,
+    counters=lambda target, settings: True,
     suffix=".ncu-rep",
 )

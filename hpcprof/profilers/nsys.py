@@ -7,26 +7,47 @@ out because the default, ``stop-shutdown``, ends the program with it.
 
 from __future__ import annotations
 
-from hpcprof.profilers.base import OUTPUT, SCRATCH, Profiler, Setting, Settings, Target
+from hpcprof.profilers.base import (
+    FOLDER,
+    GPUS,
+    NAME,
+    OUTPUT,
+    SCRATCH,
+    Profiler,
+    Setting,
+    Settings,
+    Target,
+    Versioned,
+    Word,
+)
 
 
-def _prefix(target: Target, settings: Settings) -> tuple[str, ...]:
+def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     capture = settings["capture"]
-    marks_steps = target.workload is not None or target.capture_steps
+    marks_steps = target.workload is not None or target.captures
     by_program = capture == "range" or (capture == "auto" and marks_steps)
+    # "stop" takes the first range only.
+    end = f"repeat:{target.captures}" if target.captures > 1 else "stop"
     trace = settings["trace"]
     return (
-        "nsys",
-        "profile",
         f"--trace={trace}",
         *((f"--mpi-impl={settings['mpi-impl']}",) if settings["mpi-impl"] and "mpi" in trace else ()),
         f"--sample={settings['sample']}",
         "--cpuctxsw=none",
         f"--cuda-graph-trace={settings['cuda-graph-trace']}",
-        *(("--capture-range=cudaProfilerApi", "--capture-range-end=stop") if by_program else ()),
+        *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
+        *((_GPU_METRICS,) if _counters(target, settings) else ()),
         "--force-overwrite=true",
         f"--output={OUTPUT}",
     )
+
+
+# The first name is that of 2025.3, the second that of 2023.4.
+_GPU_METRICS = Versioned(("--gpu-metrics-devices", "--gpu-metrics-device"), GPUS)
+
+
+def _counters(target: Target, settings: Settings) -> bool:
+    return settings["gpu-metrics"] == "true"
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:
@@ -35,7 +56,36 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
     return {"NSYS_MPI_STORE_TEAMS_PER_RANK": "1"} if "mpi" in settings["trace"] else {}
 
 
-_EXPORTED = f"{SCRATCH}/profile.sqlite"
+def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
+    """Export the report, or one for each span of steps: the further ones go into folders beside the first."""
+    if target.captures < 2:
+        return _export(OUTPUT, "profile", OUTPUT)
+    commands = _export(f"{OUTPUT}.1", "profile", OUTPUT)
+    for cycle in range(1, target.captures):
+        folder = f"{FOLDER}/cycle{cycle}"
+        commands.append(("mkdir", "-p", folder))
+        commands += _export(f"{OUTPUT}.{cycle + 1}", f"profile{cycle}", f"{folder}/{NAME}")
+    return commands
+
+
+def _export(report: str, scratch: str, output: str) -> list[tuple[str, ...]]:
+    # SQLite's locks cannot be trusted on parallel file systems, so the export is made on the node. Blobs
+    # hold NCCL's communicator and message size. The file gets its final name only when it is whole.
+    exported = f"{SCRATCH}/{scratch}.sqlite"
+    return [
+        (
+            "nsys",
+            "export",
+            "--type=sqlite",
+            "--include-blobs=true",
+            "--force-overwrite=true",
+            f"--output={exported}",
+            f"{report}.nsys-rep",
+        ),
+        ("mv", "-f", exported, f"{output}.sqlite.part"),
+        ("mv", "-f", f"{output}.sqlite.part", f"{output}.sqlite"),
+    ]
+
 
 NSYS = Profiler(
     "nsys",
@@ -51,23 +101,12 @@ NSYS = Profiler(
             "auto",
             ("auto", "range", "whole"),
         ),
+        "gpu-metrics": Setting("sample the GPU's hardware counters too", "false", ("false", "true")),
     },
-    prefix=_prefix,
+    command=("nsys", "profile"),
+    flags=_flags,
     environment=_environment,
-    # SQLite's locks cannot be trusted on parallel file systems, so the export is made on the node. Blobs
-    # hold NCCL's communicator and message size. The file gets its final name only when it is whole.
-    afterwards=(
-        (
-            "nsys",
-            "export",
-            "--type=sqlite",
-            "--include-blobs=true",
-            "--force-overwrite=true",
-            f"--output={_EXPORTED}",
-            f"{OUTPUT}.nsys-rep",
-        ),
-        ("mv", "-f", _EXPORTED, f"{OUTPUT}.sqlite.part"),
-        ("mv", "-f", f"{OUTPUT}.sqlite.part", f"{OUTPUT}.sqlite"),
-    ),
+    afterwards=_afterwards,
+    counters=_counters,
     suffix=".sqlite",
 )

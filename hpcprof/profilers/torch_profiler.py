@@ -23,7 +23,7 @@ def _check(target: Target, settings: Settings) -> None:
             "the schedule of the torch profiler records nothing: wait and warmup come before active steps; "
             "give --profiler-option active=N."
         )
-    if active and target.capture_steps:
+    if active and target.captures:
         raise UsageError("--capture-steps and a schedule (active=N) both choose steps: give one of them.")
 
 

@@ -101,7 +101,7 @@ class Capture:
         self._traces = 0
 
     def __enter__(self) -> Capture:
-        if self._chosen is None:
+        if not self._chosen:
             self._start()
         else:
             synchronize()
@@ -111,12 +111,12 @@ class Capture:
     @contextmanager
     def step(self) -> Iterator[None]:
         """Run one measured step; they are counted from 0."""
-        if self._chosen is not None and self._step == self._chosen[0]:
+        if any(self._step == first for first, _ in self._chosen):
             self._start()
         yield
         if self._torch_profile is not None:
             self._torch_profile.step()
-        if self._chosen is not None and self._step == self._chosen[1]:
+        if any(self._step == last for _, last in self._chosen):
             self._finish()
         self._step += 1
 
@@ -126,10 +126,10 @@ class Capture:
         if error is not None:
             self._stop()
             return
-        if self._chosen is None or self._running:
+        if not self._chosen or self._running:
             self._finish()
-        elif self._step <= self._chosen[1]:
-            self._say(f"steps {self._chosen[0]} to {self._chosen[1]} were to be captured")
+        if self._chosen and self._step <= self._chosen[-1][1]:
+            self._say(f"steps {self._chosen[-1][0]} to {self._chosen[-1][1]} were to be captured")
         if self._profiler is Profiler.TORCH and self._scheduled and not self._traces:
             self._say(
                 "the torch profiler recorded nothing: its schedule needs "
@@ -174,7 +174,7 @@ class Capture:
         return profile
 
     def _export(self, profile: Any) -> None:
-        """Write one trace; those of a schedule's further cycles go into folders beside the first."""
+        """Write one trace; those of further cycles or spans of steps go into folders beside the first."""
         # with_name, not with_suffix: the stem may hold a dot.
         path = self._stem.with_name(f"{self._stem.name}.trace.json.gz")
         if self._traces:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcprof.errors import unknown
 
@@ -27,11 +28,15 @@ class Workload:
         Parameters
         ----------
         python : str
-            The interpreter on the compute nodes.
+            The interpreter on the compute nodes, which has hpcprof installed.
         arguments : sequence of str
             The workload's own options, passed on as they are.
         """
         return [python, "-m", self.module, *arguments]
+
+    def foreign_command(self, python: str, arguments: Sequence[str]) -> list[str]:
+        """Return the command line of one rank for a Python that need not have hpcprof."""
+        return [python, str(Path(__file__).with_name("run.py")), self.module, *arguments]
 
     def check(self, arguments: Sequence[str], ranks: int) -> None:
         """Refuse arguments that the workload would refuse on the ranks.

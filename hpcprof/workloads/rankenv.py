@@ -34,9 +34,9 @@ class RankEnvironment:
         ``HPCPROF_PROFILER``: `Profiler.NONE` on a rank that is not to be profiled.
     profile_output : Path or None
         ``HPCPROF_PROFILE_OUTPUT``: the profile's path without its suffix.
-    capture_steps : (int, int) or None
-        ``HPCPROF_CAPTURE_STEPS``: the first and the last measured step to capture, counted from 0;
-        None captures all of them.
+    capture_steps : tuple of (int, int)
+        ``HPCPROF_CAPTURE_STEPS``: the first and the last measured step of each span to capture, counted
+        from 0; empty captures all of them.
     torch_options : dict
         ``HPCPROF_TORCH_OPTIONS``: the PyTorch profiler's schedule and switches.
     """
@@ -47,7 +47,7 @@ class RankEnvironment:
     world_size: int | None = None
     profiler: Profiler = Profiler.NONE
     profile_output: Path | None = None
-    capture_steps: tuple[int, int] | None = None
+    capture_steps: tuple[tuple[int, int], ...] = ()
     torch_options: Mapping[str, int | bool] = field(default_factory=dict)
 
     @classmethod
@@ -94,14 +94,17 @@ def _number(environ: Mapping[str, str], name: str, minimum: int) -> int | None:
     return int(text)
 
 
-def _steps(environ: Mapping[str, str]) -> tuple[int, int] | None:
+def _steps(environ: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
     text = environ.get("HPCPROF_CAPTURE_STEPS")
     if not text:
-        return None
-    first, _, last = text.partition("-")
-    if not (first.isdecimal() and (last or first).isdecimal()):
-        raise UsageError(f"HPCPROF_CAPTURE_STEPS is {text!r}: it must be a step or a span of them.")
-    return int(first), int(last or first)
+        return ()
+    spans = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal()):
+            raise UsageError(f"HPCPROF_CAPTURE_STEPS is {text!r}: it must be spans of steps, as in 3,10-12.")
+        spans.append((int(first), int(last or first)))
+    return tuple(spans)
 
 
 def _options(environ: Mapping[str, str]) -> dict[str, int | bool]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcprof.errors import UsageError
 from hpcprof.job import make_job
-from hpcprof.launchers import find_mpiexec, launch_command
+from hpcprof.launchers import MEETING, find_mpiexec, launch_command
+from hpcprof.scripts import scripts
 from hpcprof.site import load_site
+from hpcprof.site_model import LauncherName, Site
 
 LOCAL = load_site("local")
 
@@ -46,3 +49,34 @@ def test_without_mpiexec_several_ranks_are_refused_and_one_runs_alone(
     assert launch_command(LOCAL, make_job(LOCAL, arguments=["x"])) == []
     with pytest.raises(UsageError, match=r"no mpiexec beside .*install hpcprof"):
         launch_command(LOCAL, make_job(LOCAL, arguments=["x"], ranks_per_node=2))
+
+
+def site_with(base: str, **launcher: object) -> Site:
+    site = load_site(base)
+    return msgspec.structs.replace(site, launcher=msgspec.structs.replace(site.launcher, **launcher))
+
+
+def test_torchrun_starts_once_on_each_of_several_nodes_which_meet_at_the_first() -> None:
+    slurm = site_with("generic-slurm", name=LauncherName.TORCHRUN)
+    job = make_job(slurm, arguments=["x"], nodes=3, ranks_per_node=4)
+    argv = launch_command(slurm, job)
+    assert argv[:4] == ["srun", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"]
+    assert {"--no-python", "--nproc-per-node=4", "--nnodes=3", f"--rdzv-endpoint={MEETING}"} <= set(argv)
+    script = scripts(slurm, job, Path("/run"), ["hpcprof"])["job.sh"]
+    assert 'meeting=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):' in script
+    assert '--rdzv-endpoint="$meeting"' in script
+
+
+def test_torchrun_on_one_node_meets_nobody() -> None:
+    slurm = site_with("generic-slurm", name=LauncherName.TORCHRUN)
+    argv = launch_command(slurm, make_job(slurm, arguments=["x"], ranks_per_node=4))
+    assert argv == ["torchrun", "--no-python", "--nproc-per-node=4", "--standalone"]
+
+
+def test_under_pbs_the_mpi_of_the_site_starts_the_torchruns() -> None:
+    pbs = site_with("generic-pbs", name=LauncherName.TORCHRUN, starter=LauncherName.PALS)
+    job = make_job(pbs, arguments=["x"], nodes=2)
+    assert launch_command(pbs, job)[:5] == ["mpiexec", "-n", "2", "--ppn", "1"]
+    assert 'head -n 1 "$PBS_NODEFILE"' in scripts(pbs, job, Path("/run"), ["hpcprof"])["job.sh"]
+    with pytest.raises(UsageError, match=r"launcher.starter of site generic-pbs is srun, which cannot start"):
+        make_job(site_with("generic-pbs", name=LauncherName.TORCHRUN), arguments=["x"], nodes=2)

@@ -20,6 +20,10 @@ def ncu(**settings: str) -> dict[str, str]:
     return PROFILERS["ncu"].resolve({key.replace("_", "-"): value for key, value in settings.items()})
 
 
+def nsys_flags(target: Target, **settings: str) -> tuple[object, ...]:
+    return PROFILERS["nsys"].flags(target, PROFILERS["nsys"].resolve(settings))
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -43,9 +47,17 @@ def test_ncu_never_runs_on_several_ranks_where_it_could_replay_communication(
 def test_ncu_with_a_narrow_filter_and_a_count_is_accepted_and_says_both() -> None:
     settings = ncu(kernel="^nvjet|gemm", launch_count="12")
     PROFILERS["ncu"].check(OURS, settings)
-    argv = PROFILERS["ncu"].prefix(OURS, settings)
+    argv = PROFILERS["ncu"].flags(OURS, settings)
     assert {"--kernel-name=regex:^nvjet|gemm", "--launch-count=12", "--clock-control=none"} <= set(argv)
     assert "--profile-from-start=off" in argv
+
+
+def test_ncus_that_know_of_each_other_may_replay_communication() -> None:
+    together = ncu(communicator="tcp")
+    PROFILERS["ncu"].check(Target(None, ranks=4, profiled=4), together)
+    for target in (Target(None, ranks=4, profiled=1), Target(None, ranks=4, profiled=4, nodes=2)):
+        with pytest.raises(UsageError, match="all ranks of one node must run under ncu"):
+            PROFILERS["ncu"].check(target, together)
 
 
 def test_ncu_on_one_rank_needs_no_filter() -> None:
@@ -59,10 +71,15 @@ def test_ncu_on_one_rank_needs_no_filter() -> None:
 def test_nsys_captures_a_range_only_of_a_program_that_opens_one(
     target: Target, capture: str, ranged: bool
 ) -> None:
-    argv = PROFILERS["nsys"].prefix(target, PROFILERS["nsys"].resolve({"capture": capture}))
+    argv = nsys_flags(target, capture=capture)
     assert ("--capture-range=cudaProfilerApi" in argv) is ranged
     # The default end, stop-shutdown, ends the program.
     assert ("--capture-range-end=stop" in argv) is ranged
+
+
+def test_several_spans_of_steps_are_ranges_that_nsys_repeats() -> None:
+    assert "--capture-range-end=repeat:3" in nsys_flags(Target("sequence-parallel", ranks=4, captures=3))
+    assert "--capture-range-end=stop" in nsys_flags(Target("sequence-parallel", ranks=4, captures=1))
 
 
 def test_nsys_keeps_the_mpi_teams_of_a_part_of_the_ranks_to_each_rank() -> None:
@@ -72,8 +89,7 @@ def test_nsys_keeps_the_mpi_teams_of_a_part_of_the_ranks_to_each_rank() -> None:
 
 
 def test_nsys_samples_nothing_unless_asked() -> None:
-    nsys = PROFILERS["nsys"]
-    assert {"--sample=none", "--cpuctxsw=none"} <= set(nsys.prefix(OURS, nsys.resolve({})))
+    assert {"--sample=none", "--cpuctxsw=none"} <= set(nsys_flags(OURS))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +117,7 @@ def test_the_torch_settings_reach_the_program_as_json() -> None:
     assert (options["active"], options["with_stack"], options["record_shapes"]) == (2, True, False)
 
 
-@pytest.mark.parametrize("text", ["x", "3-1", "1,2", "-1"])
+@pytest.mark.parametrize("text", ["x", "3-1", "1-2,", "-1", "4-6,6-8", "7,3"])
 def test_a_choice_of_steps_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--capture-steps"):
         make_job(LOCAL, workload="sequence-parallel", profiler="torch", capture_steps=text)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -17,6 +20,7 @@ from hpcprof.job import Job, make_job
 from hpcprof.profilers import PROFILERS
 from hpcprof.render import Rendering, render
 from hpcprof.site import load_site, load_site_file
+from hpcprof.site_model import Site
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 PRINT_ARGUMENTS = "import os, sys; os.write(1, b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"
@@ -83,6 +87,7 @@ LAUNCHERS = {
     "torchrun": {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"},
     "PMIx alone": {"PMIX_RANK": "3"},
 }
+RECORDED = json.loads((Path(__file__).parents[1] / "data/launchers/environments.json").read_text())
 SHOW = ("sh", "-c", 'echo "$HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_WORLD_SIZE $HPCPROF_PROFILER"')
 
 
@@ -93,6 +98,17 @@ def job(**changes: object) -> Job:
     return Job(**{**values, **shape, **changes})  # type: ignore[arg-type]
 
 
+def wrapped(shell: str, wrapper: str, folder: Path, environment: dict[str, str]) -> str:
+    """Run a wrapper around `SHOW` and return what the one rank printed."""
+    for name in ("state", "logs", "profiles"):
+        (folder / name).mkdir()
+    (folder / "wrapper.sh").write_text(wrapper)
+    command = [shell, str(folder / "wrapper.sh"), *SHOW]
+    subprocess.run(command, env={"PATH": os.environ["PATH"], **environment}, check=True)
+    (log,) = (folder / "logs").glob("*.out")
+    return log.read_text()
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
 def test_the_wrapper_finds_rank_and_local_rank_under(launcher: str, shell: str, tmp_path: Path) -> None:
@@ -100,6 +116,30 @@ def test_the_wrapper_finds_rank_and_local_rank_under(launcher: str, shell: str, 
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "logs/rank00003.out").read_text() == "3 1 4 none\n"
     assert (tmp_path / "state/rank00003.exit").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("recorded", sorted(RECORDED))
+def test_the_wrapper_finds_what_the_mpi_library_found_in_a_recorded_environment(
+    recorded: str, shell: str, tmp_path: Path
+) -> None:
+    found = RECORDED[recorded]
+    site = load_site("generic-slurm" if recorded.startswith("srun") else "local")
+    shape = {"nodes": 1, "ranks_per_node": found["size"]}
+    text = render(site, job(**shape), Rendering(tmp_path, ["hpcprof"], ["x"], ["true"]))["wrapper.sh"]
+    assert wrapped(shell, text, tmp_path, found["environment"]) == (
+        f"{found['rank']} {found['local_rank']} {found['size']} none\n"
+    )
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_an_mpirun_in_a_script_for_srun_is_believed_before_the_batch_step(shell: str, tmp_path: Path) -> None:
+    found = RECORDED["sbatch_mpirun_ompi5_localonly"]
+    assert found["environment"]["SLURM_PROCID"] == "0"
+    asked = job(nodes=1, ranks_per_node=4)
+    rendering = Rendering(tmp_path, ["hpcprof"], ["x"], ["true"])
+    text = render(load_site("generic-slurm"), asked, rendering)["wrapper.sh"]
+    assert wrapped(shell, text, tmp_path, found["environment"]) == "3 3 4 none\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -178,6 +218,83 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
     assert not Path(f"{output}.sqlite.part").exists()
 
 
+@pytest.fixture
+def nsys(tmp_path: Path) -> Path:
+    """A folder with a stand-in for nsys: it notes its arguments, and its help is a file beside it."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nsys").write_text(
+        f'#!/bin/sh\ncase $* in *--help) cat {tools}/help; exit ;; esac\necho "$@" >>{tools}/notes\n'
+    )
+    (tools / "nsys").chmod(0o755)
+    return tools
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("version", "flag"),
+    [
+        ("\t--gpu-metrics-device=\n", "--gpu-metrics-device=2,3"),
+        ("\t--gpu-metrics-devices=\n\t--other=\n", "--gpu-metrics-devices=2,3"),
+        ("\t--other=\n", None),
+    ],
+)
+def test_a_flag_is_spelt_as_the_profilers_own_help_does(
+    shell: str, version: str, flag: str | None, nsys: Path, tmp_path: Path
+) -> None:
+    (nsys / "help").write_text(version)
+    settings = PROFILERS["nsys"].resolve({"gpu-metrics": "true"})
+    asked = job(profiler="nsys", profiler_options=settings)
+    environment = {"PATH": f"{nsys}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "2,3"}
+    done = run_wrapper(shell, asked, tmp_path / "run", {**LAUNCHERS["Slurm"], **environment}, "true")
+    if flag is None:
+        assert "hpcprof: this nsys has no --gpu-metrics-devices: load a newer version." in done.stderr
+        assert not (nsys / "notes").exists()
+    else:
+        assert flag in (nsys / "notes").read_text().split()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_scratch_folder_of_the_node_is_made_where_it_is_missing(
+    shell: str, nsys: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "local" / "scratch"
+    environment = {"PATH": f"{nsys}:{os.environ['PATH']}", "TMPDIR": str(missing), **LAUNCHERS["Slurm"]}
+    done = run_wrapper(shell, job(profiler="nsys"), tmp_path / "run", environment, "true")
+    assert done.stderr == ""
+    assert list(missing.iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("profiler", "settings", "pauses"),
+    [
+        ("ncu", {}, True),
+        ("nsys", {"gpu-metrics": "true"}, True),
+        ("nsys", {}, False),
+        ("none", {}, False),
+    ],
+)
+def test_dcgm_is_paused_while_a_profiler_reads_hardware_counters_and_resumed_whatever_happens(
+    shell: str, profiler: str, settings: dict[str, str], pauses: bool, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "dcgmi").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/notes\n')
+    (tools / "dcgmi").chmod(0o755)
+    options = PROFILERS[profiler].resolve(settings)
+    asked = job(nodes=1, ranks_per_node=1, profiler=profiler, profiler_options=options, directory="/")
+    site = load_site("local")
+    for paused in (site, msgspec.structs.replace(site, dcgm=True)):
+        for file, text in render(paused, asked, Rendering(tmp_path, ["hpcprof"], [], ["false"])).items():
+            (tmp_path / file).write_text(text)
+        environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+        subprocess.run([shell, str(tmp_path / "job.sh")], env=environment, capture_output=True)
+    notes = tmp_path / "notes"
+    said = notes.read_text().splitlines() if notes.exists() else []
+    assert said == (["profile --pause", "profile --resume"] if pauses else [])
+
+
 hostile = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)
 
 
@@ -233,3 +350,37 @@ def test_the_environment_and_modules_of_a_site_stand_quoted_in_the_script(tmp_pa
     script = render(site, asked, Rendering(tmp_path, ["hpcprof"], [], ["true"]))["job.sh"]
     assert "module load 'cuda/12 $x'\n" in script
     assert "export NET='AWS Libfabric'\n" in script
+
+
+anything = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40)
+# Mostly one hostile value among good ones, so that it is not another one that is refused.
+value = st.just("good") | anything
+
+
+@pytest.mark.parametrize("site", ["generic-pbs", "generic-slurm"])
+@given(name=anything, account=value, queue=value, reservation=value, folder=value)
+@example(name="a b\n#SBATCH --wrap=id", account="x", queue="y", reservation="z", folder="r")
+@example(name="x", account="me\n#PBS -v EVIL", queue="$(id)", reservation="`id`", folder="%j")
+@settings(max_examples=150, deadline=None)
+def test_no_name_of_the_users_becomes_a_directive_of_its_own(
+    site: str, name: str, account: str, queue: str, reservation: str, folder: str
+) -> None:
+    loaded = load_site(site)
+    options = {"reservation": reservation} if "reservation" in loaded.options else {}
+    plain = directives(loaded, make_job(loaded, arguments=["true"], name="n", account="a", queue="q"), "run")
+    try:
+        asked = make_job(loaded, arguments=["true"], name=name, account=account, queue=queue, options=options)
+        found = directives(loaded, asked, folder)
+    except UsageError:
+        return
+    assert len(found) == len(plain) + bool(options)
+    for line in found:
+        # One option and one word for its value: nothing that a batch system or a shell takes apart.
+        assert re.fullmatch(r"#(SBATCH|PBS) [\w./:=@,+& -]+", line, re.ASCII), line
+        assert len(line.split()) <= 3
+
+
+def directives(site: Site, asked: Job, folder: str) -> list[str]:
+    rendering = Rendering(Path("/runs") / folder.replace("/", "-"), ["hpcprof"], [], ["true"])
+    text = render(site, asked, rendering)["job.sh"]
+    return [line for line in re.split("[\r\n]", text) if line.startswith(("#SBATCH", "#PBS"))]

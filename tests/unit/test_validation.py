@@ -144,7 +144,7 @@ def test_an_array_that_would_never_run_whole_is_refused_with_its_limit() -> None
     check_array(site, "debug", 1000)
 
 
-@pytest.mark.parametrize("launcher", [LauncherName.MPIEXEC, LauncherName.TORCHRUN, LauncherName.NONE])
+@pytest.mark.parametrize("launcher", [LauncherName.MPIEXEC, LauncherName.NONE])
 def test_several_nodes_are_refused_where_the_launcher_stays_on_one(launcher: LauncherName) -> None:
     pbs = load_site("generic-pbs")
     site = msgspec.structs.replace(pbs, launcher=msgspec.structs.replace(pbs.launcher, name=launcher))

@@ -94,19 +94,28 @@ def test_only_the_chosen_steps_are_captured(
     chosen: tuple[int, int], captured: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = RankEnvironment(
-        profiler=Profiler.TORCH, profile_output=tmp_path / "profiles" / "rank00000", capture_steps=chosen
+        profiler=Profiler.TORCH, profile_output=tmp_path / "profiles" / "rank00000", capture_steps=(chosen,)
     )
     run_steps(asked, 4)
     assert iterations(tmp_path / "profiles/rank00000.trace.json.gz") == captured
 
 
+def test_each_span_of_steps_is_a_trace_of_its_own(tmp_path: Path) -> None:
+    asked = RankEnvironment(
+        profiler=Profiler.TORCH, profile_output=tmp_path / "r", capture_steps=((0, 0), (2, 4))
+    )
+    run_steps(asked, 6)
+    assert iterations(tmp_path / "r.trace.json.gz") == 1
+    assert iterations(tmp_path / "cycle1/r.trace.json.gz") == 3
+
+
 def test_every_rank_passes_the_barriers_of_chosen_steps(tmp_path: Path) -> None:
-    plain = RankEnvironment(capture_steps=(1, 2))
+    plain = RankEnvironment(capture_steps=((1, 2),))
     assert run_steps(plain, 4) == ["barrier", "0", "barrier", "barrier", "1", "2", "barrier", "3"]
 
 
 def test_chosen_steps_that_never_came_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", capture_steps=(7, 9))
+    asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", capture_steps=((7, 9),))
     run_steps(asked, 4)
     assert capsys.readouterr().err == "hpcprof: steps 7 to 9 were to be captured, but the run had 4.\n"
 

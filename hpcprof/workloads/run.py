@@ -1,0 +1,32 @@
+"""Runs a built-in workload under a Python that hpcprof is not installed in, such as a site's own.
+
+``python …/hpcprof/workloads/run.py hpcprof.workloads.sequence_parallel …`` finds the package by where this
+file stands. The folder above is not put on the path: it is often the ``site-packages`` of another Python,
+whose numpy and torch would be loaded. Workloads use nothing of hpcprof that is not in the standard library.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+from pathlib import Path
+
+
+def _main() -> None:
+    package = Path(__file__).resolve().parents[1]
+    spec = importlib.util.spec_from_file_location(
+        package.name, package / "__init__.py", submodule_search_locations=[str(package)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package.name] = module
+    spec.loader.exec_module(module)
+    # As with -m: the program's own folder is not that of the workloads.
+    sys.path[0] = ""
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main()
