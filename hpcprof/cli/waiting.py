@@ -84,6 +84,6 @@ def _conclude(run: Run, status: JobStatus) -> None:
     failures = failed_ranks(run)
     for failure in failures[:1]:
         click.echo("\n  ".join((str(failure), *failure.last_lines)), err=True)
-    if not failures:
+    if not failures or failures[0].exit_code is None:
         click.echo("\n  ".join(("job.err:", *tail(run.path / "logs" / "job.err"))), err=True)
     sys.exit(1)

@@ -250,6 +250,8 @@ def test_a_flag_is_spelt_as_the_profilers_own_help_does(
     if flag is None:
         assert "hpcprof: this nsys has no --gpu-metrics-devices: load a newer version." in done.stderr
         assert not (nsys / "notes").exists()
+        assert "has no --gpu-metrics-devices" in (tmp_path / "run/logs/rank00003.err").read_text()
+        assert (tmp_path / "run/state/rank00003.exit").read_text() == "1\n"
     else:
         assert flag in (nsys / "notes").read_text().split()
 

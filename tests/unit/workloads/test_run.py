@@ -28,6 +28,15 @@ def test_a_workload_starts_without_hpcprof_being_installed(tmp_path: Path) -> No
     assert done.stdout.startswith("usage: sequence-parallel")
 
 
+def test_a_python_without_torch_gets_one_sentence(tmp_path: Path) -> None:
+    _, *words = WORKLOAD.foreign_command(sys.executable, [])
+    done = run([*BARE, *words], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"{sys.executable}: No module named " in done.stderr
+    assert "name a Python that has them by -o python=PATH" in done.stderr
+
+
 def test_the_packages_beside_hpcprof_are_not_put_on_the_path(tmp_path: Path) -> None:
     _, run_py, _ = WORKLOAD.foreign_command(sys.executable, [])
     (tmp_path / "shown.py").write_text("import sys, hpcprof\nprint(*sys.path, sep='\\n')\n")
