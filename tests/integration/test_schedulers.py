@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -268,6 +269,29 @@ def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_coll
     assert hpcprof("collect").returncode == 0
     steps = json.loads(hpcprof("report", "--analysis", "step_times", "--format", "json").stdout)
     assert {row["rank"] for row in steps} == {0, 2}
+
+
+def test_slurm_torchrun_starts_the_ranks_of_two_nodes(
+    slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    # The names of emulated nodes stand for no address: they meet on the loopback interface instead.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = f'["--local-addr=127.0.0.1", "--rdzv-endpoint=127.0.0.1:{port}"]'
+    site = f"extends: generic-slurm\nlauncher: {{name: torchrun, arguments: {arguments}}}\n"
+    write_site(tmp_path, "torchrun", site)
+    shape = ["--site", "torchrun", "--nodes", "2", "--ranks-per-node", "2", "--profile-ranks", "local=1"]
+    show = 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_PROFILER"'
+    done = hpcprof("submit", *shape, "--profiler", "torch", "--wait", "--", "sh", "-c", show, timeout=240)
+    assert done.returncode == 0, done.stderr + done.stdout
+    said = [path.read_text().split() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
+    assert said == [
+        ["0", "4", "0", "0", "0", "none"],
+        ["1", "4", "1", "1", "1", "torch"],
+        ["2", "4", "0", "2", "0", "none"],
+        ["3", "4", "1", "3", "1", "torch"],
+    ]
 
 
 def test_slurm_a_job_that_can_never_run_says_so(slurm: Cluster, hpcprof: Hpcprof) -> None:
