@@ -11,28 +11,55 @@ from hpcprof.decode import decode
 from hpcprof.errors import UsageError
 from hpcprof.yaml_file import read_mapping
 
+_GIGL_DEFAULTS = {"wait": "5", "warmup": "2", "active": "2", "repeat": "1", "profile_memory": "true"}
+
+
+class ProfilerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A ``profilerConfig`` as GiGL's trainers have it: the PyTorch profiler, with that project's defaults."""
+
+    should_enable_profiler: bool = False
+    """Whether the PyTorch profiler runs."""
+    profiler_log_dir: str = ""
+    """A folder that receives a copy of the traces; the run keeps its own."""
+    profiler_args: dict[str, str | int | bool] = {}
+    """Options of the torch profiler; wait 5, warmup 2, active 2, repeat 1, profile_memory true by default."""
+
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a job file can say; what it leaves out is as without it.
-
-    ``program`` is the command, or the arguments of ``workload``.
-    """
+    """What a job file can say; what it leaves out is as without it."""
 
     site: str | None = None
+    """The site to submit to."""
     workload: str | None = None
+    """A built-in workload."""
     program: list[str] | None = None
+    """The command of each rank, or the arguments of the workload."""
     nodes: int | None = None
+    """How many nodes."""
     ranks_per_node: int | None = None
+    """How many ranks on each."""
     profiler: str | None = None
+    """none, nsys, ncu or torch."""
     profile_ranks: str | None = None
+    """The ranks that run under the profiler: all, none, 0,4-7, local=0, nodes=0-1, every=16."""
     profiler_options: dict[str, str] = {}
+    """Options of the profiler."""
+    profilerConfig: ProfilerConfig | None = None
+    """The PyTorch profiler as GiGL's configuration spells it, instead of profiler and profiler_options."""
     capture_steps: str | None = None
+    """The measured steps to profile: 10-12, or 10-12,20-22."""
     queue: str | None = None
+    """The queue or partition."""
     account: str | None = None
+    """The project that pays."""
     walltime: str | None = None
+    """The longest time that the job may take: 30m, 1h30m, 01:30:00."""
     job_name: str | None = None
+    """The name of the job."""
     options: dict[str, str] = {}
+    """Options of the site."""
     after: list[str] = []
+    """Runs that must have succeeded before."""
 
 
 def load_job_file(path: Path) -> JobFile:
@@ -43,12 +70,28 @@ def load_job_file(path: Path) -> JobFile:
     UsageError
         Naming the file, the key and its value.
     """
-    job = decode(JobFile, read_mapping(path, "job file"), str(path))
+    job = _with_profiler(decode(JobFile, read_mapping(path, "job file"), str(path)), path)
     for key in ("nodes", "ranks_per_node"):
         value = getattr(job, key)
         if value is not None and value < 1:
             raise UsageError(f"{path}: {key} = {value}: write a whole number from 1.")
     return job
+
+
+def _with_profiler(job: JobFile, path: Path) -> JobFile:
+    """Put what ``profilerConfig`` says into the keys of every profiler."""
+    config = job.profilerConfig
+    if config is None:
+        return job
+    if job.profiler is not None or job.profiler_options:
+        raise UsageError(f"{path}: profilerConfig stands for profiler and profiler_options: give only one.")
+    if not config.should_enable_profiler:
+        return msgspec.structs.replace(job, profilerConfig=None, profiler="none")
+    # YAML has True and '5' where options are words.
+    given = {key: str(value) for key, value in config.profiler_args.items()}
+    given = {key: text.lower() if text in ("True", "False") else text for key, text in given.items()}
+    options = {**_GIGL_DEFAULTS, **given, **({"log_dir": log} if (log := config.profiler_log_dir) else {})}
+    return msgspec.structs.replace(job, profilerConfig=None, profiler="torch", profiler_options=options)
 
 
 def dump_job_file(values: dict[str, Any]) -> str:

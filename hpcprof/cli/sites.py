@@ -46,12 +46,18 @@ def check(file: Path) -> None:
     click.echo(f"{file}: site {site.name} is valid")
 
 
-@command.command("schema", epilog=examples("hpcprof sites schema > site.schema.json"))
-def schema() -> None:
+@command.command(
+    "schema",
+    epilog=examples(
+        "hpcprof sites schema > site.schema.json", "hpcprof sites schema --job > job.schema.json"
+    ),
+)
+@click.option("--job", is_flag=True, help="That of a job file (hpcprof submit job.yaml) instead.")
+def schema(job: bool) -> None:
     """Print the JSON Schema of a site file, for editors."""
-    from hpcprof.cli.sites_schema import site_schema
+    from hpcprof.cli.sites_schema import job_schema, site_schema
 
-    click.echo(json.dumps(site_schema(), indent=2))
+    click.echo(json.dumps(job_schema() if job else site_schema(), indent=2))
 
 
 @command.command("new", epilog=examples("hpcprof sites new mycluster --from generic-slurm"))

@@ -1,14 +1,16 @@
-"""The JSON Schema of a site file, by which editors complete and check it."""
+"""The JSON Schemas of site and job files, by which editors complete and check them."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
-from hpcprof import site_model
+from hpcprof import job_file, site_model
+from hpcprof.job_file import JobFile
 from hpcprof.site_model import Site
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -19,15 +21,11 @@ def site_schema() -> dict[str, Any]:
 
     A file has no ``name`` (that is the file's own), and may have ``extends``.
     """
-    schema = msgspec.json.schema(Site)
-    definitions = schema["$defs"]
-    described = descriptions()
-    for name, definition in definitions.items():
-        for key, field in definition.get("properties", {}).items():
-            field["description"] = described[name][key]
-        # Part of what an extended site says can be changed without saying all of it again.
+    schema = _schema(Site, site_model)
+    # Part of what an extended site says can be changed without saying all of it again.
+    for definition in schema["$defs"].values():
         definition.pop("required", None)
-    site = definitions["Site"]
+    site = schema["$defs"]["Site"]
     del site["properties"]["name"]
     site["properties"] = {
         "extends": {"type": "string", "description": "The site whose keys this one starts from."},
@@ -37,9 +35,23 @@ def site_schema() -> dict[str, Any]:
     return {"$schema": _DIALECT, "title": "hpcprof site", **schema}
 
 
-def descriptions() -> dict[str, dict[str, str]]:
-    """Return the text under each field of the models, by model and field."""
-    tree = ast.parse(inspect.getsource(site_model))
+def job_schema() -> dict[str, Any]:
+    """Return the schema of a job file, with a description of every key."""
+    return {"$schema": _DIALECT, "title": "hpcprof job", **_schema(JobFile, job_file)}
+
+
+def _schema(model: type[msgspec.Struct], module: ModuleType) -> dict[str, Any]:
+    schema = msgspec.json.schema(model)
+    described = descriptions(module)
+    for name, definition in schema["$defs"].items():
+        for key, field in definition.get("properties", {}).items():
+            field["description"] = described[name][key]
+    return schema
+
+
+def descriptions(module: ModuleType) -> dict[str, dict[str, str]]:
+    """Return the text under each field of a module's models, by model and field."""
+    tree = ast.parse(inspect.getsource(module))
     models = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     return {model.name: dict(_described(model)) for model in models}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from hpcprof.errors import UsageError
-from hpcprof.profilers.base import Profiler, Setting, Settings, Target, whole_number
+from hpcprof.profilers.base import OUTPUT, Profiler, Setting, Settings, Target, whole_number
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
@@ -23,6 +23,11 @@ def _check(target: Target, settings: Settings) -> None:
             "the schedule of the torch profiler records nothing: wait and warmup come before active steps; "
             "give --profiler-option active=N."
         )
+    if "://" in settings["log_dir"]:
+        raise UsageError(
+            f"--profiler-option log_dir={settings['log_dir']}: the ranks copy to folders only; leave it "
+            "out, and copy the run's profiles afterwards."
+        )
     if active and target.captures:
         raise UsageError("--capture-steps and a schedule (active=N) both choose steps: give one of them.")
 
@@ -31,6 +36,11 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
     values: dict[str, int | bool] = {key: int(settings[key]) for key in _SCHEDULE}
     values.update({key: settings[key] == "true" for key in _SWITCHES})
     return {"HPCPROF_TORCH_OPTIONS": json.dumps(values)}
+
+
+def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
+    folder = settings["log_dir"]
+    return [("mkdir", "-p", folder), ("cp", f"{OUTPUT}.trace.json.gz", folder)] if folder else []
 
 
 TORCH = Profiler(
@@ -45,8 +55,10 @@ TORCH = Profiler(
         "profile_memory": Setting("record allocations", "false", _BOOLEAN),
         "with_stack": Setting("record Python's stacks", "false", _BOOLEAN),
         "with_flops": Setting("estimate FLOPs", "false", _BOOLEAN),
+        "log_dir": Setting("a folder that receives a copy of the traces"),
     },
     check=_check,
     environment=_environment,
+    afterwards=_afterwards,
     suffix=".trace.json.gz",
 )

@@ -37,6 +37,47 @@ def test_a_job_file_says_what_the_options_say(given: list[str], hpcprof: Hpcprof
     assert "--steps 7" in done.stdout
 
 
+GIGL = """\
+program: [python, train.py]
+profilerConfig:
+  should_enable_profiler: true
+  profiler_log_dir: /data/traces
+  profiler_args: {wait: '0', with_stack: 'True', record_shapes: true}
+"""
+
+
+def test_a_profiler_config_of_gigl_is_the_torch_profiler_with_its_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(GIGL)
+    job = load_job_file(path)
+    assert job.profiler == "torch"
+    assert job.profiler_options == {
+        "wait": "0",
+        "warmup": "2",
+        "active": "2",
+        "repeat": "1",
+        "profile_memory": "true",
+        "with_stack": "true",
+        "record_shapes": "true",
+        "log_dir": "/data/traces",
+    }
+    path.write_text(GIGL.replace("should_enable_profiler: true", "should_enable_profiler: false"))
+    assert load_job_file(path).profiler == "none"
+
+
+def test_the_traces_are_copied_to_the_log_dir_and_a_bucket_is_refused(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(GIGL)
+    done = hpcprof("render", "--job", "job.yaml", "--output", "job")
+    assert done.returncode == 0, done.stderr
+    assert 'cp "$output".trace.json.gz /data/traces' in (tmp_path / "job/wrapper.sh").read_text()
+    (tmp_path / "job.yaml").write_text(GIGL.replace("/data/traces", "gs://bucket"))
+    done = hpcprof("submit", "--dry-run", "job.yaml")
+    assert done.returncode == 2
+    assert "log_dir=gs://bucket: the ranks copy to folders only" in done.stderr
+
+
 def test_options_come_before_the_job_file(hpcprof: Hpcprof, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     done = hpcprof("submit", "--dry-run", "--ranks-per-node", "4", "--profile-ranks", "1", "job.yaml")
@@ -51,6 +92,8 @@ def test_options_come_before_the_job_file(hpcprof: Hpcprof, tmp_path: Path) -> N
         ("nodes: 0\n", r"job\.yaml: nodes = 0: write a whole number from 1"),
         ("- a\n", "is not a job file"),
         ("options: {a: 1}\n", r"job\.yaml: options"),
+        ("profilerConfig: {enable: true}\n", r"unknown key 'enable' in .*under profilerConfig"),
+        ("profiler: nsys\nprofilerConfig: {}\n", "profilerConfig stands for profiler and profiler_options"),
     ],
 )
 def test_a_wrong_job_file_is_one_sentence(text: str, says: str, tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from hpcprof import site_model
 from hpcprof.cli.sites import command
-from hpcprof.cli.sites_schema import descriptions, site_schema
+from hpcprof.cli.sites_schema import descriptions, job_schema, site_schema
 from hpcprof.paths import packaged
 from hpcprof.site_model import Affinity, Launcher, Node, Option, Queue, Site
 
@@ -65,7 +66,7 @@ def test_the_command_prints_the_schema_as_json() -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_key_has_a_description(model: type[Any]) -> None:
-    described = descriptions()[model.__name__]
+    described = descriptions(site_model)[model.__name__]
     assert set(described) == set(model.__struct_fields__)
     assert all(described.values())
 
@@ -76,3 +77,15 @@ def test_every_key_stands_in_the_documentation(model: type[Any]) -> None:
     section = text.split(f"\n## {TITLES[model]}\n")[1].split("\n## ")[0]
     rows = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
     assert rows - {"extends"} == set(model.__struct_fields__) - {"name" if model is Site else ""}
+
+
+def test_a_job_file_has_a_schema_too_that_describes_every_key() -> None:
+    printed = CliRunner().invoke(command, ["schema", "--job"])
+    schema = json.loads(printed.output)
+    assert schema == job_schema()
+    jsonschema.Draft202012Validator(schema).validate(
+        yaml.safe_load((ROOT / "examples/polaris-workshop/workshop.yaml").read_text())
+    )
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(schema).validate({"node": 2})
+    assert all(field["description"] for field in schema["$defs"]["JobFile"]["properties"].values())

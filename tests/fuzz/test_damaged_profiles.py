@@ -1,0 +1,226 @@
+"""Real profiles with anything changed in them: a sentence, or results whose totals are right.
+
+``HPCPROF_FUZZ_EXAMPLES`` sets how many changed profiles each test makes (``make fuzz`` makes many).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import random
+import sqlite3
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcprof.analysis.catalogue import ANALYSES, Scope
+from hpcprof.analysis.outcome import of_rank
+from hpcprof.collect import as_rows
+from hpcprof.errors import DamagedInput
+from hpcprof.readers.detect import read_profile
+
+pytestmark = pytest.mark.slow
+
+DATA = Path(__file__).parents[1] / "data"
+EXPORT = lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes())
+TRACE = gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes())
+EXAMPLES = int(os.environ.get("HPCPROF_FUZZ_EXAMPLES", "60"))
+# No clock of a profiler counts that far (2^60 ns are 36 years of uptime, or of UTC until 2006).
+BEYOND = 1 << 62
+LARGEST = 2**63 - 1
+
+# A change is made by a generator with this seed: what it changes depends on what the profile holds.
+changes = st.lists(st.integers(0, 2**32), min_size=1, max_size=4)
+bounded = settings(max_examples=EXAMPLES, deadline=60_000, suppress_health_check=list(HealthCheck))
+
+VALUES = [None, 0, -1, -(10**6), 1, 2**31, 2**40, BEYOND, -BEYOND, LARGEST, -LARGEST - 1]
+ODD_VALUES = [*VALUES, "", "text", "\U0001f600 <script>alert(1)</script>", b"\x00\xff", 1.5, float("inf")]
+
+
+def analysed(path: Path) -> dict[str, pd.DataFrame] | None:
+    """Run every rank analysis; None where the reader refuses the file in one sentence."""
+    try:
+        timeline = read_profile(path)
+    except DamagedInput as error:
+        assert "\n" not in str(error)
+        assert str(path) in str(error)
+        return None
+    results = {}
+    for name, analysis in ANALYSES.items():
+        if analysis.scope is Scope.RANK:
+            outcome = of_rank(analysis, timeline, 0)
+            assert len(outcome.rows) or outcome.reason, f"{name}: neither rows nor a reason"
+            for row in as_rows(outcome.rows):
+                json.dumps(row)
+                for key, value in row.items():
+                    assert not isinstance(value, int) or abs(value) <= LARGEST, (name, key, value)
+            results[name] = outcome.rows
+    return results
+
+
+def check_parts(results: dict[str, pd.DataFrame]) -> None:
+    """The parts of a breakdown are not negative and add up; totals agree between analyses."""
+    for row in results["breakdown"].to_dict("records"):
+        parts = [row[f"{part}_ns"] for part in ("compute", "exposed_comm", "exposed_mem", "idle")]
+        assert min(parts) >= 0
+        assert sum(parts) == row["span_ns"]
+    totals = [results[name]["total_ns"].sum() if len(results[name]) else 0 for name in _KERNEL_TABLES]
+    assert totals[0] == totals[1]
+
+
+_KERNEL_TABLES = ("kernels", "kernels_by_shape")
+
+
+@bounded
+@given(changes)
+def test_an_export_with_changed_cells_gives_a_sentence_or_right_totals(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "rank00000.sqlite"
+    path.write_bytes(EXPORT)
+    with sqlite3.connect(path) as database:
+        for seed in seeds:
+            change_database(database, random.Random(seed))
+    database.close()
+    results = analysed(path)
+    if results is not None:
+        check_parts(results)
+        found = (
+            dict(zip(results["kernels"]["name"], results["kernels"]["total_ns"], strict=True))
+            if len(results["kernels"])
+            else {}
+        )
+        assert found == kernel_totals(path)
+    path.unlink()
+
+
+def change_database(database: sqlite3.Connection, choose: random.Random) -> None:
+    """Change one thing: a cell, a column, a table, or the order of rows."""
+    tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    if not tables:
+        return
+    table = choose.choice(tables)
+    columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
+    column = choose.choice(columns)
+    what = choose.choice(["cell"] * 6 + ["column", "rows", "drop", "lose", "twice"])
+    if what == "drop":
+        database.execute(f'DROP TABLE "{table}"')
+    elif what == "lose" and len(columns) > 1:
+        # A copy without the column, as SQLite cannot drop all kinds of columns.
+        kept = ", ".join(f'"{name}"' for name in columns if name != column)
+        database.execute(f'CREATE TABLE copy AS SELECT {kept} FROM "{table}"')
+        database.execute(f'DROP TABLE "{table}"')
+        database.execute(f'ALTER TABLE copy RENAME TO "{table}"')
+    else:
+        loose(database, table)
+        value = choose.choice(ODD_VALUES)
+        count = database.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0]
+        row = choose.randrange(count) if count else 0
+        one = f'rowid = (SELECT rowid FROM "{table}" LIMIT 1 OFFSET {row})'
+        if what == "cell":
+            database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE {one}', (value,))
+        elif what == "column":
+            database.execute(f'UPDATE "{table}" SET "{column}" = ?', (value,))
+        elif what == "rows":
+            database.execute(f'DELETE FROM "{table}" WHERE rowid % ? = 0', (choose.randint(1, 3),))
+        elif what == "twice":
+            database.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}" WHERE {one}')
+
+
+def loose(database: sqlite3.Connection, table: str) -> None:
+    """Give a table columns without a type and without a constraint, which take any value."""
+    database.execute(f'CREATE TABLE copy AS SELECT * FROM "{table}"')
+    columns = ", ".join(f'"{row[1]}"' for row in database.execute("PRAGMA table_info(copy)"))
+    database.execute("DROP TABLE copy")
+    database.execute(f"CREATE TABLE copy ({columns})")
+    database.execute(f'INSERT INTO copy SELECT * FROM "{table}"')
+    database.execute(f'DROP TABLE "{table}"')
+    database.execute(f'ALTER TABLE copy RENAME TO "{table}"')
+
+
+def kernel_totals(path: Path) -> dict[str | None, int]:
+    """Add up the kernels' durations by name, row by row."""
+    database = sqlite3.connect(path)
+    database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    totals: dict[str | None, int] = defaultdict(int)
+    if "CUPTI_ACTIVITY_KIND_KERNEL" in tables:
+        names = dict(database.execute("SELECT id, value FROM StringIds")) if "StringIds" in tables else {}
+        query = "SELECT demangledName, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        for name, start, end in database.execute(query):
+            if start is not None and end is not None and max(abs(start), abs(end)) < BEYOND:
+                text = names.get(name)
+                totals[None if text is None else str(text)] += end - start
+    database.close()
+    return dict(totals)
+
+
+@bounded
+@given(changes)
+def test_a_trace_with_changed_fields_gives_a_sentence_or_parts_that_add_up(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "rank00000.trace.json"
+    trace = json.loads(TRACE)
+    for seed in seeds:
+        change_trace(trace, random.Random(seed))
+    path.write_text(json.dumps(trace))
+    results = analysed(path)
+    if results is not None:
+        check_parts(results)
+    path.unlink()
+
+
+def change_trace(trace: dict[str, Any], choose: random.Random) -> None:
+    """Change one thing: a field of an event or of its arguments, an event, or a field of the trace."""
+    events = trace.get("traceEvents")
+    if not isinstance(events, list) or not events or choose.random() < 0.1:
+        key = choose.choice(list(trace) or ["traceEvents"])
+        trace[key] = choose.choice([[], {}, *(v for v in ODD_VALUES if not isinstance(v, bytes))])
+        return
+    at = choose.randrange(len(events))
+    event = events[at]
+    place = (
+        event["args"] if isinstance(event, dict) and choose.random() < 0.4 and event.get("args") else event
+    )
+    if not isinstance(place, dict) or not place or choose.random() < 0.2:
+        events[at] = choose.choice([None, [], {}, 7, "event", {"ph": "X"}])
+        return
+    key = choose.choice(list(place))
+    if choose.random() < 0.3:
+        del place[key]
+    else:
+        place[key] = choose.choice([v for v in ODD_VALUES if not isinstance(v, bytes)] + [[], {}, 1e300])
+
+
+@pytest.mark.parametrize(("content", "suffix"), [(EXPORT, ".sqlite"), (TRACE, ".trace.json")])
+@bounded
+@given(changes)
+def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, suffix: str, seeds: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / f"rank00000{suffix}"
+    changed = bytearray(content)
+    for seed in seeds:
+        choose = random.Random(seed)
+        at = choose.randrange(len(changed))
+        match choose.randrange(4):
+            case 0:
+                changed[at] = choose.randrange(256)
+            case 1:
+                del changed[at : at + choose.randrange(1, 4096)]
+            case 2:
+                changed[at:at] = bytes(choose.randrange(256) for _ in range(choose.randrange(64)))
+            case _:
+                del changed[at:]
+        changed = changed or bytearray(b"\0")
+    path.write_bytes(changed)
+    analysed(path)
+    path.unlink()
