@@ -105,6 +105,17 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     return texts
 
 
+def render_text(name: str, values: dict[str, Any], template: Path | None = None) -> str:
+    """Return the text of one template; the folder of ``template`` is looked in first.
+
+    Raises
+    ------
+    UsageError
+        If it is missing, broken, or uses a name that does not exist.
+    """
+    return _render(_environment(template), name, {"version": __version__, **values})
+
+
 def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
     folders = ([template.parent] if template else []) + template_path()
     environment = ImmutableSandboxedEnvironment(
