@@ -25,9 +25,10 @@ _SETTLE_SECONDS = 15.0
 @runs_dir_option
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…")
 def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
-    """End runs with all their processes.
+    """End a run with all its processes.
 
-    A run that has ended is left as it is. RUN may be a sweep that was submitted as an array.
+    A run that has ended is left as it is. RUN may be a sweep that was submitted as an array, for all its
+    runs.
     """
     found = [run for reference in runs for run in find_runs(reference, runs_dir)]
     groups: dict[SchedulerName, list[Run]] = {}
