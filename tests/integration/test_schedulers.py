@@ -304,7 +304,7 @@ def test_a_member_is_resubmitted_as_a_job_of_its_own(plain: str, hpcprof: Hpcpro
     assert again.id not in [run.id for run in runs]
     assert "[" not in job_id(again)
     assert "_" not in job_id(again)
-    here, there = ((run.path / "job.sh").read_text().splitlines()[1:] for run in (again, runs[1]))
+    here, there = ((run.path / "job.sh").read_text().splitlines()[2:] for run in (again, runs[1]))
     assert [line.replace(again.id, runs[1].id) for line in here] == there
 
 
