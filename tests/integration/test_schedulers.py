@@ -428,6 +428,27 @@ def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_coll
     assert {row["rank"] for row in steps} == {0, 2}
 
 
+def test_slurm_members_of_an_array_are_mpi_programs_whose_profiles_are_collected(
+    slurm: Cluster, hpcprof: Hpcprof
+) -> None:
+    shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "local=0"]
+    program = ["--workload", "sequence-parallel", "--array", "-P", "hidden-size=64,128"]
+    done = hpcprof("sweep", "--site", "slurm", *shape, *program)
+    assert done.returncode == 0, done.stderr
+    runs = find_runs(done.stdout.split()[-1], Path("runs"))
+    until(lambda: all(status(run).state.ended for run in runs), seconds=240)
+    assert states(runs) == ["completed", "completed"]
+    for run, hidden in zip(runs, (64, 128), strict=True):
+        results = [json.loads(path.read_text()) for path in sorted((run.path / "results").iterdir())]
+        assert [(r["rank"], r["world_size"], r["parameters"]["hidden_size"]) for r in results] == [
+            (rank, 4, hidden) for rank in range(4)
+        ]
+    collected = hpcprof("collect", sweep_id(runs)).stdout
+    assert [f"{run.id}: 2 profiles collected" in collected for run in runs] == [True, True]
+    steps = json.loads(hpcprof("report", runs[1].id, "--analysis", "step_times", "--format", "json").stdout)
+    assert {row["rank"] for row in steps} == {0, 2}
+
+
 def test_slurm_a_job_that_can_never_run_says_so(slurm: Cluster, hpcprof: Hpcprof) -> None:
     hpcprof("submit", "--site", "slurm", "--walltime", "2h", "--", "true")
     until(lambda: "never" in last(hpcprof)[1])
