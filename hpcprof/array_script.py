@@ -100,7 +100,7 @@ def array_script(
 def _directives(script: str, mark: str) -> list[str]:
     """Return the directives of a script, which both batch systems read up to the first command."""
     found = []
-    for line in script.splitlines():
+    for line in script.split("\n"):
         if line.strip() and not line.startswith("#"):
             break
         if line.startswith(mark):

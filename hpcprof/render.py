@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import BytecodeCache, ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcprof import __version__, kubernetes_manifest
@@ -27,6 +28,26 @@ WRAPPER = "wrapper.sh"
 
 _PLACES = re.compile(f"({re.escape(OUTPUT)}|{re.escape(SCRATCH)})")
 _DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
+
+
+class _Compiled(BytecodeCache):
+    """Compiled templates, kept in memory: a sweep renders the same ones for every run.
+
+    Jinja compares a checksum of the source, so that a changed template is compiled anew.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._codes:
+            bucket.bytecode_from_string(self._codes[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
 
 
 @dataclass(frozen=True)
@@ -121,6 +142,7 @@ def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
+        bytecode_cache=_COMPILED,
         autoescape=False,  # shell scripts: every value goes through the quote filter
         keep_trailing_newline=True,
         trim_blocks=True,

@@ -83,7 +83,8 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
     }
     for job_id, job in attributes.items():
         if "[]" in job_id:
-            records = {**_without_own(job_id, job, records[job_id]), **records}
+            for member, record in _without_own(job_id, job, records[job_id]).items():
+                records.setdefault(member, record)
     return records
 
 

@@ -94,6 +94,13 @@ def test_the_index_chooses_the_job_script_that_runs(site: str, shell: str, tmp_p
         )
 
 
+def test_what_only_looks_like_a_line_break_in_a_comment_ends_no_directives(tmp_path: Path) -> None:
+    site = load_site("generic-slurm")
+    line = ["hpcprof", "a\u2028b\x0cc\x85d\ne\rf"]
+    script, _ = array_scripts(site, echoing(site, "a", "b"), tmp_path / "s", line)
+    assert "#SBATCH --nodes=1" in script
+
+
 def test_runs_whose_directives_differ_are_no_array_and_the_difference_is_named(tmp_path: Path) -> None:
     site = load_site("generic-slurm")
     jobs = [*echoing(site, "a"), make_job(site, arguments=["echo"], walltime="10m", nodes=2)]
