@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import BytecodeCache, ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcprof import __version__, kubernetes_manifest
@@ -35,6 +36,26 @@ _PLACES = {
     GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
 }
 _DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
+
+
+class _Compiled(BytecodeCache):
+    """Compiled templates, kept in memory: a sweep renders the same ones for every run.
+
+    Jinja compares a checksum of the source, so that a changed template is compiled anew.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._codes:
+            bucket.bytecode_from_string(self._codes[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
 
 
 @dataclass(frozen=True)
@@ -120,11 +141,23 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     return texts
 
 
+def render_text(name: str, values: dict[str, Any], template: Path | None = None) -> str:
+    """Return the text of one template; the folder of ``template`` is looked in first.
+
+    Raises
+    ------
+    UsageError
+        If it is missing, broken, or uses a name that does not exist.
+    """
+    return _render(_environment(template), name, {"version": __version__, **values})
+
+
 def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
     folders = ([template.parent] if template else []) + template_path()
     environment = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
+        bytecode_cache=_COMPILED,
         autoescape=False,  # shell scripts: every value goes through the quote filter
         keep_trailing_newline=True,
         trim_blocks=True,

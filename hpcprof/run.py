@@ -7,7 +7,7 @@ import platform
 import re
 import secrets
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -25,6 +25,10 @@ from hpcprof.site_model import Site
 MANIFEST = "run.json"
 SCHEMA_VERSION = 1
 FOLDERS = ("state", "logs", "results", "profiles")
+ARRAY_SCRIPT = "array.sh"
+"""What a sweep's directory holds; its members' directories are its own with a dot and the index."""
+
+_MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
 
 
 class GitState(msgspec.Struct, frozen=True):
@@ -172,6 +176,39 @@ def all_runs(runs: Path) -> list[Run]:
     return [open_run(p.parent) for p in sorted(runs.glob(f"*/{MANIFEST}"), key=_age)]
 
 
+def sweep_of(run_id: str) -> str | None:
+    """Return the id of the array sweep that a run is a member of."""
+    match = _MEMBER.fullmatch(run_id)
+    return match["sweep"] if match else None
+
+
+def find_runs(reference: str, runs: Path) -> list[Run]:
+    """Return the runs that a user named: the members of a sweep, in order, or one as `find_run` does.
+
+    A sweep is named by its id, a unique beginning of that, or the path of its directory.
+
+    Raises
+    ------
+    UsageError
+        If nothing, or more than one run or sweep, fits.
+    """
+    path = Path(reference)
+    if (path / ARRAY_SCRIPT).is_file():
+        reference, runs = path.resolve().name, path.resolve().parent
+    members = _members(reference, [m.parent.name for m in runs.glob(f"*/{MANIFEST}")])
+    return [open_run(runs / name) for name in members] or [find_run(reference, runs)]
+
+
+def _members(reference: str, ids: Sequence[str]) -> list[str]:
+    """Return the ids of the members of the one sweep that fits, in the order of their indices."""
+    fitting = [name for name in ids if reference and name.startswith(reference)]
+    sweeps = {sweep_of(name) for name in fitting}
+    sweep = sweeps.pop() if len(sweeps) == 1 else None
+    if sweep is None or not sweep.startswith(reference):
+        return []
+    return sorted(fitting, key=lambda name: int(name.rpartition(".")[2]))
+
+
 def find_run(reference: str, runs: Path) -> Run:
     """Return the run that a user named.
 
@@ -199,6 +236,9 @@ def find_run(reference: str, runs: Path) -> Run:
         fitting = [name for name in ids if reference and name.startswith(reference)]
         if len(fitting) == 1:
             return open_run(runs / fitting[0])
+        if members := _members(reference, ids):
+            sweep, first = sweep_of(members[0]), members[0]
+            raise UsageError(f"{sweep} is a sweep of {len(members)} runs: name one of them, as in {first}.")
         if len(fitting) > 1:
             raise UsageError(f"run {reference!r} is not unique in {runs}: it begins {', '.join(fitting)}.")
     path = Path(reference)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from hpcprof.array_script import array_script, member_directory
 from hpcprof.errors import UsageError
 from hpcprof.job import Job
 from hpcprof.launchers import launch_command
@@ -38,6 +40,26 @@ def scripts(
     )
     texts = render(site, job, rendering)
     return {**texts, JOB_SCRIPT: _edited(script, run_directory)} if script else texts
+
+
+def array_scripts(
+    site: Site,
+    jobs: Sequence[Job],
+    sweep_directory: Path,
+    command_line: list[str],
+    at_once: int | None = None,
+    template: Path | None = None,
+) -> tuple[str, list[dict[str, str]]]:
+    """Render array.sh for a sweep's directory, and the scripts of each of its runs; nothing is written.
+
+    A run's scripts are those that it would have as a job of its own.
+    """
+    texts = [
+        scripts(site, job, member_directory(sweep_directory, index), command_line, template)
+        for index, job in enumerate(jobs)
+    ]
+    job_scripts = [text[JOB_SCRIPT] for text in texts]
+    return array_script(site.scheduler, job_scripts, sweep_directory, command_line, at_once, template), texts
 
 
 def _edited(script: Path, run_directory: Path) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from hpcprof import run as runs
-from hpcprof.errors import UsageError
+from hpcprof.array_script import member_directory
+from hpcprof.atomic import write_atomically
+from hpcprof.errors import HpcprofError, UsageError
 from hpcprof.job import Job
 from hpcprof.schedulers.base import JobState, Scheduler
+from hpcprof.schedulers.batch import BatchScheduler
 from hpcprof.schedulers.registry import scheduler_for
-from hpcprof.scripts import scripts
+from hpcprof.scripts import array_scripts, scripts
 from hpcprof.site_model import Site
 
 
@@ -37,7 +41,53 @@ def submit(
     run_id = runs.new_run_id(job.name, runs_directory)
     texts = scripts(site, job, runs_directory / run_id, command_line, template, script)
     run = runs.create(run_id, runs_directory, site, job, command_line, texts)
-    job_id = scheduler.submit(run, after)
+    return _submitted(run, scheduler.submit(run, after))
+
+
+def submit_array(
+    site: Site,
+    jobs: Sequence[Job],
+    runs_directory: Path,
+    command_line: list[str],
+    at_once: int | None = None,
+    template: Path | None = None,
+) -> list[runs.Run]:
+    """Submit jobs of a site with arrays as one job array, ``at_once`` of which may run together.
+
+    Each member is a run with a directory and a job id of its own; `hpcprof.run.sweep_of` names what they
+    have in common.
+
+    Raises
+    ------
+    SchedulerError
+        If the scheduler did not take the array; the run directories stay for a look at them.
+    UsageError
+        If they can not be one array.
+    """
+    scheduler = scheduler_for(site.scheduler)
+    assert isinstance(scheduler, BatchScheduler)
+    after = _job_ids(jobs[0], runs_directory, scheduler)
+    largest = scheduler.largest_array()
+    if largest is not None and len(jobs) > largest:
+        raise UsageError(f"--array: {len(jobs)} runs are more than an array may have here ({largest}).")
+    # Rendered once for nothing: what is wrong is said before anything is made.
+    array_scripts(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
+    sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
+    script, texts = array_scripts(site, jobs, sweep, command_line, at_once, template)
+    members = []
+    for index, job in enumerate(jobs):
+        run_id = member_directory(sweep, index).name
+        members.append(runs.create(run_id, runs_directory, site, job, command_line, texts[index]))
+    path = sweep.absolute() / runs.ARRAY_SCRIPT
+    try:
+        write_atomically(path, script)
+    except OSError as error:
+        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
+    ids = scheduler.submit_array(path, members, after)
+    return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
+
+
+def _submitted(run: runs.Run, job_id: str) -> runs.Run:
     assert run.manifest is not None
     manifest = msgspec.structs.replace(run.manifest, scheduler_job_id=job_id)
     return runs.save(runs.Run(run.id, run.path, manifest))

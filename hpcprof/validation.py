@@ -77,14 +77,21 @@ def check_array(site: Site, queue: str, members: int, at_once: int | None = None
     Raises
     ------
     UsageError
-        If it is wider than the queue lets run at once: such an array never runs whole.
+        If the site has no arrays, or it is wider than the queue lets run at once: such an array never runs
+        whole.
     """
+    if site.scheduler not in (SchedulerName.PBS, SchedulerName.SLURM):
+        raise UsageError(
+            f"--array: site {site.name} has no job arrays; leave --array out, and every combination is a job."
+        )
+    if site.scheduler is SchedulerName.PBS and members < 2:
+        raise UsageError("--array: an array of PBS has at least two members, not one; leave --array out.")
     limit = site.queues[queue].max_array if queue in site.queues else None
     width = members if at_once is None else at_once
     if limit is not None and width > limit:
         raise UsageError(
             f"an array of {members} runs in {queue} of {site.name} runs at most {limit} at once: limit it to "
-            f"{limit} (%{limit})."
+            f"{limit} (--at-once {limit})."
         )
 
 

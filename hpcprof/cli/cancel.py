@@ -3,43 +3,52 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.states import poll
 from hpcprof.cli.waiting import poll_seconds
 from hpcprof.errors import UsageError
-from hpcprof.run import Run, find_run
-from hpcprof.schedulers.base import JobStatus, Scheduler
+from hpcprof.run import Run, find_runs
+from hpcprof.schedulers.base import JobStatus
 from hpcprof.schedulers.registry import scheduler_for
+from hpcprof.site_model import SchedulerName
 
 _SETTLE_SECONDS = 15.0
 
 
-@click.command("cancel", epilog=examples("hpcprof cancel last"))
+@click.command("cancel", epilog=examples("hpcprof cancel last", "hpcprof cancel 20261121-143005-train-3fa9"))
 @runs_dir_option
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…")
 def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     """End a run with all its processes.
 
-    A run that has ended is left as it is.
+    A run that has ended is left as it is. RUN may be a sweep that was submitted as an array, for all its
+    runs.
     """
-    for found in [find_run(reference, runs_dir) for reference in runs]:
-        if found.manifest is None:
-            raise UsageError(f"{found.path} is a folder of profiles that hpcprof did not submit.")
-        scheduler = scheduler_for(found.manifest.site.scheduler)
-        scheduler.cancel(found)
-        click.echo(f"{found.id} {_settled(found, scheduler).state.value}")
+    found = [run for reference in runs for run in find_runs(reference, runs_dir)]
+    groups: dict[SchedulerName, list[Run]] = {}
+    for run in found:
+        if run.manifest is None:
+            raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
+        groups.setdefault(run.manifest.site.scheduler, []).append(run)
+    for name, group in groups.items():
+        scheduler_for(name).cancel(*group)
+    states = _settled(found)
+    for run in found:
+        click.echo(f"{run.id} {states[run.id].state.value}")
 
 
-def _settled(run: Run, scheduler: Scheduler) -> JobStatus:
-    """Return the run's status once it has ended: a batch system shows it running for seconds yet."""
+def _settled(runs: Sequence[Run]) -> dict[str, JobStatus]:
+    """Return the runs' states once they have ended: a batch system shows them running for seconds yet."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     for pause in poll_seconds():
-        status = scheduler.poll([run])[run.id]
-        if status.state.ended or time.monotonic() > deadline:
+        states = poll(runs)
+        if all(status.state.ended for status in states.values()) or time.monotonic() > deadline:
             break
         time.sleep(pause)
-    return status
+    return states

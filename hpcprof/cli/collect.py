@@ -20,14 +20,15 @@ from hpcprof.cli.options import db_option, runs_dir_option
 def command(runs_dir: Path, db: str | None, runs: tuple[str, ...]) -> None:
     """Read profiles into the results database.
 
-    RUN is a run id, a unique beginning of one, a path, or last (the default). A path may be any folder of
-    profiles (*.sqlite of Nsight Systems, *.trace.json[.gz] of PyTorch). Collecting again changes nothing.
+    RUN is a run id, a unique beginning of one, a path, or last (the default); or a sweep that was submitted
+    as an array, for all its runs. A path may be any folder of profiles (*.sqlite of Nsight Systems,
+    *.trace.json[.gz] of PyTorch). Collecting again changes nothing.
     """
     from hpcprof.collect import collect
-    from hpcprof.run import find_run
+    from hpcprof.run import find_runs
     from hpcprof.store import Store, store_url
 
-    found = [find_run(reference, runs_dir) for reference in runs or ("last",)]
+    found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
     store = Store(store_url(db, runs_dir))
     store.prepare()
     damaged = False

@@ -82,7 +82,12 @@ def job_options(command: CommandT) -> CommandT:
             _pairs_option(
                 "-o", "options", "The site's own option (hpcprof sites show). Repeatable.", "--option"
             ),
-            click.option("--after", multiple=True, metavar="RUN", help="Start once this run has succeeded."),
+            click.option(
+                "--after",
+                multiple=True,
+                metavar="RUN",
+                help="Start once this run, or this array, has succeeded.",
+            ),
             click.option("--template", type=file, help="Template of job.sh, instead of the scheduler's."),
             runs_dir_option,
             click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]"),
@@ -151,9 +156,9 @@ def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
 def _run_ids(references: list[str], runs_dir: Path) -> list[str]:
     if not references:
         return []
-    from hpcprof.run import find_run
+    from hpcprof.run import find_runs
 
-    return [find_run(reference, runs_dir).id for reference in references]
+    return [run.id for reference in references for run in find_runs(reference, runs_dir)]
 
 
 def _pairs(texts: tuple[str, ...], name: str) -> dict[str, str]:

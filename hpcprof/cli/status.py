@@ -14,7 +14,7 @@ from hpcprof.cli.tables import show
 from hpcprof.cli.waiting import poll_seconds
 from hpcprof.diagnosis import failed_ranks
 from hpcprof.errors import UsageError
-from hpcprof.run import Run, find_run
+from hpcprof.run import Run, find_runs
 from hpcprof.schedulers.base import JobState, JobStatus
 
 
@@ -25,9 +25,10 @@ from hpcprof.schedulers.base import JobState, JobStatus
 def command(runs_dir: Path, watch: bool, runs: tuple[str, ...]) -> None:
     """Show the state of runs.
 
-    RUN is a run id, a unique beginning of one, a path, or last (the default).
+    RUN is a run id, a unique beginning of one, a path, or last (the default); or a sweep that was
+    submitted as an array, for all its runs.
     """
-    found = [find_run(reference, runs_dir) for reference in runs or ("last",)]
+    found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
     for run in found:
         if run.manifest is None:
             raise UsageError(

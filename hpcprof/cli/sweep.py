@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -10,7 +11,11 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, job_values, site_and_job
 from hpcprof.cli.tables import show
+from hpcprof.errors import UsageError
+from hpcprof.run import Run, sweep_of
+from hpcprof.scripts import array_scripts
 from hpcprof.sweep import parse_parameters, points, program_at
+from hpcprof.validation import check_array
 
 
 @click.command(
@@ -18,6 +23,7 @@ from hpcprof.sweep import parse_parameters, points, program_at
     epilog=examples(
         "hpcprof sweep --workload sequence-parallel -P hidden-size=256,512 -P dtype=float32,bfloat16",
         "hpcprof sweep -P lr=0.1,0.01 -- python train.py --lr {lr}",
+        "hpcprof sweep --site perlmutter … --array --at-once 4 -P batch=8,16,32 -- ./train {batch}",
     ),
 )
 @job_options
@@ -30,25 +36,51 @@ from hpcprof.sweep import parse_parameters, points, program_at
     metavar="KEY=VALUE,…",
     help="Values of one parameter. Repeatable: every combination is a run.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the runs, and submit nothing.")
-def command(parameters: tuple[str, ...], dry_run: bool, **options: Any) -> None:
+@click.option("--array", "as_array", is_flag=True, help="Submit them as one job array (Slurm and PBS).")
+@click.option(
+    "--at-once",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Runs of the array that may run together.  [default: all]",
+)
+@click.option("--dry-run", is_flag=True, help="Show the runs and the array's script, and submit nothing.")
+def command(
+    parameters: tuple[str, ...], as_array: bool, at_once: int | None, dry_run: bool, **options: Any
+) -> None:
     """Submit a run for every combination of parameters.
 
     A parameter replaces {KEY} in the program's arguments; a built-in workload gets it as --KEY VALUE.
     Every run is checked before the first one is submitted.
+
+    With --array they are members of one job array, and still runs like any other, named SWEEP.0, SWEEP.1
+    and so on; status, cancel, collect and --after take SWEEP for all of them.
     """
+    if at_once is not None and not as_array:
+        raise UsageError("--at-once N is for --array: jobs of their own know nothing of each other.")
     values = job_values(options)
     combinations = points(parse_parameters(parameters))
     jobs = []
     for point in combinations:
         program = program_at(point, values["program"], values.get("workload"))
         jobs.append(site_and_job({**values, "program": program}))
-    if dry_run:
-        show([(str(i), " ".join(jobs[i][1].arguments)) for i in range(len(jobs))], ("run", "arguments"))
-        return
-    from hpcprof.submission import submit
-
+    site, members = jobs[0][0], [job for _, job in jobs]
+    if as_array:
+        check_array(site, members[0].queue, len(members), at_once)
     line = ["hpcprof", *sys.argv[1:]]
-    for point, (site, job) in zip(combinations, jobs, strict=True):
-        run = submit(site, job, options["runs_dir"], line, options["template"])
+    runs_dir, template = options["runs_dir"], options["template"]
+    if dry_run:
+        show([(str(i), " ".join(job.arguments)) for i, job in enumerate(members)], ("run", "arguments"))
+        if as_array:
+            script, _ = array_scripts(site, members, runs_dir / "SWEEP_ID", line, at_once, template)
+            click.echo(f"\n{script}", nl=False)
+        return
+    from hpcprof.submission import submit, submit_array
+
+    if as_array:
+        submitted: Iterable[Run] = submit_array(site, members, runs_dir, line, at_once, template)
+    else:
+        submitted = (submit(site, job, runs_dir, line, template) for job in members)
+    for run, point in zip(submitted, combinations, strict=True):
         click.echo(f"submitted {run.id}  {' '.join(f'{key}={value}' for key, value in point.items())}")
+    if as_array:
+        click.echo(f"they are one job array: hpcprof status {sweep_of(run.id)}")

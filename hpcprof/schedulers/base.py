@@ -48,5 +48,5 @@ class Scheduler(Protocol):
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Return the status of each run by run id, asking for all of them at once where possible."""
 
-    def cancel(self, run: Run) -> None:
-        """End the run's job with all its processes; a job that has ended is left as it is."""
+    def cancel(self, *runs: Run) -> None:
+        """End the runs' jobs with all their processes; a job that has ended is left as it is."""

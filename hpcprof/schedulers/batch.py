@@ -36,14 +36,29 @@ class BatchScheduler(ABC):
         """
 
     @abstractmethod
-    def delete(self, job_id: str) -> None:
-        """End a job; one that is over or not known is left as it is."""
+    def delete(self, job_ids: Sequence[str]) -> None:
+        """End jobs; one that is over or not known is left as it is."""
+
+    @abstractmethod
+    def member_id(self, array_id: str, index: int) -> str:
+        """Return the job id of one member of a job array."""
+
+    @abstractmethod
+    def largest_array(self) -> int | None:
+        """Return how many members a job array may have, None where the scheduler does not tell."""
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Hand over the run's ``job.sh``; it is submitted from the directory where its program runs."""
         assert run.manifest is not None
         waits_for = self._not_over(after)
         return self.hand_over(run.path / JOB_SCRIPT, Path(run.manifest.job.directory), waits_for)
+
+    def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
+        """Hand over the script of a job array of runs, and return the job id of each."""
+        assert members[0].manifest is not None
+        waits_for = self._not_over(after)
+        array_id = self.hand_over(script, Path(members[0].manifest.job.directory), waits_for)
+        return [self.member_id(array_id, index) for index in range(len(members))]
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Return each run's status by run id; all are unknown where the scheduler gives no answer."""
@@ -57,21 +72,24 @@ class BatchScheduler(ABC):
                 return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
         return {run.id: verdict(run, records.get(ids[run.id])) for run in runs}
 
-    def cancel(self, run: Run) -> None:
-        """Delete the run's job; it may show as running for seconds more while its processes end."""
-        assert run.manifest is not None
-        present = self.poll([run])[run.id]
-        if present.state.ended:
+    def cancel(self, *runs: Run) -> None:
+        """Delete the runs' jobs; they may show as running for seconds more while their processes end."""
+        states = self.poll(runs)
+        alive = [run for run in runs if not states[run.id].state.ended]
+        for run in alive:
+            if states[run.id].state is JobState.UNKNOWN:
+                raise SchedulerError(f"{run.id} was not cancelled: {states[run.id].reason}")
+        if not alive:
             return
-        if present.state is JobState.UNKNOWN:
-            raise SchedulerError(f"{run.id} was not cancelled: {present.reason}")
-        # Before the deletion: once the scheduler forgets the job, nothing else tells that it was no failure.
-        mark = run.path / "state" / CANCELLED_FILE
-        write_atomically(mark, "by hpcprof cancel\n")
+        # Before the deletion: once the scheduler forgets a job, nothing else tells that it was no failure.
+        marks = [run.path / "state" / CANCELLED_FILE for run in alive]
+        for mark in marks:
+            write_atomically(mark, "by hpcprof cancel\n")
         try:
-            self.delete(run.manifest.scheduler_job_id)
+            self.delete([run.manifest.scheduler_job_id for run in alive if run.manifest])
         except SchedulerError:
-            mark.unlink(missing_ok=True)
+            for mark in marks:
+                mark.unlink(missing_ok=True)
             raise
 
     def _not_over(self, after: Sequence[str]) -> list[str]:

@@ -57,7 +57,8 @@ def call(arguments: Sequence[str], directory: Path | None = None, seconds: float
             encoding="utf-8",
             errors="replace",
             timeout=seconds,
-            env={**environment, "LC_ALL": "C"},
+            # The second one makes sacct print all indices of an array, however many they are.
+            env={**environment, "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"},
         )
     except subprocess.TimeoutExpired:
         raise Unreachable(f"{program} gave no answer in {seconds:.0f} s.") from None

@@ -59,8 +59,12 @@ class KubernetesScheduler:
                 statuses.update({run.id: status(run, objects) for run in group})
         return statuses
 
-    def cancel(self, run: Run) -> None:
-        """Delete the MPIJob and wait until its pods are gone; one that has ended keeps its record."""
+    def cancel(self, *runs: Run) -> None:
+        """Delete the MPIJobs and wait until their pods are gone; one that has ended keeps its record."""
+        for run in runs:
+            self._cancel(run)
+
+    def _cancel(self, run: Run) -> None:
         present = self.poll([run])[run.id]
         if present.state.ended:
             return

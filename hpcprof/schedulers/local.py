@@ -76,21 +76,26 @@ class LocalScheduler:
         """Return each run's status from its supervisor and its state files."""
         return {run.id: status(run) for run in runs}
 
-    def cancel(self, run: Run) -> None:
-        """Ask the supervisor to end the job, and wait until it has."""
-        if status(run).state.ended:
-            return
-        identity = Identity.parse(run.state_file(SUPERVISOR))
-        if identity is None or not identity.alive():
-            end_processes(run.path)
-            write_atomically(run.path / "state" / ENDED, f"{Outcome('cancelled', -signal.SIGKILL)}\n")
-            return
-        os.kill(identity.pid, signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
-        while identity.alive():
-            if time.monotonic() > deadline:
-                raise SchedulerError(f"{run.id} did not end: its supervisor is process {identity.pid}.")
-            time.sleep(0.02)
+    def cancel(self, *runs: Run) -> None:
+        """Ask the supervisors to end the jobs, and wait until they have."""
+        for run in runs:
+            _cancel(run)
+
+
+def _cancel(run: Run) -> None:
+    if status(run).state.ended:
+        return
+    identity = Identity.parse(run.state_file(SUPERVISOR))
+    if identity is None or not identity.alive():
+        end_processes(run.path)
+        write_atomically(run.path / "state" / ENDED, f"{Outcome('cancelled', -signal.SIGKILL)}\n")
+        return
+    os.kill(identity.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
+    while identity.alive():
+        if time.monotonic() > deadline:
+            raise SchedulerError(f"{run.id} did not end: its supervisor is process {identity.pid}.")
+        time.sleep(0.02)
 
 
 def status(run: Run) -> JobStatus:

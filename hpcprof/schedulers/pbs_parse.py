@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcprof.errors import SchedulerError
+from hpcprof.schedulers.arrays import indices
+from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.command import Unreachable, said
 from hpcprof.schedulers.pbs_words import record_of
 from hpcprof.schedulers.verdict import Record
@@ -15,6 +17,7 @@ from hpcprof.schedulers.verdict import Record
 # Error codes of PBS are 15000 and more; a command's exit code is their last eight bits.
 _UNKNOWN_JOB = 153
 _FINISHED_JOB = 35
+_FINISHED_MEMBER = 55  # of an array
 _USAGE = 2
 
 _QSUB = {
@@ -51,7 +54,8 @@ def parse_qsub(code: int, out: str, error: str) -> str:
 def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
     """Return the records by job id that ``qstat -x -f -F json`` printed for one id, or for none.
 
-    A job that is not known (exit code 153), or has finished and left no history (35), is left out.
+    A job that is not known (exit code 153), or has finished and left no history (35), is left out. With
+    ``-t`` an array's members have records too.
 
     Raises
     ------
@@ -62,11 +66,7 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
     """
     if code in (_UNKNOWN_JOB, _FINISHED_JOB):
         return {}
-    if code != 0:
-        reason = _said(error or out)
-        if any(words in error for words in _SILENT):
-            raise Unreachable(f"PBS gives no answer: {reason}.")
-        raise SchedulerError(f"qstat failed with exit code {code}: {reason}.")
+    _check(code, out, error)
     try:
         document = json.loads(out, strict=False)  # line breaks in values are taken as they are
     except ValueError:
@@ -75,7 +75,47 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
         raise SchedulerError("qstat printed something else than JSON.")
     asked_at = _number(document.get("timestamp"))
     jobs = document.get("Jobs") or {}  # absent where there is no job to show
-    return {job_id: record_of(_texts(job), asked_at) for job_id, job in jobs.items()}
+    attributes = {job_id: _texts(job) for job_id, job in jobs.items()}
+    records = {
+        job_id: record_of(job, asked_at)
+        for job_id, job in attributes.items()
+        if array_of(job_id) == job_id or "array_index" in job
+    }
+    for job_id, job in attributes.items():
+        if "[]" in job_id:
+            for member, record in _without_own(job_id, job, records[job_id]).items():
+                records.setdefault(member, record)
+    return records
+
+
+def _without_own(array_id: str, job: Mapping[str, str], record: Record) -> dict[str, Record]:
+    """Return the records of the members that wait, or that ended with their array before they ran.
+
+    A job of its own, which has an ``array_index``, is made of a member when it starts. What PBS shows of
+    one that has none are its array's attributes, another member's exit status among them
+    (``status_subjob`` of OpenPBS, src/server/stat_job.c); so only the array can tell, and of one that was
+    deleted from it while it waited nothing does.
+    """
+    everyone = indices(job.get("array_indices_submitted", ""))
+    if record.state in (JobState.QUEUED, JobState.CANCELLED):
+        members = dict.fromkeys(everyone, record)
+    else:
+        waiting = indices(job.get("array_indices_remaining", ""))
+        members = dict.fromkeys(waiting, Record(JobState.QUEUED, "waits for its turn in the array"))
+    return {member_of(array_id, index): member for index, member in members.items()}
+
+
+def parse_largest_array(code: int, out: str, error: str) -> int | None:
+    """Return the ``max_array_size`` that ``qstat -B -f -F json`` printed; None if it is not there.
+
+    Raises
+    ------
+    Unreachable
+        If the server did not answer.
+    """
+    _check(code, out, error)
+    found = re.search(r'"max_array_size"\s*:\s*"?(\d+)', out)
+    return int(found[1]) if found else None
 
 
 def parse_qdel(code: int, out: str, error: str) -> None:
@@ -86,8 +126,18 @@ def parse_qdel(code: int, out: str, error: str) -> None:
     SchedulerError
         If the job was not deleted.
     """
-    if code not in (0, _UNKNOWN_JOB, _FINISHED_JOB):
+    if code not in (0, _UNKNOWN_JOB, _FINISHED_JOB, _FINISHED_MEMBER):
         raise SchedulerError(f"qdel did not delete the job: {_said(error or out)}.")
+
+
+def array_of(job_id: str) -> str:
+    """Return the id of the array that a member is of; other ids as they are."""
+    return re.sub(r"\[\d+\]", "[]", job_id, count=1)
+
+
+def member_of(array_id: str, index: int) -> str:
+    """Return the id of a member: ``123[4].server`` of ``123[].server``."""
+    return array_id.replace("[]", f"[{index}]", 1)
 
 
 def same_job(name: str, job_id: str) -> bool:
@@ -134,6 +184,15 @@ def _salvage(out: str) -> dict[str, Any]:
         name: last[name] for name in ("comment", "Exit_status", "history_timestamp", "etime") if name in last
     }
     return {"timestamp": first.get("timestamp"), "Jobs": {job_ids[0]: job}}
+
+
+def _check(code: int, out: str, error: str) -> None:
+    if code == 0:
+        return
+    reason = _said(error or out)
+    if any(words in error for words in _SILENT):
+        raise Unreachable(f"PBS gives no answer: {reason}.")
+    raise SchedulerError(f"qstat failed with exit code {code}: {reason}.")
 
 
 def _said(error: str) -> str:

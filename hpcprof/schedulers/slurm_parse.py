@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from hpcprof.errors import SchedulerError
+from hpcprof.schedulers.arrays import indices
 from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.command import Unreachable, said
 from hpcprof.schedulers.slurm_words import STATES, pending_reason
@@ -18,6 +19,7 @@ SQUEUE_FORMAT = "JobArrayID:40,State:24,exit_code:12,EndTime:24,Reason:200"
 SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
 
 _JOB_ID = re.compile(r"\d+(;\S+)?")
+_ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
 _SILENT = (
     "Unable to contact slurm controller",
     "Problem talking to database",
@@ -72,7 +74,7 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
         if len(values) == 5:  # a line "CLUSTER: name" comes before another cluster's jobs
             job_id, state, status, end, reason = values
             records[job_id] = _record(state, reason.strip(), _from_wait_status(status), end, now)
-    return records
+    return _by_member(records)
 
 
 def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
@@ -97,7 +99,22 @@ def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Rec
             record = _record(state, "", _from_pair(exit_code), end, now)
             if record.state.ended:
                 records[job_id] = record
-    return records
+    return _by_member(records)
+
+
+def parse_largest_array(code: int, out: str, error: str) -> int | None:
+    """Return how many members an array may have, from ``scontrol show config``; None if it does not tell.
+
+    Indices from 0 stay below ``MaxArraySize``; ``max_array_tasks`` is a lower limit of some sites.
+
+    Raises
+    ------
+    Unreachable
+        If the controller did not answer.
+    """
+    _check("scontrol", code, error)
+    limits = [int(size or tasks) for size, tasks in _ARRAY_LIMITS.findall(out)]
+    return min(limits, default=None)
 
 
 def parse_scancel(code: int, out: str, error: str) -> None:
@@ -110,6 +127,20 @@ def parse_scancel(code: int, out: str, error: str) -> None:
     """
     if code != 0 and "already completing or completed" not in error and "Invalid job id" not in error:
         raise SchedulerError(f"scancel did not cancel the job: {_said(error or out)}.")
+
+
+def _by_member(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Give each member that stands in a line such as ``129_[2-3%2]`` the record of that line.
+
+    Waiting members share a line, and in sacct those that were cancelled while waiting share one for ever;
+    that line may also name members that ran, whose own line is the true one.
+    """
+    found = dict(records)
+    for job_id, record in records.items():
+        array, _, text = job_id.partition("_[")
+        for index in indices(text.rstrip("]")):
+            found.setdefault(f"{array}_{index}", record)
+    return found
 
 
 def _record(state: str, reason: str, code: int | None, end: str, now: float) -> Record:

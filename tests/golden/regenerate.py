@@ -1,8 +1,8 @@
 """The scripts of every site and profiler as they are meant to be.
 
-Each ``SITE.txt`` beside this file holds job.sh and wrapper.sh for every profiler. A change of a template, a
-launcher, a profiler or a site shows there as a diff to read before it is committed; after that reading,
-this command, in the root of the repository, writes them anew::
+Each ``SITE.txt`` beside this file holds job.sh and wrapper.sh for every profiler, and array.sh where the site
+has job arrays. A change of a template, a launcher, a profiler or a site shows there as a diff to read before
+it is committed; after that reading, this command, in the root of the repository, writes them anew::
 
     python -m tests.golden.regenerate
 """
@@ -21,6 +21,7 @@ from hpcprof.launchers import launch_command
 from hpcprof.paths import packaged
 from hpcprof.profilers import PROFILERS
 from hpcprof.render import Rendering, render
+from hpcprof.scripts import array_scripts
 from hpcprof.site import load_site_file
 from hpcprof.site_model import SchedulerName, Site
 from hpcprof.validation import profilers_at
@@ -44,12 +45,13 @@ OPTIONS = {
 QUEUES = {"sophia": "by-node"}
 PROFILER_OPTIONS = {"ncu": {"kernel": "gemm", "launch-count": "12"}}
 RANKS_PER_NODE = 2
+ARRAY_MEMBERS = 3
 
 
 def golden_text(name: str) -> str:
     """Return what the golden file of a site shall hold."""
     site = load_site_file(packaged("site_configs") / f"{name}.yaml")
-    return "".join(_section(site, profiler) for profiler in PROFILERS)
+    return "".join(_section(site, profiler) for profiler in PROFILERS) + _array_section(site)
 
 
 def _section(site: Site, profiler: str) -> str:
@@ -73,7 +75,19 @@ def _scripts(site: Site, profiler: str) -> dict[str, str]:
     texts = render(site, job, rendering)
     # The manifest holds both scripts again, indented.
     texts = {name: text for name, text in texts.items() if name.endswith(".sh")}
-    return {name: text.replace(f"hpcprof {__version__}", "hpcprof VERSION") for name, text in texts.items()}
+    return {name: _without_version(text) for name, text in texts.items()}
+
+
+def _without_version(text: str) -> str:
+    return text.replace(f"hpcprof {__version__}", "hpcprof VERSION")
+
+
+def _array_section(site: Site) -> str:
+    if site.scheduler not in (SchedulerName.PBS, SchedulerName.SLURM):
+        return ""
+    line = ["hpcprof", "sweep", "--site", site.name, "--array", "--at-once", "2"]
+    script, _ = array_scripts(site, [_job(site, "none")] * ARRAY_MEMBERS, RUN_DIRECTORY, line, at_once=2)
+    return f"==== {site.name}: array.sh\n{_without_version(script)}"
 
 
 def _job(site: Site, profiler: str) -> Job:

@@ -15,7 +15,7 @@ import pytest
 
 from hpcprof.errors import SchedulerError
 from hpcprof.job import make_job
-from hpcprof.run import Run, all_runs, find_run
+from hpcprof.run import Run, all_runs, find_run, find_runs
 from hpcprof.schedulers.base import JobState, JobStatus
 from hpcprof.schedulers.registry import scheduler_for
 from hpcprof.site import load_site
@@ -223,6 +223,164 @@ def test_a_refused_job_leaves_a_run_that_says_so(site: str, hpcprof: Hpcprof) ->
     assert last(hpcprof) == ("failed", "the scheduler did not take it")
 
 
+def swept(hpcprof: Hpcprof, site: str, values: str, program: str, *options: str) -> list[Run]:
+    """Submit ``sh -c program`` for each value of {n} as an array, and return its runs."""
+    words = ["--site", site, "--walltime", "5m", "--array", *options, "-P", f"n={values}"]
+    done = hpcprof("sweep", *words, "--", "sh", "-c", program)
+    assert done.returncode == 0, done.stderr
+    return find_runs(done.stdout.split()[-1], Path("runs"))
+
+
+def sweep_id(runs: Sequence[Run]) -> str:
+    return runs[0].id.removesuffix(".0")
+
+
+def states(runs: Sequence[Run]) -> list[str]:
+    assert runs[0].manifest is not None
+    found = scheduler_for(runs[0].manifest.site.scheduler).poll(runs)
+    return [found[run.id].state.value for run in runs]
+
+
+@pytest.fixture
+def plain(site: str) -> str:
+    """The site with one rank and no launcher, which starts fastest."""
+    write_site(Path(), site, f"extends: generic-{site}\nlauncher: {{name: none}}\n")
+    return site
+
+
+arrays = pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
+
+
+def test_local_a_sweep_is_no_array(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof("sweep", "--array", "-P", "n=1,2", "--", "echo", "{n}")
+    assert (done.returncode, "site local has no job arrays" in done.stderr) == (2, True)
+    assert not (tmp_path / "runs").exists()
+
+
+@arrays
+def test_the_members_of_an_array_run_so_many_at_once_and_end_each_for_itself(
+    plain: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = {"pbs": "qsub", "slurm": "sbatch"}[plain]
+    calls = counted(command, tmp_path, monkeypatch)
+    program = f"echo this is {{n}}; {WAIT_FOR_GO}; [ {{n}} != c ] || exit 3"
+    runs = swept(hpcprof, plain, "a,b,c,d", program, "--at-once", "2")
+    assert len(calls.read_text().splitlines()) == 1
+    until(lambda: states(runs) == ["running", "running", "queued", "queued"])
+    assert status(runs[3]).reason
+    for run in runs:
+        (run.path / "go").touch()
+    until(lambda: all(status(run).state.ended for run in runs))
+    assert states(runs) == ["completed", "completed", "failed", "completed"]
+    assert status(runs[2]).exit_code == 3
+    assert [run.state_file("finished") for run in runs] == ["0", "0", "3", "0"]
+    for run, name in zip(runs, "abcd", strict=True):
+        assert (run.path / "logs/rank00000.out").read_text() == f"this is {name}\n"
+        until((run.path / "logs/job.err").exists)  # PBS brings it after the end
+    assert len({job_id(run) for run in runs}) == 4
+    shown = hpcprof("status", sweep_id(runs)).stdout
+    assert [shown.count(word) for word in ("completed", "failed")] == [3, 1]
+    assert hpcprof("logs", runs[1].id).stdout.endswith("this is b\n")
+
+
+@arrays
+def test_a_member_and_then_all_of_an_array_are_cancelled(plain: str, hpcprof: Hpcprof) -> None:
+    runs = swept(hpcprof, plain, "1,2,3,4", "sleep 300; : {n}", "--at-once", "2")
+    until(lambda: states(runs) == ["running", "running", "queued", "queued"])
+    assert hpcprof("cancel", runs[3].id).stdout == f"{runs[3].id} cancelled\n"
+    assert hpcprof("cancel", runs[0].id).stdout == f"{runs[0].id} cancelled\n"
+    until(lambda: states(runs) == ["cancelled", "running", "running", "cancelled"])
+    assert hpcprof("cancel", sweep_id(runs)).stdout == "".join(f"{run.id} cancelled\n" for run in runs)
+    assert [status(run).reason for run in runs] == ["cancelled by the user"] * 4
+    assert hpcprof("cancel", sweep_id(runs)).stdout.count("cancelled") == 4
+
+
+@arrays
+def test_a_member_is_resubmitted_as_a_job_of_its_own(plain: str, hpcprof: Hpcprof) -> None:
+    runs = swept(hpcprof, plain, "1,2", "exit {n}")
+    until(lambda: states(runs) == ["failed", "failed"])
+    done = hpcprof("resubmit", runs[1].id, "--wait")
+    assert "failed: exit code 2" in done.stderr
+    again = the_run()
+    assert again.id not in [run.id for run in runs]
+    assert "[" not in job_id(again)
+    assert "_" not in job_id(again)
+    here, there = ((run.path / "job.sh").read_text().splitlines()[2:] for run in (again, runs[1]))
+    assert [line.replace(again.id, runs[1].id) for line in here] == there
+
+
+@arrays
+def test_an_array_waits_for_a_run_and_is_removed_with_it(plain: str, hpcprof: Hpcprof) -> None:
+    first = submitted(plain, "sh", "-c", WAIT_FOR_GO)
+    runs = swept(hpcprof, plain, "1,2", ": {n}", "--after", first.id)
+    until(lambda: "waits for another job to succeed" in status(runs[1]).reason)
+    assert states(runs) == ["queued", "queued"]
+    (first.path / "go").touch()
+    until(lambda: states(runs) == ["completed", "completed"])
+
+    failing = submitted(plain, "sh", "-c", f"{WAIT_FOR_GO}; exit 3")
+    orphans = swept(hpcprof, plain, "1,2", ": {n}", "--after", failing.id)
+    (failing.path / "go").touch()
+    until(lambda: states(orphans) == ["cancelled", "cancelled"])
+    assert "did not succeed" in status(orphans[1]).reason
+
+
+def test_slurm_a_run_waits_for_a_member_or_a_whole_array(slurm: Cluster, hpcprof: Hpcprof) -> None:
+    write_site(Path(), "slurm", "extends: generic-slurm\nlauncher: {name: none}\n")
+    runs = swept(hpcprof, "slurm", "1,2,3,4", f"{WAIT_FOR_GO}; : {{n}}", "--at-once", "1")
+    until(lambda: states(runs) == ["running", "queued", "queued", "queued"])
+    after = submitted("slurm", "true", after=[runs[1]])
+    orphan = submitted("slurm", "true", after=[runs[3]])
+    done = hpcprof("submit", "--site", "slurm", "--after", sweep_id(runs), "--", "true")
+    assert done.returncode == 0, done.stderr
+    last_of_all = the_run()
+    assert last_of_all.manifest is not None
+    assert last_of_all.manifest.job.after == [run.id for run in runs]
+    # One that waits is cancelled, which Slurm alone would take for an end like any other.
+    hpcprof("cancel", runs[3].id)
+    until(lambda: states([orphan, last_of_all]) == ["cancelled", "cancelled"])
+    for run in runs:
+        (run.path / "go").touch()
+    until(lambda: states([after]) == ["completed"])
+    assert states(runs)[1] == "completed"
+
+
+def test_pbs_a_run_is_not_submitted_after_an_array_that_has_not_ended(pbs: Path, hpcprof: Hpcprof) -> None:
+    write_site(Path(), "pbs", "extends: generic-pbs\nlauncher: {name: none}\n")
+    runs = swept(hpcprof, "pbs", "1,2", f"{WAIT_FOR_GO}; : {{n}}")
+    for reference in (runs[1].id, sweep_id(runs)):
+        done = hpcprof("submit", "--site", "pbs", "--after", reference, "--", "true")
+        assert (done.returncode, "is a member of an array" in done.stderr) == (1, True)
+    for run in runs:
+        (run.path / "go").touch()
+    until(lambda: states(runs) == ["completed", "completed"])
+    done = hpcprof("submit", "--site", "pbs", "--after", sweep_id(runs), "--wait", "--", "true")
+    assert done.returncode == 0, done.stderr
+
+
+@arrays
+def test_an_array_larger_than_the_scheduler_takes_is_refused_before_anything_is_made(
+    plain: str, hpcprof: Hpcprof
+) -> None:
+    limit = {"pbs": 10000, "slurm": 1001}[plain]
+    values = ",".join(map(str, range(limit + 1)))
+    done = hpcprof("sweep", "--site", plain, "--array", "-P", f"n={values}", "--", "echo", "{n}")
+    assert done.returncode == 2
+    assert f"{limit + 1} runs are more than an array may have here ({limit})" in done.stderr
+    assert not Path("runs").exists()
+
+
+@arrays
+def test_a_hundred_members_are_polled_by_one_question(
+    plain: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = swept(hpcprof, plain, ",".join(map(str, range(100))), ": {n}", "--at-once", "8")
+    calls = counted({"pbs": "qstat", "slurm": "squeue"}[plain], tmp_path, monkeypatch)
+    assert len(states(runs)) == 100
+    assert len(calls.read_text().splitlines()) == 1
+    until(lambda: states(runs) == ["completed"] * 100, seconds=180)
+
+
 def test_pbs_a_job_that_can_never_run_says_so(pbs: Path, hpcprof: Hpcprof) -> None:
     write_site(Path(), "pbs", "extends: generic-pbs\n")
     done = hpcprof("submit", "--site", "pbs", "--queue", "prod", "--nodes", "9", "--", "true")
@@ -294,6 +452,27 @@ def test_slurm_torchrun_starts_the_ranks_of_two_nodes(
     ]
 
 
+def test_slurm_members_of_an_array_are_mpi_programs_whose_profiles_are_collected(
+    slurm: Cluster, hpcprof: Hpcprof
+) -> None:
+    shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "local=0"]
+    program = ["--workload", "sequence-parallel", "--array", "-P", "hidden-size=64,128"]
+    done = hpcprof("sweep", "--site", "slurm", *shape, *program)
+    assert done.returncode == 0, done.stderr
+    runs = find_runs(done.stdout.split()[-1], Path("runs"))
+    until(lambda: all(status(run).state.ended for run in runs), seconds=240)
+    assert states(runs) == ["completed", "completed"]
+    for run, hidden in zip(runs, (64, 128), strict=True):
+        results = [json.loads(path.read_text()) for path in sorted((run.path / "results").iterdir())]
+        assert [(r["rank"], r["world_size"], r["parameters"]["hidden_size"]) for r in results] == [
+            (rank, 4, hidden) for rank in range(4)
+        ]
+    collected = hpcprof("collect", sweep_id(runs)).stdout
+    assert [f"{run.id}: 2 profiles collected" in collected for run in runs] == [True, True]
+    steps = json.loads(hpcprof("report", runs[1].id, "--analysis", "step_times", "--format", "json").stdout)
+    assert {row["rank"] for row in steps} == {0, 2}
+
+
 def test_slurm_a_job_that_can_never_run_says_so(slurm: Cluster, hpcprof: Hpcprof) -> None:
     hpcprof("submit", "--site", "slurm", "--walltime", "2h", "--", "true")
     until(lambda: "never" in last(hpcprof)[1])
@@ -361,12 +540,16 @@ def test_slurm_a_controller_that_does_not_answer_leaves_the_state_unknown(
 
 
 def test_slurm_with_accounting_ended_jobs_that_have_left_the_queue_keep_their_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_site(tmp_path, "slurm", "extends: generic-slurm\nlauncher: {name: none}\n")
     with cluster_or_skip(tmp_path / "slurm", "slurmdbd") as slurm:
         monkeypatch.setenv("SLURM_CONF", str(slurm.configuration))
+        sweep = swept(hpcprof, "slurm", "1,2,3,4,5", "sleep {n}00", "--at-once", "2")
+        until(lambda: states(sweep)[:2] == ["running", "running"])
+        slurm.command("scancel", job_id(sweep[3]))
+        slurm.command("scancel", job_id(sweep[0]).partition("_")[0])
         good = submitted("slurm", "true")
         bad = submitted("slurm", "sh", "-c", "kill -SEGV $$")
         gone = submitted("slurm", "sleep", "300")
@@ -374,6 +557,9 @@ def test_slurm_with_accounting_ended_jobs_that_have_left_the_queue_keep_their_st
         scheduler_for(load_site("slurm").scheduler).cancel(gone)
         # The controller forgets ended jobs once a minute at most.
         until(lambda: not slurm.command("squeue", "--noheader", "--states=all").strip(), seconds=100)
+        # Those that had not run share a line of sacct; one cancelled by itself while it waited has none.
+        assert [states(sweep)[index] for index in (0, 1, 2, 4)] == ["cancelled"] * 4
+        assert status(sweep[3]).state is not JobState.COMPLETED
         assert [status(run).state for run in (good, bad, gone)] == [
             JobState.COMPLETED,
             JobState.FAILED,

@@ -318,6 +318,14 @@ def test_arguments_arrive_as_they_were_given_and_never_run(
     assert printed == b"\0".join(os.fsencode(argument) for argument in arguments)
 
 
+def test_a_template_that_changes_is_rendered_as_it_is_now(tmp_path: Path) -> None:
+    job = make_job(load_site("local"), arguments=["x"])
+    mine = tmp_path / "mine.sh.j2"
+    for text in ("one", "two", "one"):
+        mine.write_text(text)
+        assert rendered(job, tmp_path, template=mine)["job.sh"] == text
+
+
 def test_a_template_of_the_users_overrides_one_block(tmp_path: Path) -> None:
     mine = tmp_path / "mine.sh.j2"
     mine.write_text(

@@ -12,6 +12,7 @@ import pytest
 from hpcprof.job import make_job
 from hpcprof.profilers import PROFILERS
 from hpcprof.render import Rendering, render
+from hpcprof.scripts import array_scripts
 from hpcprof.site import load_site, site_files
 from hpcprof.site_model import Vendor
 
@@ -48,4 +49,14 @@ def test_the_scripts_of_every_site_and_profiler_pass(
         if name.endswith(".sh"):
             files.append(str(tmp_path / name))
     done = subprocess.run([shellcheck(), *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("site", ["generic-pbs", "generic-slurm"])
+def test_the_script_of_an_array_passes(site: str, tmp_path: Path) -> None:
+    loaded = load_site(site)
+    jobs = [make_job(loaded, arguments=["echo", word], walltime="5m") for word in ("a b", "$(c)")]
+    script, _ = array_scripts(loaded, jobs, tmp_path / "sweep&more", ["hpcprof"])
+    (tmp_path / "array.sh").write_text(script)
+    done = subprocess.run([shellcheck(), str(tmp_path / "array.sh")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -138,10 +138,19 @@ def test_a_walltime_that_depends_on_the_nodes_is_checked_for_them(
 
 def test_an_array_that_would_never_run_whole_is_refused_with_its_limit() -> None:
     site = load_site("polaris")
-    with pytest.raises(UsageError, match=r"an array of 20 runs in prod .*limit it to 10 \(%10\)"):
+    with pytest.raises(UsageError, match=r"an array of 20 runs in prod .*limit it to 10 \(--at-once 10\)"):
         check_array(site, "prod", 20)
     check_array(site, "prod", 20, at_once=10)
     check_array(site, "debug", 1000)
+
+
+def test_an_array_is_refused_where_there_are_none_and_of_one_member_on_pbs() -> None:
+    for name in ("local", "kubernetes"):
+        with pytest.raises(UsageError, match=f"site {name} has no job arrays; leave --array out"):
+            check_array(load_site(name), "", 2)
+    with pytest.raises(UsageError, match="an array of PBS has at least two members"):
+        check_array(load_site("generic-pbs"), "", 1)
+    check_array(load_site("generic-slurm"), "", 1)
 
 
 @pytest.mark.parametrize("launcher", [LauncherName.MPIEXEC, LauncherName.NONE])

@@ -1,4 +1,7 @@
-"""One job's life: waits for its dependency, runs, is ended by its walltime or by qdel, leaves its output."""
+"""One job's life: waits for its dependency, runs, is ended by its walltime or by qdel, leaves its output.
+
+An array's is to start its members, each with a life of its own.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +63,71 @@ def run(job_id: str) -> None:
         return
     server.change(job_id, job_state="Q", substate=10, Hold_Types="n")
     time.sleep(QUEUED_SECONDS)
+    if "[]" in job_id:
+        run_members(job_id)
+    else:
+        run_script(job_id)
+
+
+def run_members(array_id: str) -> None:
+    """Run the members; the array's exit status is that of the one that ended last."""
+    array = server.change(
+        array_id,
+        job_state="B",
+        substate=70,
+        comment=f"Job Array Began at {time.strftime('%a %b %d at %H:%M')}",
+    )
+    kept = [key for key in array if not key.startswith("array") and key not in ("runner", "depend")]
+    own = {key: array[key] for key in kept}
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    started: list[str] = []
+    ending, substate = "finished", 92
+    try:
+        while True:
+            for member, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[member]
+                    if (server.load(member) or {})["job_state"] != "X":  # ended before it could tell
+                        server.finish(member, 91, "terminated", 271)
+                    code = (server.load(member) or {}).get("Exit_status")
+                    server.change(array_id, Exit_status=1 if code else 0)
+                    if code:
+                        ending, substate = "failed", 93
+            room = len(running) < array.get("max_run_subjobs", len(running) + 1)
+            index = server.take(array_id) if room else None
+            if index is not None:
+                member = server.member_of(array_id, index)
+                paths = {
+                    key: array[key].replace("^array_index^", str(index))
+                    for key in ("Output_Path", "Error_Path")
+                }
+                # A start and its record are one step: qdel must find the process of what it finds.
+                with server.locked():
+                    process = subprocess.Popen([sys.executable, __file__, member], start_new_session=True)
+                    server.write(
+                        member,
+                        {**own, **paths, "array_id": array_id, "array_index": index, "runner": process.pid},
+                    )
+                running[member] = process
+                started.append(member)
+            elif not running and not server.indices((server.load(array_id) or {})["array_indices_remaining"]):
+                break
+            else:
+                time.sleep(STEP)
+    except _Deleted:
+        ending, substate = f"terminated by {server.USER}", 91
+        while server.take(array_id) is not None:
+            pass
+        for process in running.values():
+            process.terminate()
+        for process in running.values():
+            process.wait()
+    for member in started:
+        server.change(member, job_state="F")
+    server.finish(array_id, substate, ending, (server.load(array_id) or {}).get("Exit_status"))
+
+
+def run_script(job_id: str) -> None:
     comment = f"Job run at {time.strftime('%a %b %d at %H:%M')} on (pn1:ncpus=1)"
     job = server.change(job_id, job_state="R", substate=42, comment=comment)
     nodes = server.FOLDER / f"{job_id}.nodes"
@@ -67,7 +135,7 @@ def run(job_id: str) -> None:
     files = [server.FOLDER / f"{job_id}.{suffix}" for suffix in ("OU", "ER")]
     with files[0].open("wb") as out, files[1].open("wb") as err:
         process = subprocess.Popen(
-            ["/bin/bash", str(server.FOLDER / f"{job_id}.SC")],
+            ["/bin/bash", str(server.FOLDER / f"{server.array_of(job_id)}.SC")],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -75,6 +143,7 @@ def run(job_id: str) -> None:
             cwd=os.environ.get("HOME", "/"),
             env={
                 **os.environ,
+                **({"PBS_ARRAY_INDEX": str(job["array_index"])} if "array_index" in job else {}),
                 "PBS_JOBID": job_id,
                 "PBS_NODEFILE": str(nodes),
                 "PBS_ENVIRONMENT": "PBS_BATCH",
@@ -118,7 +187,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, deleted)
     job_id = sys.argv[1]
     try:
-        run(job_id)
+        if server.index_of(job_id) is None:
+            run(job_id)
+        else:
+            run_script(job_id)
     except _Deleted:
         server.finish(job_id, 91, "terminated", None)
 

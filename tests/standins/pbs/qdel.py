@@ -17,7 +17,15 @@ def main() -> None:
     for name in sys.argv[1:]:
         job_id = server.whole_id(name, "qdel")
         job = server.load(job_id)
-        if job is None:
+        index = server.index_of(job_id)
+        if index is not None and job is None:
+            if server.take(server.array_of(job_id), index) is None:
+                print(f"qdel: Request invalid for finished array subjob {job_id}", file=sys.stderr)
+                code = server.FINISHED_MEMBER
+        elif index is not None and job is not None and job["job_state"] in "XF":
+            print(f"qdel: Request invalid for finished array subjob {job_id}", file=sys.stderr)
+            code = server.FINISHED_MEMBER
+        elif job is None:
             print(f"qdel: Unknown Job Id {job_id}", file=sys.stderr)
             code = server.UNKNOWN_JOB
         elif job["job_state"] == "F":

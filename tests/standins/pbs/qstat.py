@@ -1,4 +1,4 @@
-"""qstat: knows ``-f -F json``, with ``-x`` for finished jobs."""
+"""qstat: knows ``-f -F json``, with ``-x`` for finished jobs, ``-t`` for members of arrays; ``-B``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,25 @@ import time
 import server
 
 HIDDEN = "runner"
+OF_THE_ARRAY = ("array", "array_state_count", "array_indices_submitted", "array_indices_remaining")
+
+
+def shown(job: server.Job, without: tuple[str, ...] = ()) -> server.Job:
+    return {key: value for key, value in job.items() if key not in (HIDDEN, *without)}
+
+
+def member(array: server.Job, array_id: str, index: int) -> server.Job:
+    """Return a member: a job of its own once it has run, else its array's attributes with its state."""
+    own = server.load(server.member_of(array_id, index))
+    if own is not None:
+        return shown(own)
+    state, comment = array["job_state"], array.get("comment")
+    if state == "F":
+        comment = "Subjob finished"
+    elif state == "B":
+        waits = index in server.indices(array["array_indices_remaining"])
+        state, comment = ("Q", comment) if waits else ("X", "Subjob finished")
+    return {**shown(array, OF_THE_ARRAY), "job_state": state, "comment": comment}
 
 
 def main() -> None:
@@ -18,13 +37,19 @@ def main() -> None:
     history, full, as_json = "-x" in words, "-f" in words, "-F" in words and "json" in words
     if as_json and not full:
         server.stop("qstat: conflicting options.", "usage: ", code=2)
+    if "-B" in words:
+        print(json.dumps({"Server": {server.SERVER: {"max_array_size": 10000}}}))
+        return
     named = [word for word in words if not word.startswith("-") and word != "json"]
     jobs: dict[str, server.Job] = {}
     errors: list[str] = []
     code = 0
     for name in named or server.all_ids():
         job_id = server.whole_id(name, "qstat")
-        job = server.load(job_id)
+        job, index = server.load(job_id), server.index_of(job_id)
+        if index is not None:
+            array = server.load(server.array_of(job_id))
+            job = member(array, server.array_of(job_id), index) if array else None
         if job is None:
             errors.append(f"qstat: Unknown Job Id {job_id}")
             code = server.UNKNOWN_JOB
@@ -35,7 +60,10 @@ def main() -> None:
                 )
                 code = server.FINISHED_JOB
         elif not named or not jobs:  # of several ids the JSON has the first alone
-            jobs[job_id] = {key: value for key, value in job.items() if key != HIDDEN}
+            jobs[job_id] = shown(job)
+            if "-t" in words and "array" in job:
+                every = server.indices(job["array_indices_submitted"])
+                jobs |= {server.member_of(job_id, i): member(job, job_id, i) for i in every}
     document: dict[str, object] = {
         "timestamp": int(time.time()),
         "pbs_version": "23.06.06",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -20,7 +21,7 @@ def options(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
     found, rest = [], []
     while words:
         word = words.pop(0)
-        if word.startswith("-") and len(word) == 2 and word[1] in "NAqloeWvr":
+        if word.startswith("-") and len(word) == 2 and word[1] in "NAqloeWvrJ":
             if not words:
                 server.stop(f"qsub: illegal {word} value", "usage: qsub [-a date_time]", code=2)
             found.append((word[1], words.pop(0)))
@@ -42,6 +43,20 @@ def directives(script: str) -> list[str]:
         elif line.strip() and not line.startswith("#"):
             break
     return words
+
+
+def array_attributes(text: str) -> server.Job:
+    span = re.fullmatch(r"(\d+)-(\d+)(?:%(\d+))?", text)
+    if span is None or int(span[1]) >= int(span[2]):
+        server.stop("qsub: illegal -J value", "usage: qsub [-a date_time]", code=2)
+    submitted = f"{span[1]}-{span[2]}"
+    return {
+        "array": "True",
+        "array_state_count": f"Queued:{int(span[2]) - int(span[1]) + 1} Running:0 Exiting:0 Expired:0",
+        "array_indices_submitted": submitted,
+        "array_indices_remaining": submitted,
+        "max_run_subjobs": int(span[3]) if span[3] else None,
+    }
 
 
 def main() -> None:
@@ -66,8 +81,11 @@ def main() -> None:
         server.stop("qsub: Illegal attribute or resource value Resource_List.select", code=166)
     if int(nodes) > NODES and queue in LIMITED:
         server.stop("qsub: Job violates queue and/or server resource limits", code=188)
+    array = array_attributes(single["J"]) if "J" in single else {}
+    if array and single.get("r") == "n":
+        server.stop("qsub: cannot submit non-rerunable Array Job", code=1)
     depend = dict(text.partition("=")[::2] for key, text in values if key == "W").get("depend", "")
-    job_id = server.new_id()
+    job_id = server.new_id("[]" if array else "")
     (server.FOLDER / f"{job_id}.SC").write_text(script)  # the script is copied at submit
     variables = {"PBS_O_WORKDIR": str(Path.cwd()), "PBS_O_QUEUE": queue, "PBS_O_HOST": server.SERVER}
     variables |= {
@@ -89,6 +107,7 @@ def main() -> None:
         Resource_List={"nodect": int(nodes), "walltime": resources.get("walltime", "01:00:00")},
         substate=22 if depend else 10,
         Variable_List={name: server.coerced(value) for name, value in variables.items()},
+        **array,
         comment="Can Never Run: Not enough total nodes available" if int(nodes) > NODES else None,
     )
     runner = subprocess.Popen(

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 FOLDER = Path(os.environ["PBS_STANDIN"])
 SERVER = "pbshost"
 USER = f"tester@{SERVER}"
-UNKNOWN_JOB, FINISHED_JOB = 153, 35
+UNKNOWN_JOB, FINISHED_JOB, FINISHED_MEMBER = 153, 35, 55
 
 Job = dict[str, Any]
 
@@ -51,12 +51,12 @@ def locked() -> Iterator[None]:
         yield
 
 
-def new_id() -> str:
+def new_id(brackets: str = "") -> str:
     with locked():
         counter = FOLDER / "counter"
         number = int(counter.read_text()) + 1 if counter.exists() else 1
         counter.write_text(str(number))
-    return f"{number}.{SERVER}"
+    return f"{number}{brackets}.{SERVER}"
 
 
 def load(job_id: str) -> Job | None:
@@ -68,7 +68,50 @@ def load(job_id: str) -> Job | None:
 
 
 def all_ids() -> list[str]:
-    return sorted((path.stem for path in FOLDER.glob("*.json")), key=lambda name: int(name.split(".")[0]))
+    """Return the ids of all jobs in order; of an array the array's own alone."""
+    ids = [path.stem for path in FOLDER.glob("*.json")]
+    return sorted(
+        (name for name in ids if "[" not in name or "[]" in name),
+        key=lambda name: int(re.split(r"[.\[]", name)[0]),
+    )
+
+
+def array_of(job_id: str) -> str:
+    return re.sub(r"\[\d+\]", "[]", job_id)
+
+
+def index_of(job_id: str) -> int | None:
+    """Return a member's index; None of any other job."""
+    found = re.search(r"\[(\d+)\]", job_id)
+    return int(found[1]) if found else None
+
+
+def member_of(array_id: str, index: int) -> str:
+    return array_id.replace("[]", f"[{index}]")
+
+
+def indices(text: object) -> list[int]:
+    """Return what ``0-3`` or ``1,3`` names; nothing is left of an array where it is ``-``."""
+    found: list[int] = []
+    for part in str(text).split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def take(array_id: str, index: int | None = None) -> int | None:
+    """Take a member that waits, the first or this one, out of its array; None if there is none."""
+    with locked():
+        job = load(array_id) or {}
+        waiting = indices(job.get("array_indices_remaining", "-"))
+        index = waiting[0] if index is None and waiting else index
+        if index not in waiting:
+            return None
+        waiting.remove(index)
+        job["array_indices_remaining"] = coerced(",".join(map(str, waiting)) or "-")
+        write(array_id, job)
+    return index
 
 
 def change(job_id: str, **attributes: Any) -> Job:
@@ -78,10 +121,14 @@ def change(job_id: str, **attributes: Any) -> Job:
         job.update(attributes)
         job = {name: value for name, value in job.items() if value is not None}
         job["mtime"] = stamp()
-        temporary = FOLDER / f".{job_id}.{os.getpid()}"
-        temporary.write_text(json.dumps(job))
-        temporary.rename(FOLDER / f"{job_id}.json")
+        write(job_id, job)
     return job
+
+
+def write(job_id: str, job: Job) -> None:
+    temporary = FOLDER / f".{job_id}.{os.getpid()}"
+    temporary.write_text(json.dumps(job))
+    temporary.rename(FOLDER / f"{job_id}.json")
 
 
 def finish(job_id: str, substate: int, ending: str, exit_status: int | None) -> None:
@@ -89,7 +136,7 @@ def finish(job_id: str, substate: int, ending: str, exit_status: int | None) -> 
     comment = (load(job_id) or {}).get("comment")
     change(
         job_id,
-        job_state="F",
+        job_state="F" if index_of(job_id) is None else "X",  # a member, until its array has ended
         substate=substate,
         comment=f"{comment} and {ending}" if comment and ending not in comment else comment,
         Exit_status=exit_status,

@@ -139,6 +139,115 @@ def test_pbs_is_asked_for_one_id_a_question_and_an_unknown_one_does_not_lose_the
     assert calls() == [["qstat", "-x", "-f", "-F", "json", job_id] for job_id in ("1.s", "2.s")]
 
 
+def test_slurm_is_asked_for_an_array_once_and_not_for_each_member(
+    fake: Fake, calls: Calls, make_run: MakeRun
+) -> None:
+    fake("squeue", squeue_line("7_0", "RUNNING") + squeue_line("7_[1-98%1]", "PENDING", "Priority"))
+    fake("sacct", "7_99|FAILED|3:0|2026-11-21T02:15:55\n")
+    runs = [make_run(f"7_{index}") for index in range(100)]
+    states = SlurmScheduler().poll(runs)
+    assert [states[runs[index].id].state for index in (0, 1, 98, 99)] == [
+        JobState.RUNNING,
+        JobState.QUEUED,
+        JobState.QUEUED,
+        JobState.FAILED,
+    ]
+    squeue, sacct = calls()
+    assert {"--jobs=7", "--array"} <= set(squeue)
+    assert "--jobs=7" in sacct
+
+
+def test_slurm_an_array_under_its_plain_id_stands_for_members_without_a_record(
+    fake: Fake, make_run: MakeRun
+) -> None:
+    fake("squeue", squeue_line("11", "CANCELLED") + squeue_line("11_0", "RUNNING"))
+    runs = [make_run("11_0"), make_run("11_5")]
+    states = SlurmScheduler().poll(runs)
+    assert [states[run.id].state for run in runs] == [JobState.RUNNING, JobState.CANCELLED]
+
+
+def test_slurm_a_member_that_no_command_knows_is_judged_by_its_own_files(
+    fake: Fake, make_run: MakeRun
+) -> None:
+    fake("squeue", squeue_line("7_0", "RUNNING"))
+    fake("sacct", error="Slurm accounting storage is disabled\n", code=1)
+    runs = [make_run("7_1", finished="0"), make_run("7_2", cancelled="by hpcprof cancel")]
+    states = SlurmScheduler().poll(runs)
+    assert [states[run.id].state for run in runs] == [JobState.COMPLETED, JobState.CANCELLED]
+
+
+def test_slurm_members_are_held_before_they_are_cancelled_and_all_by_one_command(
+    fake: Fake, calls: Calls, make_run: MakeRun
+) -> None:
+    fake(
+        "squeue", squeue_line("7_0", "RUNNING") + squeue_line("7_1", "PENDING") + squeue_line("8", "RUNNING")
+    )
+    fake("scontrol", error="Job is no longer pending execution\n", code=1)
+    fake("scancel")
+    runs = [make_run("7_0"), make_run("7_1"), make_run("8")]
+    SlurmScheduler().cancel(*runs)
+    assert calls()[1:] == [["scontrol", "hold", "7_0,7_1"], ["scancel", "7_0", "7_1", "8"]]
+    assert all(run.state_file("cancelled") for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("printed", "ids"), [("8", ["8_0", "8_1", "8_2"]), ("8;alps", ["8_0;alps", "8_1;alps", "8_2;alps"])]
+)
+def test_slurm_an_array_is_one_sbatch_and_each_member_has_an_id(
+    printed: str, ids: list[str], fake: Fake, calls: Calls, make_run: MakeRun, tmp_path: Path
+) -> None:
+    fake("sbatch", f"{printed}\n")
+    members = [make_run(f"new{index}") for index in range(3)]
+    assert SlurmScheduler().submit_array(tmp_path / "array.sh", members) == ids
+    assert calls() == [["sbatch", "--parsable", str(tmp_path / "array.sh")]]
+
+
+def test_pbs_an_array_is_one_qsub_and_one_question_for_all_its_members(
+    fake: Fake, calls: Calls, make_run: MakeRun, tmp_path: Path
+) -> None:
+    fake("qsub", "8[].s\n")
+    array = {"job_state": "B", "array_indices_submitted": "0-99", "array_indices_remaining": "1-99"}
+    member = {"job_state": "R", "array_index": 0}
+    fake("qstat", json.dumps({"Jobs": {"8[].s": array, "8[0].s": member}}))
+    members = [make_run(f"new{index}") for index in range(100)]
+    ids = PbsScheduler().submit_array(tmp_path / "array.sh", members)
+    assert (ids[0], ids[99]) == ("8[0].s", "8[99].s")
+    runs = [make_run(job_id) for job_id in ids]
+    states = PbsScheduler().poll(runs)
+    assert [states[runs[index].id].state for index in (0, 99)] == [JobState.RUNNING, JobState.QUEUED]
+    qsub, qstat = calls()
+    assert qsub == ["qsub", str(tmp_path / "array.sh")]
+    assert qstat == ["qstat", "-x", "-f", "-F", "json", "-t", "8[].s"]
+
+
+def test_pbs_members_are_deleted_by_one_command(fake: Fake, calls: Calls, make_run: MakeRun) -> None:
+    array = {"job_state": "B", "array_indices_submitted": "0-1", "array_indices_remaining": "0-1"}
+    fake("qstat", json.dumps({"Jobs": {"8[].s": array}}))
+    fake("qdel")
+    PbsScheduler().cancel(make_run("8[0].s"), make_run("8[1].s"))
+    assert calls()[-1] == ["qdel", "8[0].s", "8[1].s"]
+
+
+def test_pbs_can_not_wait_for_the_success_of_a_member_so_that_is_refused(
+    fake: Fake, calls: Calls, make_run: MakeRun
+) -> None:
+    array = {"job_state": "B", "array_indices_submitted": "0-1", "array_indices_remaining": "0-1"}
+    fake("qstat", json.dumps({"Jobs": {"8[].s": array}}))
+    fake("qsub", "9.s\n")
+    with pytest.raises(SchedulerError, match=r"job 8\[1\]\.s, to run after, is a member of an array"):
+        PbsScheduler().submit(make_run(""), ["8[1].s"])
+    assert "qsub" not in [call[0] for call in calls()]
+
+
+def test_a_cancellation_that_fails_leaves_no_mark(fake: Fake, make_run: MakeRun) -> None:
+    fake("squeue", squeue_line("5", "RUNNING") + squeue_line("6", "RUNNING"))
+    fake("scancel", error="scancel: error: Kill job error on job id 5: Access/permission denied\n", code=1)
+    runs = [make_run("5"), make_run("6")]
+    with pytest.raises(SchedulerError, match="Access/permission denied"):
+        SlurmScheduler().cancel(*runs)
+    assert [run.state_file("cancelled") for run in runs] == [None, None]
+
+
 def test_a_job_whose_answer_cannot_be_read_is_unknown_with_the_reason(fake: Fake, make_run: MakeRun) -> None:
     fake("qstat", "PBS is being updated")
     run = make_run("1.s")

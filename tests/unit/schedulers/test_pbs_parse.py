@@ -9,7 +9,15 @@ import pytest
 from hpcprof.errors import SchedulerError
 from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.command import Unreachable
-from hpcprof.schedulers.pbs_parse import parse_qdel, parse_qstat, parse_qsub, same_job
+from hpcprof.schedulers.pbs_parse import (
+    array_of,
+    member_of,
+    parse_largest_array,
+    parse_qdel,
+    parse_qstat,
+    parse_qsub,
+    same_job,
+)
 from hpcprof.schedulers.pbs_words import record_of
 from hpcprof.schedulers.verdict import Record
 from tests.unit.schedulers.recorded import recorded, recorded_json
@@ -108,6 +116,78 @@ def test_exit_status_minus_29_is_the_walltime() -> None:
 
 def test_an_array_whose_subjob_failed_has_exit_status_0_and_failed() -> None:
     assert job("qstat_x_f_json_array_final", "199[]").state is JobState.FAILED
+
+
+def test_each_member_of_an_array_that_runs_has_a_record_of_its_own() -> None:
+    records = parse_qstat(*recorded_json("pbs/qstat_f_json_mixed_t.json"))
+    assert [records[f"199[{index}].pbshost"].state for index in range(4)] == [JobState.RUNNING] * 4
+    assert records["199[].pbshost"].reason == "the array has begun"
+    assert records["192.pbshost"].state is JobState.RUNNING
+
+
+def test_each_member_of_a_finished_array_has_its_own_end() -> None:
+    records = parse_qstat(*recorded_json("pbs/qstat_x_f_json_array_final.json"))
+    ends = [(records[f"199[{i}].pbshost"].state, records[f"199[{i}].pbshost"].exit_code) for i in range(4)]
+    completed = (JobState.COMPLETED, 0)
+    assert ends == [completed, completed, (JobState.FAILED, 1), completed]
+
+
+def members(state: str, remaining: object, **changes: object) -> dict[str, Record]:
+    """Return the records of the recorded array 199[], of whose members only 0 and 1 have run."""
+    _, text, _ = recorded_json("pbs/qstat_x_f_json_array_final.json")
+    jobs = json.loads(text)["Jobs"]
+    array = jobs["199[].pbshost"]
+    array |= {"job_state": state, "array_indices_remaining": remaining, **changes}
+    for index in (0, 1):
+        jobs[f"199[{index}].pbshost"]["job_state"] = "X"
+    own = ("array", "array_state_count", "array_indices_submitted", "array_indices_remaining")
+    for index in (2, 3):  # its array's face, as of a member that is no job of its own
+        jobs[f"199[{index}].pbshost"] = {k: v for k, v in array.items() if k not in own} | {"job_state": "X"}
+    return dict(parse_qstat(0, json.dumps({"timestamp": 1795230549, "Jobs": jobs}), ""))
+
+
+def test_members_that_wait_are_those_that_remain_of_their_array() -> None:
+    records = members("B", "2-3", substate=70)
+    assert records["199[0].pbshost"].state is JobState.COMPLETED
+    waits = Record(JobState.QUEUED, "waits for its turn in the array")
+    assert [records[f"199[{index}].pbshost"] for index in (2, 3)] == [waits, waits]
+    assert members("B", 3, substate=70)["199[3].pbshost"] == waits  # a single one looks like a number
+
+
+@pytest.mark.parametrize("state", ["B", "F"])
+def test_a_member_deleted_while_it_waited_has_no_record_though_it_shows_its_arrays_exit_status(
+    state: str,
+) -> None:
+    records = members(state, "-", Exit_status=0)
+    assert "199[0].pbshost" in records
+    assert "199[2].pbshost" not in records
+
+
+def test_the_members_of_an_array_that_waits_or_was_removed_have_its_record() -> None:
+    records = members("H", "0-3", substate=22, Hold_Types="s", depend="afterok:7.pbshost@pbshost")
+    assert records["199[3].pbshost"].reason == "waits for another job to succeed (afterok:7.pbshost@pbshost)"
+    _, text, _ = recorded_json("pbs/qstat_x_f_json_array_final.json")
+    array = json.loads(text)["Jobs"]["199[].pbshost"]
+    del array["Exit_status"]
+    array |= {"substate": 92, "depend": "afterok:7.pbshost@pbshost"}
+    removed = parse_qstat(0, json.dumps({"Jobs": {"199[].pbshost": array}}), "")["199[3].pbshost"]
+    assert (removed.state, removed.reason) == (
+        JobState.CANCELLED,
+        "removed by PBS: a job that it waited for did not succeed",
+    )
+
+
+def test_the_server_tells_how_large_an_array_may_be() -> None:
+    assert parse_largest_array(*recorded_json("pbs/qstat_B_json.json")) == 10000
+    assert parse_largest_array(0, "{}", "") is None
+    with pytest.raises(Unreachable):
+        parse_largest_array(111, "", "qstat: cannot connect to server pbshost (errno=111)\n")
+
+
+def test_an_id_tells_a_member_from_its_array() -> None:
+    assert array_of("7[12].polaris-pbs-01") == "7[].polaris-pbs-01"
+    assert array_of("7.polaris-pbs-01") == "7.polaris-pbs-01"
+    assert member_of("7[].polaris-pbs-01", 3) == "7[3].polaris-pbs-01"
 
 
 def test_after_qdel_a_job_still_shows_as_running() -> None:
@@ -225,6 +305,7 @@ def test_a_server_that_does_not_answer_is_silent_and_not_a_failure() -> None:
 def test_qdel_of_finished_and_unknown_jobs_changes_nothing() -> None:
     for name in ("qdel_finished", "err_qdel_unknown", "qdel_running"):
         parse_qdel(*recorded(f"pbs/{name}.txt"))
+    parse_qdel(55, "", "qdel: Request invalid for finished array subjob 7[1].pbshost\n")
     with pytest.raises(SchedulerError, match="qdel did not delete the job: illegally formed job identifier"):
         parse_qdel(*recorded("pbs/err_qdel_badid.txt"))
 

@@ -9,7 +9,13 @@ import pytest
 from hpcprof.errors import SchedulerError
 from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.command import Unreachable
-from hpcprof.schedulers.slurm_parse import parse_sacct, parse_sbatch, parse_scancel, parse_squeue
+from hpcprof.schedulers.slurm_parse import (
+    parse_largest_array,
+    parse_sacct,
+    parse_sbatch,
+    parse_scancel,
+    parse_squeue,
+)
 from hpcprof.schedulers.slurm_words import STATES, pending_reason
 from hpcprof.schedulers.verdict import Record
 from tests.unit.schedulers.recorded import DATA, recorded
@@ -207,6 +213,70 @@ def test_an_unknown_id_is_only_a_header_in_sacct() -> None:
 
 def test_without_accounting_no_job_is_known() -> None:
     assert parse_sacct(*recorded("slurm/nodbd_sacct.txt"), NOW) == {}
+
+
+def test_squeue_shows_each_member_of_an_array() -> None:
+    records = parse_squeue(*recorded("slurm/squeue_array.txt"), NOW)
+    assert {job: (record.state, record.exit_code) for job, record in records.items()} == {
+        "33_0": (JobState.COMPLETED, 0),
+        "33_1": (JobState.FAILED, 1),
+        "33_2": (JobState.RUNNING, None),
+        "33_3": (JobState.RUNNING, None),
+        "33_4": (JobState.QUEUED, None),
+        "33_5": (JobState.QUEUED, None),
+        "33_6": (JobState.QUEUED, None),
+        "33_7": (JobState.QUEUED, None),
+        # 33_8 was cancelled while it waited, which leaves no trace; 33_9 was held before that.
+        "33_9": (JobState.CANCELLED, None),
+    }
+    assert records["33_4"].reason == "the array's limit of tasks at once is reached (JobArrayTaskLimit)"
+
+
+def test_members_that_wait_in_one_line_have_the_record_of_that_line() -> None:
+    text = f"{'129_[2-3,7%2]':40}{'PENDING':24}{0:<12}{'N/A':24}{'JobArrayTaskLimit':200}"
+    records = parse_squeue(0, text, "", NOW)
+    assert {"129_2", "129_3", "129_7"} <= set(records)
+    assert records["129_7"].state is JobState.QUEUED
+
+
+def test_members_cancelled_while_they_waited_share_a_line_of_sacct() -> None:
+    records = parse_sacct(*recorded("slurm/sacct_array_cancelled.txt"), NOW)
+    states = {job: records[job].state for job in records if "[" not in job}
+    assert states == {
+        "33_0": JobState.COMPLETED,
+        "33_1": JobState.FAILED,
+        **{f"33_{index}": JobState.CANCELLED for index in (2, 3, 4, 6, 7, 9)},
+    }
+
+
+def test_a_members_own_line_comes_before_the_one_that_it_shared() -> None:
+    text = "11_[0-5%2]|CANCELLED by 0|0:0|2026-11-21T06:17:20\n11_0|COMPLETED|0:0|2026-11-21T06:17:20\n"
+    records = parse_sacct(0, text, "", NOW)
+    assert (records["11_0"].state, records["11_5"].state) == (JobState.COMPLETED, JobState.CANCELLED)
+
+
+def test_ended_members_are_in_sacct_after_they_left_the_queue() -> None:
+    text = (DATA / "slurm/sacct_array.txt").read_text()
+    rows = [row.split("|") for row in text.splitlines() if row.startswith("129_") and ".batch" not in row]
+    records = parse_sacct(
+        0, "".join(f"{row[0]}|{row[5]}|{row[6]}|2026-11-21T02:16:08\n" for row in rows), "", NOW
+    )
+    assert {job: (record.state, record.exit_code) for job, record in records.items()} == {
+        "129_0": (JobState.COMPLETED, 0),
+        "129_1": (JobState.COMPLETED, 0),
+        "129_2": (JobState.FAILED, 1),
+        "129_3": (JobState.COMPLETED, 0),
+    }
+
+
+def test_the_configuration_tells_how_large_an_array_may_be() -> None:
+    code, text, error = recorded("slurm/scontrol_show_config.txt")
+    assert parse_largest_array(code, text, error) == 1001
+    limited = text.replace("bf_interval=1,", "bf_interval=1,max_array_tasks=500,")
+    assert parse_largest_array(code, limited, error) == 500
+    assert parse_largest_array(0, "", "") is None
+    with pytest.raises(Unreachable):
+        parse_largest_array(1, "", "slurm_load_ctl_conf error: Unable to contact slurm controller")
 
 
 @pytest.mark.parametrize("name", ["err_scancel_unknown", "scancel_already_done"])

@@ -1,0 +1,137 @@
+"""The script of a job array: its directives, and which job.sh it starts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcprof.errors import UsageError
+from hpcprof.job import Job, make_job
+from hpcprof.scripts import array_scripts, scripts
+from hpcprof.site import load_site, load_site_file
+from hpcprof.site_model import Site
+
+SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
+INDEX = {"generic-slurm": "SLURM_ARRAY_TASK_ID", "generic-pbs": "PBS_ARRAY_INDEX"}
+
+
+def echoing(site: Site, *words: str) -> list[Job]:
+    return [make_job(site, arguments=["echo", word], walltime="5m") for word in words]
+
+
+def array(site: str, folder: Path, *words: str, at_once: int | None = None) -> list[str]:
+    loaded = load_site(site)
+    script, _ = array_scripts(loaded, echoing(loaded, *words), folder / "s-0a1b", ["hpcprof"], at_once)
+    return script.splitlines()
+
+
+def test_slurm_an_array_has_its_members_directives_and_its_range(tmp_path: Path) -> None:
+    assert [line for line in array("generic-slurm", tmp_path, "a", "b", "c") if "#SBATCH" in line] == [
+        "#SBATCH --job-name=echo",
+        "#SBATCH --nodes=1",
+        "#SBATCH --ntasks-per-node=1",
+        "#SBATCH --time=00:05:00",
+        f"#SBATCH --output={tmp_path}/s-0a1b.%a/logs/job.out",
+        f"#SBATCH --error={tmp_path}/s-0a1b.%a/logs/job.err",
+        "#SBATCH --array=0-2",
+    ]
+
+
+def test_pbs_an_array_has_its_members_directives_and_its_range_and_may_run_again(tmp_path: Path) -> None:
+    assert [line for line in array("generic-pbs", tmp_path, "a", "b", "c") if "#PBS" in line] == [
+        "#PBS -N echo",
+        "#PBS -l select=1",
+        "#PBS -l walltime=00:05:00",
+        f"#PBS -o {tmp_path}/s-0a1b.^array_index^/logs/job.out",
+        f"#PBS -e {tmp_path}/s-0a1b.^array_index^/logs/job.err",
+        "#PBS -r y",
+        "#PBS -J 0-2",
+    ]
+
+
+def test_how_many_run_at_once_is_said_where_it_is_fewer_than_all(tmp_path: Path) -> None:
+    assert "#SBATCH --array=0-2%2" in array("generic-slurm", tmp_path, "a", "b", "c", at_once=2)
+    assert "#PBS -J 0-2%1" in array("generic-pbs", tmp_path, "a", "b", "c", at_once=1)
+    assert "#PBS -J 0-2" in array("generic-pbs", tmp_path, "a", "b", "c", at_once=3)
+
+
+def test_the_scripts_of_a_member_are_those_of_a_job_of_its_own(tmp_path: Path) -> None:
+    site = load_site("generic-slurm")
+    jobs = echoing(site, "a", "b")
+    _, texts = array_scripts(site, jobs, tmp_path / "s-0a1b", ["hpcprof"])
+    alone = [scripts(site, jobs[i], tmp_path / f"s-0a1b.{i}", ["hpcprof"]) for i in (0, 1)]
+    assert texts == alone
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("site", INDEX)
+def test_the_index_chooses_the_job_script_that_runs(site: str, shell: str, tmp_path: Path) -> None:
+    sweep = tmp_path / "a-b+c=d@e,f&g" / "s-0a1b"
+    loaded = load_site(site)
+    jobs = echoing(loaded, "first", "$(echo second) 'third' \n")
+    script, _ = array_scripts(loaded, jobs, sweep, ["hpcprof", "a\nb"])
+    for index in (0, 1):
+        member = sweep.with_name(f"{sweep.name}.{index}")
+        member.mkdir(parents=True)
+        (member / "job.sh").write_text(f'echo "this is {index} of $0"; exit {index + 3}\n')
+
+    def run(index: str | None) -> subprocess.CompletedProcess[str]:
+        environment = {INDEX[site]: index} if index is not None else {}
+        return subprocess.run(
+            [shell], input=script, env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
+
+    assert [run(index).returncode for index in "01"] == [3, 4]
+    assert run("1").stdout == f"this is 1 of {shell}\n"
+    for wrong in ("2", "../s", None):
+        done = run(wrong)
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"hpcprof: no run has the index '{wrong or ''}': submit this script as an array of 0-1.\n"
+        )
+
+
+def test_what_only_looks_like_a_line_break_in_a_comment_ends_no_directives(tmp_path: Path) -> None:
+    site = load_site("generic-slurm")
+    line = ["hpcprof", "a\u2028b\x0cc\x85d\ne\rf"]
+    script, _ = array_scripts(site, echoing(site, "a", "b"), tmp_path / "s", line)
+    assert "#SBATCH --nodes=1" in script
+
+
+def test_runs_whose_directives_differ_are_no_array_and_the_difference_is_named(tmp_path: Path) -> None:
+    site = load_site("generic-slurm")
+    jobs = [*echoing(site, "a"), make_job(site, arguments=["echo"], walltime="10m", nodes=2)]
+    with pytest.raises(UsageError) as refused:
+        array_scripts(site, jobs, tmp_path / "s", ["hpcprof"])
+    assert str(refused.value) == (
+        "--array: the runs differ in #SBATCH --nodes=1, #SBATCH --time=00:05:00 and #SBATCH --nodes=2, "
+        "#SBATCH --time=00:10:00, but all of an array have the same; make it so, or leave --array out."
+    )
+
+
+def test_pbs_an_array_that_may_not_run_again_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "once.yaml").write_text('extends: generic-pbs\ndirectives: ["-r n"]\n')
+    site = load_site_file(tmp_path / "once.yaml")
+    with pytest.raises(UsageError, match="PBS takes no array that may not run again"):
+        array_scripts(site, echoing(site, "a", "b"), tmp_path / "s", ["hpcprof"])
+
+
+def test_the_directives_and_the_shell_of_a_users_template_are_the_arrays_too(tmp_path: Path) -> None:
+    template = tmp_path / "mine.sh.j2"
+    template.write_text(
+        "#!/bin/bash -l\n#SBATCH --exclusive\n#SBATCH --output={{ run_directory }}/mine.txt\n\n# more\n"
+        "#SBATCH --nice\ntrue\n#SBATCH --after-a-command\nrun_dir={{ run_directory }}\n"
+    )
+    site = load_site("generic-slurm")
+    script, _ = array_scripts(site, echoing(site, "a", "b"), tmp_path / "s", ["hpcprof"], template=template)
+    lines = script.splitlines()
+    assert lines[0] == "#!/bin/bash -l"
+    assert [line for line in lines if "#SBATCH" in line] == [
+        "#SBATCH --exclusive",
+        f"#SBATCH --output={tmp_path}/s.%a/mine.txt",
+        "#SBATCH --nice",
+        "#SBATCH --array=0-1",
+    ]
