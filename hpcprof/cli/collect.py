@@ -21,7 +21,8 @@ def command(runs_dir: Path, db: str | None, runs: tuple[str, ...]) -> None:
     """Read profiles into the results database.
 
     RUN is a run id, a unique beginning of one, a path, or last (the default). A path may be any folder of
-    profiles (*.sqlite of Nsight Systems, *.trace.json[.gz] of PyTorch). Collecting again changes nothing.
+    profiles (*.sqlite or *.nsys-rep of Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute,
+    *.trace.json[.gz] of PyTorch). Collecting again changes nothing.
     """
     from hpcprof.collect import collect
     from hpcprof.run import find_run
