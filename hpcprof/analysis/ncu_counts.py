@@ -85,7 +85,9 @@ def _instructions(metrics: Metrics, name: str) -> float | None:
 
 def _idle(metrics: Metrics, prefixes: tuple[str, ...]) -> bool:
     """Tell whether a unit was observed and did nothing, by the first group of metrics that is there."""
-    groups = ([value for name, value in metrics.items() if name.startswith(start)] for start in prefixes)
+    # Extremes over the units are no activity: where a metric is a difference, they are left when it is zero.
+    means = {name: value for name, value in metrics.items() if ".avg" in name or ".sum" in name}
+    groups = ([value for name, value in means.items() if name.startswith(start)] for start in prefixes)
     observed = next((group for group in groups if group), [])
     return bool(observed) and not any(observed)
 

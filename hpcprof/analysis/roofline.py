@@ -68,11 +68,11 @@ class _InSitu:
     def __init__(self, shapes: pd.DataFrame) -> None:
         self._exact: dict[tuple[str, ...], list[float]] = {}
         self._short: dict[tuple[str, ...], dict[str, list[float]]] = {}
-        columns = (shapes[name] for name in (*_SHAPE, "med_ns")) if len(shapes) else ()
-        for name, grid, block, time in zip(*columns, strict=True):
-            self._exact.setdefault((name, grid, block), []).append(time)
-            names = self._short.setdefault((skeleton(name or ""), grid, block), {})
-            names.setdefault(name, []).append(time)
+        named = shapes.dropna(subset="name") if len(shapes) else pd.DataFrame(columns=[*_SHAPE, "med_ns"])
+        for name, grid, block, time in named[[*_SHAPE, "med_ns"]].itertuples(index=False):
+            times = self._exact.setdefault((name, grid, block), [])
+            times.append(time)
+            self._short.setdefault((skeleton(name), grid, block), {})[name] = times
 
     def time(self, name: str, grid: str, block: str) -> int | None:
         """Return a kernel's time by its full name, else by its skeleton where only one kernel has it."""

@@ -48,6 +48,17 @@ def test_ncu_with_a_narrow_filter_and_a_count_is_accepted_and_says_both() -> Non
     assert "--profile-from-start=off" in argv
 
 
+def test_ncu_collects_what_a_roofline_needs_unless_told_otherwise() -> None:
+    needed = {
+        "--section=SpeedOfLight_RooflineChart",
+        "--section=SpeedOfLight_HierarchicalHalfRooflineChart",
+        "--section=SpeedOfLight_HierarchicalTensorRooflineChart",
+    }
+    target = Target(None, ranks=1)
+    assert needed <= set(PROFILERS["ncu"].prefix(target, ncu()))
+    assert not needed & set(PROFILERS["ncu"].prefix(target, ncu(sections="SpeedOfLight")))
+
+
 def test_ncu_on_one_rank_needs_no_filter() -> None:
     PROFILERS["ncu"].check(Target(None, ranks=1), ncu())
 
