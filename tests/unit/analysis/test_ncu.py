@@ -199,6 +199,10 @@ def test_operations_are_counted_from_counters_or_from_rates() -> None:
             },
             (7, "fp8"),
         ),
+        (
+            {"sm__ops_path_tensor_src_fp16.sum": 8.0, "sm__ops_path_tensor_src_fp16_dst_fp32.sum": 8.0},
+            (8, "fp16"),
+        ),
         # Older chips tell fp16 apart by what is written.
         (
             {
@@ -278,6 +282,11 @@ def test_no_bound_is_guessed_where_something_is_unknown(lacking: dict[str, objec
     assert rows.loc["known", "bound"] is not None
     assert "1 of 2 kernels have no bound" in outcome.reason
     assert "SpeedOfLight_HierarchicalTensorRooflineChart" in outcome.reason
+
+
+def test_operations_of_one_precision_are_not_taken_for_all() -> None:
+    (row,) = rows_of(launch(flops_tensor=None)).rows.to_dict("records")
+    assert (row["ai_flop_per_byte"], row["achieved_flops"]) == (None, None)
 
 
 def test_without_peaks_there_is_intensity_and_no_bound() -> None:

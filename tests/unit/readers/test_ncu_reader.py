@@ -185,7 +185,8 @@ def test_a_table_cut_anywhere_gives_a_sentence_or_a_correct_rest(name: str, tmp_
     whole, original = read(DATA / name), text(name).encode()
     path = tmp_path / "rank0.csv"
     lines = [at for at, byte in enumerate(original) if byte == ord("\n")]
-    tried = sorted({*lines[:400], *(at + 1 for at in lines[:400]), *range(0, len(original), 997)})
+    every_byte = range(lines[3] - 300, lines[3] + 2)
+    tried = sorted({*lines, *every_byte, *range(0, len(original), 2999)})
     for size in tried:
         path.write_bytes(original[:size])
         try:
@@ -197,19 +198,35 @@ def test_a_table_cut_anywhere_gives_a_sentence_or_a_correct_rest(name: str, tmp_
 
 
 @pytest.mark.parametrize("page", ["sp.details.csv.gz", "ddp.raw.csv.gz"])
-def test_a_row_that_is_cut_off_is_left_out_and_said(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["within the last value", "between two values"])
+def test_a_row_that_is_cut_off_is_left_out_and_said(page: str, place: str, tmp_path: Path) -> None:
     path = tmp_path / "rank0.csv"
-    lines = text(page).splitlines(keepends=True)
-    path.write_text("".join(lines[:5]) + lines[5][:-30])
-    assert read(path).origin.notes == ("rank0.csv has a row that is cut off or damaged; it is left out.",)
-    path.write_text("".join(lines[:5]))
+    *whole, last = text(page).splitlines(keepends=True)[:6]
+    last = last.rstrip(",\n")
+    path.write_text(
+        "".join(whole) + (last[:-1] if place == "within the last value" else last[: last.rindex(",")])
+    )
+    cut = read(path)
+    assert cut.origin.notes == ("rank0.csv has a row that is cut off or damaged; it is left out.",)
+    path.write_text("".join(whole))
     assert read(path).origin.notes == ()
+    assert read(path).kernels == cut.kernels
+
+
+@pytest.mark.parametrize("page", ["sp.details.csv.gz", "ddp.raw.csv.gz"])
+def test_a_list_of_numbers_is_not_taken_for_a_decimal_comma(page: str, tmp_path: Path) -> None:
+    original = text(page)
+    assert '"PolicySpread"' in original
+    path = tmp_path / "rank0.csv"
+    path.write_text(original.replace('"PolicySpread"', '"0,12"'))
+    found = [kernel.metrics[DURATION] for kernel in read(path).kernels]
+    assert found == [kernel.metrics[DURATION] for kernel in read(DATA / page).kernels]
 
 
 def test_a_changed_byte_never_ends_in_a_traceback(tmp_path: Path) -> None:
     original = text("roofline.raw.csv.gz").encode()
     path = tmp_path / "rank0.csv"
-    for at in range(0, len(original), 1499):
+    for at in range(0, len(original), 4999):
         for byte in (b'"', b"\n", b"\0", b",", b"\xff"):
             path.write_bytes(original[:at] + byte + original[at + 1 :])
             try:
