@@ -12,7 +12,7 @@ import pandas as pd
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import Outcome, of_rank, of_run
 from hpcprof.errors import DamagedInput, HpcprofError
-from hpcprof.readers.detect import find_profiles, read_profile
+from hpcprof.readers.detect import PROFILES, find_profiles, read_profile, readable
 from hpcprof.readers.identity import identify_rank
 from hpcprof.run import Run, save
 from hpcprof.store import ANALYSIS_VERSION, ProfileRow, Result, Row, RunRow, Store
@@ -40,8 +40,7 @@ def collect(run: Run, store: Store, progress: Callable[[Path], None] = lambda pa
     files = find_profiles(run.path)
     if not files:
         raise HpcprofError(
-            f"no profiles (*.sqlite, *.trace.json, *.trace.json.gz) in {run.path}"
-            + (" or its profiles/." if run.manifest else ".")
+            f"no profiles ({PROFILES}) in {run.path}" + (" or its profiles/." if run.manifest else ".")
         )
     summary = Collected()
     by_rank = _by_rank(files, summary)
@@ -72,8 +71,9 @@ def collect(run: Run, store: Store, progress: Callable[[Path], None] = lambda pa
 def _by_rank(files: list[Path], summary: Collected) -> dict[int, Path]:
     """Give each file its rank; a single file that tells none is rank 0."""
     by_rank: dict[int, Path] = {}
-    for path in files:
+    for file in files:
         try:
+            path = readable(file)
             rank = identify_rank(path)
         except DamagedInput as error:
             summary.skipped.append(str(error))
@@ -90,10 +90,10 @@ def _by_rank(files: list[Path], summary: Collected) -> dict[int, Path]:
 
 
 def _collect_profile(run: Run, rank: int, path: Path, checksum: str, store: Store) -> None:
-    timeline = read_profile(path)
-    origin = timeline.origin
+    content = read_profile(path)
+    origin = content.origin
     results = {
-        name: _result(of_rank(analysis, timeline, rank))
+        name: _result(of_rank(analysis, content, rank))
         for name, analysis in ANALYSES.items()
         if analysis.scope is Scope.RANK
     }

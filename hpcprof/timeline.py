@@ -8,7 +8,7 @@ profiler left out. All columns of a table have the same length, and rows keep th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
@@ -154,7 +154,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Timeline:
-    """One rank's profile as columns."""
+    """One rank's profile as columns.
+
+    ``graphs`` are launches of CUDA graphs that the profiler traced as a whole, one row a launch: the
+    kernels inside them are not in the profile. They count as compute.
+    """
 
     origin: Origin
     strings: NDArray[np.object_]
@@ -162,14 +166,15 @@ class Timeline:
     memops: MemoryOperations
     calls: ApiCalls
     ranges: Ranges
+    graphs: Operations = field(default_factory=Operations.empty)
 
     def names(self, ids: Ints) -> list[str | None]:
         """Return the strings of ``ids``; None for `NO_NAME`."""
         return [None if i == NO_NAME else str(self.strings[i]) for i in ids.tolist()]
 
     def operations(self) -> Operations:
-        """Return kernels and memory operations as one table, kernels first."""
-        return concatenate(Operations, (self.kernels, self.memops))
+        """Return all work on the GPU as one table: kernels, memory operations, graphs."""
+        return concatenate(Operations, (self.kernels, self.memops, self.graphs))
 
 
 def concatenate(kind: type[TableT], tables: Iterable[Table]) -> TableT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
+_RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
 
 
 def format_ns(nanoseconds: float) -> str:
@@ -19,9 +20,17 @@ def format_value(column: str, value: object) -> str:
         return "–"
     if isinstance(value, (int, float)) and column.split("_")[-1] == "ns":
         return format_ns(value)
+    if isinstance(value, (int, float)) and column.split("_")[-1] == "flops":
+        return _format_flops(value)
     if isinstance(value, float):
         return f"{value:.1f} %" if column.split("_")[-1] == "pct" else f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _format_flops(per_second: float) -> str:
+    """Return a rate of floating-point operations with four significant digits, ``"45.36 TFLOP/s"``."""
+    size, unit = next((u for u in _RATE_UNITS if abs(per_second) >= u[0]), _RATE_UNITS[-1])
+    return f"{_digits(per_second / size)} {unit}"
 
 
 def heading(column: str) -> str:

@@ -27,6 +27,18 @@ class Scope(Enum):
     RUN = "run"
 
 
+class Reads(Enum):
+    """What kind of profile an analysis is computed from, and what people call it."""
+
+    TIMELINE = "a timeline of Nsight Systems or PyTorch"
+    KERNEL_REPORT = "a profile of Nsight Compute"
+
+    @classmethod
+    def of(cls, profile_kind: str) -> Reads:
+        """Return what a profile of this kind (``nsys``, ``torch``, ``ncu``) gives."""
+        return cls.KERNEL_REPORT if profile_kind == "ncu" else cls.TIMELINE
+
+
 @dataclass(frozen=True)
 class Column:
     """One key of an analysis' rows. The unit is the name's suffix (``_ns``, ``_pct``)."""
@@ -39,10 +51,10 @@ class Column:
 class Analysis:
     """One analysis.
 
-    ``function`` is ``module:name``. A rank analysis is called as ``f(timeline)``; a run analysis as
-    ``f(results)``, where ``results`` maps the names in ``needs`` to frames over all ranks. Both
-    return an `hpcprof.analysis.outcome.Outcome` whose columns are ``columns`` without ``rank``
-    (rank analyses) or all of ``columns`` (run analyses).
+    ``function`` is ``module:name``. A rank analysis is called as ``f(profile)``, with a `Timeline` or a
+    `KernelReport` as ``reads`` says; a run analysis as ``f(results)``, where ``results`` maps the names in
+    ``needs`` to frames over all ranks. Both return an `hpcprof.analysis.outcome.Outcome` whose columns are
+    ``columns`` without ``rank`` (rank analyses) or all of ``columns`` (run analyses).
     """
 
     name: str
@@ -51,6 +63,7 @@ class Analysis:
     columns: tuple[Column, ...]
     function: str
     needs: tuple[str, ...] = field(default=())
+    reads: Reads = Reads.TIMELINE
 
 
 def _columns(text: str) -> tuple[Column, ...]:
@@ -181,6 +194,40 @@ ANALYSES: dict[str, Analysis] = {
             Scope.RANK,
             _columns("rank classes:text ns pct:float"),
             "hpcprof.analysis.kernel_classes:kernel_classes",
+        ),
+        Analysis(
+            "ncu_kernels",
+            "Kernels measured by Nsight Compute",
+            Scope.RANK,
+            _columns(
+                "rank id name:text grid:text block:text "
+                "compute_throughput_pct:float memory_throughput_pct:float dram_throughput_pct:float "
+                "sm_count achieved_occupancy_pct:float theoretical_occupancy_pct:float "
+                "l1_hit_pct:float l2_hit_pct:float duration_ns "
+                "flops_fp16 flops_fp32 flops_fp64 flops_tensor tensor_type:text dram_bytes"
+            ),
+            "hpcprof.analysis.ncu_kernels:ncu_kernels",
+            reads=Reads.KERNEL_REPORT,
+        ),
+        Analysis(
+            "ncu_peaks",
+            "What the GPU could do at most, by Nsight Compute",
+            Scope.RANK,
+            _columns("rank resource:text peak_per_s:float"),
+            "hpcprof.analysis.ncu_peaks:ncu_peaks",
+            reads=Reads.KERNEL_REPORT,
+        ),
+        Analysis(
+            "roofline",
+            "Kernels against the roofline",
+            Scope.RUN,
+            _columns(
+                "name:text grid:text block:text ai_flop_per_byte:float achieved_flops:float bound:text "
+                "pct_of_bound:float ncu_ns in_situ_ns"
+            ),
+            "hpcprof.analysis.roofline:of_one_run",
+            needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape"),
+            reads=Reads.KERNEL_REPORT,
         ),
     )
 }

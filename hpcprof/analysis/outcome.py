@@ -9,7 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from hpcprof.analysis.catalogue import Analysis
+from hpcprof.analysis.catalogue import Analysis, Reads
+from hpcprof.kernel_report import KernelReport
 from hpcprof.timeline import Timeline
 
 
@@ -31,9 +32,15 @@ def _function(analysis: Analysis) -> Any:
     return getattr(import_module(module), name)
 
 
-def of_rank(analysis: Analysis, timeline: Timeline, rank: int) -> Outcome:
-    """Run a rank analysis; its rows come back with ``rank`` as their first column."""
-    outcome: Outcome = _function(analysis)(timeline)
+def of_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int) -> Outcome:
+    """Run a rank analysis; its rows come back with ``rank`` as their first column.
+
+    A profile of another kind than the analysis reads gives no rows.
+    """
+    if analysis.reads is Reads.of(profile.origin.kind):
+        outcome: Outcome = _function(analysis)(profile)
+    else:
+        outcome = nothing(f"{analysis.name} needs {analysis.reads.value}: {profile.origin.path.name} is none")
     return Outcome(_shaped(outcome.rows.assign(rank=rank), analysis), outcome.reason)
 
 

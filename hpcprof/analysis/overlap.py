@@ -8,7 +8,7 @@ import pandas as pd
 from hpcprof.analysis.breakdown import of_category
 from hpcprof.analysis.intervals import intersection, length
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.timeline import Category, Timeline
+from hpcprof.timeline import Category, Operations, Timeline, concatenate
 
 
 def overlap(timeline: Timeline) -> Outcome:
@@ -18,14 +18,15 @@ def overlap(timeline: Timeline) -> Outcome:
     device and summed over devices; None, with the reason, where there is no communication.
     """
     file = timeline.origin.path.name
-    if not len(timeline.kernels):
+    kernels = concatenate(Operations, (timeline.kernels, timeline.graphs))
+    if not len(kernels):
         return nothing(f"no CUDA kernels in {file}")
     communication = overlapped = 0
-    for device in np.unique(timeline.kernels.device):
-        kernels = timeline.kernels.take(timeline.kernels.device == device)
-        comm = of_category(kernels, Category.COMM)
+    for device in np.unique(kernels.device):
+        own = kernels.take(kernels.device == device)
+        comm = of_category(own, Category.COMM)
         communication += length(*comm)
-        overlapped += length(*intersection(of_category(kernels, Category.COMP), comm))
+        overlapped += length(*intersection(of_category(own, Category.COMP), comm))
     share = round(100 * overlapped / communication, 2) if communication else None
     row = {"comm_ns": communication, "overlapped_ns": overlapped}
     rows = pd.DataFrame([row]).assign(overlap_pct=pd.Series([share], dtype="object"))

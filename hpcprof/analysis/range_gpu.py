@@ -12,7 +12,7 @@ from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.projection import launches, on_thread
 from hpcprof.analysis.ranges import by_name_and_style
 from hpcprof.analysis.summary import Floats, rounded, summarize, texts
-from hpcprof.timeline import NO_NAME, Ints, Ranges, Timeline
+from hpcprof.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
 
 
 def range_gpu(timeline: Timeline) -> Outcome:
@@ -26,6 +26,8 @@ def range_gpu(timeline: Timeline) -> Outcome:
     number of direct children that have operations. Rows are ordered by total projected time.
     """
     file = timeline.origin.path.name
+    # nsys leaves graphs that were traced as a whole out of its projection.
+    timeline = replace(timeline, graphs=Operations.empty())
     for table, what in (
         (timeline.ranges, "ranges"),
         (timeline.operations(), "CUDA kernels or memory operations"),

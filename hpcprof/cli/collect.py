@@ -21,8 +21,9 @@ def command(runs_dir: Path, db: str | None, runs: tuple[str, ...]) -> None:
     """Read profiles into the results database.
 
     RUN is a run id, a unique beginning of one, a path, or last (the default); or a sweep that was submitted
-    as an array, for all its runs. A path may be any folder of profiles (*.sqlite of Nsight Systems,
-    *.trace.json[.gz] of PyTorch). Collecting again changes nothing.
+    as an array, for all its runs. A path may be any folder of profiles (*.sqlite or *.nsys-rep of Nsight
+    Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch). Collecting again
+    changes nothing.
     """
     from hpcprof.collect import collect
     from hpcprof.run import find_runs

@@ -28,7 +28,12 @@ _COMMUNICATION = (
     "one_shot_all_reduce_kernel",
     "cross_device_reduce_2stage",
 )
-_SECTIONS = "SpeedOfLight,LaunchStats,Occupancy,MemoryWorkloadAnalysis"
+# Throughput, occupancy and caches; then what a roofline needs: operations of fp32 and fp64, of fp16 and of
+# the tensor cores, bytes of DRAM and the peaks. ncu chooses the metrics of each section for the chip.
+_SECTIONS = (
+    "SpeedOfLight,LaunchStats,Occupancy,MemoryWorkloadAnalysis,SpeedOfLight_RooflineChart,"
+    "SpeedOfLight_HierarchicalHalfRooflineChart,SpeedOfLight_HierarchicalTensorRooflineChart"
+)
 
 
 def _check(target: Target, settings: Settings) -> None:

@@ -7,25 +7,42 @@ from pathlib import Path
 from typing import cast
 
 from hpcprof.errors import DamagedInput
+from hpcprof.kernel_report import KernelReport
 from hpcprof.readers.names import rank_from_name
 from hpcprof.timeline import Timeline
 
-__all__ = ["find_profiles", "profile_kind", "rank_from_name", "read_profile"]
+__all__ = ["PROFILES", "find_profiles", "profile_kind", "rank_from_name", "read_profile", "readable"]
 
 # ``.pt.trace.json`` ends with ``.trace.json``.
-_SUFFIXES = {".sqlite": "nsys", ".trace.json": "torch", ".trace.json.gz": "torch"}
-_READERS = {"nsys": "hpcprof.readers.nsys", "torch": "hpcprof.readers.torch_trace"}
+_SUFFIXES = {
+    ".sqlite": "nsys",
+    ".nsys-rep": "nsys",
+    ".trace.json": "torch",
+    ".trace.json.gz": "torch",
+    ".ncu-rep": "ncu",
+    ".ncu-repz": "ncu",
+    ".csv": "ncu",
+    ".csv.gz": "ncu",
+}
+PROFILES = "*.sqlite or *.nsys-rep, *.trace.json[.gz], *.ncu-rep[z] or ncu's *.csv[.gz]"
+"""What `find_profiles` looks for, for people."""
+
+_READERS = {
+    "nsys": "hpcprof.readers.nsys",
+    "torch": "hpcprof.readers.torch_trace",
+    "ncu": "hpcprof.readers.ncu",
+}
 # What editors, downloads and atomic writers leave while a file is not complete.
 _TEMPORARY = (".tmp", ".part", ".partial", "~")
 
 
 def profile_kind(path: Path) -> str | None:
-    """Return ``"nsys"`` or ``"torch"`` by the file's suffix, None for anything else."""
+    """Return ``"nsys"``, ``"torch"`` or ``"ncu"`` by the file's suffix, None for anything else."""
     name = path.name.lower()
     return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
 
 
-def read_profile(path: Path) -> Timeline:
+def read_profile(path: Path) -> Timeline | KernelReport:
     """Read a profile with the reader of its kind; readers are imported when they are needed.
 
     Raises
@@ -36,20 +53,44 @@ def read_profile(path: Path) -> Timeline:
     kind = profile_kind(path)
     if kind is None:
         raise DamagedInput(f"{path} is no profile that hpcprof reads: valid are {', '.join(_SUFFIXES)}.")
-    return cast("Timeline", import_module(_READERS[kind]).read(path))
+    return cast("Timeline | KernelReport", import_module(_READERS[kind]).read(path))
+
+
+def readable(path: Path) -> Path:
+    """Return the file to read for a profile: its own, or the export of a report of Nsight Systems.
+
+    Raises
+    ------
+    DamagedInput
+        If the export has to be made, and cannot be.
+    """
+    if path.suffix.lower() != ".nsys-rep":
+        return path
+    from hpcprof.readers.nsys_report import exported
+
+    return exported(path)
 
 
 def find_profiles(folder: Path) -> list[Path]:
     """Return the profiles in a run directory (its ``profiles`` folder) or in any other folder, sorted.
 
-    Hidden and temporary files are left out, and folders inside are not searched.
+    Hidden and temporary files are left out, and folders inside are not searched. An export that stands
+    beside its ``.nsys-rep`` is not listed: the report stands for both.
     """
     inside = folder / "profiles"
     place = inside if inside.is_dir() else folder
-    return sorted(path for path in place.iterdir() if _is_profile(path))
+    found = {path for path in place.iterdir() if _is_profile(path)}
+    exports = {path.with_suffix(".sqlite") for path in found if path.suffix.lower() == ".nsys-rep"}
+    return sorted(found - exports)
 
 
 def _is_profile(path: Path) -> bool:
     name = path.name
     hidden = name.startswith((".", "~", "#")) or name.lower().startswith("tmp.") or name.endswith(_TEMPORARY)
-    return not hidden and profile_kind(path) is not None and path.is_file()
+    if hidden or profile_kind(path) is None or not path.is_file():
+        return False
+    if not name.lower().endswith((".csv", ".csv.gz")):
+        return True
+    from hpcprof.readers.ncu_csv import is_table
+
+    return is_table(path)

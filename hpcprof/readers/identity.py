@@ -24,7 +24,10 @@ def identify_rank(path: Path) -> int | None:
     DamagedInput
         If the file cannot be opened as what its suffix says.
     """
-    if profile_kind(path) == "nsys":
+    kind = profile_kind(path)
+    if kind == "ncu":
+        return rank_from_name(path)
+    if kind == "nsys":
         from hpcprof.readers.nsys_export import opened
         from hpcprof.readers.nsys_origin import origin
 

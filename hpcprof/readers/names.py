@@ -9,7 +9,10 @@ from pathlib import Path
 _RANK = re.compile(r"(?<![A-Za-z])(?<!local[-_.])rank[-_.]?(\d+)", re.IGNORECASE)
 # At most seven digits: PyTorch's own names hold a time stamp there (host_pid.1700000000000.pt.trace.json).
 _NUMBER = re.compile(r"\.(\d{1,7})$")
-_SUFFIX = re.compile(r"(\.pt)?\.trace\.json(\.gz)?$|\.sqlite$|\.nsys-rep$", re.IGNORECASE)
+_SUFFIX = re.compile(
+    r"((\.pt)?\.trace\.json(\.gz)?|\.sqlite|\.nsys-rep|\.ncu-repz?|(\.details|\.raw)?\.csv(\.gz)?)$",
+    re.IGNORECASE,
+)
 
 
 def rank_from_name(path: Path) -> int | None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from sqlalchemy import func, select
 
 from hpcprof import kernel_classes
 from hpcprof.errors import DamagedInput
 from hpcprof.readers.nsys_export import NO_ID, PROCESS_SHIFT, Export, opened
-from hpcprof.readers.nsys_operations import api_calls, kernels, read_calls, read_kernels, read_memory
+from hpcprof.readers.nsys_operations import (
+    api_calls,
+    kernels,
+    read_calls,
+    read_graphs,
+    read_kernels,
+    read_memory,
+)
 from hpcprof.readers.nsys_origin import origin
 from hpcprof.readers.nsys_ranges import ranges, read_events
 from hpcprof.readers.strings import StringTable, translate
-from hpcprof.timeline import NO_NAME, Ints, Ranges, Timeline
+from hpcprof.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
 
 # Every export has at least one of these, however little was traced.
 _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
@@ -57,21 +63,24 @@ def _timeline(export: Export) -> Timeline:
     numbers = {i: strings.add(text) for i, text in sorted(export.strings(ids).items())}
     table, ranges_lost = ranges(events, strings, numbers) if events else (Ranges.empty(), 0)
     memory, memory_lost = read_memory(export, strings, process)
+    graphs, graphs_lost = read_graphs(export, strings, process)
     names = translate(gpu["demangledName"], numbers)
     lost = {
         "kernels": kernels_lost,
         "memory operations": memory_lost,
+        "CUDA graphs": graphs_lost,
         "API calls": calls_lost,
         "ranges": ranges_lost,
     }
     notes = [f"{n} {what} have no start or end and are left out." for what, n in lost.items() if n]
     return Timeline(
-        origin=origin(export, [*notes, *_graphs(export)]),
+        origin=origin(export, [*notes, *_graphs(graphs)]),
         strings=strings.array(),
         kernels=kernels(gpu, names, _classes(names, strings)),
         memops=memory,
         calls=api_calls(calls, translate(calls["nameId"], numbers)),
         ranges=table,
+        graphs=graphs,
     )
 
 
@@ -90,13 +99,11 @@ def _classes(names: Ints, strings: StringTable) -> Ints:
     return classes[row]
 
 
-def _graphs(export: Export) -> list[str]:
+def _graphs(graphs: Operations) -> list[str]:
     """Note the CUDA graphs that were traced as a whole: their kernels are not in the profile."""
-    source = export.source("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-    if source is None:
+    if not len(graphs):
         return []
-    (launched,) = next(export.rows(select(func.count()).select_from(source.clause)))
     return [
-        f"{launched} CUDA graph launches were traced as a whole: their kernels are not in the profile "
-        "(nsys --cuda-graph-trace=node records them)."
+        f"{len(graphs)} CUDA graph launches were traced as a whole: they count as compute, and their kernels "
+        "are not in the profile (nsys --cuda-graph-trace=node records them)."
     ]

@@ -17,6 +17,7 @@ from hpcprof.timeline import (
     Ints,
     Kernels,
     MemoryOperations,
+    Operations,
     concatenate,
 )
 
@@ -121,6 +122,18 @@ def read_memory(export: Export, strings: StringTable, only_process: int) -> tupl
         lost += unplaced
         tables.append(_memory(columns, np.full(len(columns["start"]), strings.add("[CUDA memset]"))))
     return concatenate(MemoryOperations, tables), lost
+
+
+def read_graphs(export: Export, strings: StringTable, only_process: int) -> tuple[Operations, int]:
+    """Read the CUDA graphs that were traced as a whole; the second value counts what cannot be placed."""
+    source = export.source("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+    if source is None:
+        return Operations.empty(), 0
+    columns, lost = _read_operations(source, {"graphId": NO_ID}, only_process)
+    graphs, row = np.unique(columns["graphId"], return_inverse=True)
+    name = strings.add_all(f"CUDA graph {graph}" for graph in graphs.tolist())[row]
+    category = np.full(len(name), int(Category.COMP))
+    return Operations(**_shared(columns), name=name, category=category), lost
 
 
 def _copy_labels(export: Export) -> dict[int, str]:

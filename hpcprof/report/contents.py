@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.catalogue import ANALYSES, Reads
 from hpcprof.diagnosis import RankFailure, failed_ranks
 from hpcprof.errors import HpcprofError
 from hpcprof.readers.results import read_results
@@ -15,7 +15,18 @@ from hpcprof.store import ProfileRow, Store, Stored
 from hpcprof.units import format_ns
 from hpcprof.workloads.schema import RankResult, summarize
 
-ORDER = ("steps_summary", "phases", "breakdown", "overlap", "kernels", "range_gpu", "ranges", "api")
+ORDER = (
+    "steps_summary",
+    "phases",
+    "breakdown",
+    "overlap",
+    "kernels",
+    "roofline",
+    "ncu_kernels",
+    "range_gpu",
+    "ranges",
+    "api",
+)
 """The analyses of the full report, the most telling first; the others are shown by name."""
 
 
@@ -30,6 +41,13 @@ class Contents:
     analyses: dict[str, Stored]
     results: list[RankResult]
     warnings: list[str]
+
+    def shown(self) -> dict[str, Stored]:
+        """Return the analyses of the full report, without those of a kind of profile that the run has not."""
+        kinds = {Reads.of(profile.kind) for profile in self.profiles.values()}
+        return {
+            name: self.analyses[name] for name in ORDER if self.analyses and ANALYSES[name].reads in kinds
+        }
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what describes the run, as names and values."""

@@ -9,7 +9,7 @@ from hpcprof import __version__
 from hpcprof.analysis.catalogue import ANALYSES, Kind
 from hpcprof.errors import HpcprofError
 from hpcprof.paths import packaged
-from hpcprof.report.contents import ORDER, Contents
+from hpcprof.report.contents import Contents
 from hpcprof.report.terminal import reasons
 from hpcprof.units import format_value, heading
 
@@ -41,7 +41,7 @@ def html_report(contents: Contents) -> str:
     return environment.get_template("report/report.html.j2").render(
         contents=contents,
         charts=drawn,
-        tables=[_table(name, contents) for name in ORDER if name in contents.analyses],
+        tables=[_table(name, contents) for name in contents.shown()],
         plotly_script=Markup(get_plotlyjs()),
         version=__version__,
     )

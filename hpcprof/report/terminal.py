@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
-from hpcprof.report.contents import ORDER, Contents
+from hpcprof.report.contents import Contents
 from hpcprof.store import Row, Stored
 from hpcprof.units import format_value, heading
 
@@ -24,6 +24,8 @@ _COLUMNS = {
     "api": ("rank", "name", "num_calls", "total_ns", "time_pct", "med_ns"),
     "ranges": ("rank", "range", "instances", "total_ns", "time_pct", "med_ns"),
     "range_gpu": ("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
+    "ncu_kernels": ("rank", "id", "name", "duration_ns", "compute_throughput_pct", "dram_throughput_pct"),
+    "roofline": ("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
     "breakdown": ("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
 }
 _SHORTEST_NAME = 8
@@ -50,7 +52,7 @@ def show_report(contents: Contents) -> None:
             out.print(f"  {line}")
     for warning in contents.warnings:
         out.print(Text(f"\n{warning}", style="yellow"))
-    parts = {name: contents.analyses[name] for name in ORDER if name in contents.analyses}
+    parts = contents.shown()
     for name, stored in parts.items():
         if stored.rows:
             _show_part(out, ANALYSES[name], stored)

@@ -59,6 +59,7 @@ def test_a_folder_that_hpcprof_did_not_make_is_adopted(hpcprof: Hpcprof, profile
 def test_json_rows_have_exactly_the_keys_of_their_analysis(
     analysis: str, hpcprof: Hpcprof, profiles: Path
 ) -> None:
+    shutil.copy(DATA / "ncu/roofline.raw.csv.gz", profiles / "rank2.csv.gz")
     hpcprof("collect", str(profiles))
     found = rows(hpcprof, profiles, analysis)
     assert found
@@ -153,6 +154,49 @@ def test_two_profiles_of_one_rank_are_refused_and_both_named(
     assert "rank1.sqlite" in done.stderr
     assert "rank7.sqlite" in done.stderr
     assert not any('INSERT INTO "profiles"' in line for line in dump(tmp_path))
+
+
+def test_a_rank_has_one_profile_whatever_its_kind(hpcprof: Hpcprof, profiles: Path) -> None:
+    shutil.copy(DATA / "ncu/sp.details.csv.gz", profiles / "rank1.csv.gz")
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 1
+    assert "two profiles of rank 1" in done.stderr
+
+
+def test_a_rank_under_ncu_gives_a_roofline_with_the_times_of_the_others(
+    hpcprof: Hpcprof, profiles: Path
+) -> None:
+    shutil.copy(DATA / "ncu/sp.details.csv.gz", profiles / "rank2.details.csv.gz")
+    shutil.copy(DATA / "ncu/README.md", profiles / "notes.csv")
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 0, done.stderr
+    assert "3 profiles collected" in done.stdout
+    assert {row["rank"] for row in rows(hpcprof, profiles, "ncu_kernels")} == {2}
+    assert {row["rank"] for row in rows(hpcprof, profiles, "kernels")} == {0, 1}
+    found = {row["name"]: row["in_situ_ns"] for row in rows(hpcprof, profiles, "roofline")}
+    assert found["nvjet_sm90_tst_192x192_64x3_1x2_h_bz_coopB_NNN"] is None
+    # The median over the two ranks of what nsys stats prints: 1425933.5 and 1441182.0 ns.
+    assert found["nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT"] == 1_433_558
+    shown = hpcprof("report", str(profiles))
+    assert "Kernels against the roofline" in shown.stdout
+    assert "Where the GPU's time goes" in shown.stdout
+
+
+def test_the_report_of_a_run_speaks_of_the_kinds_of_profiles_that_it_has(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    hpcprof("collect", str(profiles))
+    assert "roofline" not in hpcprof("report", str(profiles)).stdout
+    other = tmp_path / "of ncu"
+    other.mkdir()
+    shutil.copy(DATA / "ncu/roofline.raw.csv.gz", other / "rank0.csv.gz")
+    assert hpcprof("collect", str(other)).returncode == 0
+    shown = hpcprof("report", str(other)).stdout
+    assert "Kernels measured by Nsight Compute" in shown
+    assert "Where the GPU's time goes" not in shown
+    assert "breakdown" not in shown
+    alone = hpcprof("report", str(other), "--analysis", "breakdown").stdout
+    assert "breakdown needs a timeline of Nsight Systems or PyTorch" in " ".join(alone.split())
 
 
 def test_a_profile_without_kernels_says_so(hpcprof: Hpcprof, profiles: Path) -> None:

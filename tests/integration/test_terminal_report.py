@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.catalogue import ANALYSES, Scope
+from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.collect import as_rows
+from hpcprof.readers.ncu import read as read_ncu
 from hpcprof.readers.nsys import read
 from hpcprof.report.terminal import _COLUMNS, show_analysis
 from hpcprof.store import Stored
@@ -30,7 +31,9 @@ def test_every_figure_that_is_shown_is_shown_whole(
 ) -> None:
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
-    rows = as_rows(of_rank(ANALYSES[name], read(path), 0).rows)[:3]
+    analysis = ANALYSES[name]
+    report = read_ncu(DATA / "ncu/ddp.raw.csv.gz")
+    rows = as_rows(of_rank(analysis, read(path) if analysis.reads is Reads.TIMELINE else report, 0).rows)[:3]
     monkeypatch.setenv("COLUMNS", str(width))
     show_analysis(ANALYSES[name], Stored(rows, {}))
     lines = capsys.readouterr().out.splitlines()

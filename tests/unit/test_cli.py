@@ -79,7 +79,11 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["report", "nothing"], 2, "unknown run 'nothing'"),
         (["status", "nothing"], 2, "unknown run 'nothing'"),
         (["collect", "./nowhere"], 2, "unknown run './nowhere'"),
-        (["collect", "."], 1, "no profiles (*.sqlite, *.trace.json, *.trace.json.gz) in"),
+        (
+            ["collect", "."],
+            1,
+            "no profiles (*.sqlite or *.nsys-rep, *.trace.json[.gz], *.ncu-rep[z] or ncu's *.csv[.gz]) in",
+        ),
         (["collect", ".", "--db", "nosuch://x"], 2, "--db nosuch://…: this database cannot be used here"),
         (["sites", "check", "missing.yaml"], 2, "missing.yaml"),
     ],

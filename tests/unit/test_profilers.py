@@ -60,6 +60,17 @@ def test_ncus_that_know_of_each_other_may_replay_communication() -> None:
             PROFILERS["ncu"].check(target, together)
 
 
+def test_ncu_collects_what_a_roofline_needs_unless_told_otherwise() -> None:
+    needed = {
+        "--section=SpeedOfLight_RooflineChart",
+        "--section=SpeedOfLight_HierarchicalHalfRooflineChart",
+        "--section=SpeedOfLight_HierarchicalTensorRooflineChart",
+    }
+    target = Target(None, ranks=1)
+    assert needed <= set(PROFILERS["ncu"].flags(target, ncu()))
+    assert not needed & set(PROFILERS["ncu"].flags(target, ncu(sections="SpeedOfLight")))
+
+
 def test_ncu_on_one_rank_needs_no_filter() -> None:
     PROFILERS["ncu"].check(Target(None, ranks=1), ncu())
 

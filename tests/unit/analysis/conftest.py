@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.readers.detect import read_profile
+from hpcprof.kernel_report import KernelReport
+from hpcprof.readers import ncu, nsys, torch_trace
 from hpcprof.timeline import Timeline
 
 DATA = Path(__file__).parents[2] / "data"
@@ -21,10 +22,16 @@ def sequence_parallel(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
     """A real timeline of 43 steps."""
     path = tmp_path_factory.mktemp("profiles") / "rank00000.sqlite"
     path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
-    return read_profile(path)
+    return nsys.read(path)
 
 
 @pytest.fixture(scope="session")
 def torch_step() -> Timeline:
     """One step of a real PyTorch trace."""
-    return read_profile(DATA / "ddp_step_rank0.pt.trace.json.gz")
+    return torch_trace.read(DATA / "ddp_step_rank0.pt.trace.json.gz")
+
+
+@pytest.fixture(scope="session")
+def kernel_report() -> KernelReport:
+    """Six kernels, measured with all that a roofline needs."""
+    return ncu.read(DATA / "ncu/roofline.raw.csv.gz")

@@ -20,7 +20,10 @@ from hpcprof.readers.detect import find_profiles, profile_kind, rank_from_name, 
         ("a.pt.trace.json", "torch"),
         ("a.pt.trace.json.gz", "torch"),
         ("rank0.json", None),
-        ("rank0.nsys-rep", None),
+        ("rank0.nsys-rep", "nsys"),
+        ("rank0.ncu-rep", "ncu"),
+        ("rank0.ncu-repz", "ncu"),
+        ("rank0.raw.csv.gz", "ncu"),
         ("sqlite", None),
     ],
 )
@@ -51,7 +54,7 @@ def test_the_file_name_tells_the_rank(name: str, rank: int | None) -> None:
 
 def test_a_run_directory_is_searched_in_its_profiles_folder(tmp_path: Path) -> None:
     (tmp_path / "profiles" / "deeper").mkdir(parents=True)
-    for name in ("rank1.sqlite", "rank0.sqlite", "rank0.ncu-rep", ".rank2.sqlite", "tmp.rank3.sqlite"):
+    for name in ("rank1.sqlite", "rank0.sqlite", "rank0.ncu-log", ".rank2.sqlite", "tmp.rank3.sqlite"):
         (tmp_path / "profiles" / name).touch()
     (tmp_path / "profiles" / "deeper" / "rank9.sqlite").touch()
     (tmp_path / "rank8.sqlite").touch()

@@ -1,0 +1,34 @@
+"""Prints the kernels of a report of Nsight Compute as JSON, by ncu's own Python module.
+
+It runs in a process of its own (``python ncu_dump.py FOLDER REPORT``, FOLDER holding ``ncu_report.py``):
+the module is a binary of ncu's installation, and a damaged report may take its process down.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+
+def main(folder: str, report: str) -> None:
+    """Print a list of kernels: name, and metrics as pairs of value and unit."""
+    sys.path.insert(0, folder)
+    import ncu_report  # type: ignore[import-not-found]
+
+    context = ncu_report.load_report(report)
+    ranges = [context.range_by_idx(i) for i in range(context.num_ranges())]
+    actions = [each.action_by_idx(i) for each in ranges for i in range(each.num_actions())]
+    print(json.dumps([_kernel(action) for action in actions]))
+
+
+def _kernel(action: Any) -> dict[str, Any]:
+    metrics = {name: action.metric_by_name(name) for name in action.metric_names()}
+    return {
+        "name": action.name(action.NameBase_DEMANGLED),
+        "metrics": {name: (metric.value(), metric.unit()) for name, metric in metrics.items()},
+    }
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
