@@ -12,11 +12,14 @@ import json
 import multiprocessing
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
@@ -26,11 +29,12 @@ EVENTS = 1_000_000
 HTA = Path(__file__).parents[1] / "tests" / "peers" / "hta_figures.py"
 # What differs between two repetitions: times, what links a call to its kernel, the number of the step.
 CHANGES = re.compile(r'(?:(?<="ts": )|(?<="correlation": )|(?<="id": )|(?<=ProfilerStep#))([0-9]+)')
+KINDS = {'"ts": ': "time", 'ion": ': "link", '"id": ': "link", "rStep#": "step"}
 BASELINE = ("load", "temporal", "overlap", "kernels")
 
 
 def repeat(trace: Path, target: Path) -> int:
-    """Write ``target``, packed if its suffix says so, and return how many events it has."""
+    """Write ``target`` and return how many events it has."""
     packed = trace.read_bytes()
     text = (gzip.decompress(packed) if packed.startswith(b"\x1f\x8b") else packed).decode()
     begin = text.index("[", text.index('"traceEvents"')) + 1
@@ -38,25 +42,25 @@ def repeat(trace: Path, target: Path) -> int:
     events = len(json.loads(text)["traceEvents"])
     pieces = CHANGES.split(text[begin:end])
     numbers = [int(piece) for piece in pieces[1::2]]
-    kinds = [piece[-8:] for piece in pieces[0:-1:2]]
-    times = [n for n, kind in zip(numbers, kinds, strict=True) if kind.endswith('"ts": ')]
-    steps = [n for n, kind in zip(numbers, kinds, strict=True) if kind.endswith("Step#")]
-    step = {"time": max(times) - min(times) + 1000, "step": max(steps, default=0) - min(steps, default=0) + 1}
-    step["id"] = (
-        max(n for n, kind in zip(numbers, kinds, strict=True) if not kind.endswith(('"ts": ', "Step#"))) + 1
-    )
-    by = [
-        step["time"] if kind.endswith('"ts": ') else step["step"] if kind.endswith("Step#") else step["id"]
-        for kind in kinds
-    ]
+    kinds = [KINDS[piece[-6:]] for piece in pieces[0:-1:2]]
+    of_kind = {kind: [n for n, k in zip(numbers, kinds, strict=True) if k == kind] for kind in KINDS.values()}
+    shift = {kind: max(found) - min(found) + 1 for kind, found in of_kind.items() if found}
+    # A millisecond between two repetitions.
+    shift["time"] += 1000
     copies = -(-EVENTS // events)
-    with gzip.open(target, "wt", compresslevel=6) if target.suffix == ".gz" else target.open("w") as file:
+    with target.open("w") as file:
         file.write(text[:begin])
         for copy in range(copies):
-            pieces[1::2] = [str(n + copy * more) for n, more in zip(numbers, by, strict=True)]
+            pieces[1::2] = [str(n + copy * shift[kind]) for n, kind in zip(numbers, kinds, strict=True)]
             file.write(("," if copy else "") + "".join(pieces))
         file.write(text[end:])
     return events * copies
+
+
+def pack(plain: Path, packed: Path) -> None:
+    """Compress a file."""
+    with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+        shutil.copyfileobj(source, target)
 
 
 def measure(path: Path) -> tuple[float, dict[str, float], float]:
@@ -73,29 +77,30 @@ def measure(path: Path) -> tuple[float, dict[str, float], float]:
     return reading, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def alone(work: Callable[..., Any], *arguments: object) -> Any:
+    """Run a function in a process of its own, so that its peak memory is its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(work, arguments)
+
+
 def main() -> None:
     """Measure and print."""
     if len(sys.argv) not in (2, 3):
         sys.exit("usage: python benchmarks/torch_trace.py TRACE [HTA_PYTHON]")
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rank0.pt.trace.json.gz"
-        events = repeat(Path(sys.argv[1]), path)
-        plain = Path(folder) / "plain" / "rank0.pt.trace.json"
-        plain.parent.mkdir()
-        plain.write_bytes(gzip.decompress(path.read_bytes()))
-        print(
-            f"{events:,} events, {plain.stat().st_size / 1e6:,.0f} MB, packed {path.stat().st_size / 1e6:,.0f} MB"
-        )
-        ours: dict[str, tuple[float, float]] = {}
-        for name, file in (("packed", path), ("plain", plain)):
-            # A process of its own, so that the peak is of this alone.
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                reading, seconds, peak = pool.apply(measure, (file,))
-            ours[name] = reading + sum(seconds.values()), peak
+        packed = Path(folder) / "rank0.pt.trace.json.gz"
+        plain = Path(folder) / "rank0.pt.trace.json"
+        events = alone(repeat, Path(sys.argv[1]), plain)
+        alone(pack, plain, packed)
+        size = plain.stat().st_size / 1e6
+        print(f"{events:,} events, {size:,.0f} MB, packed {packed.stat().st_size / 1e6:,.0f} MB")
+        for path in (plain, packed):
+            reading, seconds, peak = alone(measure, path)
+            total = sum(seconds.values())
             print(
-                f"{name}: reading {reading:.2f} s, {len(seconds)} analyses {sum(seconds.values()):.2f} s, {peak:,.0f} MiB"
+                f"{path.name}: reading {reading:.2f} s, {len(seconds)} analyses {total:.2f} s, {peak:.0f} MiB"
             )
-        print("   " + ", ".join(f"{name} {value:.2f}" for name, value in seconds.items()))
+        print("    " + ", ".join(f"{name} {value:.2f}" for name, value in seconds.items()))
         if len(sys.argv) == 3:
             plain.unlink()
             command = [sys.argv[2], str(HTA), folder]
@@ -103,9 +108,8 @@ def main() -> None:
             theirs = sum(found["seconds"][name] for name in BASELINE)
             print("HTA: " + ", ".join(f"{name} {value:.2f} s" for name, value in found["seconds"].items()))
             print(f"HTA: {' + '.join(BASELINE)} {theirs:.2f} s, {found['peak_mib']:,.0f} MiB")
-            print(
-                f"ratio: {theirs / ours['packed'][0]:.1f} x faster, {ours['packed'][1] / found['peak_mib']:.2f} of the memory"
-            )
+            faster, memory = theirs / (reading + total), peak / found["peak_mib"]
+            print(f"packed, all analyses: {faster:.1f} x faster, {memory:.2f} of the memory")
 
 
 if __name__ == "__main__":
