@@ -111,7 +111,7 @@ class TraceStream:
             if batch is None or not (batch or (first and ended)):
                 batch, rest, ended = _scan(text, first, final=ended)
             if ended:
-                self._finish(rest + self._file.read(_LARGEST))
+                self._finish(rest)
                 return batch, None
             if batch:
                 return batch, rest
@@ -120,7 +120,9 @@ class TraceStream:
                 raise NotATrace(f"is no PyTorch profiler trace: it has an event of more than {size}.")
 
     def _finish(self, tail: bytes) -> None:
-        """Read what stands around the events; ``tail`` is what follows the list."""
+        """Read what stands around the events; ``tail`` is what is known of what follows the list."""
+        while len(tail) < _LARGEST and (more := self._file.read(_CHUNK)):
+            tail += more
         self.properties = _parsed(self._head + b'"traceEvents":[]' + tail)
 
 

@@ -10,12 +10,13 @@ import pytest
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.collect import as_rows
-from hpcprof.readers.nsys import read
+from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
 from hpcprof.store import Stored
 from hpcprof.units import format_value
 
 DATA = Path(__file__).parents[1] / "data"
+OF_TRACES = ("memory_usage", "hta_breakdown")
 OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
 
 
@@ -28,9 +29,11 @@ def test_every_figure_that_is_shown_is_shown_whole(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = tmp_path / "rank0.sqlite"
-    path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
-    rows = as_rows(of_rank(ANALYSES[name], read(path), 0).rows)[:3]
+    export = tmp_path / "rank0.sqlite"
+    export.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
+    path = DATA / "allocator_rank0.pt.trace.json.gz" if name in OF_TRACES else export
+    rows = as_rows(of_rank(ANALYSES[name], read_profile(path), 0).rows)[:3]
+    assert rows
     monkeypatch.setenv("COLUMNS", str(width))
     show_analysis(ANALYSES[name], Stored(rows, {}))
     lines = capsys.readouterr().out.splitlines()

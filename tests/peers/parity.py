@@ -78,7 +78,9 @@ def rounded(timeline: Timeline) -> Timeline:
         start, end = -(-table.start // 1000) * 1000, table.end // 1000 * 1000
         return dataclasses.replace(table, start=start, end=end)
 
-    tables: dict[str, Table] = {name: inward(getattr(timeline, name)) for name in ("kernels", "memops", "calls")}
+    tables: dict[str, Table] = {
+        name: inward(getattr(timeline, name)) for name in ("kernels", "memops", "calls")
+    }
     return dataclasses.replace(timeline, **tables)  # type: ignore[arg-type]
 
 

@@ -28,3 +28,9 @@ def sequence_parallel(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
 def torch_step() -> Timeline:
     """One step of a real PyTorch trace."""
     return read_profile(DATA / "ddp_step_rank0.pt.trace.json.gz")
+
+
+@pytest.fixture(scope="session")
+def allocator() -> Timeline:
+    """Three steps of a real PyTorch trace on one GPU that records memory and waits for streams."""
+    return read_profile(DATA / "allocator_rank0.pt.trace.json.gz")

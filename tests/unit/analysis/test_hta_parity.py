@@ -20,7 +20,9 @@ VARIANTS = ["as recorded", "without GPU annotations"]
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("trace", TRACES)
-def test_in_its_microseconds_breakdown_and_idle_are_its_figures(tmp_path: Path, trace: str, variant: str) -> None:
+def test_in_its_microseconds_breakdown_and_idle_are_its_figures(
+    tmp_path: Path, trace: str, variant: str
+) -> None:
     folder = parity.variants(DATA / trace, tmp_path)[variant]
     parity.check_rounded(read(folder / trace), EXPECTED[trace][variant]["rounded"], rank=0)
 
