@@ -273,3 +273,36 @@ def test_times_of_any_spelling_in_one_batch_are_exact(tmp_path: Path) -> None:
     found = read(write(tmp_path, f'{{"traceEvents": [{events}]}}')).ranges
     assert found.start.tolist() == [1763689200123456789, 5000, 500, -1, 10**6, 92 * 10**17, 12346]
     assert np.array_equal(found.start, found.end)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    damage=st.lists(
+        st.tuples(
+            st.floats(0, 1), st.binary(max_size=6) | st.sampled_from([b'"', b"}", b"]", b",", b"null"])
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    chunk=st.sampled_from([5_000, 100_000, 1 << 23]),
+)
+def test_a_damaged_trace_is_refused_or_gives_no_more_than_the_whole_one(
+    damage: list[tuple[float, bytes]], chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = gzip.decompress((DATA / TRACES[0]).read_bytes())
+    text = bytearray(whole)
+    for where, what in damage:
+        at = int(where * len(text))
+        text[at : at + len(what)] = what
+    path = tmp_path / "rank0.trace.json"
+    path.write_bytes(text)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch_stream, "_CHUNK", chunk)
+        try:
+            timeline = read(path)
+        except DamagedInput as error:
+            assert "rank0.trace.json" in str(error)
+        else:
+            # Each piece of damage changes at most two events.
+            most = 84 + 2 * len(damage)
+            assert 84 - 2 * len(damage) <= len(timeline.kernels) <= most
