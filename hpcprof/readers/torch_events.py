@@ -26,8 +26,8 @@ Built = tuple[Columns, Mask]
 """Columns with a row an event, and which rows hold what they should."""
 ValueT = TypeVar("ValueT")
 
-# What Kineto writes: microseconds with three decimals.
-_THREE_DECIMALS = re.compile(rb"(?:-?[0-9]{1,15}\.[0-9]{3},)*")
+# What Kineto writes: microseconds with three decimals; here those that surely fit 64 bits in nanoseconds.
+_THREE_DECIMALS = re.compile(rb"(?:-?[0-8]?[0-9]{1,15}\.[0-9]{3},)*")
 _MEMORY = "[memory]"
 
 
@@ -241,9 +241,8 @@ def times(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
     """
     text = b",".join(written)
     if _THREE_DECIMALS.fullmatch(text + b","):
-        return np.fromstring(text.replace(b".", b"").decode(), np.int64, sep=","), np.ones(
-            len(written), np.bool_
-        )
+        digits = text.replace(b".", b"").decode()
+        return np.fromstring(digits, np.int64, sep=","), np.ones(len(written), np.bool_)
     values: list[int | None] = [_nanoseconds_or_none(bytes(value)) for value in written]
     return np.array([value or 0 for value in values], np.int64), _present(values)
 

@@ -17,7 +17,7 @@ from hpcprof.analysis.hta_breakdown import hta_breakdown
 from hpcprof.analysis.idle import idle
 from hpcprof.analysis.memory_usage import memory_usage
 from hpcprof.analysis.queue_length import queue_length
-from hpcprof.timeline import HOST, Allocations, Origin, Timeline
+from hpcprof.timeline import HOST, Allocations, ApiCalls, Origin, Timeline, concatenate
 
 US = 1000
 
@@ -25,7 +25,7 @@ times = st.integers(0, 200 * US)
 operations = st.lists(
     st.tuples(
         times, st.integers(0, 50 * US), st.sampled_from([COMP, COMM, MEM]), st.none() | times,
-        st.just(0), st.integers(0, 1), st.integers(0, 2),
+        st.just(0), st.integers(0, 1), st.integers(0, 1),
     ).map(lambda row: (row[0], row[0] + row[1], *row[2:])),
     min_size=1, max_size=14,
 )  # fmt: skip
@@ -62,6 +62,19 @@ def test_a_launch_at_the_very_end_is_no_host_wait() -> None:
     assert causes([(0, 10, COMP, 0), (15, 20, COMP, 10)])[0, "kernel_wait"] == 5
 
 
+def test_a_gap_begins_where_the_longest_operation_before_it_ends() -> None:
+    assert causes([(0, 20, COMP, 0), (5, 10, COMP, 0), (25, 30, COMP, 0)])[0, "kernel_wait"] == 5
+
+
+def test_of_several_calls_with_one_number_the_first_is_the_launch() -> None:
+    whole = timeline([(0, 10, COMP, 0), (40, 50, COMP, 5)])
+    later = whole.calls.take(np.array([1]))
+    later = dataclasses.replace(later, start=later.start + 25, end=later.end + 25)
+    for calls in ((whole.calls, later), (later, whole.calls)):
+        found = idle(dataclasses.replace(whole, calls=concatenate(ApiCalls, calls))).rows
+        assert found["idle_ns"].tolist() == [0, 30, 0]
+
+
 def test_a_stream_that_never_waits_has_no_shares() -> None:
     found = idle(timeline([(0, 10, COMP, 0), (10, 20, COMP, 0)])).rows
     assert found["share_pct"].tolist() == [None, None, None]
@@ -86,7 +99,7 @@ def test_idle_without_gaps_or_launches_is_one_sentence() -> None:
 def test_idle_is_what_going_through_each_stream_gives(rows: list[tuple[Any, ...]]) -> None:
     expected: dict[tuple[int, str], int] = defaultdict(int)
     for device in (0, 1):
-        for stream in (0, 1, 2):
+        for stream in (0, 1):
             # Kernels come before memory operations in a timeline, whatever their order was.
             mine = sorted(
                 (r for r in sorted(rows, key=lambda r: r[2] == MEM) if r[5:] == (device, stream)),
@@ -113,12 +126,17 @@ def test_a_queue_grows_with_a_launch_and_shrinks_with_a_start() -> None:
     ]
 
 
+def test_a_launch_at_the_moment_of_a_start_comes_first() -> None:
+    found = queue_length(timeline([(10, 15, COMP, 1), (20, 30, COMP, 10)])).rows
+    assert (found["min"].tolist(), found["max"].tolist()) == ([0], [2])
+
+
 @given(operations)
 def test_queue_lengths_are_those_of_counting(rows: list[tuple[Any, ...]]) -> None:
     found = queue_length(timeline(rows)).rows
     expected = []
     for device in (0, 1):
-        for stream in (0, 1, 2):
+        for stream in (0, 1):
             mine = [r for r in rows if r[5:] == (device, stream) and r[3] is not None]
             changes = sorted([(r[3], 0, 1) for r in mine] + [(r[0], 1, -1) for r in mine])
             lengths = [sum(c[2] for c in changes[: i + 1]) for i in range(len(changes))]

@@ -135,7 +135,7 @@ def test_a_trace_without_work_is_an_empty_timeline(tmp_path: Path, tail: str) ->
     ],
 )
 def test_what_is_no_json_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    for chunk in (1, 1 << 20):
+    for chunk in (*range(1, 24), 1 << 20):
         monkeypatch.setattr(torch_stream, "_CHUNK", chunk)
         with pytest.raises(DamagedInput, match=r"rank0\.trace\.json is no valid JSON: "):
             read(write(tmp_path, text))
@@ -147,6 +147,7 @@ def test_odd_events_are_left_out_and_the_rest_is_right(tmp_path: Path) -> None:
         event(dur=-1),
         event(ts=2**70),
         event(ts=2**53, dur=2**53),
+        event(ts=-(2**53), dur=-(2**53)),
         event(name=5),
         event(args={"correlation": 2**70}),
         event(args={"device": "a"}),
@@ -264,14 +265,24 @@ def test_a_packed_trace_cut_anywhere_or_followed_by_something_is_damaged(tmp_pat
             read(path)
 
 
-def test_times_of_any_spelling_in_one_batch_are_exact(tmp_path: Path) -> None:
-    spelled = ["1763689200123456.789", "5", "0.5", "-0.001", "1e3", "9.2e15", "12.3456"]
+@pytest.mark.parametrize(
+    ("spelled", "expected"),
+    [
+        (["1763689200123456.789", "0.500", "-0.001"], [1763689200123456789, 500, -1]),
+        (["1763689200123456.789", "0.5", "-0.25"], [1763689200123456789, 500, -250]),
+        (["8999999999999999.999", "9000000000000000.001"], [8999999999999999999, 9000000000000000001]),
+        (["5", "0.5", "1e3", "9.2e15", "12.3456"], [5000, 500, 10**6, 92 * 10**17, 12346]),
+    ],
+)
+def test_times_of_any_spelling_in_one_batch_are_exact(
+    tmp_path: Path, spelled: list[str], expected: list[int]
+) -> None:
     events = ",".join(
         f'{{"ph":"X","cat":"user_annotation","name":"x","pid":1,"tid":1,"ts":{ts},"dur":0.000}}'
         for ts in spelled
     )
     found = read(write(tmp_path, f'{{"traceEvents": [{events}]}}')).ranges
-    assert found.start.tolist() == [1763689200123456789, 5000, 500, -1, 10**6, 92 * 10**17, 12346]
+    assert found.start.tolist() == expected
     assert np.array_equal(found.start, found.end)
 
 
