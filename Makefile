@@ -1,10 +1,11 @@
 # make run: the quickstart, from nothing to a report. make test: the whole suite.
+# make peers: our figures against HolisticTraceAnalysis, which it installs into build/peers.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= local
 
-.PHONY: run test lint clean
+.PHONY: run test peers lint clean
 
 # PyTorch for the CPU is enough for the quickstart and the tests; on a machine with a GPU the wheel that
 # PyPI has by default brings CUDA, and the same command uses it.
@@ -21,6 +22,9 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest
+
+peers: $(VENV)/.installed
+	HPCPROF_PEERS_DIR=$(CURDIR)/build/peers $(BIN)/python -m pytest -m peers tests/peers
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 NO_NAME = -1
 NO_PROCESS = -1
 NO_CORRELATION = -1
+HOST = -1
+"""The device of memory that lies on the host."""
 
 TableT = TypeVar("TableT", bound="Table")
 
@@ -133,6 +135,36 @@ class Ranges(Table):
 
 
 @dataclass(frozen=True)
+class GpuMarks(Table):
+    """What a profiler draws on the GPU beside the work: annotations projected on it, and waits.
+
+    ``correlation`` is that of the call that waits; annotations have `NO_CORRELATION`.
+    """
+
+    start: Ints
+    end: Ints
+    device: Ints
+    stream: Ints
+    name: Ints
+    correlation: Ints
+
+
+@dataclass(frozen=True)
+class Allocations(Table):
+    """What the program's allocator did, one row an allocation or a release (``bytes`` below 0).
+
+    ``allocated`` and ``reserved`` are the bytes that it had handed out and held on the device after
+    that; ``device`` is `HOST` for the host's memory.
+    """
+
+    time: Ints
+    device: Ints
+    bytes: Ints
+    allocated: Ints
+    reserved: Ints
+
+
+@dataclass(frozen=True)
 class Origin:
     """Where a timeline comes from, and what the profile says about itself.
 
@@ -167,6 +199,8 @@ class Timeline:
     calls: ApiCalls
     ranges: Ranges
     graphs: Operations = field(default_factory=Operations.empty)
+    gpu_marks: GpuMarks = field(default_factory=GpuMarks.empty)
+    allocations: Allocations = field(default_factory=Allocations.empty)
 
     def names(self, ids: Ints) -> list[str | None]:
         """Return the strings of ``ids``; None for `NO_NAME`."""

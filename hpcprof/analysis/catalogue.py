@@ -77,6 +77,11 @@ def _statistics(prefix: str = "") -> str:
     return f"{prefix}avg_ns:float {prefix}med_ns:float {prefix}min_ns {prefix}max_ns {prefix}stddev_ns:float"
 
 
+def _held(what: str) -> str:
+    """Return the columns of an amount of memory."""
+    return " ".join(f"{what}_{statistic}_bytes" for statistic in ("min", "mean", "p50", "p95", "max"))
+
+
 _SUMMARY = "total_ns time_pct:float " + _statistics()
 _PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
 
@@ -228,6 +233,39 @@ ANALYSES: dict[str, Analysis] = {
             "hpcprof.analysis.roofline:of_one_run",
             needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape"),
             reads=Reads.KERNEL_REPORT,
+        ),
+        Analysis(
+            "idle",
+            "Why a stream waits",
+            Scope.RANK,
+            _columns("rank stream cause:text idle_ns share_pct:float"),
+            "hpcprof.analysis.idle:idle",
+        ),
+        Analysis(
+            "queue_length",
+            "Operations launched and not begun",
+            Scope.RANK,
+            _columns(
+                "rank device stream count mean:float stddev:float min p25:float p50:float p75:float max"
+            ),
+            "hpcprof.analysis.queue_length:queue_length",
+        ),
+        Analysis(
+            "memory_usage",
+            "Memory of the program's allocator",
+            Scope.RANK,
+            _columns("rank device:text count " + _held("allocated") + " " + _held("reserved")),
+            "hpcprof.analysis.memory_usage:memory_usage",
+        ),
+        Analysis(
+            "hta_breakdown",
+            "HolisticTraceAnalysis' temporal breakdown",
+            Scope.RANK,
+            _columns(
+                "rank idle_time_us compute_time_us non_compute_time_us kernel_time_us "
+                "idle_time_pctg:float compute_time_pctg:float non_compute_time_pctg:float"
+            ),
+            "hpcprof.analysis.hta_breakdown:hta_breakdown",
         ),
     )
 }

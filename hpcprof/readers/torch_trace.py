@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from hpcprof import kernel_classes
 from hpcprof.errors import DamagedInput
 from hpcprof.readers.names import rank_from_name
-from hpcprof.readers.strings import StringTable
-from hpcprof.readers.torch_events import Rows, collect
+from hpcprof.readers.torch_events import Events
+from hpcprof.readers.torch_stream import NotATrace, TraceStream
 from hpcprof.timeline import (
     NO_NAME,
+    Allocations,
     ApiCalls,
     Category,
-    Ints,
+    GpuMarks,
     Kernels,
     MemoryOperations,
     Origin,
@@ -45,60 +46,61 @@ def read(path: Path) -> Timeline:
     UsageError
         If the user's table of kernel classes is wrong.
     """
-    trace = _load(path)
-    events = collect(trace["traceEvents"])
-    strings = StringTable()
+    events, properties = _load(path)
+    strings = events.strings.array()
+    calls = events.calls.columns()
     # The GPU's events do not tell the process, and a trace is of one.
-    processes = np.unique(events.calls.column("process"))
+    processes = np.unique(calls["process"])
     process = int(processes[0]) if len(processes) == 1 else 0
-    kernels = _operations(events.kernels, strings, process)
-    classes = kernel_classes.classify(strings.array(), kernel_classes.load())
-    memory = _operations(events.memory, strings, process)
-    calls, ranges = events.calls, events.ranges
-    table = Ranges(
-        **_on_host(ranges, strings),
-        domain=np.full(len(ranges), NO_NAME),
-        style=np.full(len(ranges), int(Style.PUSH_POP)),
-        closed=np.ones(len(ranges), np.int64),
-        one_thread=np.ones(len(ranges), np.int64),
-    )
+    kernels, memory, ranges = (table.columns() for table in (events.kernels, events.memory, events.ranges))
+    classes = kernel_classes.classify(strings, kernel_classes.load())
+    marks = len(ranges["start"])
     return Timeline(
-        origin=_origin(path, trace, events.notes),
+        origin=_origin(path, properties, events.notes),
         kernels=Kernels(
             **kernels,
+            process=np.full(len(kernels["start"]), process),
             category=classes[kernels["name"]] if len(classes) else np.empty(0, np.int64),
-            grid=events.kernels.triple("grid"),
-            block=events.kernels.triple("block"),
         ),
         memops=MemoryOperations(
             **memory,
-            category=np.full(len(events.memory), int(Category.MEM)),
-            bytes=events.memory.column("bytes"),
+            process=np.full(len(memory["start"]), process),
+            category=np.full(len(memory["start"]), int(Category.MEM)),
         ),
-        calls=ApiCalls(**_on_host(calls, strings), correlation=calls.column("correlation")),
-        ranges=table,
-        strings=strings.array(),
+        calls=ApiCalls(**calls),
+        ranges=Ranges(
+            **ranges,
+            domain=np.full(marks, NO_NAME),
+            style=np.full(marks, int(Style.PUSH_POP)),
+            closed=np.ones(marks, np.int64),
+            one_thread=np.ones(marks, np.int64),
+        ),
+        gpu_marks=GpuMarks(**events.gpu_marks.columns()),
+        allocations=Allocations(**events.allocations.columns()),
+        strings=strings,
     )
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """Read the JSON; decimals stay text, so that no digit is lost."""
+def _load(path: Path) -> tuple[Events, dict[str, Any]]:
+    """Return the events, and what stands around them."""
+    events = Events()
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if raw.startswith(_GZIP) else raw).decode("utf-8", "replace")
+        with path.open("rb") as raw, _plain(raw) as file:
+            stream = TraceStream(file)
+            for batch in stream.batches():
+                events.add(batch)
+    except NotATrace as error:
+        raise DamagedInput(f"{path} {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
     except OSError as error:
         raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
-    if not text.strip():
-        raise DamagedInput(f"{path} is empty.")
-    try:
-        trace = json.loads(text, parse_float=str)
-    except (ValueError, RecursionError) as error:
-        raise DamagedInput(f"{path} is no valid JSON: {error}.") from None
-    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
-        raise DamagedInput(f"{path} is no PyTorch profiler trace: it has no list of traceEvents.")
-    return trace
+    return events, stream.properties
+
+
+def _plain(raw: BufferedReader) -> BinaryIO:
+    """Return the text of a file, unpacked where it is packed, whatever its suffix."""
+    return cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if raw.peek(2).startswith(_GZIP) else raw
 
 
 def _origin(path: Path, trace: dict[str, Any], notes: tuple[str, ...]) -> Origin:
@@ -123,16 +125,3 @@ def _natural(value: object) -> int | None:
 
 def _device_names(devices: Iterable[Any]) -> Iterable[str]:
     return (d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str))
-
-
-def _on_host(rows: Rows, strings: StringTable) -> dict[str, Ints]:
-    columns = {name: rows.column(name) for name in ("start", "end", "process", "thread")}
-    return columns | {"name": strings.add_all(rows.values("name"))}
-
-
-def _operations(rows: Rows, strings: StringTable, process: int) -> dict[str, Ints]:
-    columns = {name: rows.column(name) for name in ("start", "end", "device", "stream", "correlation")}
-    return columns | {
-        "name": strings.add_all(rows.values("name")),
-        "process": np.full(len(rows), process),
-    }

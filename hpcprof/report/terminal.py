@@ -26,6 +26,22 @@ _COLUMNS = {
     "range_gpu": ("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
     "ncu_kernels": ("rank", "id", "name", "duration_ns", "compute_throughput_pct", "dram_throughput_pct"),
     "roofline": ("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
+    "queue_length": ("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
+    "memory_usage": (
+        "rank",
+        "device",
+        "count",
+        "allocated_p50_bytes",
+        "allocated_max_bytes",
+        "reserved_max_bytes",
+    ),
+    "hta_breakdown": (
+        "rank",
+        "idle_time_pctg",
+        "compute_time_pctg",
+        "non_compute_time_pctg",
+        "kernel_time_us",
+    ),
     "breakdown": ("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
 }
 _SHORTEST_NAME = 8

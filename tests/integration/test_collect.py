@@ -59,7 +59,9 @@ def test_a_folder_that_hpcprof_did_not_make_is_adopted(hpcprof: Hpcprof, profile
 def test_json_rows_have_exactly_the_keys_of_their_analysis(
     analysis: str, hpcprof: Hpcprof, profiles: Path
 ) -> None:
-    shutil.copy(DATA / "ncu/roofline.raw.csv.gz", profiles / "rank2.csv.gz")
+    shutil.copy(DATA / "ncu/roofline.raw.csv.gz", profiles / "rank3.csv.gz")
+    # What only PyTorch traces record is in this one.
+    shutil.copy(DATA / "allocator_rank0.pt.trace.json.gz", profiles / "rank2.pt.trace.json.gz")
     hpcprof("collect", str(profiles))
     found = rows(hpcprof, profiles, analysis)
     assert found

@@ -10,13 +10,13 @@ import pytest
 from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.collect import as_rows
-from hpcprof.readers.ncu import read as read_ncu
-from hpcprof.readers.nsys import read
+from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
 from hpcprof.store import Stored
 from hpcprof.units import format_value
 
 DATA = Path(__file__).parents[1] / "data"
+OF_TRACES = ("memory_usage", "hta_breakdown")
 OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
 
 
@@ -29,11 +29,13 @@ def test_every_figure_that_is_shown_is_shown_whole(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = tmp_path / "rank0.sqlite"
-    path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
-    analysis = ANALYSES[name]
-    report = read_ncu(DATA / "ncu/ddp.raw.csv.gz")
-    rows = as_rows(of_rank(analysis, read(path) if analysis.reads is Reads.TIMELINE else report, 0).rows)[:3]
+    export = tmp_path / "rank0.sqlite"
+    export.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
+    path = DATA / "allocator_rank0.pt.trace.json.gz" if name in OF_TRACES else export
+    if ANALYSES[name].reads is Reads.KERNEL_REPORT:
+        path = DATA / "ncu/ddp.raw.csv.gz"
+    rows = as_rows(of_rank(ANALYSES[name], read_profile(path), 0).rows)[:3]
+    assert rows
     monkeypatch.setenv("COLUMNS", str(width))
     show_analysis(ANALYSES[name], Stored(rows, {}))
     lines = capsys.readouterr().out.splitlines()

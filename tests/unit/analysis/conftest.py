@@ -35,3 +35,9 @@ def torch_step() -> Timeline:
 def kernel_report() -> KernelReport:
     """Six kernels, measured with all that a roofline needs."""
     return ncu.read(DATA / "ncu/roofline.raw.csv.gz")
+
+
+@pytest.fixture(scope="session")
+def allocator() -> Timeline:
+    """Three steps of a real PyTorch trace on one GPU that records memory and waits for streams."""
+    return torch_trace.read(DATA / "allocator_rank0.pt.trace.json.gz")

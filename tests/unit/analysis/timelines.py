@@ -33,25 +33,27 @@ def timeline(
 ) -> Timeline:
     """Build a timeline.
 
-    An operation is (start, end, category, launch, thread, device), of which the last three may be
-    left out: a launch is the moment of its API call. A range is (start, end, name, thread).
+    An operation is (start, end, category, launch, thread, device, stream), of which the last four may
+    be left out: a launch is the moment of its API call, None where it was not recorded. A range is
+    (start, end, name, thread).
     """
     strings: dict[str, int] = {"kernel": 0, "call": 1}
     rows = [
         dict(
-            zip(("start", "end", "category", "launch", "thread", "device"), row, strict=False), correlation=i
+            zip(("start", "end", "category", "launch", "thread", "device", "stream"), row, strict=False),
+            correlation=i,
         )
         for i, row in enumerate(operations)
     ]
     kernels = [row for row in rows if row["category"] != MEM]
     memory = [row for row in rows if row["category"] == MEM]
-    launched = [row for row in rows if "launch" in row]
+    launched = [row for row in rows if row.get("launch") is not None]
 
     def common(table: list[dict[str, Any]]) -> dict[str, Any]:
-        names = ("start", "end", "category", "device", "correlation")
+        names = ("start", "end", "category", "device", "stream", "correlation")
         columns = {name: _column(table, name, 0) for name in names}
         zeros = np.zeros(len(table), np.int64)
-        return columns | {"stream": zeros, "name": zeros, "process": zeros}
+        return columns | {"name": zeros, "process": zeros}
 
     shape = np.ones((len(kernels), 3), np.int64)
     moment = _column(launched, "launch", 0)

@@ -1,0 +1,50 @@
+"""How far the host runs ahead of each stream of the GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.outcome import Outcome, nothing
+from hpcprof.analysis.streams import NO_CALL, launch_calls, streams
+from hpcprof.timeline import Timeline
+
+
+def queue_length(timeline: Timeline) -> Outcome:
+    """Summarize each stream's queue: operations whose launch call has begun and that have not.
+
+    The length changes twice an operation, up when its call begins and down when it starts on the
+    GPU; ``count`` is the number of changes, and the other columns are statistics of the length after
+    each (not weighted by time), as in HolisticTraceAnalysis' queue length summary. ``stddev`` is the
+    sample's (n - 1); percentiles interpolate linearly. Operations whose launch call was not recorded
+    do not count.
+    """
+    file = timeline.origin.path.name
+    operations = timeline.operations()
+    if not len(operations):
+        return nothing(f"no CUDA kernels or memory operations in {file}")
+    call = launch_calls(operations, timeline.calls)
+    operations = operations.take(call != NO_CALL)
+    if not len(operations):
+        return nothing(f"no operation of {file} has a recorded launch call")
+    launch = timeline.calls.start[call[call != NO_CALL]]
+    rows = []
+    for device, stream, members in streams(operations):
+        time = np.concatenate((launch[members], operations.start[members]))
+        change = np.repeat((1, -1), len(members))
+        # Where both happen at once, the launch comes first.
+        length = np.cumsum(change[np.lexsort((-change, time))])
+        quartiles = np.percentile(length, (25, 50, 75))
+        rows.append(
+            {
+                "device": device,
+                "stream": stream,
+                "count": len(length),
+                "mean": round(float(length.mean()), 2),
+                "stddev": round(float(length.std(ddof=1)), 2),
+                "min": int(length.min()),
+                **dict(zip(("p25", "p50", "p75"), quartiles.tolist(), strict=True)),
+                "max": int(length.max()),
+            }
+        )
+    return Outcome(pd.DataFrame(rows))

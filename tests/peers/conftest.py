@@ -1,0 +1,17 @@
+"""These tests install other tools: they run only where ``-m peers`` asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave this folder's tests out unless they are asked for."""
+    if "peers" in (config.option.markexpr or ""):
+        return
+    here = Path(__file__).parent
+    ours = [item for item in items if here in item.path.parents]
+    config.hook.pytest_deselected(items=ours)
+    items[:] = [item for item in items if item not in ours]
