@@ -16,7 +16,7 @@ from hpcprof.errors import UsageError
 from hpcprof.workloads.placement import choose_gpu, device_and_backend, thread_count
 from hpcprof.workloads.rankenv import RankEnvironment
 
-Collective = Callable[[torch.Tensor, torch.Tensor], object]
+Collective = Callable[..., Any]
 
 # torch 2.13 renamed both and warns about the old names.
 all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -34,7 +34,8 @@ class World:
     """This process among the ranks.
 
     ``reduce_scatter(output, input)`` sums ``input`` of shape [size * n, ...] over the ranks and leaves this
-    rank's n rows in ``output``; it may overwrite ``input``.
+    rank's n rows in ``output``; it may overwrite ``input``. With ``async_op=True`` it returns a handle to
+    wait for.
     """
 
     comm: Any
@@ -186,7 +187,15 @@ def _reduce_scatter_of(backend: str) -> tuple[Collective, tuple[str, ...]]:
     return _reduce_scatter, (GLOO_NOTE,)
 
 
-def reduce_scatter_by_all_reduce(output: torch.Tensor, full: torch.Tensor) -> None:
-    """Sum ``full`` over the ranks in place and copy this rank's rows to ``output``."""
+class _Done:
+    """The handle of an operation that has ended already."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+def reduce_scatter_by_all_reduce(output: torch.Tensor, full: torch.Tensor, async_op: bool = False) -> _Done:
+    """Sum ``full`` over the ranks in place and copy this rank's rows to ``output``, ``async_op`` or not."""
     dist.all_reduce(full)
     output.copy_(full.chunk(dist.get_world_size())[dist.get_rank()])
+    return _Done()

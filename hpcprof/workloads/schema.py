@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hpcprof.atomic import replacing
@@ -50,12 +50,24 @@ class Correctness:
 
 
 @dataclass(frozen=True)
+class ModeResult:
+    """What one rank measured of one mode; the lists are those of `RankResult`."""
+
+    step_ns: list[int]
+    phase_ns: dict[str, list[int]]
+    latency_ns: list[int]
+    correctness: Correctness
+
+
+@dataclass(frozen=True)
 class RankResult:
     """What one rank measured.
 
     ``step_ns`` and each list of ``phase_ns`` hold one time a measured step, in the order of the steps, on
     this rank. ``latency_ns`` holds the maximum over all ranks of each step. ``summary`` has the key
-    ``step`` (of ``step_ns``) and one key a phase.
+    ``step`` (of ``step_ns``) and one key a phase. Where several modes were measured in turns these are of the
+    first, and ``modes`` holds all of them. ``bound_ns`` is what a step takes if communication and compute
+    overlap perfectly, by the phases of the serial mode; None where that was not measured beside others.
     """
 
     schema_version: int
@@ -76,6 +88,8 @@ class RankResult:
     latency_ns: list[int] | None
     correctness: Correctness
     notes: list[str]
+    modes: dict[str, ModeResult] = field(default_factory=dict)
+    bound_ns: int | None = None
 
 
 def summarize(values: Sequence[int]) -> Summary:
@@ -118,8 +132,9 @@ def _percentile(ordered: Sequence[int], percent: int) -> int:
 def to_json(result: RankResult) -> str:
     """Return ``result`` as JSON text that any JSON parser reads."""
     data = asdict(result)
-    if not math.isfinite(result.correctness.relative_error):
-        data["correctness"]["relative_error"] = None
+    for check in (data["correctness"], *(mode["correctness"] for mode in data["modes"].values())):
+        if not math.isfinite(check["relative_error"]):
+            check["relative_error"] = None
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 

@@ -64,17 +64,18 @@ class Times:
 
 
 class Timer:
-    """Collects the times of steps, and annotates them for the profiler (`iteration` and each phase)."""
+    """Collects the times of steps, and annotates them for the profiler (``name`` and each phase)."""
 
-    def __init__(self, clock: Clock, phases: Sequence[str]) -> None:
+    def __init__(self, clock: Clock, phases: Sequence[str], name: str = "iteration") -> None:
         self._clock = clock
+        self._name = name
         self._steps: list[tuple[Any, Any]] = []
         self._phases: dict[str, list[tuple[Any, Any]]] = {name: [] for name in phases}
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Time one step."""
-        with annotate("iteration"):
+        with annotate(self._name):
             start = self._clock.mark()
             yield
             self._steps.append((start, self._clock.mark()))

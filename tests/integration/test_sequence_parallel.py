@@ -132,6 +132,35 @@ def test_rank_0_alone_prints_the_table(plain: tuple[int, str, Finished]) -> None
         assert text in run.stdout
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tmp_path: Path) -> None:
+    run = mpi(ranks, [*WORKLOAD, *SMALL, "--mode", "auto", "--chunks", "2"], tmp_path)
+    assert run.code == 0, run.stderr
+    for result in run.results():
+        assert list(result.modes) == ["serial", "chunked"]
+        assert all(mode.correctness.passed for mode in result.modes.values())
+        assert all(len(mode.latency_ns) == STEPS for mode in result.modes.values())
+        medians = [summarize(times).p50_ns for times in result.modes["serial"].phase_ns.values()]
+        assert result.bound_ns is not None
+        # It is made of maxima over the ranks, which are not below any one rank's.
+        assert result.bound_ns >= max(medians[0] + medians[3], medians[1] + medians[2]) * 0.99
+    assert "symmetric is left out: symmetric memory needs CUDA" in run.stdout
+    assert "fastest: " in run.stdout
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_chunks_give_the_same_rows_as_the_whole(dtype: str, tmp_path: Path) -> None:
+    run = mpi(2, [*WORKLOAD, *SMALL, "--mode", "chunked", "--chunks", "4", "--dtype", dtype], tmp_path)
+    assert run.code == 0, run.stderr
+    assert all(result.mode == "chunked" and not result.modes for result in run.results())
+
+
+def test_a_mode_that_cannot_run_alone_is_one_sentence(tmp_path: Path) -> None:
+    run = mpi(2, [*WORKLOAD, *SMALL, "--mode", "chunked", "--chunks", "5"], tmp_path)
+    assert run.code == 2
+    assert "the 32 rows of a rank cannot be cut into --chunks 5" in run.stderr
+
+
 def events(path: Path) -> list[tuple[str, float, float]]:
     """Return name, start and end of the ranges that the program marked, in order of time."""
     trace = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
@@ -200,7 +229,7 @@ def test_a_wrong_matmul_on_one_rank_fails_the_run_in_one_sentence_and_keeps_the_
     assert run.code == 1
     (sentence,) = run.said
     # The wrong partial sums of rank 1 are in the rows of both ranks: half of the variance is 2 % too large.
-    assert sentence.startswith("rank 0: the results are wrong: relative error 1.")
+    assert sentence.startswith("serial: rank 0: the results are wrong: relative error 1.")
     error = run.results()[0].correctness.relative_error
     assert error == pytest.approx((1.01**2 - 1) / math.sqrt(2), rel=0.1)
     assert sentence.endswith("(2 of 2 ranks fail).")

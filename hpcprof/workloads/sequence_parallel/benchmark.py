@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from hpcprof.workloads.capture import Capture, synchronize
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import run_or_abort
 from hpcprof.workloads.rankenv import RankEnvironment
-from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, summarize, write
-from hpcprof.workloads.sequence_parallel import correctness, serial
+from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, ModeResult, RankResult, summarize, write
+from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
+from hpcprof.workloads.sequence_parallel.modes import MODES, Mode, Unavailable
+from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.options import Parameters
 from hpcprof.workloads.sequence_parallel.table import table
 from hpcprof.workloads.timing import Timer, Times, clock_for
@@ -63,52 +67,113 @@ def _say(sentence: str, code: int) -> int:
 
 def _measure_and_write(parameters: Parameters, environment: RankEnvironment, world: World) -> str | None:
     """Return what is wrong with the results, None if nothing is."""
-    buffers = allocate(parameters, world.rank, world.size, world.device)
-    times = _measure(parameters, environment, world, buffers)
-    check = _check(parameters, world, buffers)
-    result = _result(parameters, environment, world, times, check)
+    if parameters.dtype == "tf32":
+        torch.set_float32_matmul_precision("high")
+    buffers = allocate(parameters, world.rank, world.size, world.device, _input_memory(parameters, world))
+    modes, notes = _make(parameters, world, buffers)
+    times = _measure(parameters, environment, world, modes)
+    checks = {name: _check(parameters, world, buffers, mode) for name, mode in modes.items()}
+    result = _result(parameters, environment, world, times, checks, notes)
     write(result, environment.results_dir)
-    checks: list[Correctness] = world.comm.allgather(check)
+    everyone = {name: world.comm.allgather(check) for name, check in checks.items()}
     if world.rank == 0:
-        _print(result, parameters, world, checks, environment.results_dir)
-    return correctness.sentence(checks)
+        _print(result, parameters, world, everyone, environment.results_dir)
+    wrong = ((name, correctness.sentence(found)) for name, found in everyone.items())
+    return next((f"{name}: {sentence}" for name, sentence in wrong if sentence), None)
 
 
-def _measure(parameters: Parameters, environment: RankEnvironment, world: World, buffers: Buffers) -> Times:
-    clock = clock_for(world.device)
+def _input_memory(parameters: Parameters, world: World) -> Callable[..., torch.Tensor]:
+    """Return what allocates the inputs: memory that the peers can read, where a mode reads theirs."""
+    empty: Callable[..., torch.Tensor] = torch.empty
+    if "copy-engine" in parameters.modes:
+        with suppress(Unavailable):
+            empty = symmetric_memory(world).empty
+    return empty
+
+
+def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[dict[str, Mode], list[str]]:
+    """Make the modes that can run here, and say why the others cannot.
+
+    Raises
+    ------
+    UsageError
+        If none can.
+    """
+    modes: dict[str, Mode] = {}
+    notes = list(world.notes)
+    for name in parameters.modes:
+        try:
+            modes[name] = MODES[name](parameters, world, buffers)
+        except Unavailable as why:
+            notes.append(f"{name} is left out: {why}.")
+    if not modes:
+        raise UsageError(" ".join(notes))
+    return modes, notes + [mode.note for mode in modes.values() if mode.note]
+
+
+def _measure(
+    parameters: Parameters, environment: RankEnvironment, world: World, modes: dict[str, Mode]
+) -> dict[str, Times]:
+    """Measure the modes in turns, so that a change of the clocks meets all of them."""
+
+    def timers() -> dict[str, Timer]:
+        # A profile's steps are those of one mode; those of several get names of their own.
+        single = len(modes) == 1
+        clock = clock_for(world.device)
+        return {
+            name: Timer(clock, mode.phases, "iteration" if single else f"iteration {name}")
+            for name, mode in modes.items()
+        }
+
     # Warm-up takes the very path that is measured; its times are dropped.
-    warmup, measured = Timer(clock, serial.PHASES), Timer(clock, serial.PHASES)
+    warmup, measured = timers(), timers()
     for index in range(parameters.warmup):
-        _step(buffers, index, world, warmup)
+        _round(modes, index, warmup)
     with Capture(environment, rank=world.rank, barrier=world.comm.Barrier) as capture:
         for index in range(parameters.warmup, parameters.warmup + parameters.steps):
             with capture.step():
-                _step(buffers, index, world, measured)
-    return measured.read()
+                _round(modes, index, measured)
+    return {name: timer.read() for name, timer in measured.items()}
 
 
-def _step(buffers: Buffers, index: int, world: World, timer: Timer) -> None:
-    source = buffers.input(index)
-    with timer.step():
-        serial.step(buffers, source, world.reduce_scatter, timer)
+def _round(modes: dict[str, Mode], index: int, timers: dict[str, Timer]) -> None:
+    for name, mode in modes.items():
+        with timers[name].step():
+            mode.step(index, timers[name])
 
 
-def _check(parameters: Parameters, world: World, buffers: Buffers) -> Correctness:
-    source = buffers.input(0)
-    buffers.poison()
-    serial.step(buffers, source, world.reduce_scatter, Timer(clock_for(world.device), serial.PHASES))
+def _check(parameters: Parameters, world: World, buffers: Buffers, mode: Mode) -> Correctness:
+    mode.poison()
+    output = mode.step(0, Timer(clock_for(world.device), mode.phases))
     synchronize()
-    return correctness.check(buffers, source, world.comm, dtype=parameters.dtype, seed=parameters.seed)
+    return correctness.check(
+        buffers, buffers.input(0), output, world.comm, dtype=parameters.dtype, seed=parameters.seed
+    )
 
 
 def _result(
-    parameters: Parameters, environment: RankEnvironment, world: World, times: Times, check: Correctness
+    parameters: Parameters,
+    environment: RankEnvironment,
+    world: World,
+    times: dict[str, Times],
+    checks: dict[str, Correctness],
+    notes: list[str],
 ) -> RankResult:
-    everyone: list[list[int]] = world.comm.allgather(times.step_ns)
+    modes = {
+        name: ModeResult(
+            step_ns=found.step_ns,
+            phase_ns=found.phase_ns,
+            # A step ends when its last rank ends it.
+            latency_ns=_slowest(world, found.step_ns),
+            correctness=checks[name],
+        )
+        for name, found in times.items()
+    }
+    name, first = next(iter(modes.items()))
     return RankResult(
         schema_version=SCHEMA_VERSION,
         workload="sequence-parallel",
-        mode=parameters.mode,
+        mode=name,
         rank=world.rank,
         world_size=world.size,
         local_rank=world.local_rank,
@@ -122,23 +187,43 @@ def _result(
         },
         versions=versions(world),
         profiler=environment.profiler.value,
-        step_ns=times.step_ns,
-        phase_ns=times.phase_ns,
+        step_ns=first.step_ns,
+        phase_ns=first.phase_ns,
         summary={
-            "step": summarize(times.step_ns),
-            **{name: summarize(values) for name, values in times.phase_ns.items()},
+            "step": summarize(first.step_ns),
+            **{name: summarize(values) for name, values in first.phase_ns.items()},
         },
-        # A step ends when its last rank ends it.
-        latency_ns=[max(step) for step in zip(*everyone, strict=True)],
-        correctness=check,
-        notes=list(world.notes),
+        latency_ns=first.latency_ns,
+        correctness=first.correctness,
+        notes=notes,
+        modes=modes if len(modes) > 1 else {},
+        bound_ns=_bound(world, modes["serial"]) if len(modes) > 1 and "serial" in modes else None,
     )
 
 
+def _slowest(world: World, times: list[int]) -> list[int]:
+    """Return each step's time on the rank that took longest."""
+    everyone: list[list[int]] = world.comm.allgather(times)
+    return [max(step) for step in zip(*everyone, strict=True)]
+
+
+def _bound(world: World, serial: ModeResult) -> int:
+    """Return the time of a step whose communication and compute overlap perfectly, in nanoseconds."""
+    part = {name: summarize(_slowest(world, times)).p50_ns for name, times in serial.phase_ns.items()}
+    return max(part["matmul_1"] + part["matmul_2"], part["allgather"] + part["reduce_scatter"])
+
+
 def _print(
-    result: RankResult, parameters: Parameters, world: World, checks: list[Correctness], folder: Path
+    result: RankResult,
+    parameters: Parameters,
+    world: World,
+    checks: dict[str, list[Correctness]],
+    folder: Path,
 ) -> None:
-    errors = torch.tensor([check.relative_error for check in checks], dtype=torch.float64)
     # torch's maximum, unlike Python's, is NaN when one of the values is.
-    print(table(result, parameters, world.nodes, float(errors.max())))
+    worst = {
+        name: float(torch.tensor([c.relative_error for c in found], dtype=torch.float64).max())
+        for name, found in checks.items()
+    }
+    print(table(result, parameters, world.nodes, worst))
     print(f"results: {folder}", flush=True)

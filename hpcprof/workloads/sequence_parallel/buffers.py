@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from hpcprof.workloads.sequence_parallel.options import Parameters
+
+DTYPES = {
+    "float32": torch.float32,
+    # What is stored; the matmuls round their operands to 10 bits of mantissa.
+    "tf32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 
 # A CPU's last-level cache differs too much to be measured here; four inputs already alternate.
 _CPU_INPUTS = 4
@@ -54,7 +63,13 @@ class Buffers:
             tensor.fill_(math.nan)
 
 
-def allocate(parameters: Parameters, rank: int, size: int, device: torch.device) -> Buffers:
+def allocate(
+    parameters: Parameters,
+    rank: int,
+    size: int,
+    device: torch.device,
+    empty_input: Callable[..., torch.Tensor] = torch.empty,
+) -> Buffers:
     """Make the tensors of one rank.
 
     Inputs are N(0, 1) and a weight with K rows in all is N(0, 1/sqrt(K)), so that every intermediate result
@@ -68,9 +83,11 @@ def allocate(parameters: Parameters, rank: int, size: int, device: torch.device)
         This rank and the number of ranks.
     device : torch.device
         Where the tensors live.
+    empty_input : callable
+        Allocates the inputs, as ``torch.empty`` does: in memory that the peers can read, where they do.
     """
     generator = torch.Generator(device).manual_seed(parameters.seed * size + rank)
-    dtype = getattr(torch, parameters.dtype)
+    dtype = DTYPES[parameters.dtype]
     rows, hidden, inner = parameters.rows, parameters.hidden_size, parameters.inner_size
 
     def normal(*shape: int, deviation: float = 1.0) -> torch.Tensor:
@@ -80,8 +97,9 @@ def allocate(parameters: Parameters, rank: int, size: int, device: torch.device)
         return torch.empty(*shape, device=device, dtype=dtype)
 
     count = input_count(rows // size * hidden * dtype.itemsize, device)
+    inputs = empty_input(count, rows // size, hidden, device=device, dtype=dtype)
     return Buffers(
-        inputs=normal(count, rows // size, hidden),
+        inputs=inputs.normal_(generator=generator),
         weight_1=normal(hidden, inner // size, deviation=1 / math.sqrt(hidden)),
         weight_2=normal(inner // size, hidden, deviation=1 / math.sqrt(inner)),
         gathered=empty(rows, hidden),

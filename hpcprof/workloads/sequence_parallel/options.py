@@ -10,8 +10,8 @@ from typing import NoReturn
 
 from hpcprof.errors import UsageError, unknown
 
-DTYPES = ("float32", "bfloat16")
-MODES = ("serial",)
+DTYPES = ("float32", "tf32", "float16", "bfloat16")
+MODES = ("serial", "chunked", "symmetric", "copy-engine")
 BACKENDS = ("auto", "nccl", "gloo")
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -36,6 +36,7 @@ class Parameters:
     warmup: int = 10
     seed: int = 0
     mode: str = "serial"
+    chunks: int = 4
     backend: str = "auto"
     device: str = "auto"
 
@@ -43,6 +44,11 @@ class Parameters:
     def rows(self) -> int:
         """Rows of the whole input, R."""
         return self.sequence_length * self.batch_size
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes to measure; ``auto`` is every one."""
+        return MODES if self.mode == "auto" else tuple(self.mode.split(","))
 
     @property
     def inner_size(self) -> int:
@@ -98,6 +104,15 @@ def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     return convert
 
 
+def _modes(text: str) -> str:
+    for name in text.split(","):
+        if name not in (*MODES, "auto"):
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(MODES)}, auto")
+    if len(set(text.split(","))) < text.count(",") + 1 or ("auto" in text and text != "auto"):
+        raise argparse.ArgumentTypeError(f"{text!r} names a mode twice")
+    return text
+
+
 def _parser() -> _Parser:
     default = Parameters()
     parser = _Parser(
@@ -124,7 +139,15 @@ def _parser() -> _Parser:
     number("--steps", minimum=1, text="measured steps")
     number("--warmup", minimum=0, text="steps before the measured ones")
     number("--seed", minimum=0, maximum=_MAX_SEED, text="seed of weights and data")
-    choice("--mode", MODES, "how communication and compute are ordered")
+    parser.add_argument(
+        "--mode",
+        type=_modes,
+        default=default.mode,
+        metavar="MODE[,MODE]",
+        help=f"how communication and compute are ordered: {', '.join(MODES)}; several are measured in turns, "
+        "auto is all that can run here",
+    )
+    number("--chunks", minimum=1, text="parts of a rank's rows in the mode chunked")
     choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
     choice("--device", DEVICES, "auto is CUDA where there is one")
     return parser

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 from mpi4py import MPI
 
 from hpcprof.workloads.schema import Correctness
-from hpcprof.workloads.sequence_parallel import correctness, serial
+from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
+from hpcprof.workloads.sequence_parallel.modes import Mode, serial
+from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.options import Parameters
 from hpcprof.workloads.timing import HostClock, Timer
 
@@ -28,11 +31,11 @@ def checked(
 ) -> Correctness:
     monkeypatch.setattr(serial, "all_gather", copy)
     buffers = allocate(parameters, 0, 1, CPU)
-    source = buffers.input(1)
-    buffers.poison()
-    serial.step(buffers, source, copy, Timer(HostClock(), serial.PHASES))
+    mode: Mode = Serial(parameters, SimpleNamespace(reduce_scatter=copy), buffers)  # type: ignore[arg-type]
+    mode.poison()
+    output = mode.step(1, Timer(HostClock(), mode.phases))
     damage(buffers)
-    return correctness.check(buffers, source, MPI.COMM_SELF, dtype=parameters.dtype, seed=0)
+    return correctness.check(buffers, buffers.input(1), output, MPI.COMM_SELF, dtype=parameters.dtype, seed=0)
 
 
 def nothing(_: Buffers) -> None:

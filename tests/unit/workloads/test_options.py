@@ -37,7 +37,7 @@ def test_every_option_reaches_its_field() -> None:
         "-s 64 --hidden-size 32 --ffn-multiplier 2 --batch-size 3 --dtype bfloat16 --steps 5 --warmup 0 "
         "--seed 7 --mode serial --backend gloo --device cpu"
     )
-    expected = Parameters(64, 32, 2, 3, "bfloat16", 5, 0, 7, "serial", "gloo", "cpu")
+    expected = Parameters(64, 32, 2, 3, "bfloat16", 5, 0, 7, mode="serial", backend="gloo", device="cpu")
     assert parse(given_options.split()) == expected
     assert (expected.rows, expected.inner_size) == (192, 64)
 
@@ -50,7 +50,7 @@ def test_every_option_reaches_its_field() -> None:
         (["--seed", "4294967296"], "is not a whole number from 0 to 4294967295."),
         (["--hidden-size", "x"], "'x' is not a whole number from 1."),
         (["--steps"], "argument --steps: expected one argument."),
-        (["--dtype", "float16"], "argument --dtype: invalid choice: 'float16'"),
+        (["--dtype", "float64"], "argument --dtype: invalid choice: 'float64'"),
         (["--stepz", "5"], "unknown option '--stepz' of sequence-parallel; did you mean '--steps'"),
         (["--step", "5"], "unknown option '--step'"),
         (["extra"], "unknown option 'extra'"),

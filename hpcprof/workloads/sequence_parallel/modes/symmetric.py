@@ -1,0 +1,63 @@
+"""The symmetric mode: PyTorch's operators that fuse a collective with a matmul over symmetric memory."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hpcprof.workloads.distributed import World
+from hpcprof.workloads.sequence_parallel.buffers import Buffers
+from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
+from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.timing import Timer
+
+
+def symmetric_memory(world: World) -> Any:
+    """Return torch's module of symmetric memory, ready for all ranks.
+
+    Raises
+    ------
+    Unavailable
+        Without CUDA, on several nodes, or where this PyTorch has none.
+    """
+    if world.device.type != "cuda":
+        raise Unavailable("symmetric memory needs CUDA")
+    if world.nodes > 1:
+        raise Unavailable("the GPUs of several nodes share no memory")
+    try:
+        import torch.distributed._symmetric_memory as symmetric
+    except ImportError:
+        raise Unavailable(f"PyTorch {torch.__version__} has no symmetric memory") from None
+    with warnings.catch_warnings():
+        # Needed by some versions, deprecated by the next.
+        warnings.simplefilter("ignore")
+        enable = getattr(symmetric, "enable_symm_mem_for_group", None)
+        if enable is not None:
+            enable(dist.group.WORLD.group_name)
+    return symmetric
+
+
+class Symmetric(Mode):
+    """``fused_all_gather_matmul``, then ``fused_matmul_reduce_scatter``."""
+
+    def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
+        super().__init__(parameters, world, buffers)
+        symmetric_memory(world)
+        operators = torch.ops.symm_mem
+        names = ("fused_all_gather_matmul", "fused_matmul_reduce_scatter")
+        missing = [name for name in names if not hasattr(operators, name)]
+        if missing:
+            raise Unavailable(f"PyTorch {torch.__version__} has no {missing[0]}")
+        self._all_gather_matmul, self._matmul_reduce_scatter = (getattr(operators, name) for name in names)
+        self._group = dist.group.WORLD.group_name
+
+    def step(self, index: int, timer: Timer) -> torch.Tensor:
+        """Run one step; the operators allocate their results."""
+        buffers = self._buffers
+        source = buffers.input(index)
+        _, (inner,) = self._all_gather_matmul(source, [buffers.weight_1], 0, self._group, return_A=True)
+        output: torch.Tensor = self._matmul_reduce_scatter(inner, buffers.weight_2, "sum", 0, self._group)
+        return output
