@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from hpcprof.errors import HpcprofError
 from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.plan import Memory, memory, rotating_inputs
 
 DTYPES = {
     "float32": torch.float32,
@@ -97,6 +99,7 @@ def allocate(
         return torch.empty(*shape, device=device, dtype=dtype)
 
     count = input_count(rows // size * hidden * dtype.itemsize, device)
+    _check_memory(memory(parameters, size, count), device)
     inputs = empty_input(count, rows // size, hidden, device=device, dtype=dtype)
     return Buffers(
         inputs=inputs.normal_(generator=generator),
@@ -109,9 +112,27 @@ def allocate(
     )
 
 
+def _check_memory(needed: Memory, device: torch.device) -> None:
+    """Refuse what does not fit, before anything is allocated.
+
+    Raises
+    ------
+    HpcprofError
+        With the bytes that are needed and those that are free.
+    """
+    if device.type != "cuda":
+        return
+    free, _ = torch.cuda.mem_get_info(device)
+    if needed.total > free:
+        raise HpcprofError(
+            f"a rank needs {needed.total / 2**30:.1f} GiB and {device} has {free / 2**30:.1f} GiB free: make "
+            "the shape smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
+        )
+
+
 def input_count(input_bytes: int, device: torch.device) -> int:
     """Return how many inputs rotate: on CUDA twice the L2 cache, so that each is read from memory."""
     if device.type != "cuda":
         return _CPU_INPUTS
     cache: int = torch.cuda.get_device_properties(device).L2_cache_size
-    return max(2, math.ceil(2 * cache / input_bytes))
+    return rotating_inputs(input_bytes, cache)

@@ -13,6 +13,14 @@ from hpcprof.errors import UsageError, unknown
 DTYPES = ("float32", "tf32", "float16", "bfloat16")
 MODES = ("serial", "chunked", "symmetric", "copy-engine")
 BACKENDS = ("auto", "nccl", "gloo")
+# Hidden size and inner width, as the models' published configurations have them.
+MODELS = {
+    "gpt2": (768, 3072),
+    "gpt3-175b": (12288, 49152),
+    "llama3-8b": (4096, 14336),
+    "llama3-70b": (8192, 28672),
+    "llama3-405b": (16384, 53248),
+}
 DEVICES = ("auto", "cpu", "cuda")
 
 _PROGRAM = "sequence-parallel"
@@ -30,6 +38,7 @@ class Parameters:
     sequence_length: int = 256
     hidden_size: int = 512
     ffn_multiplier: int = 4
+    ffn_size: int | None = None
     batch_size: int = 1
     dtype: str = "float32"
     steps: int = 20
@@ -53,7 +62,7 @@ class Parameters:
     @property
     def inner_size(self) -> int:
         """Columns between the two matmuls on all ranks together, f."""
-        return self.hidden_size * self.ffn_multiplier
+        return self.ffn_size or self.hidden_size * self.ffn_multiplier
 
     def validate(self, world_size: int) -> None:
         """Refuse a shape that ``world_size`` ranks cannot share evenly.
@@ -67,6 +76,11 @@ class Parameters:
             raise UsageError(
                 f"--sequence-length {self.sequence_length} is not divisible by {world_size} ranks: "
                 f"use {_nearest(self.sequence_length, world_size)}."
+            )
+        if self.ffn_size and self.ffn_size % world_size:
+            raise UsageError(
+                f"--ffn-size {self.ffn_size} is not divisible by {world_size} ranks: "
+                f"use {_nearest(self.ffn_size, world_size)}."
             )
         if self.inner_size % world_size:
             # h * multiplier is divisible by N exactly when h is by N / gcd(N, multiplier).
@@ -134,6 +148,10 @@ def _parser() -> _Parser:
     number("--sequence-length", "-s", minimum=1, text="rows of one sequence, divisible by the ranks")
     number("--hidden-size", minimum=1, text="columns of input and output, h")
     number("--ffn-multiplier", minimum=1, text="inner width over hidden size, f / h")
+    number("--ffn-size", minimum=1, text="inner width f itself, instead of --ffn-multiplier")
+    parser.add_argument(
+        "--model", choices=sorted(MODELS), help="hidden size and inner width of a model's feed-forward block"
+    )
     number("--batch-size", minimum=1, text="sequences in the input")
     choice("--dtype", DTYPES, "type of weights and data")
     number("--steps", minimum=1, text="measured steps")
@@ -149,6 +167,12 @@ def _parser() -> _Parser:
     )
     number("--chunks", minimum=1, text="parts of a rank's rows in the mode chunked")
     choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
+    parser.add_argument(
+        "--plan",
+        type=_whole(1),
+        metavar="RANKS",
+        help="print memory, operations, bytes and the time at least for so many ranks, and end",
+    )
     choice("--device", DEVICES, "auto is CUDA where there is one")
     return parser
 
@@ -161,10 +185,20 @@ def parse(arguments: Sequence[str]) -> Parameters:
     UsageError
         With one sentence.
     SystemExit
-        With status 0, after ``--help`` is printed.
+        With status 0, after ``--help`` or a plan is printed.
     """
     values, others = _parser().parse_known_args(list(arguments))
     if others:
         valid = [f"--{field.name.replace('_', '-')}" for field in fields(Parameters)]
         raise unknown("option", others[0], valid, f" of {_PROGRAM}")
-    return Parameters(**vars(values))
+    given = vars(values)
+    ranks, model = given.pop("plan"), given.pop("model")
+    if model:
+        given["hidden_size"], given["ffn_size"] = MODELS[model]
+    parameters = Parameters(**given)
+    if ranks is not None:
+        from hpcprof.workloads.sequence_parallel.plan import plan
+
+        print(plan(parameters, ranks))
+        raise SystemExit(0)
+    return parameters

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.errors import UsageError
 from hpcprof.workloads.schema import Correctness, ModeResult, RankResult, summarize
+from hpcprof.workloads.sequence_parallel.buffers import allocate
 from hpcprof.workloads.sequence_parallel.modes import MODES
 from hpcprof.workloads.sequence_parallel.modes.copy_engine import plans
 from hpcprof.workloads.sequence_parallel.options import MODES as NAMES
 from hpcprof.workloads.sequence_parallel.options import Parameters, parse
+from hpcprof.workloads.sequence_parallel.plan import link_bytes, memory, plan, step_flops
 from hpcprof.workloads.sequence_parallel.table import table
 
 RIGHT = Correctness(True, 1e-6, 1e-5, 8, "float64")
@@ -90,3 +95,34 @@ def test_the_table_of_several_modes_says_how_near_each_is_to_perfect_overlap() -
     assert other[-4:] == ["94.1", "%", "75.0", "%"]
     assert "fastest: copy-engine; n = 3 steps of each mode, in turns" in lines
     assert all(len(line) <= 80 for line in lines if line.startswith(("serial ", "copy-engine ", "step")))
+
+
+def test_a_plan_counts_what_the_formulas_of_the_pattern_say() -> None:
+    shape = Parameters(8192, 8192, dtype="bfloat16")
+    # 4 R h f / N, and (N - 1) / N R h e.
+    assert step_flops(shape, 4) == 4 * 8192 * 8192 * 32768 // 4
+    assert link_bytes(shape, 4) == 3 * 8192 * 8192 * 2 // 4
+    text = plan(shape, 4)
+    assert "2.199 TFLOP" in text
+    assert "100.7 MB" in text
+    # 2.199 TFLOP at 989 TFLOP/s and 2 x 100.7 MB at 450 GB/s.
+    assert [float(x) for x in text.splitlines()[-1].split()[1:]] == [2.223, 0.447, 2.671, 2.223]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_plan_counts_the_bytes_that_are_allocated(dtype: str) -> None:
+    shape = Parameters(96, 64, dtype=dtype)
+    buffers = allocate(shape, 0, 2, torch.device("cpu"))
+    tensors = [getattr(buffers, field.name) for field in fields(buffers)]
+    assert memory(shape, 2, len(buffers.inputs)).total == sum(t.nbytes for t in tensors)
+
+
+def test_a_model_gives_the_shape_and_a_plan_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    shape = parse(["--model", "llama3-70b"])
+    assert (shape.hidden_size, shape.inner_size) == (8192, 28672)
+    with pytest.raises(SystemExit) as ended:
+        parse(["--model", "gpt3-175b", "--plan", "8"])
+    assert ended.value.code == 0
+    assert "h = 12288, f = 49152, N = 8 ranks" in capsys.readouterr().out
+    with pytest.raises(UsageError, match=r"--ffn-size 14336 is not divisible by 3 ranks: use 14334 or 14337"):
+        parse(["-s", "300", "--model", "llama3-8b", "--plan", "3"])
