@@ -34,8 +34,8 @@ def test_no_arguments_give_the_defaults() -> None:
 
 def test_every_option_reaches_its_field() -> None:
     given_options = (
-        "-s 64 --hidden-size 32 --ffn-multiplier 2 --ffn-size 64 --batch-size 3 --dtype bfloat16 --steps 5 --warmup 0 "
-        "--seed 7 --mode serial --backend gloo --device cpu"
+        "-s 64 --hidden-size 32 --ffn-multiplier 2 --ffn-size 64 --batch-size 3 --dtype bfloat16 --steps 5 "
+        "--warmup 0 --seed 7 --mode serial --backend gloo --device cpu"
     )
     expected = Parameters(64, 32, 2, 64, 3, "bfloat16", 5, 0, 7, mode="serial", backend="gloo", device="cpu")
     assert parse(given_options.split()) == expected
