@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -152,9 +153,9 @@ class Origin:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Timeline:
-    """One rank's profile as columns."""
+    """One rank's profile as columns; two are equal only if they are one, which makes it a key."""
 
     origin: Origin
     strings: NDArray[np.object_]
@@ -169,6 +170,10 @@ class Timeline:
 
     def operations(self) -> Operations:
         """Return kernels and memory operations as one table, kernels first."""
+        return self._operations
+
+    @cached_property
+    def _operations(self) -> Operations:
         return concatenate(Operations, (self.kernels, self.memops))
 
 

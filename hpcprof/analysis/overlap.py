@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.breakdown import of_category
-from hpcprof.analysis.intervals import intersection, length
+from hpcprof.analysis.coverage import coverage
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.timeline import Category, Timeline
 
@@ -20,12 +18,9 @@ def overlap(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     if not len(timeline.kernels):
         return nothing(f"no CUDA kernels in {file}")
-    communication = overlapped = 0
-    for device in np.unique(timeline.kernels.device):
-        kernels = timeline.kernels.take(timeline.kernels.device == device)
-        comm = of_category(kernels, Category.COMM)
-        communication += length(*comm)
-        overlapped += length(*intersection(of_category(kernels, Category.COMP), comm))
+    devices = coverage(timeline)
+    communication = sum(device.of([Category.COMM]) for device in devices)
+    overlapped = sum(device.of([Category.COMM, Category.COMP]) for device in devices)
     share = round(100 * overlapped / communication, 2) if communication else None
     row = {"comm_ns": communication, "overlapped_ns": overlapped}
     rows = pd.DataFrame([row]).assign(overlap_pct=pd.Series([share], dtype="object"))
