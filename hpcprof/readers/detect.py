@@ -25,8 +25,10 @@ def profile_kind(path: Path) -> str | None:
     return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
 
 
-def read_profile(path: Path) -> Timeline:
+def read_profile(path: Path, threads: int = 1) -> Timeline:
     """Read a profile with the reader of its kind; readers are imported when they are needed.
+
+    So many threads serve the reader that can use them: that of nsys exports.
 
     Raises
     ------
@@ -36,7 +38,8 @@ def read_profile(path: Path) -> Timeline:
     kind = profile_kind(path)
     if kind is None:
         raise DamagedInput(f"{path} is no profile that hpcprof reads: valid are {', '.join(_SUFFIXES)}.")
-    return cast("Timeline", import_module(_READERS[kind]).read(path))
+    read = import_module(_READERS[kind]).read
+    return cast("Timeline", read(path, threads) if kind == "nsys" else read(path))
 
 
 def find_profiles(folder: Path) -> list[Path]:
