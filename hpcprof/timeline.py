@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -170,11 +169,11 @@ class Timeline:
 
     def operations(self) -> Operations:
         """Return kernels and memory operations as one table, kernels first."""
-        return self._operations
+        return self.columns_of_operations(Operations)
 
-    @cached_property
-    def _operations(self) -> Operations:
-        return concatenate(Operations, (self.kernels, self.memops))
+    def columns_of_operations(self, kind: type[TableT]) -> TableT:
+        """Return what `operations` does, with only the columns of ``kind``: joining all takes memory."""
+        return concatenate(kind, (self.kernels, self.memops))
 
 
 def concatenate(kind: type[TableT], tables: Iterable[Table]) -> TableT:

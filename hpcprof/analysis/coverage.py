@@ -9,7 +9,17 @@ import numpy as np
 
 from hpcprof.analysis.intervals import Intervals, exclusive, length, union
 from hpcprof.analysis.once import once
-from hpcprof.timeline import Category, Operations, Timeline
+from hpcprof.timeline import Category, Ints, Operations, Table, Timeline
+
+
+@dataclass(frozen=True)
+class _Work(Table):
+    """What covers a device's time."""
+
+    start: Ints
+    end: Ints
+    device: Ints
+    category: Ints
 
 
 @dataclass(frozen=True)
@@ -38,20 +48,20 @@ class Coverage:
 @once
 def coverage(timeline: Timeline) -> list[Coverage]:
     """Return what covers the time of each device that has operations."""
-    operations = timeline.operations()
+    operations = timeline.columns_of_operations(_Work)
     devices = np.unique(operations.device)
     if len(devices) == 1:
         return [_covered(operations)]
     return [_covered(operations.take(operations.device == device)) for device in devices]
 
 
-def of_category(operations: Operations, category: Category) -> Intervals:
+def of_category(operations: Operations | _Work, category: Category) -> Intervals:
     """Return the merged intervals of the operations of one category."""
     chosen = operations.category == category
     return union(operations.start[chosen], operations.end[chosen])
 
 
-def _covered(operations: Operations) -> Coverage:
+def _covered(operations: _Work) -> Coverage:
     return Coverage(
         # Negative only where the one operation ends before it starts: it takes no time.
         span=max(int(operations.end.max()) - int(operations.start.min()), 0),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hpcprof.analysis.once import once
 from hpcprof.numbering import numbered
-from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Ints, Timeline
+from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Ints, Table, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 
@@ -41,6 +43,14 @@ def matches(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     return rows, order[low[rows] + within]
 
 
+@dataclass(frozen=True)
+class _Identified(Table):
+    """What names the launch of an operation."""
+
+    process: Ints
+    correlation: Ints
+
+
 @once
 def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of ``timeline.operations()`` and ``timeline.calls`` in every pair of one launch.
@@ -48,7 +58,7 @@ def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
     They are of the same process and have the same correlation id. A call may launch several operations,
     and calls inside a call share its id. Pairs are in the order of the operations.
     """
-    operations, calls = timeline.operations(), timeline.calls
+    operations, calls = timeline.columns_of_operations(_Identified), timeline.calls
     of_operation, of_call = pair_keys(
         (operations.process, operations.correlation), (calls.process, calls.correlation)
     )

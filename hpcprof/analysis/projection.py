@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
 from hpcprof.numbering import numbered_rows
-from hpcprof.timeline import Ints, Ranges, Timeline
+from hpcprof.timeline import Ints, Ranges, Table, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
@@ -22,15 +22,14 @@ _EARLIEST = int(np.iinfo(np.int64).min)
 class Layer:
     """Launches whose starts and ends both ascend, so that those inside a range are one slice.
 
-    ``single`` and ``repeated`` count, before each launch and behind the last, those whose correlation id
-    no other launch of the group has, and the others; ``number`` numbers the ids of the others.
+    ``repeated`` counts, before each launch and behind the last, those whose correlation id another launch
+    of the group has too; ``number`` numbers the ids of these.
     """
 
     start: Ints
     end: Ints
     first: Ints
     last: Ints
-    single: Ints
     repeated: Ints
     number: Ints
 
@@ -70,10 +69,18 @@ class Projection:
     launches: Ints
 
 
+@dataclass(frozen=True)
+class _Extent(Table):
+    """When an operation runs."""
+
+    start: Ints
+    end: Ints
+
+
 @once
 def launches(timeline: Timeline) -> Launches:
     """Return the calls that launched operations; a call may launch several."""
-    operations, calls = timeline.operations(), timeline.calls
+    work, calls = timeline.columns_of_operations(_Extent), timeline.calls
     operation, call = launch_pairs(timeline)
     order = np.argsort(call, kind="stable")
     operation, call = operation[order], call[order]
@@ -85,8 +92,8 @@ def launches(timeline: Timeline) -> Launches:
         process=calls.process[rows],
         thread=calls.thread[rows],
         correlation=calls.correlation[rows],
-        first=_reduced(np.minimum, operations.start[operation], at),
-        last=_reduced(np.maximum, operations.end[operation], at),
+        first=_reduced(np.minimum, work.start[operation], at),
+        last=_reduced(np.maximum, work.end[operation], at),
     )
 
 
@@ -132,8 +139,7 @@ def _layers(launched: Launches, rows: Ints) -> Iterator[Layer]:
             end=launched.end[layer],
             first=launched.first[layer],
             last=launched.last[layer],
-            single=_before(number < 0),
-            repeated=_before(number >= 0),
+            repeated=np.concatenate(([0], np.cumsum(number >= 0))),
             number=number[number >= 0],
         )
         rows, numbers = rows[~outermost], numbers[~outermost]
@@ -143,11 +149,6 @@ def _repeated(values: Ints) -> NDArray[np.bool_]:
     """Say of each value whether there is another one like it."""
     ordered = np.sort(values)
     return np.isin(values, ordered[1:][ordered[1:] == ordered[:-1]])
-
-
-def _before(chosen: NDArray[np.bool_]) -> Ints:
-    """Return how many are chosen before each place, and behind the last one."""
-    return np.concatenate(([0], np.cumsum(chosen)))
 
 
 def _project(ranges: Ranges, layers: Layers, *key: Ints) -> Projection:
@@ -173,8 +174,9 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
         last = _extremum(np.maximum, layer.last, low, high, _EARLIEST)
         result.start[rows] = np.minimum(result.start[rows], first)
         result.end[rows] = np.maximum(result.end[rows], last)
-        result.launches[rows] += layer.single[high] - layer.single[low]
-        pairs.append(_pairs(layer.number, layer.repeated[low], layer.repeated[high], numbers))
+        below, above = layer.repeated[low], layer.repeated[high]
+        result.launches[rows] += high - low - (above - below)
+        pairs.append(_pairs(layer.number, below, above, numbers))
     # A correlation id of several calls counts once in a range.
     distinct = np.unique(np.concatenate(pairs))
     result.launches[rows] += np.bincount(distinct // numbers, minlength=len(rows))

@@ -26,12 +26,12 @@ def range_gpu(timeline: Timeline) -> Outcome:
     number of direct children that have operations. Rows are ordered by total projected time.
     """
     file = timeline.origin.path.name
-    for table, what in (
-        (timeline.ranges, "ranges"),
-        (timeline.operations(), "CUDA kernels or memory operations"),
-        (timeline.calls, "CUDA API calls"),
+    for rows, what in (
+        (len(timeline.ranges), "ranges"),
+        (len(timeline.kernels) + len(timeline.memops), "CUDA kernels or memory operations"),
+        (len(timeline.calls), "CUDA API calls"),
     ):
-        if not len(table):
+        if not rows:
             return nothing(f"no {what} in {file}")
     ranges = until_last_range(timeline.ranges)
     ranges = ranges.take(ranges.one_thread == 1)

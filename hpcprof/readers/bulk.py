@@ -52,7 +52,7 @@ def int_columns(path: Path, statements: Sequence[str], nulls: Sequence[int]) -> 
     if any(not pa.types.is_int64(kind) for part in parts for kind in part.schema.types):
         return None
     found = []
-    for i, null in enumerate(nulls):
+    for null in nulls:
         chunks = [chunk for part in parts for chunk in part.column(0).chunks]
         # Dropped here, so that a column is not in memory twice for longer than it takes to copy it.
         parts = [part.remove_column(0) for part in parts]
