@@ -2,4 +2,6 @@
 
 from hpcprof.cli.main import main
 
-main()
+# Other processes that compute for this one import it.
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,27 +9,49 @@ from pathlib import Path
 import pandas as pd
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.analysis.outcome import Outcome, of_rank, of_run
+from hpcprof.analysis.outcome import of_run
 from hpcprof.errors import DamagedInput, HpcprofError
-from hpcprof.readers.detect import PROFILES, find_profiles, read_profile, readable
-from hpcprof.readers.identity import identify_rank
+from hpcprof.executors import Executor, Lost, serially
+from hpcprof.rank_collect import Gathered, Identified, Task, Unchanged, as_result, gather, identify
+from hpcprof.readers.detect import PROFILES, find_profiles
 from hpcprof.run import Run, save
-from hpcprof.store import ANALYSIS_VERSION, ProfileRow, Result, Row, RunRow, Store
+from hpcprof.store import ANALYSIS_VERSION, ProfileRow, Result, RunRow, Store
+
+Progress = Callable[[int, int, Path], None]
+"""Called with the number of ranks that are done, of all, and the profile of the last one."""
 
 
 @dataclass
 class Collected:
-    """What a collect did, file by file; ``skipped`` holds sentences."""
+    """What a collect did, file by file; ``skipped`` and ``warnings`` hold sentences."""
 
     read: list[Path] = field(default_factory=list)
     unchanged: list[Path] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
-def collect(run: Run, store: Store, progress: Callable[[Path], None] = lambda path: None) -> Collected:
+def collect(
+    run: Run,
+    store: Store,
+    progress: Progress = lambda done, ranks, path: None,
+    executor: Executor = serially,
+    jobs: int = 1,
+) -> Collected:
     """Bring the store up to date with a run's profiles.
 
     A profile whose content the store already has is left alone. A damaged one is skipped and named.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    progress : callable
+        Told of each rank that is done.
+    executor : Executor
+        Reads and analyses the ranks; the store is written here.
+    jobs : int
+        How many CPUs there are to use: what the ranks leave serves within a rank.
 
     Raises
     ------
@@ -43,24 +64,20 @@ def collect(run: Run, store: Store, progress: Callable[[Path], None] = lambda pa
             f"no profiles ({PROFILES}) in {run.path}" + (" or its profiles/." if run.manifest else ".")
         )
     summary = Collected()
-    by_rank = _by_rank(files, summary)
-    stored = store.profiles(run.id)
-    for rank, path in sorted(by_rank.items()):
-        progress(path)
-        checksum = _checksum(path)
-        known = stored.get(rank)
-        if known and (known.sha256, known.file, known.analysis_version) == (
-            checksum,
-            path.name,
-            ANALYSIS_VERSION,
-        ):
-            summary.unchanged.append(path)
-            continue
-        try:
-            _collect_profile(run, rank, path, checksum, store)
-            summary.read.append(path)
-        except DamagedInput as error:
-            summary.skipped.append(str(error))
+    by_rank = _by_rank(files, executor, jobs, summary)
+    tasks = _tasks(run, store, by_rank, max(1, jobs // max(1, len(by_rank))))
+    for done, (task, result) in enumerate(executor(gather, tasks), 1):
+        if isinstance(result, Unchanged):
+            summary.unchanged.append(task.path)
+        elif isinstance(result, DamagedInput):
+            summary.skipped.append(str(result))
+        elif isinstance(result, Lost):
+            summary.skipped.append(f"{task.path} was not collected: {result.reason}.")
+        else:
+            _store_profile(run, store, task, result)
+            summary.read.append(task.path)
+            summary.warnings += result.warnings
+        progress(done, len(tasks), task.path)
     if summary.read or summary.unchanged:
         store.put_run(run.id, _over_ranks(run, store))
     if run.manifest is not None:
@@ -68,16 +85,18 @@ def collect(run: Run, store: Store, progress: Callable[[Path], None] = lambda pa
     return summary
 
 
-def _by_rank(files: list[Path], summary: Collected) -> dict[int, Path]:
+def _by_rank(files: list[Path], executor: Executor, jobs: int, summary: Collected) -> dict[int, Path]:
     """Give each file its rank; a single file that tells none is rank 0."""
+    told: dict[Path, Identified] = {}
+    for paths, answer in executor(identify, [files[i::jobs] for i in range(min(jobs, len(files)))]):
+        told |= zip(paths, answer, strict=True) if not isinstance(answer, Lost) else _lost(paths, answer)
     by_rank: dict[int, Path] = {}
     for file in files:
-        try:
-            path = readable(file)
-            rank = identify_rank(path)
-        except DamagedInput as error:
-            summary.skipped.append(str(error))
+        found = told[file]
+        if isinstance(found, DamagedInput):
+            summary.skipped.append(str(found))
             continue
+        path, rank = found
         if rank is None and len(files) > 1:
             raise HpcprofError(
                 f"neither {path} nor its name tells the rank: rename it, for example rank00000{path.suffix}."
@@ -89,20 +108,30 @@ def _by_rank(files: list[Path], summary: Collected) -> dict[int, Path]:
     return by_rank
 
 
-def _collect_profile(run: Run, rank: int, path: Path, checksum: str, store: Store) -> None:
-    content = read_profile(path)
-    origin = content.origin
-    results = {
-        name: _result(of_rank(analysis, content, rank))
-        for name, analysis in ANALYSES.items()
-        if analysis.scope is Scope.RANK
-    }
+def _lost(paths: list[Path], lost: Lost) -> dict[Path, DamagedInput]:
+    return {path: DamagedInput(f"{path} was not collected: {lost.reason}.") for path in paths}
+
+
+def _tasks(run: Run, store: Store, by_rank: dict[int, Path], threads: int) -> list[Task]:
+    """Return the tasks by rank. A folder that hpcprof did not make is only read."""
+    stored = store.profiles(run.id)
+    timelines = run.path / "timeline" if run.manifest else None
+    tasks = []
+    for rank, path in sorted(by_rank.items()):
+        known = stored.get(rank)
+        same = known and (known.file, known.analysis_version) == (path.name, ANALYSIS_VERSION)
+        tasks.append(Task(path, rank, known.sha256 if known and same else None, timelines, threads))
+    return tasks
+
+
+def _store_profile(run: Run, store: Store, task: Task, gathered: Gathered) -> None:
+    origin = gathered.origin
     profile = ProfileRow(
         run_id=run.id,
-        rank=rank,
-        file=path.name,
-        sha256=checksum,
-        bytes=path.stat().st_size,
+        rank=task.rank,
+        file=task.path.name,
+        sha256=gathered.sha256,
+        bytes=gathered.bytes,
         kind=origin.kind,
         host=origin.host,
         devices=", ".join(origin.device_names),
@@ -110,7 +139,7 @@ def _collect_profile(run: Run, rank: int, path: Path, checksum: str, store: Stor
         start_utc_ns=origin.start_utc_ns,
         analysis_version=ANALYSIS_VERSION,
     )
-    store.put_profile(_run_row(run), profile, results)
+    store.put_profile(_run_row(run), profile, gathered.results)
 
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
@@ -118,19 +147,8 @@ def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RUN:
             needed = {need: pd.DataFrame(store.read(run.id, need).rows) for need in analysis.needs}
-            results[name] = _result(of_run(analysis, needed))
+            results[name] = as_result(of_run(analysis, needed))
     return results
-
-
-def _result(outcome: Outcome) -> Result:
-    return Result(as_rows(outcome.rows), outcome.reason)
-
-
-def as_rows(frame: pd.DataFrame) -> list[Row]:
-    """Return a frame as rows of Python's own types, what is missing as None."""
-    values = frame.astype(object)
-    rows: list[Row] = values.where(values.notna(), None).to_dict("records")
-    return rows
 
 
 def _run_row(run: Run) -> RunRow:
@@ -142,11 +160,3 @@ def _run_row(run: Run) -> RunRow:
         workload=job.workload if job else None,
         ranks=job.ranks if job else None,
     )
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

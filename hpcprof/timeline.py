@@ -184,9 +184,9 @@ class Origin:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Timeline:
-    """One rank's profile as columns.
+    """One rank's profile as columns; two are equal only if they are one, which makes it a key.
 
     ``graphs`` are launches of CUDA graphs that the profiler traced as a whole, one row a launch: the
     kernels inside them are not in the profile. They count as compute.
@@ -208,7 +208,11 @@ class Timeline:
 
     def operations(self) -> Operations:
         """Return all work on the GPU as one table: kernels, memory operations, graphs."""
-        return concatenate(Operations, (self.kernels, self.memops, self.graphs))
+        return self.columns_of_operations(Operations)
+
+    def columns_of_operations(self, kind: type[TableT]) -> TableT:
+        """Return what `operations` does, with only the columns of ``kind``: joining all takes memory."""
+        return concatenate(kind, (self.kernels, self.memops, self.graphs))
 
 
 def concatenate(kind: type[TableT], tables: Iterable[Table]) -> TableT:

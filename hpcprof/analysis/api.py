@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.summary import by_id, summarize, texts
+from hpcprof.analysis.summary import summarize, texts
+from hpcprof.numbering import numbered
 from hpcprof.timeline import Timeline
 
 
@@ -19,7 +20,7 @@ def api(timeline: Timeline) -> Outcome:
     calls = timeline.calls
     if not len(calls):
         return nothing(f"no CUDA API calls in {timeline.origin.path.name}")
-    ids, group = by_id(calls.name)
+    ids, group = numbered(calls.name)
     summary = summarize(group, calls.end - calls.start, len(ids))
     rows = pd.DataFrame(
         {

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.intervals import Intervals, difference, length, union
+from hpcprof.analysis.coverage import Coverage, coverage
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.timeline import Category, Operations, Timeline
+from hpcprof.timeline import Category, Timeline
 
 PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
 
@@ -32,12 +31,9 @@ def breakdown(timeline: Timeline) -> Outcome:
     that; exposed memory what copies and sets cover beyond both; idle the rest. With several devices
     the figures are the sums over devices. ``*_pct`` are percent of the span, two decimals.
     """
-    operations = timeline.operations()
-    if not len(operations):
+    devices = [_parts(device) for device in coverage(timeline)]
+    if not devices:
         return nothing(f"no CUDA kernels or memory operations in {timeline.origin.path.name}")
-    devices = [
-        _parts(operations.take(operations.device == device)) for device in np.unique(operations.device)
-    ]
     total = {name: sum(getattr(device, name) for device in devices) for name in ("span", *PARTS)}
     row: dict[str, int | float | None] = {f"{name}_ns": value for name, value in total.items()}
     for name in PARTS:
@@ -46,13 +42,7 @@ def breakdown(timeline: Timeline) -> Outcome:
     return Outcome(pd.DataFrame([row]), reason)
 
 
-def of_category(operations: Operations, category: Category) -> Intervals:
-    """Return the merged intervals of the operations of one category."""
-    chosen = operations.category == category
-    return union(operations.start[chosen], operations.end[chosen])
-
-
-def _parts(operations: Operations) -> Parts:
+def _parts(device: Coverage) -> Parts:
     """Divide one device's span, and check that the parts add up to it.
 
     Raises
@@ -60,23 +50,13 @@ def _parts(operations: Operations) -> Parts:
     AssertionError
         If they do not: the interval functions would be wrong, and so would every figure.
     """
-    compute = of_category(operations, Category.COMP)
-    communication = difference(of_category(operations, Category.COMM), compute)
-    busy = _both(compute, communication)
-    memory = difference(of_category(operations, Category.MEM), busy)
-    # Negative only where the one operation ends before it starts: it takes no time.
-    span = max(int(operations.end.max()) - int(operations.start.min()), 0)
     parts = Parts(
-        span=span,
-        compute=length(*compute),
-        exposed_comm=length(*communication),
-        exposed_mem=length(*memory),
-        idle=span - length(operations.start, operations.end),
+        span=device.span,
+        compute=device.of([Category.COMP]),
+        exposed_comm=device.of([Category.COMM], not_running=[Category.COMP]),
+        exposed_mem=device.of([Category.MEM], not_running=[Category.COMP, Category.COMM]),
+        idle=device.span - device.busy,
     )
-    if parts.compute + parts.exposed_comm + parts.exposed_mem + parts.idle != span:
+    if parts.compute + parts.exposed_comm + parts.exposed_mem + parts.idle != parts.span:
         raise AssertionError(f"the parts do not add up to the span: {parts}")
     return parts
-
-
-def _both(a: Intervals, b: Intervals) -> Intervals:
-    return union(np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1])))

@@ -31,7 +31,7 @@ def idle(timeline: Timeline) -> Outcome:
     operations = timeline.operations()
     if not len(operations):
         return nothing(f"no CUDA kernels or memory operations in {file}")
-    call = launch_calls(operations, timeline.calls)
+    call = launch_calls(timeline)
     if np.all(call == NO_CALL):
         return nothing(f"no operation of {file} has a recorded launch call")
     launch = timeline.calls.start[call]

@@ -56,6 +56,20 @@ def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
     return union(points[:-1][inside], points[1:][inside])
 
 
+def exclusive(*sets: Intervals) -> list[int]:
+    """Return how long exactly the sets of each bit mask cover the time: bit i is set i, 0 is not counted.
+
+    Each set has to be merged.
+    """
+    points = np.concatenate([side for interval in sets for side in interval])
+    bits = [bit for i in range(len(sets)) for bit in (1 << i, -1 << i)]
+    steps = np.repeat(bits, [len(side) for interval in sets for side in interval])
+    order = np.argsort(points, kind="stable")
+    # As in `_where`, the mask between equal points does not matter.
+    open_sets, gaps = np.cumsum(steps[order])[:-1], np.diff(points[order])
+    return [0, *(int(gaps[open_sets == mask].sum()) for mask in range(1, 1 << len(sets)))]
+
+
 def grouped_length(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
     """Return the length of each group's union, shape (groups,).
 

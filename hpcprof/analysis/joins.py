@@ -1,10 +1,14 @@
-"""Joining two tables on a pair of columns."""
+"""Joining two tables on a pair of columns, and the operations to the calls that launched them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from hpcprof.timeline import Ints
+from hpcprof.analysis.once import once
+from hpcprof.numbering import numbered
+from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Ints, Table, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 
@@ -12,11 +16,11 @@ _LATEST = int(np.iinfo(np.int64).max)
 def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """Number pairs of two columns so that equal pairs of both tables have equal numbers."""
     one, two = (np.concatenate(columns) for columns in zip(a, b, strict=True))
-    ones, one = np.unique(one, return_inverse=True)
+    ones, one = numbered(one)
     low = int(two.min(initial=0))
     span = int(two.max(initial=0)) - low + 1
     if len(ones) * span > _LATEST:
-        twos, two = np.unique(two, return_inverse=True)
+        twos, two = numbered(two)
         low, span = 0, len(twos)
     key = one * span + (two - low)
     return key[: len(a[0])], key[len(a[0]) :]
@@ -24,10 +28,42 @@ def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
 
 def matches(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     """Return the row of each table in every pair of rows with equal keys, in the order of ``left``."""
+    if not len(right):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     order = np.argsort(right, kind="stable")
     ordered = right[order]
-    low = np.searchsorted(ordered, left, side="left")
-    count = np.searchsorted(ordered, left, side="right") - low
+    low = np.searchsorted(ordered, left)
+    last = len(right) - 1
+    count = ((low <= last) & (ordered[np.minimum(low, last)] == left)).astype(np.int64)
+    # Few keys of the right table repeat, and searching all a second time would be most of the work.
+    several = np.flatnonzero((low < last) & (ordered[np.minimum(low + 1, last)] == left))
+    count[several] = np.searchsorted(ordered, left[several], side="right") - low[several]
     rows = np.repeat(np.arange(len(left)), count)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
-    return rows, order[np.repeat(low, count) + within]
+    return rows, order[low[rows] + within]
+
+
+@dataclass(frozen=True)
+class _Identified(Table):
+    """What names the launch of an operation."""
+
+    process: Ints
+    correlation: Ints
+
+
+@once
+def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of ``timeline.operations()`` and ``timeline.calls`` in every pair of one launch.
+
+    They are of the same process and have the same correlation id. A call may launch several operations,
+    and calls inside a call share its id. Pairs are in the order of the operations.
+    """
+    operations, calls = timeline.columns_of_operations(_Identified), timeline.calls
+    of_operation, of_call = pair_keys(
+        (operations.process, operations.correlation), (calls.process, calls.correlation)
+    )
+    identified = np.flatnonzero(
+        (operations.process != NO_PROCESS) & (operations.correlation != NO_CORRELATION)
+    )
+    operation, call = matches(of_operation[identified], of_call)
+    return identified[operation], call

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.breakdown import of_category
-from hpcprof.analysis.intervals import Intervals, difference, intersection, length
+from hpcprof.analysis.coverage import coverage
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import texts
-from hpcprof.timeline import Category, Operations, Timeline
+from hpcprof.timeline import Category, Timeline
 
 _SETS = [chosen for size in (1, 2, 3) for chosen in combinations(Category, size)]
 
@@ -24,13 +22,13 @@ def kernel_classes(timeline: Timeline) -> Outcome:
     no row. With several devices the figures are sums over devices. The buckets are those of
     HolisticTraceAnalysis' kernel breakdown.
     """
-    operations = timeline.operations()
-    if not len(operations):
+    devices = coverage(timeline)
+    if not devices:
         return nothing(f"no CUDA kernels or memory operations in {timeline.origin.path.name}")
-    total = dict.fromkeys(_SETS, 0)
-    for device in np.unique(operations.device):
-        for chosen, time in _exclusive(operations.take(operations.device == device)).items():
-            total[chosen] += time
+    total = {
+        chosen: sum(device.of(chosen, not_running=set(Category) - set(chosen)) for device in devices)
+        for chosen in _SETS
+    }
     busy = sum(total.values())
     present = {chosen: time for chosen, time in total.items() if time}
     if not present:
@@ -44,18 +42,3 @@ def kernel_classes(timeline: Timeline) -> Outcome:
         }
     )
     return Outcome(rows)
-
-
-def _exclusive(operations: Operations) -> dict[tuple[Category, ...], int]:
-    """Return one device's time in which exactly the classes of each set run."""
-    of_class = {category: of_category(operations, category) for category in Category}
-    time = {}
-    for chosen in _SETS:
-        inside: Intervals = of_class[chosen[0]]
-        for category in Category:
-            if category in chosen[1:]:
-                inside = intersection(inside, of_class[category])
-            elif category not in chosen:
-                inside = difference(inside, of_class[category])
-        time[chosen] = length(*inside)
-    return time

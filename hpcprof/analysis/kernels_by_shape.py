@@ -7,6 +7,7 @@ import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import by_text, summarize, texts
+from hpcprof.numbering import numbered_rows
 from hpcprof.timeline import Category, Ints, Timeline
 
 
@@ -20,7 +21,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
     if not len(table):
         return nothing(f"no CUDA kernels in {timeline.origin.path.name}")
     names, name = by_text(timeline, table.name)
-    keys, group = np.unique(np.column_stack((name, table.grid, table.block)), axis=0, return_inverse=True)
+    keys, group = numbered_rows(name, *table.grid.T, *table.block.T)
     summary = summarize(group, table.end - table.start, len(keys))
     category = np.empty(len(keys), np.int64)
     category[group] = table.category

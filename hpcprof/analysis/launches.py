@@ -9,10 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.api import without_version
-from hpcprof.analysis.joins import matches, pair_keys
+from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import by_text, objects, summarize, texts
-from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Ints, Timeline
+from hpcprof.numbering import numbered, numbered_rows
+from hpcprof.timeline import Ints, Timeline
 
 _PID = 0xFFFFFF
 
@@ -29,18 +30,22 @@ def launches(timeline: Timeline) -> Outcome:
     for part, what in ((table, "CUDA kernels"), (calls, "CUDA API calls")):
         if not len(part):
             return nothing(f"no {what} in {file}")
-    table = table.take((table.process != NO_PROCESS) & (table.correlation != NO_CORRELATION))
-    kernel, call = matches(*pair_keys((table.process, table.correlation), (calls.process, calls.correlation)))
+    operation, call = launch_pairs(timeline)
+    # The operations begin with the kernels.
+    kernels = operation < len(table)
+    kernel, call = operation[kernels], call[kernels]
     if not len(kernel):
         return nothing(f"no kernel of {file} has a recorded launch call")
-    table, calls = table.take(kernel), calls.take(call)
-    names, name = by_text(timeline, table.name)
-    functions, function = _functions(timeline, calls.name)
-    columns = (calls.process & _PID, calls.thread, table.device, function, name)
-    keys, group = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
-    queue = table.start - calls.end
+    names, name = by_text(timeline, table.name[kernel])
+    functions, function = _functions(timeline, calls.name[call])
+    keys, group = numbered_rows(
+        calls.process[call] & _PID, calls.thread[call], table.device[kernel], function, name
+    )
+    start, end = table.start[kernel], table.end[kernel]
+    called, returned = calls.start[call], calls.end[call]
+    queue = start - returned
     waited = queue >= 0
-    total = summarize(group, np.maximum(table.end, calls.end) - calls.start, len(keys))
+    total = summarize(group, np.maximum(end, returned) - called, len(keys))
     rows = pd.DataFrame(
         {
             "name": texts(names[keys[:, 4]]),
@@ -51,9 +56,9 @@ def launches(timeline: Timeline) -> Outcome:
             "count": total.count,
             "queue_count": np.bincount(group[waited], minlength=len(keys)),
             **total.columns("total_"),
-            **summarize(group, calls.end - calls.start, len(keys)).columns("api_"),
+            **summarize(group, returned - called, len(keys)).columns("api_"),
             **_where_any(group[waited], queue[waited], len(keys)),
-            **summarize(group, table.end - table.start, len(keys)).columns("kernel_"),
+            **summarize(group, end - start, len(keys)).columns("kernel_"),
         }
     )
     order = np.argsort(-rows["total_avg_ns"].to_numpy(), kind="stable")
@@ -70,7 +75,7 @@ def _functions(timeline: Timeline, ids: Ints) -> tuple[NDArray[np.object_], Ints
 
 def _where_any(group: Ints, queue: Ints, groups: int) -> dict[str, Any]:
     """Return the columns of the time in the queue; None for a group that never waited, deviation 0."""
-    present, number = np.unique(group, return_inverse=True)
+    present, number = numbered(group)
     columns = {}
     for name, values in summarize(number, queue, len(present)).columns("queue_").items():
         column = objects([0.0 if name == "queue_stddev_ns" else None] * groups)

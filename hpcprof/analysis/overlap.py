@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.breakdown import of_category
-from hpcprof.analysis.intervals import intersection, length
+from hpcprof.analysis.coverage import coverage
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.timeline import Category, Operations, Timeline, concatenate
+from hpcprof.timeline import Category, Timeline
 
 
 def overlap(timeline: Timeline) -> Outcome:
@@ -18,15 +16,11 @@ def overlap(timeline: Timeline) -> Outcome:
     device and summed over devices; None, with the reason, where there is no communication.
     """
     file = timeline.origin.path.name
-    kernels = concatenate(Operations, (timeline.kernels, timeline.graphs))
-    if not len(kernels):
+    if not len(timeline.kernels) and not len(timeline.graphs):
         return nothing(f"no CUDA kernels in {file}")
-    communication = overlapped = 0
-    for device in np.unique(kernels.device):
-        own = kernels.take(kernels.device == device)
-        comm = of_category(own, Category.COMM)
-        communication += length(*comm)
-        overlapped += length(*intersection(of_category(own, Category.COMP), comm))
+    devices = coverage(timeline)
+    communication = sum(device.of([Category.COMM]) for device in devices)
+    overlapped = sum(device.of([Category.COMM, Category.COMP]) for device in devices)
     share = round(100 * overlapped / communication, 2) if communication else None
     row = {"comm_ns": communication, "overlapped_ns": overlapped}
     rows = pd.DataFrame([row]).assign(overlap_pct=pd.Series([share], dtype="object"))

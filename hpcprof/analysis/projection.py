@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.joins import pair_keys
-from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Ints, Operations, Ranges, Timeline
+from hpcprof.analysis.joins import launch_pairs
+from hpcprof.analysis.once import once
+from hpcprof.numbering import numbered_rows
+from hpcprof.timeline import Ints, Ranges, Table, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Launches whose starts and ends both ascend, so that those inside a range are one slice.
+
+    ``repeated`` counts, before each launch and behind the last, those whose correlation id another launch
+    of the group has too; ``number`` numbers the ids of these.
+    """
+
+    start: Ints
+    end: Ints
+    first: Ints
+    last: Ints
+    repeated: Ints
+    number: Ints
 
 
 @dataclass(frozen=True)
@@ -27,9 +46,18 @@ class Launches:
     first: Ints
     last: Ints
 
-    def take(self, rows: Ints) -> Launches:
-        """Return the rows of an index array."""
-        return Launches(**{name: column[rows] for name, column in vars(self).items()})
+    @cached_property
+    def by_process(self) -> Layers:
+        """The layers of the launches of each process."""
+        return _grouped(self, self.process)
+
+    @cached_property
+    def by_thread(self) -> Layers:
+        """The layers of the launches of each thread, by process and thread."""
+        return _grouped(self, self.process, self.thread)
+
+
+Layers = dict[tuple[int, ...], list[Layer]]
 
 
 @dataclass(frozen=True)
@@ -41,101 +69,117 @@ class Projection:
     launches: Ints
 
 
+@dataclass(frozen=True)
+class _Extent(Table):
+    """When an operation runs."""
+
+    start: Ints
+    end: Ints
+
+
+@once
 def launches(timeline: Timeline) -> Launches:
-    """Join calls and operations by process and correlation id; a call may start several operations."""
-    operations, calls = timeline.operations(), timeline.calls
-    operations = operations.take(_identified(operations.process, operations.correlation))
-    calls = calls.take(_identified(calls.process, calls.correlation))
-    of_operation, of_call = pair_keys(
-        (operations.process, operations.correlation), (calls.process, calls.correlation)
-    )
-    key, first, last = _extents(operations, of_operation)
-    place = np.minimum(np.searchsorted(key, of_call), max(len(key) - 1, 0))
-    rows = np.flatnonzero(key[place] == of_call) if len(key) else np.empty(0, np.int64)
-    calls, place = calls.take(rows), place[rows]
+    """Return the calls that launched operations; a call may launch several."""
+    work, calls = timeline.columns_of_operations(_Extent), timeline.calls
+    operation, call = launch_pairs(timeline)
+    order = np.argsort(call, kind="stable")
+    operation, call = operation[order], call[order]
+    at = np.flatnonzero(np.diff(call, prepend=-1))
+    rows = call[at]
     return Launches(
-        calls.start, calls.end, calls.process, calls.thread, calls.correlation, first[place], last[place]
+        start=calls.start[rows],
+        end=calls.end[rows],
+        process=calls.process[rows],
+        thread=calls.thread[rows],
+        correlation=calls.correlation[rows],
+        first=_reduced(np.minimum, work.start[operation], at),
+        last=_reduced(np.maximum, work.end[operation], at),
     )
 
 
-def _identified(process: Ints, correlation: Ints) -> NDArray[np.bool_]:
-    identified: NDArray[np.bool_] = (process != NO_PROCESS) & (correlation != NO_CORRELATION)
-    return identified
-
-
-def _extents(operations: Operations, key: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the distinct keys in ascending order with their operations' first start and last end."""
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    if not len(key):
-        return key, key, key
-    at = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
-    first = np.minimum.reduceat(operations.start[order], at)
-    return key[at], first, np.maximum.reduceat(operations.end[order], at)
+def _reduced(choose: np.ufunc, values: Ints, at: Ints) -> Ints:
+    """Return the extremum of each run of values; numpy refuses to reduce none."""
+    extrema: Ints = choose.reduceat(values, at) if len(at) else values
+    return extrema
 
 
 def on_thread(ranges: Ranges, launched: Launches) -> Projection:
     """Project with the launches of the range's own thread, the rule of nvtx_gpu_proj_sum."""
-    return _project(
-        ranges, launched, *pair_keys((ranges.process, ranges.thread), (launched.process, launched.thread))
-    )
+    return _project(ranges, launched.by_thread, ranges.process, ranges.thread)
 
 
 def in_process(ranges: Ranges, launched: Launches) -> Projection:
     """Project with the launches of all threads of the range's process."""
-    return _project(ranges, launched, ranges.process, launched.process)
+    return _project(ranges, launched.by_process, ranges.process)
 
 
-def _project(ranges: Ranges, launched: Launches, range_group: Ints, launch_group: Ints) -> Projection:
-    """Project each range on the launches of its group that lie inside it, ends included."""
-    n = len(ranges)
-    result = Projection(np.full(n, _LATEST), np.full(n, _EARLIEST), np.zeros(n, np.int64))
-    order = np.lexsort((launched.end, launched.start, launch_group))
-    launched, launch_group = launched.take(order), launch_group[order]
-    by_group = np.argsort(range_group, kind="stable")
-    groups, at = np.unique(range_group[by_group], return_index=True)
-    low = np.searchsorted(launch_group, groups, side="left")
-    high = np.searchsorted(launch_group, groups, side="right")
-    for i, until in enumerate(np.append(at[1:], n)[: len(at)]):
-        _project_group(result, by_group[at[i] : until], ranges, launched.take(np.arange(low[i], high[i])))
-    return result
+def _grouped(launched: Launches, *key: Ints) -> Layers:
+    """Return the layers of the launches of each key."""
+    keys, group = numbered_rows(*key)
+    order = np.lexsort((launched.end, launched.start, group))
+    cuts = np.searchsorted(group[order], np.arange(1, len(keys)))
+    groups = zip(keys.tolist(), np.split(order, cuts), strict=False)
+    return {tuple(of): list(_layers(launched, rows)) for of, rows in groups}
 
 
-def _project_group(result: Projection, rows: Ints, ranges: Ranges, launched: Launches) -> None:
-    """Fill ``result`` for ``rows`` from the launches of their group, which are sorted by start, then end.
-
-    In each layer starts and ends both ascend, so the launches inside a range are one slice of it.
-    """
-    _, inverse, count = np.unique(launched.correlation, return_inverse=True, return_counts=True)
-    repeated = count[inverse] > 1
-    pairs = []
-    for layer in _layers(launched.end):
-        low = np.searchsorted(launched.start[layer], ranges.start[rows], side="left")
-        high = np.maximum(np.searchsorted(launched.end[layer], ranges.end[rows], side="right"), low)
-        first = _extremum(np.minimum, launched.first[layer], low, high, _LATEST)
-        last = _extremum(np.maximum, launched.last[layer], low, high, _EARLIEST)
-        result.start[rows] = np.minimum(result.start[rows], first)
-        result.end[rows] = np.maximum(result.end[rows], last)
-        single = np.concatenate(([0], np.cumsum(~repeated[layer])))
-        result.launches[rows] += single[high] - single[low]
-        double = np.concatenate(([0], np.cumsum(repeated[layer])))
-        pairs.append(_pairs(inverse[layer][repeated[layer]], double[low], double[high], len(count)))
-    # A correlation id of several calls counts once in a range.
-    distinct = np.unique(np.concatenate(pairs)) if pairs else np.empty(0, np.int64)
-    result.launches[rows] += np.bincount(distinct // max(len(count), 1), minlength=len(rows))
-
-
-def _layers(end: Ints) -> Iterator[Ints]:
-    """Split intervals that are sorted by start into layers whose ends ascend too.
+def _layers(launched: Launches, rows: Ints) -> Iterator[Layer]:
+    """Split launches that are sorted by start, then end, into layers.
 
     Calls on one thread follow each other and are one layer; calls inside calls make another.
     """
-    rest = np.arange(len(end))
-    while len(rest):
-        reach = np.maximum.accumulate(end[rest])
-        outermost = end[rest] == reach
-        yield rest[outermost]
-        rest = rest[~outermost]
+    repeated = _repeated(launched.correlation[rows])
+    numbers = np.full(len(rows), -1)
+    numbers[repeated] = np.unique(launched.correlation[rows[repeated]], return_inverse=True)[1]
+    while len(rows):
+        end = launched.end[rows]
+        outermost = end == np.maximum.accumulate(end)
+        layer, number = rows[outermost], numbers[outermost]
+        yield Layer(
+            start=launched.start[layer],
+            end=launched.end[layer],
+            first=launched.first[layer],
+            last=launched.last[layer],
+            repeated=np.concatenate(([0], np.cumsum(number >= 0))),
+            number=number[number >= 0],
+        )
+        rows, numbers = rows[~outermost], numbers[~outermost]
+
+
+def _repeated(values: Ints) -> NDArray[np.bool_]:
+    """Say of each value whether there is another one like it."""
+    ordered = np.sort(values)
+    return np.isin(values, ordered[1:][ordered[1:] == ordered[:-1]])
+
+
+def _project(ranges: Ranges, layers: Layers, *key: Ints) -> Projection:
+    """Project each range on the launches of its group that lie inside it, ends included."""
+    n = len(ranges)
+    result = Projection(np.full(n, _LATEST), np.full(n, _EARLIEST), np.zeros(n, np.int64))
+    keys, group = numbered_rows(*key)
+    order = np.argsort(group, kind="stable")
+    cuts = np.searchsorted(group[order], np.arange(1, len(keys)))
+    for of, rows in zip(keys.tolist(), np.split(order, cuts), strict=False):
+        _project_group(result, rows, ranges, layers.get(tuple(of), []))
+    return result
+
+
+def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[Layer]) -> None:
+    """Fill ``result`` for ``rows`` from the layers of their group."""
+    pairs = [np.empty(0, np.int64)]
+    numbers = 1 + max((int(layer.number.max(initial=0)) for layer in layers), default=0)
+    for layer in layers:
+        low = np.searchsorted(layer.start, ranges.start[rows], side="left")
+        high = np.maximum(np.searchsorted(layer.end, ranges.end[rows], side="right"), low)
+        first = _extremum(np.minimum, layer.first, low, high, _LATEST)
+        last = _extremum(np.maximum, layer.last, low, high, _EARLIEST)
+        result.start[rows] = np.minimum(result.start[rows], first)
+        result.end[rows] = np.maximum(result.end[rows], last)
+        below, above = layer.repeated[low], layer.repeated[high]
+        result.launches[rows] += high - low - (above - below)
+        pairs.append(_pairs(layer.number, below, above, numbers))
+    # A correlation id of several calls counts once in a range.
+    distinct = np.unique(np.concatenate(pairs))
+    result.launches[rows] += np.bincount(distinct // numbers, minlength=len(rows))
 
 
 def _extremum(choose: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int) -> Ints:

@@ -23,7 +23,7 @@ def queue_length(timeline: Timeline) -> Outcome:
     operations = timeline.operations()
     if not len(operations):
         return nothing(f"no CUDA kernels or memory operations in {file}")
-    call = launch_calls(operations, timeline.calls)
+    call = launch_calls(timeline)
     operations = operations.take(call != NO_CALL)
     if not len(operations):
         return nothing(f"no operation of {file} has a recorded launch call")

@@ -26,14 +26,15 @@ def range_gpu(timeline: Timeline) -> Outcome:
     number of direct children that have operations. Rows are ordered by total projected time.
     """
     file = timeline.origin.path.name
-    # nsys leaves graphs that were traced as a whole out of its projection.
-    timeline = replace(timeline, graphs=Operations.empty())
-    for table, what in (
-        (timeline.ranges, "ranges"),
-        (timeline.operations(), "CUDA kernels or memory operations"),
-        (timeline.calls, "CUDA API calls"),
+    if len(timeline.graphs):
+        # nsys leaves graphs that were traced as a whole out of its projection.
+        timeline = replace(timeline, graphs=Operations.empty())
+    for rows, what in (
+        (len(timeline.ranges), "ranges"),
+        (len(timeline.kernels) + len(timeline.memops), "CUDA kernels or memory operations"),
+        (len(timeline.calls), "CUDA API calls"),
     ):
-        if not len(table):
+        if not rows:
             return nothing(f"no {what} in {file}")
     ranges = until_last_range(timeline.ranges)
     ranges = ranges.take(ranges.one_thread == 1)

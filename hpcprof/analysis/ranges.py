@@ -7,7 +7,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.summary import by_id, by_text, objects, summarize, texts
+from hpcprof.analysis.summary import by_text, objects, summarize, texts
+from hpcprof.numbering import numbered
 from hpcprof.timeline import Ints, Style, Timeline
 
 _STYLES = {Style.PUSH_POP: "PushPop", Style.START_END: "StartEnd"}
@@ -41,5 +42,5 @@ def by_name_and_style(
 ) -> tuple[NDArray[np.object_], NDArray[np.object_], Ints]:
     """Number the pairs of name and style that occur: the name and style of each, and each row's number."""
     found, text = by_text(timeline, name)
-    pairs, group = by_id(text * len(_STYLES) + style)
+    pairs, group = numbered(text * len(_STYLES) + style)
     return found[pairs // len(_STYLES)], objects(_STYLES[Style(p % len(_STYLES))] for p in pairs), group

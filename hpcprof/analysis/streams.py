@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcprof.analysis.joins import pair_keys
-from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, ApiCalls, Ints, Operations
+from hpcprof.analysis.joins import launch_pairs
+from hpcprof.analysis.once import once
+from hpcprof.timeline import Ints, Operations, Timeline
 
 NO_CALL = -1
 
@@ -22,14 +23,12 @@ def streams(operations: Operations) -> Iterator[tuple[int, int, Ints]]:
             yield int(operations.device[rows[0]]), int(operations.stream[rows[0]]), rows
 
 
-def launch_calls(operations: Operations, calls: ApiCalls) -> Ints:
+@once
+def launch_calls(timeline: Timeline) -> Ints:
     """Return the row of the call that launched each operation, the first of several; else `NO_CALL`."""
-    of_operation, of_call = pair_keys(
-        (operations.process, operations.correlation), (calls.process, calls.correlation)
-    )
-    order = np.lexsort((calls.start, of_call))
-    place = np.searchsorted(of_call[order], of_operation)
-    # One more key, which no operation has, stands behind the last.
-    found = np.append(of_call[order], -1)[place] == of_operation
-    identified = (operations.process != NO_PROCESS) & (operations.correlation != NO_CORRELATION)
-    return np.where(found & identified, np.append(order, NO_CALL)[place], NO_CALL)
+    operation, call = launch_pairs(timeline)
+    result = np.full(len(timeline.kernels) + len(timeline.memops) + len(timeline.graphs), NO_CALL)
+    # The last assignment counts: that of the first call.
+    order = np.argsort(timeline.calls.start[call], kind="stable")[::-1]
+    result[operation[order]] = call[order]
+    return result

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hpcprof.numbering import numbered
 from hpcprof.timeline import Ints, Timeline
 
 Floats = NDArray[np.float64]
@@ -86,10 +87,10 @@ def _sorted(group: Ints, value: Ints) -> tuple[Ints, Ints]:
     if not len(value):
         return group, value
     low = int(value.min())
-    span = int(value.max()) - low + 1
-    if (int(group.max()) + 1) * span <= np.iinfo(np.int64).max:
-        key = np.sort(group * span + (value - low))
-        return key // span, key % span + low
+    bits = (int(value.max()) - low).bit_length()
+    if (int(group.max()) + 1) << bits <= np.iinfo(np.int64).max:
+        key = np.sort((group << bits) + (value - low))
+        return key >> bits, (key & ((1 << bits) - 1)) + low
     order = np.lexsort((value, group))
     return group[order], value[order]
 
@@ -104,21 +105,12 @@ def rounded(values: NDArray[np.floating[Any]]) -> Floats:
     return np.array([float(Decimal(repr(v)).quantize(_TENTH, ROUND_HALF_UP)) for v in values.tolist()], float)
 
 
-def by_id(ids: Ints) -> tuple[Ints, Ints]:
-    """Number the ids that occur, in ascending order: the ids, and the number of each row's.
-
-    Ids are small (an index into the string table, or `NO_NAME`), so counting beats sorting.
-    """
-    seen = np.bincount(ids + 1) > 0
-    return np.flatnonzero(seen) - 1, (np.cumsum(seen) - 1)[ids + 1]
-
-
 def by_text(timeline: Timeline, ids: Ints) -> tuple[NDArray[np.object_], Ints]:
     """Number the texts that occur, in ascending order and None first: the texts, and each row's number.
 
     Two ids may stand for the same text.
     """
-    used, row = by_id(ids)
+    used, row = numbered(ids)
     names = timeline.names(used)
     texts = sorted(set(names), key=_none_first)
     number = {text: i for i, text in enumerate(texts)}

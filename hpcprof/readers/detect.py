@@ -42,8 +42,10 @@ def profile_kind(path: Path) -> str | None:
     return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
 
 
-def read_profile(path: Path) -> Timeline | KernelReport:
+def read_profile(path: Path, threads: int = 1) -> Timeline | KernelReport:
     """Read a profile with the reader of its kind; readers are imported when they are needed.
+
+    So many threads serve the reader that can use them: that of nsys exports.
 
     Raises
     ------
@@ -53,7 +55,8 @@ def read_profile(path: Path) -> Timeline | KernelReport:
     kind = profile_kind(path)
     if kind is None:
         raise DamagedInput(f"{path} is no profile that hpcprof reads: valid are {', '.join(_SUFFIXES)}.")
-    return cast("Timeline | KernelReport", import_module(_READERS[kind]).read(path))
+    read = import_module(_READERS[kind]).read
+    return cast("Timeline | KernelReport", read(path, threads) if kind == "nsys" else read(path))
 
 
 def readable(path: Path) -> Path:

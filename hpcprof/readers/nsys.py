@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcprof import kernel_classes
 from hpcprof.errors import DamagedInput
+from hpcprof.numbering import numbered
 from hpcprof.readers.nsys_export import NO_ID, PROCESS_SHIFT, Export, opened
 from hpcprof.readers.nsys_operations import (
     api_calls,
@@ -26,8 +27,8 @@ from hpcprof.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
 _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
 
 
-def read(path: Path) -> Timeline:
-    """Read an nsys SQLite export.
+def read(path: Path, threads: int = 1) -> Timeline:
+    """Read an nsys SQLite export, its long tables with so many threads.
 
     Rows without a start or an end cannot be placed; they are left out and counted in ``Origin.notes``.
 
@@ -38,7 +39,7 @@ def read(path: Path) -> Timeline:
     UsageError
         If the user's table of kernel classes is wrong.
     """
-    with opened(path) as export:
+    with opened(path, threads) as export:
         if not any(table.startswith(_KNOWN) for table in export.tables):
             raise DamagedInput(f"{path} is a SQLite file, but no nsys export: it has none of its tables.")
         return _timeline(export)
@@ -49,15 +50,8 @@ def _timeline(export: Export) -> Timeline:
     process = _only_process(calls["globalTid"])
     gpu, kernels_lost = read_kernels(export, process)
     events = read_events(export)
-    ids = np.unique(
-        np.concatenate(
-            (
-                gpu["demangledName"],
-                np.unique(calls["nameId"]),
-                *([events.columns["textId"]] if events else []),
-            )
-        )
-    )
+    used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
+    ids = np.concatenate([numbered(column)[0] for column in used])
     strings = StringTable()
     # In the order of their ids, which ``nsys stats`` follows where two rows of a table are equal.
     numbers = {i: strings.add(text) for i, text in sorted(export.strings(ids).items())}
@@ -86,13 +80,14 @@ def _timeline(export: Export) -> Timeline:
 
 def _only_process(thread: Ints) -> int:
     """Return the one process that made calls, 0 where there are several or none."""
-    processes = np.unique(thread[thread != NO_ID] >> PROCESS_SHIFT)
+    threads, _ = numbered(thread)
+    processes = np.unique(threads[threads != NO_ID] >> PROCESS_SHIFT)
     return int(processes[0]) if len(processes) == 1 else 0
 
 
 def _classes(names: Ints, strings: StringTable) -> Ints:
     """Return each kernel's class, decided once for each name."""
-    used, row = np.unique(names, return_inverse=True)
+    used, row = numbered(names)
     texts = strings.array()
     rules = kernel_classes.load()
     classes = kernel_classes.classify((None if n == NO_NAME else texts[n] for n in used), rules)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +16,24 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     TableClause,
+    and_,
     column,
     create_engine,
     func,
     inspect,
     literal,
+    literal_column,
     null,
     select,
     table,
 )
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from hpcprof.errors import DamagedInput
+from hpcprof.readers.bulk import int_columns, read_only_uri
 from hpcprof.timeline import NO_NAME, Ints
 
 MISSING = int(np.iinfo(np.int64).min)
@@ -44,6 +48,9 @@ REQUIRED = None
 PROCESS_SHIFT = 24
 THREAD_BITS = 0xFFFFFF
 
+_DIALECT = sqlite.dialect()
+# Tables of fewer rows are not worth a second thread.
+_LONG = 100_000
 _MAGIC = b"SQLite format 3\x00"
 # SQLite's documented limit on bound parameters was 999 before version 3.32.
 _CHUNK = 900
@@ -87,8 +94,11 @@ class Source:
             If a key column is absent or a value is no integer.
         """
         query, present = self._query(defaults, where)
-        flat = self.export.numbers(chain.from_iterable(self.export.rows(query)), self.name)
-        return _columns(flat.reshape(-1, len(present)), present, defaults)
+        columns = self._bulk(present, where)
+        if columns is None:
+            flat = self.export.numbers(chain.from_iterable(self.export.rows(query)), self.name)
+            columns = list(flat.reshape(-1, len(present)).T)
+        return _columns(columns, present, defaults)
 
     def ints_and_text(
         self, defaults: Mapping[str, int | None], text: str, *where: ColumnElement[bool]
@@ -103,31 +113,63 @@ class Source:
         )
         flat = self.export.numbers(chain.from_iterable(row[:-1] for row in rows), self.name)
         texts = [None if row[-1] is None else str(row[-1]) for row in rows]
-        return _columns(flat.reshape(-1, len(present)), present, defaults), texts
+        return _columns(flat.reshape(-1, len(present)).T, present, defaults), texts
 
     def _query(
         self, defaults: Mapping[str, int | None], where: Sequence[ColumnElement[bool]]
-    ) -> tuple[Select[Any], list[str]]:
+    ) -> tuple[Select[Any], dict[str, int]]:
+        """Return the query for the columns that are there, and what stands for NULL in each."""
         self.require(*(name for name, default in defaults.items() if default is REQUIRED))
         present = {n: MISSING if d is REQUIRED else d for n, d in defaults.items() if n in self.columns}
         source = self.clause
         cells = (func.coalesce(source.c[name], default) for name, default in present.items())
-        return select(*cells).select_from(source).where(*where), list(present)
+        return select(*cells).select_from(source).where(*where), present
+
+    def _bulk(
+        self, present: Mapping[str, int], where: Sequence[ColumnElement[bool]]
+    ) -> Sequence[Ints] | None:
+        """Read columns through Arrow; None where only reading row by row tells what is wrong."""
+        query = select(*(self.clause.c[name] for name in present)).where(*where)
+        parts = [query.where(rows) for rows in self._parts()] or [query]
+        compiled = (part.compile(dialect=_DIALECT, compile_kwargs={"literal_binds": True}) for part in parts)
+        return int_columns(self.export.path, [str(statement) for statement in compiled], [*present.values()])
+
+    def _parts(self) -> list[ColumnElement[bool]]:
+        """Divide a long table into ranges of row ids, one a thread and in the order of the rows."""
+        threads = self.export.threads
+        if threads == 1 or "rowid" in self.columns:
+            return []
+        rowid: ColumnElement[int] = literal_column("rowid")
+        # Each on its own: SQLite looks up one end of a table, but scans it all for both.
+        low, high = (select(end(rowid)).select_from(self.clause) for end in (func.min, func.max))
+        try:
+            ends = next(self.export.rows(select(low.scalar_subquery(), high.scalar_subquery())))
+        except OperationalError:
+            return []
+        # A view has no row ids.
+        if None in ends or ends[1] - ends[0] < _LONG:
+            return []
+        cuts = np.linspace(ends[0] - 1, ends[1], threads + 1).astype(np.int64).tolist()
+        return [and_(rowid > begin, rowid <= end) for begin, end in pairwise(cuts)]
 
 
-def _columns(values: Ints, present: Sequence[str], defaults: Mapping[str, int | None]) -> dict[str, Ints]:
-    found = {name: np.ascontiguousarray(values[:, i]) for i, name in enumerate(present)}
-    absent = {n: np.full(len(values), d) for n, d in defaults.items() if n not in found and d is not None}
+def _columns(
+    values: Sequence[Ints], present: Iterable[str], defaults: Mapping[str, int | None]
+) -> dict[str, Ints]:
+    found = {name: np.ascontiguousarray(column) for name, column in zip(present, values, strict=True)}
+    rows = len(values[0])
+    absent = {n: np.full(rows, d) for n, d in defaults.items() if n not in found and d is not None}
     return found | absent
 
 
 @dataclass(frozen=True)
 class Export:
-    """An open export."""
+    """An open export; long tables are read by several threads."""
 
     path: Path
     connection: Connection
     tables: frozenset[str]
+    threads: int
 
     def source(self, name: str) -> Source | None:
         """Return the table called ``name``, else its highest version (``name_V2``), if it has rows.
@@ -178,8 +220,8 @@ class Export:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Export]:
-    """Open an export for reading only.
+def opened(path: Path, threads: int = 1) -> Iterator[Export]:
+    """Open an export for reading only, long tables with so many threads.
 
     Raises
     ------
@@ -189,8 +231,7 @@ def opened(path: Path) -> Iterator[Export]:
     _check(path)
 
     def connect() -> sqlite3.Connection:
-        # as_uri quotes what a URI gives a meaning to: spaces, '?', '#' and '%'.
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        connection = sqlite3.connect(read_only_uri(path), uri=True)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         return connection
 
@@ -199,7 +240,7 @@ def opened(path: Path) -> Iterator[Export]:
         with engine.connect() as connection:
             inspector = inspect(connection)
             tables = frozenset(inspector.get_table_names()) | frozenset(inspector.get_view_names())
-            yield Export(path, connection, tables)
+            yield Export(path, connection, tables, threads)
     except (SQLAlchemyError, sqlite3.Error) as error:
         reason = str(getattr(error, "orig", error)).splitlines()[0]
         raise DamagedInput(f"{path} cannot be read as an nsys SQLite export: {reason}.") from None

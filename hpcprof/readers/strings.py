@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.numbering import numbered
 from hpcprof.timeline import NO_NAME, Ints
 
 
@@ -33,5 +34,5 @@ class StringTable:
 
 def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
     """Replace ids by numbers; `NO_NAME` where an id has none."""
-    unique, row = np.unique(ids, return_inverse=True)
-    return np.array([numbers.get(i, NO_NAME) for i in unique.tolist()], np.int64)[row]
+    distinct, row = numbered(ids)
+    return np.array([numbers.get(i, NO_NAME) for i in distinct.tolist()], np.int64)[row]

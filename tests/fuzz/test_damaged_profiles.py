@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.collect import as_rows
 from hpcprof.errors import DamagedInput
+from hpcprof.rank_collect import as_rows
 from hpcprof.readers.detect import read_profile
 
 pytestmark = pytest.mark.slow

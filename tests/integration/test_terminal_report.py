@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.collect import as_rows
+from hpcprof.rank_collect import as_rows
 from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
 from hpcprof.store import Stored

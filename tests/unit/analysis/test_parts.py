@@ -72,7 +72,7 @@ def test_operations_that_take_no_time_have_no_percentages() -> None:
 
 
 def test_parts_that_do_not_add_up_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcprof.analysis.breakdown.difference", lambda a, b: a)
+    monkeypatch.setattr("hpcprof.analysis.coverage.exclusive", lambda *sets: [0] * 8)
     with pytest.raises(AssertionError, match="do not add up"):
         breakdown(timeline([(0, 10, COMP), (5, 15, COMM)]))
 

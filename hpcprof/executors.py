@@ -1,0 +1,158 @@
+"""Ways to run one function over many tasks: here, in processes of this machine, or over MPI.
+
+Each yields every task with its result as soon as there is one, in any order. The function and the tasks
+have to be picklable. An exception of the function is raised here.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol, TypeVar, cast
+
+from hpcprof.errors import UsageError
+
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
+
+_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Stands for the result of a task whose process ended before it had one; ``reason`` says how."""
+
+    reason: str
+
+
+class Executor(Protocol):
+    """Runs a function over tasks."""
+
+    def __call__(
+        self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        """Yield each task with its result."""
+
+
+def serially(
+    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+    """Run in this process, one task after the other."""
+    for task in tasks:
+        yield task, function(task)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Runs each task in a process of its own, so many at a time.
+
+    What a task used of memory is given back with its process, and a process that is killed takes one task
+    with it. The processes are forked from a server that has imported the function's module, and never from
+    this process, which may have threads. They end when this process does, however it ends.
+    """
+
+    jobs: int
+
+    def __call__(
+        self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        """Yield each task with its result; a single one, or one at a time, needs no other process."""
+        if self.jobs == 1 or len(tasks) <= 1:
+            yield from serially(function, tasks)
+            return
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([function.__module__])
+        waiting = list(reversed(tasks))
+        running: dict[Any, tuple[TaskT, Any]] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.jobs:
+                    task = waiting.pop()
+                    receiver, sender = context.Pipe(duplex=False)
+                    process = context.Process(target=_answer, args=(sender, function, task))
+                    process.start()
+                    # With no copy of it here, the death of the process closes the pipe.
+                    sender.close()
+                    running[receiver] = task, process
+                for receiver in cast("list[Connection]", wait(list(running))):
+                    task, process = running[receiver]
+                    result = _received(receiver, process)
+                    del running[receiver]
+                    yield task, result
+        finally:
+            for _, process in running.values():
+                process.terminate()
+            for _, process in running.values():
+                process.join(_PATIENCE_SECONDS)
+                process.kill()
+
+
+def over_mpi(
+    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+    """Run on the other ranks of an MPI job that was started with ``python -m mpi4py.futures``.
+
+    Raises
+    ------
+    UsageError
+        If mpi4py is not installed.
+    """
+    try:
+        from mpi4py.futures import MPIPoolExecutor
+    except ImportError as error:
+        raise UsageError(f"--executor mpi needs mpi4py: {error}.") from None
+    with MPIPoolExecutor() as pool:
+        futures = {pool.submit(function, task): task for task in tasks}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def _answer(sender: Connection, function: Callable[[Any], Any], task: Any) -> None:
+    """Run one task in a process of its own and send what it returns or raises."""
+    # Ctrl-C reaches all processes of a terminal: the first one decides, and ends the others by SIGTERM,
+    # which unwinds them, so that they leave no temporary files.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        answer = True, function(task)
+    except Exception as error:
+        answer = False, error
+    sender.send(answer)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _received(receiver: Connection, process: Any) -> Any:
+    try:
+        succeeded, value = receiver.recv()
+    except EOFError:
+        process.join()
+        return Lost(_how(process.exitcode))
+    finally:
+        receiver.close()
+    process.join()
+    if not succeeded:
+        raise value
+    return value
+
+
+def _how(code: int) -> str:
+    """Say how a process ended that gave no answer."""
+    if code == -signal.SIGKILL:
+        return "its process was killed, as the system does when memory runs out"
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return f"its process ended with exit code {code}"

@@ -1,0 +1,149 @@
+"""What a collect does with one rank's profile: all but the store, so that it runs in any process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from hpcprof.analysis.catalogue import ANALYSES, Scope
+from hpcprof.analysis.outcome import Outcome, of_rank
+from hpcprof.errors import DamagedInput
+from hpcprof.kernel_report import KernelReport
+from hpcprof.readers.detect import read_profile, readable
+from hpcprof.readers.identity import identify_rank
+from hpcprof.store import Result, Row
+from hpcprof.timeline import Origin, Timeline
+
+Profile = Timeline | KernelReport
+
+
+@dataclass(frozen=True)
+class Task:
+    """One profile to collect.
+
+    ``known`` is the checksum that the store has of it, where its results are still good. ``timeline`` is
+    the folder to keep the timeline in, None where it is not kept.
+    """
+
+    path: Path
+    rank: int
+    known: str | None = None
+    timeline: Path | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What was found in a profile; ``warnings`` are sentences."""
+
+    sha256: str
+    bytes: int
+    origin: Origin
+    results: Mapping[str, Result]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Stands for a profile that the store has as it is."""
+
+
+Identified = tuple[Path, int | None] | DamagedInput
+"""The file to read for a profile and the rank that it tells, or what is wrong with it."""
+
+
+def identify(paths: Sequence[Path]) -> list[Identified]:
+    """Identify each profile; an error of one does not concern the others."""
+    found: list[Identified] = []
+    for file in paths:
+        try:
+            path = readable(file)
+            found.append((path, identify_rank(path)))
+        except DamagedInput as error:
+            found.append(error)
+    return found
+
+
+def gather(task: Task) -> Gathered | Unchanged | DamagedInput:
+    """Read a profile and run every analysis of one rank.
+
+    What is wrong with the profile is returned, not raised: the others are to be collected.
+    """
+    try:
+        return _gather(task)
+    except DamagedInput as error:
+        return error
+
+
+def _gather(task: Task) -> Gathered | Unchanged:
+    before = _state(task.path)
+    with ThreadPoolExecutor(1) as aside:
+        # Python's hashes work outside its lock; whether the store has the file decides before it is read.
+        checksum = aside.submit(_checksum, task.path)
+        if task.known and checksum.result() == task.known:
+            return Unchanged()
+        profile = read_profile(task.path, task.threads)
+        sha256 = checksum.result()
+    if _state(task.path) != before:
+        raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
+    with ThreadPoolExecutor(task.threads) as pool:
+        keeping = pool.submit(_keep, task, profile, sha256)
+        results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), _of_rank()))
+    return Gathered(sha256, before[0], profile.origin, results, keeping.result())
+
+
+def _of_rank() -> list[str]:
+    return [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
+
+
+def _keep(task: Task, profile: Profile, sha256: str) -> tuple[str, ...]:
+    """Keep a timeline; where that cannot be, the results are good all the same."""
+    if task.timeline is None or not isinstance(profile, Timeline):
+        return ()
+    from hpcprof import timeline_file
+
+    try:
+        timeline_file.save(task.timeline, profile, task.rank, sha256)
+    except OSError as error:
+        return (f"the timeline of {task.path} is not kept in {task.timeline}: {error.strerror or error}.",)
+    return ()
+
+
+def _result(name: str, profile: Profile, rank: int) -> Result:
+    return as_result(of_rank(ANALYSES[name], profile, rank))
+
+
+def as_result(outcome: Outcome) -> Result:
+    """Return what an analysis found as the store takes it."""
+    return Result(as_rows(outcome.rows), outcome.reason)
+
+
+def as_rows(frame: pd.DataFrame) -> list[Row]:
+    """Return a frame as rows of Python's own types, what is missing as None."""
+    values = frame.astype(object)
+    rows: list[Row] = values.where(values.notna(), None).to_dict("records")
+    return rows
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+    return status.st_size, status.st_mtime_ns
+
+
+def _checksum(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+    return digest.hexdigest()
