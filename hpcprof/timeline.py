@@ -20,6 +20,12 @@ Ints = NDArray[np.int64]
 NO_NAME = -1
 NO_PROCESS = -1
 NO_CORRELATION = -1
+
+LATEST = 1 << 62
+"""No clock of a profiler gets here: nanoseconds since 1970 do in 2116. A stamp beyond is damage."""
+
+LONGEST = 1 << 53
+"""Nothing in a profile lasts 104 days; so long a duration is damage, and a thousand of them overflow."""
 HOST = -1
 """The device of memory that lies on the host."""
 
@@ -213,6 +219,14 @@ class Timeline:
     def columns_of_operations(self, kind: type[TableT]) -> TableT:
         """Return what `operations` does, with only the columns of ``kind``: joining all takes memory."""
         return concatenate(kind, (self.kernels, self.memops, self.graphs))
+
+
+def plausible(start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Return which rows have stamps that a clock can give, shape (n,); a negative duration is plausible."""
+    near = (start > -LATEST) & (start < LATEST) & (end > -LATEST) & (end < LATEST)
+    # Only where they are near can the difference not overflow.
+    length = np.where(near, end, 0) - np.where(near, start, 0)
+    return near & (length < LONGEST)
 
 
 def concatenate(kind: type[TableT], tables: Iterable[Table]) -> TableT:

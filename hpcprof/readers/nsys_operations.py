@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from sqlalchemy import select
 
-from hpcprof.readers.nsys_export import MISSING, NO_ID, PROCESS_SHIFT, REQUIRED, THREAD_BITS, Export, Source
+from hpcprof.readers.nsys_export import NO_ID, PROCESS_SHIFT, REQUIRED, THREAD_BITS, Export, Source
 from hpcprof.readers.strings import StringTable
 from hpcprof.timeline import (
     NO_CORRELATION,
@@ -19,6 +19,7 @@ from hpcprof.timeline import (
     MemoryOperations,
     Operations,
     concatenate,
+    plausible,
 )
 
 Columns = dict[str, Ints]
@@ -172,8 +173,8 @@ def _shared(columns: Columns) -> Columns:
 
 
 def _placed(columns: Columns) -> tuple[Columns, int]:
-    """Leave out the rows without a start or an end, and count them."""
-    placed = (columns["start"] != MISSING) & (columns["end"] != MISSING)
+    """Leave out the rows without a start or an end that a clock can give, and count them."""
+    placed = plausible(columns["start"], columns["end"])
     lost = int(np.count_nonzero(~placed))
     return ({name: values[placed] for name, values in columns.items()} if lost else columns), lost
 

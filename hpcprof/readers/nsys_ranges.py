@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from hpcprof.readers.nsys_export import MISSING, NO_ID, PROCESS_SHIFT, REQUIRED, THREAD_BITS, Export
 from hpcprof.readers.strings import StringTable, translate
-from hpcprof.timeline import NO_NAME, NO_PROCESS, Ints, Ranges, Style
+from hpcprof.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges, Style, plausible
 
 # Event types of ENUM_NSYS_EVENT_TYPE; 70 and 71 come from NVTXT files.
 _STYLES = {59: Style.PUSH_POP, 60: Style.START_END, 70: Style.PUSH_POP, 71: Style.START_END}
@@ -51,7 +51,10 @@ def read_events(export: Export) -> Events | None:
     wanted = source.clause.c.eventType.in_((*_STYLES, _DOMAIN_CREATE))
     columns, text = source.ints_and_text(_COLUMNS, "text", wanted)
     stamps = source.clause
-    latest = next(export.rows(select(func.max(stamps.c.start), func.max(stamps.c.end))))
+    latest = [
+        next(export.rows(select(func.max(stamp)).where(stamp < LATEST)))[0]
+        for stamp in (stamps.c.start, stamps.c.end)
+    ]
     known = export.numbers((stamp for stamp in latest if stamp is not None), source.name)
     return Events(columns, text, int(known.max(initial=MISSING)))
 
@@ -69,7 +72,11 @@ def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> 
     """
     columns = events.columns
     is_range = np.isin(columns["eventType"], list(_STYLES))
-    rows = np.flatnonzero(is_range & (columns["start"] != MISSING))
+    # A range without an end is open.
+    placed = plausible(
+        columns["start"], np.where(columns["end"] == MISSING, columns["start"], columns["end"])
+    )
+    rows = np.flatnonzero(is_range & placed)
     column = {name: values[rows] for name, values in columns.items()}
     closed = column["end"] != MISSING
     name = translate(column["textId"], numbers)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from hpcprof.readers.strings import StringTable
 from hpcprof.readers.torch_stream import Batch, Event
-from hpcprof.timeline import HOST, NO_CORRELATION, NO_NAME, SHAPES, Ints
+from hpcprof.timeline import HOST, NO_CORRELATION, NO_NAME, SHAPES, Ints, plausible
 
 _INT64 = np.iinfo(np.int64)
 Int64 = Annotated[int, msgspec.Meta(ge=int(_INT64.min), le=int(_INT64.max))]
@@ -160,7 +160,7 @@ class Events:
         duration, lasts = times([event.dur for event in events])
         end = start + duration
         # A sum that does not fit 64 bits wraps around.
-        forward = (duration >= 0) & (end >= start)
+        forward = (duration >= 0) & (end >= start) & plausible(start, end)
         valid = complete & started & lasts & forward & (name != NO_NAME)
         return {"name": name, "start": start, "end": end}, valid
 
