@@ -114,12 +114,10 @@ def _collect_profile(run: Run, rank: int, path: Path, checksum: str, store: Stor
 
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
-    results = {}
-    for name, analysis in ANALYSES.items():
-        if analysis.scope is Scope.RUN:
-            needed = {need: pd.DataFrame(store.read(run.id, need).rows) for need in analysis.needs}
-            results[name] = _result(of_run(analysis, needed))
-    return results
+    analyses = {name: analysis for name, analysis in ANALYSES.items() if analysis.scope is Scope.RUN}
+    needs = {need for analysis in analyses.values() for need in analysis.needs}
+    needed = {need: pd.DataFrame(store.read(run.id, need).rows) for need in needs}
+    return {name: _result(of_run(analysis, needed)) for name, analysis in analyses.items()}
 
 
 def _result(outcome: Outcome) -> Result:

@@ -8,7 +8,7 @@ profiler left out. All columns of a table have the same length, and rows keep th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 NO_NAME = -1
 NO_PROCESS = -1
 NO_CORRELATION = -1
+NO_BYTES = -1
+UNKNOWN_RANKS = -1
 
 TableT = TypeVar("TableT", bound="Table")
 
@@ -133,6 +135,28 @@ class Ranges(Table):
 
 
 @dataclass(frozen=True)
+class Collectives(Table):
+    """Calls of collective operations (NCCL's), on each thread in the order in which they were made.
+
+    ``start`` and ``end`` bound the call on ``thread`` that launches the work: the call itself or, for
+    calls of a group, the one that ends the group, which they therefore share. ``operation`` is one of
+    `hpcprof.collective_operations`; ``communicator`` is the same text on every rank of it, or `NO_NAME`.
+    ``bytes`` is the message as NCCL counts it, `NO_BYTES` if unknown: what one rank gives to an
+    all-gather or a gather and gets from a reduce-scatter or a scatter, what goes to each rank in an
+    all-to-all, else the whole buffer. ``ranks`` is the size of the communicator or `UNKNOWN_RANKS`.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    operation: Ints
+    communicator: Ints
+    bytes: Ints
+    ranks: Ints
+
+
+@dataclass(frozen=True)
 class Origin:
     """Where a timeline comes from, and what the profile says about itself.
 
@@ -162,6 +186,7 @@ class Timeline:
     memops: MemoryOperations
     calls: ApiCalls
     ranges: Ranges
+    collectives: Collectives = field(default_factory=Collectives.empty)
 
     def names(self, ids: Ints) -> list[str | None]:
         """Return the strings of ``ids``; None for `NO_NAME`."""

@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 
 from hpcprof import kernel_classes
 from hpcprof.errors import DamagedInput
+from hpcprof.readers.nsys_collectives import read_collectives
 from hpcprof.readers.nsys_export import NO_ID, PROCESS_SHIFT, Export, opened
 from hpcprof.readers.nsys_operations import api_calls, kernels, read_calls, read_kernels, read_memory
 from hpcprof.readers.nsys_origin import origin
@@ -58,6 +59,7 @@ def _timeline(export: Export) -> Timeline:
     table, ranges_lost = ranges(events, strings, numbers) if events else (Ranges.empty(), 0)
     memory, memory_lost = read_memory(export, strings, process)
     names = translate(gpu["demangledName"], numbers)
+    collectives = read_collectives(export, strings)
     lost = {
         "kernels": kernels_lost,
         "memory operations": memory_lost,
@@ -72,6 +74,7 @@ def _timeline(export: Export) -> Timeline:
         memops=memory,
         calls=api_calls(calls, translate(calls["nameId"], numbers)),
         ranges=table,
+        collectives=collectives,
     )
 
 

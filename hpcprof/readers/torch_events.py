@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcprof.readers.torch_collectives import Recorded, recorded
 from hpcprof.timeline import NO_CORRELATION, Ints
 
 Event = Mapping[str, Any]
@@ -58,6 +59,7 @@ class Events:
     memory: Rows = field(default_factory=lambda: Rows((*_GPU, "bytes")))
     calls: Rows = field(default_factory=lambda: Rows((*_HOST, "correlation")))
     ranges: Rows = field(default_factory=lambda: Rows(_HOST))
+    collectives: list[Recorded] = field(default_factory=list)
     notes: tuple[str, ...] = ()
 
 
@@ -86,6 +88,9 @@ def collect(trace_events: Iterable[Any]) -> Events:
             table.rows.append(build(event))
         except _Unusable:
             left_out[what] += 1
+            continue
+        if table is events.kernels:
+            events.collectives += filter(None, [recorded(_arguments(event), table.rows[-1][5])])
     events.notes = tuple(
         f"{n} {what} event{'s lack' if n > 1 else ' lacks'} a field and {'are' if n > 1 else 'is'} left out."
         for what, n in sorted(left_out.items())

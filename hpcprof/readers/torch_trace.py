@@ -15,6 +15,7 @@ from hpcprof import kernel_classes
 from hpcprof.errors import DamagedInput
 from hpcprof.readers.names import rank_from_name
 from hpcprof.readers.strings import StringTable
+from hpcprof.readers.torch_collectives import collectives
 from hpcprof.readers.torch_events import Rows, collect
 from hpcprof.timeline import (
     NO_NAME,
@@ -55,6 +56,7 @@ def read(path: Path) -> Timeline:
     classes = kernel_classes.classify(strings.array(), kernel_classes.load())
     memory = _operations(events.memory, strings, process)
     calls, ranges = events.calls, events.ranges
+    api_calls = ApiCalls(**_on_host(calls, strings), correlation=calls.column("correlation"))
     table = Ranges(
         **_on_host(ranges, strings),
         domain=np.full(len(ranges), NO_NAME),
@@ -75,8 +77,9 @@ def read(path: Path) -> Timeline:
             category=np.full(len(events.memory), int(Category.MEM)),
             bytes=events.memory.column("bytes"),
         ),
-        calls=ApiCalls(**_on_host(calls, strings), correlation=calls.column("correlation")),
+        calls=api_calls,
         ranges=table,
+        collectives=collectives(events.collectives, api_calls, strings),
         strings=strings.array(),
     )
 
