@@ -29,7 +29,7 @@ POINT_TO_POINT = frozenset({"SendRecv", "Send", "Recv"})
 """These have one partner, not a communicator's worth of ranks."""
 
 ALIGNING = frozenset({"AllReduce", "AllGather", "Barrier"})
-"""In these every rank ends at almost the same moment: the last data of each come from all others."""
+"""In these every rank ends at nearly the same moment: the last data of each come from all others."""
 
 WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV"}
 """In these no rank can end before every rank has begun, so that each waits for the last one."""

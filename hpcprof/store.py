@@ -107,7 +107,8 @@ def _analysis_table(analysis: Analysis) -> Table:
     if analysis.scope is Scope.RANK:
         keys.append(Column("rank", Integer, primary_key=True, autoincrement=False))
     keys.append(Column("position", Integer, primary_key=True, autoincrement=False))
-    values = [Column(c.name, kinds[c.kind]()) for c in analysis.columns if c.name != "rank"]
+    named = {key.name for key in keys}
+    values = [Column(c.name, kinds[c.kind]()) for c in analysis.columns if c.name not in named]
     return Table(f"analysis_{analysis.name}", _Base.metadata, *keys, *values)
 
 

@@ -155,7 +155,7 @@ class Clocks:
 def clocks(matched: Sequence[Matched]) -> dict[tuple[str | None, bytes], Clocks]:
     """Align the clocks of each communicator's ranks, by `key`; without those of too few collectives.
 
-    The ends of an all-reduce, all-gather or barrier lie within microseconds of each other on all ranks.
+    The ends of an all-reduce, all-gather or barrier lie close to each other on all ranks.
     So a clock is ahead by the median difference of its ends from the median rank's; the median over the
     collectives passes over the ranks that end a little later now and then. Clocks drift: from 128
     collectives on there is a median for each block of 64.

@@ -66,9 +66,8 @@ def rank_collectives(timeline: Timeline) -> Outcome:
     ``exposed_ns`` is the part of the extent in which no compute kernel ran on the device. ``step`` is
     the step in whose range the launch lies, None outside all.
     """
-    file = timeline.origin.path.name
     calls = timeline.collectives
-    found, lost = _by_call(timeline) if len(calls) else (_by_name(timeline), 0)
+    found, reasons = _by_call(timeline) if len(calls) else (_by_name(timeline), [])
     if not len(found.start):
         return nothing(_why_none(timeline))
     rows = pd.DataFrame(
@@ -87,7 +86,6 @@ def rank_collectives(timeline: Timeline) -> Outcome:
             "step": _steps(timeline, found.call),
         }
     )
-    reasons = [f"{lost} collectives of {file} have no kernel of their own and are left out"] if lost else []
     if NO_NAME in calls.communicator or not len(calls):
         reasons.append(_why_unknown(timeline))
     return Outcome(rows, "; ".join(reasons))
@@ -104,9 +102,15 @@ def _why_unknown(timeline: Timeline) -> str:
     """Say what is missing where communicators are."""
     file = timeline.origin.path.name
     if not len(timeline.collectives):
+        nsys = timeline.origin.kind == "nsys"
+        without = (
+            "records no calls of NCCL (nsys --trace=nvtx does)"
+            if nsys
+            else "has no record of its collectives"
+        )
         return (
-            f"{file} records no calls of NCCL (nsys --trace=nvtx does): operations are taken from the "
-            "kernels' names, sizes and communicators are unknown"
+            f"{file} {without}: operations are taken from the kernels' names, "
+            "sizes and communicators are unknown"
         )
     if np.all(timeline.collectives.bytes == NO_BYTES):
         return (
@@ -135,8 +139,9 @@ def _launches(timeline: Timeline, kernels: Kernels) -> tuple[Ints, ApiCalls]:
     return rows[kernel], calls.take(call)
 
 
-def _by_call(timeline: Timeline) -> tuple[_Found, int]:
-    """Find the kernels of each call of the library; the second value counts the calls without."""
+def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
+    """Find the kernels of each call of the library, and say which calls and kernels are left over."""
+    file = timeline.origin.path.name
     calls = timeline.collectives
     calls = calls.take(np.argsort(calls.start, kind="stable"))
     kernels = timeline.kernels.take(timeline.kernels.category == Category.COMM)
@@ -148,7 +153,9 @@ def _by_call(timeline: Timeline) -> tuple[_Found, int]:
     )
     carrier = carrier.reshape(-1)
     owner = _inside(carriers, launch_where, launches.start)
-    kernels, owner = kernels.take(kernel[owner != _NONE]), owner[owner != _NONE]
+    kernel, owner = kernel[owner != _NONE], owner[owner != _NONE]
+    spare = len(kernels) - len(np.unique(kernel))
+    kernels = kernels.take(kernel)
     first, last = np.full(len(carriers), _LATEST), np.full(len(carriers), _EARLIEST)
     np.minimum.at(first, owner, kernels.start)
     np.maximum.at(last, owner, kernels.end)
@@ -174,7 +181,13 @@ def _by_call(timeline: Timeline) -> tuple[_Found, int]:
         end=last[carrier],
         call=calls.start[kept],
     )
-    return found, len(calls) - len(kept)
+    lost = len(calls) - len(kept)
+    reasons = [f"{lost} collectives of {file} have no kernel of their own and are left out"] if lost else []
+    if spare:
+        reasons.append(
+            f"{spare} communication kernels of {file} belong to no recorded collective and are left out"
+        )
+    return found, reasons
 
 
 def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:

@@ -24,6 +24,11 @@ _COLUMNS = {
     "api": ("rank", "name", "num_calls", "total_ns", "time_pct", "med_ns"),
     "ranges": ("rank", "range", "instances", "total_ns", "time_pct", "med_ns"),
     "range_gpu": ("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
+    "rank_collectives": ("rank", "op", "seq", "bytes", "start_ns", "exposed_ns", "step"),
+    "collectives": ("op", "seq", "bytes", "latency_ns", "busbw_gbps", "last_rank", "spread_ns"),
+    "collectives_summary": (
+        *("op", "bytes", "ranks", "count", "latency_p50_ns", "busbw_p50_gbps", "spread_p50_ns"),
+    ),
     "breakdown": ("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
 }
 _SHORTEST_NAME = 8
