@@ -36,7 +36,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Scope
 from hpcprof.errors import StoreError, UsageError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 3
 ANALYSIS_VERSION = 1
 """Raised whenever an analysis gives other figures: profiles collected before are collected again."""
 

@@ -36,7 +36,7 @@ def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
     order = table.sort_values(["begin", "seq"], kind="stable").index
     return Outcome(
         table.loc[order].drop(columns="begin").reset_index(drop=True),
-        "; ".join([*problems, *_missing(table, matched, rows)]),
+        "; ".join([*problems, *_why_null(table, matched, rows)]),
     )
 
 
@@ -108,7 +108,13 @@ def _table(one: Matched, clock: Clocks | None) -> pd.DataFrame:
     return table
 
 
-def _missing(table: pd.DataFrame, matched: list[Matched], rows: pd.DataFrame) -> list[str]:
+def unprofiled(rows: pd.DataFrame) -> str:
+    """Say how many ranks of the program have no rows of ``rank_collectives``; nothing if none or unknown."""
+    world, there = rows["world_ranks"].dropna().max(), rows["rank"].nunique()
+    return f"{world - there:.0f} of {world:.0f} ranks have no profile" if there < world else ""
+
+
+def _why_null(table: pd.DataFrame, matched: list[Matched], rows: pd.DataFrame) -> list[str]:
     """Say why values are null, one sentence a cause."""
     reasons = []
     unknown = table["bytes"].isna() | table["busbw_gbps"].isna()
@@ -118,16 +124,17 @@ def _missing(table: pd.DataFrame, matched: list[Matched], rows: pd.DataFrame) ->
             f"{fused} collectives were launched in groups that share a kernel: their latency is the group's, "
             "and they have no bandwidth"
         )
-    if any(one.size is not None and one.size > len(one.ranks) for one in matched):
-        reasons.append("ranks of a communicator have no profile: latencies may include waiting for them")
+    missing = unprofiled(rows)
+    if missing:
+        reasons.append(f"{missing}: latencies may include waiting for them")
     if any(np.isnan(one.message).any() for one in matched):
         reasons.append("sizes are unknown where the profiles hold no payloads of NCCL's calls")
     if any(one.comm_id is None for one in matched):
         reasons.append("communicators are unknown: all ranks are taken to share one")
     elif unknown.any() and any(one.size is None for one in matched):
         reasons.append(
-            f"{rows['rank'].nunique()} ranks were profiled and it is not known that these are all: "
-            "the sizes of communicators, and so bandwidths, are unknown"
+            "the sizes of communicators, and so bandwidths, are unknown: the profiles do not tell them, and are "
+            "not known to be of all ranks"
         )
     if table["spread_ns"].isna().any():
         reasons.append(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives import NO_COLLECTIVES
+from hpcprof.analysis.collectives import NO_COLLECTIVES, unprofiled
 from hpcprof.analysis.matching import MINIMUM, Clocks, Matched, clocks, key, later_than_others, match
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.collective_operations import WAITING
@@ -33,6 +33,10 @@ class _Arrivals:
     wait: Floats
     cost: Floats
     last: Ints
+
+
+_Mine = tuple[_Arrivals, int]
+"""Arrivals in which a rank takes part, and its column in them."""
 
 
 def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -76,10 +80,14 @@ def _judged(results: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, str]:
         _arrivals(one, aligned[key(one)]) for one in matched if one.op in WAITING and key(one) in aligned
     ]
     step = _step_time(results["step_times"])
-    ranks = np.unique(rows["rank"])
-    table = pd.DataFrame([_row(int(rank), arrivals, step) for rank in ranks])
+    mine: dict[int, list[_Mine]] = {rank: [] for rank in np.unique(rows["rank"]).tolist()}
+    for one in arrivals:
+        for column, rank in enumerate(one.matched.ranks.tolist()):
+            mine[rank].append((one, column))
+    # Whole numbers beside None stay whole.
+    table = pd.DataFrame([_row(rank, parts, step) for rank, parts in mine.items()], dtype=object)
     reasons = list(problems)
-    if len(ranks) == 1:
+    if len(table) == 1:
         reasons.append("one rank has nobody to compare with")
     elif table["wait_ns"].isna().any():
         reasons.append(
@@ -90,8 +98,9 @@ def _judged(results: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, str]:
         reasons.append("no rank has step times: the cost of a lateness is unknown")
     if any(one.comm_id is None for one in matched):
         reasons.append("communicators are unknown: all ranks are taken to share one")
-    if any(one.matched.size is not None and one.matched.size > len(one.matched.ranks) for one in arrivals):
-        reasons.append("ranks of a communicator have no profile and may be later than these")
+    missing = unprofiled(rows)
+    if missing:
+        reasons.append(f"{missing} and may be later than these")
     imprecise = table[(table["verdict"] == "unknown") & table["lateness_p50_ns"].notna()]
     if len(imprecise):
         worst = max(imprecise["uncertainty_ns"])
@@ -122,11 +131,8 @@ def _arrivals(one: Matched, clock: Clocks) -> _Arrivals:
     return _Arrivals(one, clock, wait, late * share, start.argmax(axis=1))
 
 
-def _row(rank: int, arrivals: Sequence[_Arrivals], step_time: float | None) -> dict[str, object]:
+def _row(rank: int, mine: Sequence[_Mine], step_time: float | None) -> dict[str, object]:
     """Return one rank's row of both tables; None for what is unknown."""
-    mine = [
-        (one, int(np.searchsorted(one.matched.ranks, rank))) for one in arrivals if rank in one.matched.ranks
-    ]
     count = sum(len(one.last) for one, _ in mine)
     row: dict[str, object] = dict.fromkeys(
         ["wait_ns", "times_last", "pct_last", "lateness_p50_ns", "uncertainty_ns", "step_p50_ns", "cost_pct"]

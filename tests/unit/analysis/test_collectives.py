@@ -252,13 +252,14 @@ def test_with_a_rank_missing_the_size_of_a_communicator_is_not_guessed() -> None
     outcome = collectives(program.results(without=[1]))
     assert set(outcome.rows["ranks"]) == {2}
     assert set(outcome.rows["busbw_gbps"]) == {None}
-    assert "2 ranks were profiled and it is not known that these are all" in outcome.reason
+    assert "1 of 3 ranks have no profile: latencies may include waiting for them" in outcome.reason
+    assert "the sizes of communicators, and so bandwidths, are unknown" in outcome.reason
     results = program.results(without=[1])
     results["rank_collectives"]["comm_ranks"] = 3
     outcome = collectives(results)
     assert set(outcome.rows["bytes"]) == {3 * (32 << 20)}
     assert outcome.rows["busbw_gbps"].notna().all()
-    assert "latencies may include waiting" in outcome.reason
+    assert "bandwidths, are unknown" not in outcome.reason
 
 
 def test_of_one_rank_alone_the_order_of_ranks_is_unknown() -> None:

@@ -153,7 +153,9 @@ def test_one_rank_alone_is_unknown() -> None:
 
 def test_a_missing_rank_leaves_the_others_compared_with_each_other() -> None:
     program = sequence_parallel(4, late=[2], extra=500_000)
-    rows = skew(program.results(without=[0])).rows
+    outcome = skew(program.results(without=[0]))
+    assert outcome.reason == "1 of 4 ranks have no profile and may be later than these"
+    rows = outcome.rows
     assert dict(zip(rows["rank"], rows["verdict"], strict=True)) == {1: "even", 2: "straggler", 3: "even"}
     # The missing one may be the late one: nobody else is called so.
     assert skew(program.results(without=[2])).rows["verdict"].tolist() == ["even"] * 3
@@ -163,6 +165,18 @@ def test_too_few_collectives_give_no_verdict() -> None:
     outcome = skew(sequence_parallel(3, late=[1], extra=500_000, steps=4).results())
     assert outcome.rows["verdict"].tolist() == ["unknown"] * 3
     assert "fewer than 5 matched all-reduces" in outcome.reason
+
+
+def test_a_rank_that_cannot_be_compared_leaves_the_figures_of_the_others_whole() -> None:
+    program = sequence_parallel(3, late=[1], extra=500_000)
+    alone = Program(1)
+    alone.collective("AllReduce", comm="self")
+    program.ranks += alone.ranks
+    outcome = skew(program.results())
+    assert outcome.rows["verdict"].tolist() == ["even", "straggler", "even", "unknown"]
+    assert outcome.rows["wait_ns"][3] is None
+    assert all(isinstance(value, int) for value in outcome.rows["wait_ns"][:3])
+    assert outcome.reason.startswith("ranks with fewer than 5 matched")
 
 
 def test_without_steps_the_cost_is_unknown_and_so_is_the_verdict() -> None:

@@ -167,16 +167,20 @@ def test_calls_of_a_group_are_launched_by_the_end_of_the_outermost_group(path: P
         call("ncclGroupEnd", 28, 29),
         call("ncclGroupEnd", 30, 39),
         call("ncclAllReduce", 40, 41),
+        # The profile ends inside this group, and begins inside one of the other thread.
+        call("ncclGroupStart", 42, 43),
+        call("ncclAllReduce", 44, 45),
         call("ncclAllReduce", 23, 24, thread=other),
         call("ncclGroupEnd", 50, 51, thread=other),
         call("ncclGroupStart", 60, 61, thread=other),
         call("ncclAllReduce", 62, 63, thread=other),
+        call("ncclGroupEnd", 70, 79, thread=other),
     ]
     table = read(write(path, calls)).collectives
     assert list(zip(table.start.tolist(), table.end.tolist(), strict=True)) == [
-        *((10, 11), (30, 39), (30, 39), (40, 41), (23, 24), (62, 63))
+        *((10, 11), (30, 39), (30, 39), (40, 41), (44, 45), (23, 24), (70, 79))
     ]
-    assert table.thread.tolist() == [1] * 4 + [2] * 2
+    assert table.thread.tolist() == [1] * 5 + [2] * 2
 
 
 def test_a_call_that_the_profile_ends_before_is_left_out(path: Path) -> None:
@@ -204,7 +208,7 @@ def test_damaged_payloads_are_unknown_and_nothing_else(path: Path) -> None:
 
 
 def test_a_message_that_no_memory_holds_is_unknown(path: Path) -> None:
-    calls = [call("ncclAllReduce", 10, 20, blob(1, struct.pack("<QQ", 5, 2**64 - 1)))]
+    calls = [call("ncclAllReduce", 10, 20, blob(1, struct.pack("<QQ", 5, 2**63)))]
     assert listed(read(write(path, calls))) == [("AllReduce", "0x0000000000000005", NO_BYTES)]
 
 
