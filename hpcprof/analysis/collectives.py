@@ -133,8 +133,8 @@ def _why_null(table: pd.DataFrame, matched: list[Matched], rows: pd.DataFrame) -
         reasons.append("communicators are unknown: all ranks are taken to share one")
     elif unknown.any() and any(one.size is None for one in matched):
         reasons.append(
-            "the sizes of communicators, and so bandwidths, are unknown: the profiles do not tell them, and are "
-            "not known to be of all ranks"
+            "the sizes of communicators, and so bandwidths, are unknown: the profiles do not tell them, and "
+            "are not known to be of all ranks"
         )
     if table["spread_ns"].isna().any():
         reasons.append(
