@@ -143,12 +143,10 @@ def _store_profile(run: Run, store: Store, task: Task, gathered: Gathered) -> No
 
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
-    results = {}
-    for name, analysis in ANALYSES.items():
-        if analysis.scope is Scope.RUN:
-            needed = {need: pd.DataFrame(store.read(run.id, need).rows) for need in analysis.needs}
-            results[name] = as_result(of_run(analysis, needed))
-    return results
+    analyses = {name: analysis for name, analysis in ANALYSES.items() if analysis.scope is Scope.RUN}
+    needs = {need for analysis in analyses.values() for need in analysis.needs}
+    needed = {need: pd.DataFrame(store.read(run.id, need).rows) for need in needs}
+    return {name: as_result(of_run(analysis, needed)) for name, analysis in analyses.items()}
 
 
 def _run_row(run: Run) -> RunRow:

@@ -36,8 +36,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Scope
 from hpcprof.errors import StoreError, UsageError
 
-SCHEMA_VERSION = 2
-ANALYSIS_VERSION = 2
+SCHEMA_VERSION = 3
+ANALYSIS_VERSION = 3
 """Raised whenever an analysis gives other figures: profiles collected before are collected again."""
 
 WHOLE_RUN = -1
@@ -107,7 +107,8 @@ def _analysis_table(analysis: Analysis) -> Table:
     if analysis.scope is Scope.RANK:
         keys.append(Column("rank", Integer, primary_key=True, autoincrement=False))
     keys.append(Column("position", Integer, primary_key=True, autoincrement=False))
-    values = [Column(c.name, kinds[c.kind]()) for c in analysis.columns if c.name != "rank"]
+    named = {key.name for key in keys}
+    values = [Column(c.name, kinds[c.kind]()) for c in analysis.columns if c.name not in named]
     return Table(f"analysis_{analysis.name}", _Base.metadata, *keys, *values)
 
 

@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 NO_NAME = -1
 NO_PROCESS = -1
 NO_CORRELATION = -1
+NO_BYTES = -1
+UNKNOWN_RANKS = -1
 
 LATEST = 1 << 62
 """No clock of a profiler gets here: nanoseconds since 1970 do in 2116. A stamp beyond is damage."""
@@ -171,6 +173,28 @@ class Allocations(Table):
 
 
 @dataclass(frozen=True)
+class Collectives(Table):
+    """Calls of collective operations (NCCL's), on each thread in the order in which they were made.
+
+    ``start`` and ``end`` bound the call on ``thread`` that launches the work: the call itself or, for
+    calls of a group, the one that ends the group, which they therefore share. ``operation`` is one of
+    `hpcprof.collective_operations`; ``communicator`` is the same text on every rank of it, or `NO_NAME`.
+    ``bytes`` is the message as NCCL counts it, `NO_BYTES` if unknown: what one rank gives to an
+    all-gather or a gather and gets from a reduce-scatter or a scatter, what goes to each rank in an
+    all-to-all, else the whole buffer. ``ranks`` is the size of the communicator or `UNKNOWN_RANKS`.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    operation: Ints
+    communicator: Ints
+    bytes: Ints
+    ranks: Ints
+
+
+@dataclass(frozen=True)
 class Origin:
     """Where a timeline comes from, and what the profile says about itself.
 
@@ -207,6 +231,7 @@ class Timeline:
     graphs: Operations = field(default_factory=Operations.empty)
     gpu_marks: GpuMarks = field(default_factory=GpuMarks.empty)
     allocations: Allocations = field(default_factory=Allocations.empty)
+    collectives: Collectives = field(default_factory=Collectives.empty)
 
     def names(self, ids: Ints) -> list[str | None]:
         """Return the strings of ``ids``; None for `NO_NAME`."""

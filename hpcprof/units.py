@@ -4,14 +4,22 @@ from __future__ import annotations
 
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
+_SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
 def format_ns(nanoseconds: float) -> str:
     """Return a time with four significant digits and its unit, ``"3.649 ms"``."""
-    for factor, unit in _TIME_UNITS:
-        if abs(nanoseconds) >= factor:
-            return f"{_digits(nanoseconds / factor)} {unit}"
-    return f"{_digits(nanoseconds)} ns"
+    return _scaled(nanoseconds, _TIME_UNITS, "ns")
+
+
+def format_bytes(size: float) -> str:
+    """Return a size with four significant digits and its decimal unit, ``"134.2 MB"``."""
+    return f"{size:.0f} B" if size < 1000 else _scaled(size, _SIZE_UNITS, "B")
+
+
+def _scaled(value: float, units: tuple[tuple[int, str], ...], smallest: str) -> str:
+    factor, unit = next(((f, u) for f, u in units if abs(value) >= f), (1, smallest))
+    return f"{_digits(value / factor)} {unit}"
 
 
 def format_value(column: str, value: object) -> str:
@@ -22,6 +30,8 @@ def format_value(column: str, value: object) -> str:
         return format_ns(value)
     if isinstance(value, (int, float)) and column.split("_")[-1] == "flops":
         return _format_flops(value)
+    if isinstance(value, (int, float)) and column.split("_")[-1] == "gbps":
+        return f"{_digits(value)} GB/s"
     if isinstance(value, float):
         return f"{value:.1f} %" if column.split("_")[-1] == "pct" else f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
@@ -35,7 +45,7 @@ def _format_flops(per_second: float) -> str:
 
 def heading(column: str) -> str:
     """Return a column's name without the unit, which each value carries."""
-    name = column.removesuffix("_ns").removesuffix("_pct").replace("_", " ")
+    name = column.removesuffix("_ns").removesuffix("_pct").removesuffix("_gbps").replace("_", " ")
     return {"ns": "time", "pct": "share"}.get(name, name)
 
 

@@ -267,6 +267,54 @@ ANALYSES: dict[str, Analysis] = {
             ),
             "hpcprof.analysis.hta_breakdown:hta_breakdown",
         ),
+        Analysis(
+            "rank_collectives",
+            "Each collective of each rank",
+            Scope.RANK,
+            _columns(
+                "rank op:text comm_id:text seq bytes comm_ranks world_ranks fused part start_ns end_ns "
+                "exposed_ns step"
+            ),
+            "hpcprof.analysis.rank_collectives:rank_collectives",
+        ),
+        Analysis(
+            "collectives",
+            "Collectives over ranks",
+            Scope.RUN,
+            _columns(
+                "op:text comm_id:text seq bytes ranks latency_ns algbw_gbps:float busbw_gbps:float "
+                "first_rank last_rank spread_ns"
+            ),
+            "hpcprof.analysis.collectives:collectives",
+            needs=("rank_collectives",),
+        ),
+        Analysis(
+            "collectives_summary",
+            "Collectives by operation and size",
+            Scope.RUN,
+            _columns(
+                "op:text comm_id:text bytes ranks count latency_p50_ns algbw_p50_gbps:float "
+                "busbw_p50_gbps:float spread_p50_ns"
+            ),
+            "hpcprof.analysis.collectives:collectives_summary",
+            needs=("rank_collectives",),
+        ),
+        Analysis(
+            "skew",
+            "Ranks that come late to collectives",
+            Scope.RUN,
+            _columns("rank collectives wait_ns times_last pct_last:float lateness_p50_ns verdict:text"),
+            "hpcprof.analysis.skew:skew",
+            needs=("rank_collectives", "step_times"),
+        ),
+        Analysis(
+            "skew_summary",
+            "What late ranks cost",
+            Scope.RUN,
+            _columns("rank steps lateness_p50_ns uncertainty_ns step_p50_ns cost_pct:float verdict:text"),
+            "hpcprof.analysis.skew:skew_summary",
+            needs=("rank_collectives", "step_times"),
+        ),
     )
 }
 

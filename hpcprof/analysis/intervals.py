@@ -44,6 +44,22 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
     return _where(a, b, _IN_A)
 
 
+def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
+    """Return how much of each interval the set ``by`` covers, shape (n,); 0 for an empty interval."""
+    starts, ends = union(*by)
+    covered = np.concatenate(([0], np.cumsum(ends - starts)))
+
+    def until(moment: Ints) -> Ints:
+        begun = np.searchsorted(starts, moment, side="right")
+        result: Ints = covered[begun]
+        inside = np.flatnonzero(begun > 0)
+        last = begun[inside] - 1
+        result[inside] -= np.maximum(ends[last] - moment[inside], 0)
+        return result
+
+    return until(np.maximum(start, end)) - until(start)
+
+
 def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
     """Return the time in which exactly the sets of the bit mask ``wanted`` are open."""
     (a_start, a_end), (b_start, b_end) = union(*a), union(*b)

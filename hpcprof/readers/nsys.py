@@ -9,6 +9,7 @@ import numpy as np
 from hpcprof import kernel_classes
 from hpcprof.errors import DamagedInput
 from hpcprof.numbering import numbered
+from hpcprof.readers.nsys_collectives import read_collectives
 from hpcprof.readers.nsys_export import NO_ID, PROCESS_SHIFT, Export, opened
 from hpcprof.readers.nsys_operations import (
     api_calls,
@@ -59,6 +60,7 @@ def _timeline(export: Export) -> Timeline:
     memory, memory_lost = read_memory(export, strings, process)
     graphs, graphs_lost = read_graphs(export, strings, process)
     names = translate(gpu["demangledName"], numbers)
+    collectives = read_collectives(export, strings)
     lost = {
         "kernels": kernels_lost,
         "memory operations": memory_lost,
@@ -75,6 +77,7 @@ def _timeline(export: Export) -> Timeline:
         calls=api_calls(calls, translate(calls["nameId"], numbers)),
         ranges=table,
         graphs=graphs,
+        collectives=collectives,
     )
 
 

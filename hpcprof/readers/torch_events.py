@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.readers.strings import StringTable
+from hpcprof.readers.torch_collectives import Recorded, recorded
 from hpcprof.readers.torch_stream import Batch, Event
 from hpcprof.timeline import HOST, NO_CORRELATION, NO_NAME, SHAPES, Ints, plausible
 
@@ -29,6 +30,7 @@ ValueT = TypeVar("ValueT")
 # What Kineto writes: microseconds with three decimals; here those that surely fit 64 bits in nanoseconds.
 _THREE_DECIMALS = re.compile(rb"(?:-?[0-8]?[0-9]{1,15}\.[0-9]{3},)*")
 _MEMORY = "[memory]"
+_COLLECTIVE = b'"Collective name"'
 
 
 class Arguments(msgspec.Struct, gc=False):
@@ -113,9 +115,10 @@ class Events:
         self.ranges = Rows(*_HOST)
         self.gpu_marks = Rows(*_GPU)
         self.allocations = Rows("time", "device", "bytes", "allocated", "reserved")
+        self.collectives: list[Recorded] = []
         self._left_out: Counter[str] = Counter()
         self._kinds: tuple[tuple[Categories, Rows, Callable[[list[Event]], Built], str], ...] = (
-            (("kernel",), self.kernels, self._on_gpu, "kernel"),
+            (("kernel",), self.kernels, self._kernels, "kernel"),
             (("gpu_memcpy", "gpu_memset"), self.memory, self._on_gpu, "memory operation"),
             (("cuda_runtime", "cuda_driver"), self.calls, self._calls, "API call"),
             (("user_annotation",), self.ranges, self._on_host, "range"),
@@ -175,6 +178,16 @@ class Events:
         arguments, told = _arguments(events)
         correlation = np.array([a.correlation for a in arguments], np.int64)
         return columns | {"correlation": correlation}, valid & told
+
+    def _kernels(self, events: list[Event]) -> Built:
+        """Build the kernels, and take what is recorded of those that communicate."""
+        columns, valid = self._on_gpu(events)
+        for row in np.flatnonzero(valid).tolist():
+            written = bytes(events[row].args)
+            if _COLLECTIVE in written:
+                record = recorded(msgspec.json.decode(written), int(columns["correlation"][row]))
+                self.collectives += [record] if record else []
+        return columns, valid
 
     def _on_gpu(self, events: list[Event]) -> Built:
         """Build GPU work and annotations; without arguments, pid and tid are the device and the stream."""

@@ -14,6 +14,7 @@ import numpy as np
 from hpcprof import kernel_classes
 from hpcprof.errors import DamagedInput
 from hpcprof.readers.names import rank_from_name
+from hpcprof.readers.torch_collectives import collectives
 from hpcprof.readers.torch_events import Events
 from hpcprof.readers.torch_stream import NotATrace, TraceStream
 from hpcprof.timeline import (
@@ -47,10 +48,11 @@ def read(path: Path) -> Timeline:
         If the user's table of kernel classes is wrong.
     """
     events, properties = _load(path)
+    calls = ApiCalls(**events.calls.columns())
+    communicated = collectives(events.collectives, calls, events.strings)
     strings = events.strings.array()
-    calls = events.calls.columns()
     # The GPU's events do not tell the process, and a trace is of one.
-    processes = np.unique(calls["process"])
+    processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
     kernels, memory, ranges = (table.columns() for table in (events.kernels, events.memory, events.ranges))
     classes = kernel_classes.classify(strings, kernel_classes.load())
@@ -67,7 +69,8 @@ def read(path: Path) -> Timeline:
             process=np.full(len(memory["start"]), process),
             category=np.full(len(memory["start"]), int(Category.MEM)),
         ),
-        calls=ApiCalls(**calls),
+        calls=calls,
+        collectives=communicated,
         ranges=Ranges(
             **ranges,
             domain=np.full(marks, NO_NAME),

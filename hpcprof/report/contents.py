@@ -11,8 +11,8 @@ from hpcprof.errors import HpcprofError
 from hpcprof.readers.results import read_results
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
-from hpcprof.store import ProfileRow, Store, Stored
-from hpcprof.units import format_ns
+from hpcprof.store import ProfileRow, Row, Store, Stored
+from hpcprof.units import format_bytes, format_ns, format_value
 from hpcprof.workloads.schema import RankResult, summarize
 
 ORDER = (
@@ -20,6 +20,8 @@ ORDER = (
     "phases",
     "breakdown",
     "overlap",
+    "collectives_summary",
+    "skew",
     "kernels",
     "roofline",
     "ncu_kernels",
@@ -28,6 +30,9 @@ ORDER = (
     "api",
 )
 """The analyses of the full report, the most telling first; the others are shown by name."""
+
+_OPERATIONS = 2
+_STRAGGLERS = 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Contents:
             devices = sorted({_counted(p.devices) for p in self.profiles.values() if p.devices})
             facts.append(("profiles", f"{len(self.profiles)} ranks, {', '.join(kinds)}"))
             facts.append(("GPUs", "; ".join(devices) or "none recorded"))
-        return facts + self._measured()
+        return facts + self._measured() + self._found()
 
     def _measured(self) -> list[tuple[str, str]]:
         """Return the workload's own figures: its latency of a step, and whether its results are right."""
@@ -95,6 +100,48 @@ class Contents:
                 f"{worst.reference} on {worst.rows} rows",
             ),
         ]
+
+    def _found(self) -> list[tuple[str, str]]:
+        """Return what the collectives tell in a word: how fast they are, and who is late to them."""
+        return [
+            (name, value)
+            for name, value in (
+                ("bus bandwidth", self._bandwidth()),
+                ("stragglers", stragglers(self._rows("skew_summary"))),
+            )
+            if value
+        ]
+
+    def _bandwidth(self) -> str:
+        rows = [row for row in self._rows("collectives_summary") if row["busbw_p50_gbps"] is not None]
+        return "; ".join(
+            f"{row['op']} of {format_bytes(row['bytes'])} "
+            f"{format_value('busbw_p50_gbps', row['busbw_p50_gbps'])} (n={row['count']})"
+            for row in rows[:_OPERATIONS]
+        )
+
+    def _rows(self, analysis: str) -> list[Row]:
+        return self.analyses[analysis].rows if analysis in self.analyses else []
+
+
+def stragglers(rows: list[Row]) -> str:
+    """Say which ranks `skew_summary` calls stragglers; nothing where one rank alone was profiled."""
+    if len(rows) < 2:
+        return ""
+    late = sorted((row for row in rows if row["verdict"] == "straggler"), key=lambda row: -row["cost_pct"])
+    if late:
+        named = [
+            f"rank {row['rank']} is late by {format_ns(row['lateness_p50_ns'])} a step, "
+            f"{row['cost_pct']:.1f} % of the step time "
+            f"(n={row['steps']}, clocks ± {format_ns(row['uncertainty_ns'])})"
+            for row in late[:_STRAGGLERS]
+        ]
+        more = len(late) - len(named)
+        return "; ".join([*named, *([f"and {more} more"] if more else [])])
+    unknown = sum(row["verdict"] == "unknown" for row in rows)
+    if unknown:
+        return f"unknown for {unknown} of {len(rows)} ranks: hpcprof report --analysis skew says why"
+    return f"none among {len(rows)} ranks (n={min(row['steps'] for row in rows)} steps)"
 
 
 def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:

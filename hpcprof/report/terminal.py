@@ -42,6 +42,11 @@ _COLUMNS = {
         "non_compute_time_pctg",
         "kernel_time_us",
     ),
+    "rank_collectives": ("rank", "op", "seq", "bytes", "start_ns", "exposed_ns", "step"),
+    "collectives": ("op", "seq", "bytes", "latency_ns", "busbw_gbps", "last_rank", "spread_ns"),
+    "collectives_summary": (
+        *("op", "bytes", "ranks", "count", "latency_p50_ns", "busbw_p50_gbps", "spread_p50_ns"),
+    ),
     "breakdown": ("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
 }
 _SHORTEST_NAME = 8

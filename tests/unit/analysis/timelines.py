@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcprof.timeline import (
+    NO_BYTES,
     NO_NAME,
+    UNKNOWN_RANKS,
     ApiCalls,
     Category,
+    Collectives,
     Kernels,
     MemoryOperations,
     Origin,
@@ -30,12 +33,17 @@ def _column(rows: list[dict[str, Any]], name: str, default: int) -> Any:
 def timeline(
     operations: list[tuple[Any, ...]] = [],  # noqa: B006 - never changed
     ranges: list[tuple[Any, ...]] = [],  # noqa: B006
+    collectives: list[tuple[Any, ...]] = [],  # noqa: B006
+    world: int | None = None,
 ) -> Timeline:
     """Build a timeline.
 
     An operation is (start, end, category, launch, thread, device, stream), of which the last four may
     be left out: a launch is the moment of its API call, None where it was not recorded. A range is
     (start, end, name, thread).
+    An operation is (start, end, category, launch, thread, device), of which the last three may be
+    left out: a launch is the moment of its API call. A range is (start, end, name, thread). A collective
+    is (start, end, operation, communicator, bytes, thread, ranks), from the fourth on optional.
     """
     strings: dict[str, int] = {"kernel": 0, "call": 1}
     rows = [
@@ -60,10 +68,16 @@ def timeline(
     marks = [dict(zip(("start", "end", "name", "thread"), row, strict=False)) for row in ranges]
     names = [strings.setdefault(m["name"], len(strings)) if m["name"] else NO_NAME for m in marks]
     ones = np.ones(len(marks), np.int64)
+    columns = ("start", "end", "operation", "communicator", "bytes", "thread", "ranks")
+    asked = [dict(zip(columns, row, strict=False)) for row in collectives]
+    for row in asked:
+        for key in ("operation", "communicator"):
+            text = row.get(key)
+            row[key] = NO_NAME if text is None else strings.setdefault(text, len(strings))
     texts = np.empty(len(strings), object)
     texts[:] = list(strings)
     return Timeline(
-        origin=Origin(Path("rank00000.sqlite"), "nsys"),
+        origin=Origin(Path("rank00000.sqlite"), "nsys", world_size=world),
         strings=texts,
         kernels=Kernels(**common(kernels), grid=shape, block=shape),
         memops=MemoryOperations(**common(memory), bytes=np.zeros(len(memory), np.int64)),
@@ -85,5 +99,15 @@ def timeline(
             style=int(PUSH_POP) * ones,
             closed=ones,
             one_thread=ones,
+        ),
+        collectives=Collectives(
+            start=_column(asked, "start", 0),
+            end=_column(asked, "end", 0),
+            process=np.zeros(len(asked), np.int64),
+            thread=_column(asked, "thread", 0),
+            operation=_column(asked, "operation", NO_NAME),
+            communicator=_column(asked, "communicator", NO_NAME),
+            bytes=_column(asked, "bytes", NO_BYTES),
+            ranks=_column(asked, "ranks", UNKNOWN_RANKS),
         ),
     )

@@ -171,3 +171,50 @@ def test_a_trace_cut_at_any_byte_is_damaged_input(tmp_path: Path, torch_trace: P
             path.write_bytes(content[:at])
             with pytest.raises(DamagedInput, match=r"rank0\.trace\.json"):
                 read(path)
+
+
+RECORD = {
+    "Collective name": "_allgather_base",
+    "In msg nelems": 1000,
+    "Out msg nelems": 4000,
+    "Group size": 4,
+    "dtype": "BFloat16",
+    "In split size": "[]",
+    "Out split size": "[]",
+    "Process Group Name": "tp",
+}
+LAUNCH = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 3, "tid": 4, "ts": 1}
+
+
+def recorded(path: Path, **changed: Any) -> tuple[Any, ...] | None:
+    """Return operation, communicator, size and ranks of a kernel's record that differs from `RECORD`."""
+    record = {key: value for key, value in (RECORD | changed).items() if value is not None}
+    kernel = {**KERNEL, "args": {**KERNEL["args"], **record}}  # type: ignore[dict-item]
+    timeline = read(write(path, {**LAUNCH, "dur": 2, "args": {"correlation": 9}}, kernel))
+    table = timeline.collectives
+    names = (timeline.names(table.operation), timeline.names(table.communicator))
+    return next(zip(*names, table.bytes.tolist(), table.ranks.tolist(), strict=True), None)
+
+
+def test_a_kernels_record_tells_its_collective_as_nccl_counts_it(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.trace.json"
+    assert recorded(path) == ("AllGather", "tp", 2000, 4)
+    names = {"Collective name": "_reduce_scatter_base", "In msg nelems": 4000, "Out msg nelems": 1000}
+    assert recorded(path, **names) == ("ReduceScatter", "tp", 2000, 4)
+    assert recorded(path, **{"Collective name": "allreduce", "dtype": "Float"}) == (
+        *("AllReduce", "tp", 4000, 4),
+    )
+    exchange = {"Collective name": "all_to_all", "In msg nelems": 4000}
+    assert recorded(path, **exchange) == ("AlltoAll", "tp", 2000, 4)
+
+
+def test_what_a_record_does_not_tell_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.trace.json"
+    assert recorded(path, dtype="Quaternion") == ("AllGather", "tp", -1, 4)
+    assert recorded(path, dtype=7) == ("AllGather", "tp", -1, 4)
+    assert recorded(path, **{"In msg nelems": "many"}) == ("AllGather", "tp", -1, 4)
+    assert recorded(path, **{"In split size": "[1, 999]"}) == ("AllGather", "tp", -1, 4)
+    assert recorded(path, **{"Group size": None}) == ("AllGather", "tp", 2000, -1)
+    assert recorded(path, **{"Process Group Name": None}) == ("AllGather", None, 2000, 4)
+    assert recorded(path, **{"Collective name": "wait"}) is None
+    assert recorded(path, **{"Collective name": None}) is None

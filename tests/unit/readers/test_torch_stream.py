@@ -169,7 +169,7 @@ def test_odd_events_are_left_out_and_the_rest_is_right(tmp_path: Path) -> None:
 
 
 def test_stamps_at_the_ends_of_64_bits_break_no_analysis(tmp_path: Path) -> None:
-    largest = 2**62 // 1000
+    largest = 2**62 // 1000 - 1
     long = 2**53 // 1000
     events = [
         event(args={"device": 0, "stream": 7, "correlation": i}, ts=ts, dur=dur)
@@ -187,7 +187,7 @@ def test_stamps_at_the_ends_of_64_bits_break_no_analysis(tmp_path: Path) -> None
     events += [{**call, "args": {"correlation": i}} for i in range(5)]
     events.append({**call, "cat": "user_annotation", "name": "iteration", "ts": -largest, "dur": long})
     # Beyond what a clock can give: left out, and said.
-    events += [event(ts=largest + 1), event(ts=-largest, dur=long + 1)]
+    events += [event(ts=largest + 2), event(ts=-largest, dur=long + 1)]
     timeline = read(write(tmp_path, json.dumps({"traceEvents": events})))
     assert len(timeline.kernels) == 5
     assert timeline.origin.notes == ("2 kernel events lack a valid field and are left out.",)

@@ -1,0 +1,143 @@
+"""Collectives of an nsys export: NCCL's own ranges and their payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from sqlalchemy import func, null, select
+
+from hpcprof.collective_operations import operation
+from hpcprof.readers.nsys_export import MISSING, NO_ID, PROCESS_SHIFT, THREAD_BITS, Export, Source
+from hpcprof.readers.nvtx_payloads import Payloads, layouts
+from hpcprof.readers.strings import StringTable
+from hpcprof.timeline import NO_BYTES, NO_NAME, NO_PROCESS, UNKNOWN_RANKS, Collectives, Ints
+
+_PUSH_POP, _DOMAIN_CREATE = 59, 75
+_DOMAIN = "NCCL"
+_GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+
+# What the versions of NCCL call the entries of their payloads (nvtx_payload_schemas.h there).
+_COMMUNICATOR = ("NCCL communicator ID",)
+_MESSAGE = ("Message size [bytes]", "Bytes")
+_RANKS = ("No. of ranks",)
+
+
+def read_collectives(export: Export, strings: StringTable) -> Collectives:
+    """Return the collectives that NCCL annotated, in the order of their threads and calls.
+
+    Size and communicator come from the payloads, which an export has with ``--include-blobs=true`` and
+    from NCCL versions that write them.
+    """
+    source = export.source("NVTX_EVENTS")
+    if source is None or not {"domainId", "globalTid", "start", "end", "eventType"} <= source.columns:
+        return Collectives.empty()
+    domains = _domains(source)
+    if not domains:
+        return Collectives.empty()
+    events = _Events(source, domains)
+    launched_by = events.launched_by()
+    names, name = np.unique(np.array(events.names), return_inverse=True)
+    operations = strings_of(strings, [operation(text) for text in names.tolist()])[name]
+    chosen = np.flatnonzero(operations != NO_NAME)
+    return Collectives(
+        start=events.start[launched_by][chosen],
+        end=events.end[launched_by][chosen],
+        process=np.where(events.thread == NO_ID, NO_PROCESS, events.thread >> PROCESS_SHIFT)[chosen],
+        thread=(events.thread & THREAD_BITS)[chosen],
+        operation=operations[chosen],
+        **{column: values[chosen] for column, values in _decoded(export, events, strings).items()},
+    )
+
+
+def strings_of(strings: StringTable, texts: Sequence[str | None]) -> Ints:
+    """Return the numbers of texts, also of none at all."""
+    return np.array([strings.add(text) for text in texts], np.int64)
+
+
+def _domains(source: Source) -> dict[tuple[int, int], None]:
+    """Return the id and process of each domain of NCCL, once each."""
+    created = (source.clause.c.eventType == _DOMAIN_CREATE, source.clause.c.text == _DOMAIN)
+    columns = source.ints({"domainId": NO_ID, "globalTid": NO_ID}, *created)
+    process = columns["globalTid"] >> PROCESS_SHIFT
+    return dict.fromkeys(zip(columns["domainId"].tolist(), process.tolist(), strict=True))
+
+
+class _Events:
+    """The ranges of NCCL's domains, sorted by thread and start, with their names and payloads."""
+
+    def __init__(self, source: Source, domains: dict[tuple[int, int], None]) -> None:
+        self.path = source.export.path
+        table = source.clause
+        cells = (
+            func.coalesce(table.c.start, MISSING),
+            func.coalesce(table.c.end, MISSING),
+            func.coalesce(table.c.globalTid, NO_ID),
+            table.c.domainId,
+            *(
+                table.c[name] if name in source.columns else null()
+                for name in ("textId", "text", "binaryData")
+            ),
+        )
+        wanted = (table.c.eventType == _PUSH_POP, table.c.domainId.in_({domain for domain, _ in domains}))
+        rows = [
+            row
+            for row in source.export.rows(select(*cells).where(*wanted))
+            if (row[3], row[2] >> PROCESS_SHIFT) in domains and MISSING not in row[:2]
+        ]
+        rows.sort(key=lambda row: (row[2], row[0]))
+        columns = list(zip(*rows, strict=True)) or [()] * 7
+        self.start, self.end, self.thread, self.domain = (
+            source.export.numbers(iter(column), source.name) for column in columns[:4]
+        )
+        texts = source.export.strings(np.array([i for i in columns[4] if i is not None], np.int64))
+        self.names = [texts.get(i, text or "") for i, text in zip(columns[4], columns[5], strict=True)]
+        self.blobs = [blob if isinstance(blob, bytes) else None for blob in columns[6]]
+
+    def launched_by(self) -> Ints:
+        """Return, for each call, the call that launches its work.
+
+        That is the call itself, or where it stands in a group the one that ends the outermost group.
+        """
+        kind = np.array([(n == _GROUP_START) - (n == _GROUP_END) for n in self.names], np.int64)
+        result = np.arange(len(kind))
+        cuts = np.flatnonzero(np.diff(self.thread)) + 1
+        for rows in np.split(result.copy(), cuts):
+            depth = np.cumsum(kind[rows])
+            # The profile may begin inside a group, whose end then closes nothing.
+            depth -= np.minimum(np.minimum.accumulate(depth), 0) if len(depth) else depth
+            closing = rows[(kind[rows] < 0) & (depth == 0)]
+            inside = rows[depth > 0]
+            next_one = np.searchsorted(closing, inside)
+            closed = next_one < len(closing)
+            result[inside[closed]] = closing[next_one[closed]]
+        return result
+
+
+def _decoded(export: Export, events: _Events, strings: StringTable) -> dict[str, Ints]:
+    """Return communicator, bytes and ranks of each call, as far as the payloads tell."""
+    known = layouts(export)
+    count = len(events.names)
+    communicator = np.full(count, NO_NAME)
+    size, ranks = np.full(count, NO_BYTES), np.full(count, UNKNOWN_RANKS)
+    for domain in np.unique(events.domain).tolist():
+        rows = np.flatnonzero(events.domain == domain)
+        payloads = Payloads(
+            [events.blobs[row] for row in rows.tolist()],
+            {schema: layout for (owner, schema), layout in known.items() if owner == domain},
+        )
+        identity, identified = payloads.values(*_COMMUNICATOR)
+        used, number = np.unique(identity, return_inverse=True)
+        names = strings_of(strings, [f"0x{value:016x}" for value in used.tolist()])
+        communicator[rows] = np.where(identified, names[number], NO_NAME)
+        message, sized = payloads.values(*_MESSAGE)
+        fits = sized & (message <= np.uint64(np.iinfo(np.int64).max))
+        size[rows[fits]] = message[fits].astype(np.int64)
+        of_size, counted = payloads.values(*_RANKS)
+        # Only the calls that make a communicator tell its size.
+        sizes = dict(
+            zip(identity[counted & identified].tolist(), of_size[counted & identified].tolist(), strict=True)
+        )
+        ranks[rows] = np.array([sizes.get(value, UNKNOWN_RANKS) for value in used.tolist()], np.int64)[number]
+        ranks[rows[~identified]] = UNKNOWN_RANKS
+    return {"communicator": communicator, "bytes": size, "ranks": ranks}
