@@ -15,7 +15,8 @@ from hpcprof.errors import DamagedInput, HpcprofError
 from hpcprof.readers.detect import find_profiles, read_profile
 from hpcprof.readers.identity import identify_rank
 from hpcprof.run import Run, save
-from hpcprof.store import ANALYSIS_VERSION, ProfileRow, Result, Row, RunRow, Store
+from hpcprof.store import ANALYSIS_VERSION, Described, Result, Row, Store
+from hpcprof.store_tables import ProfileRow, RunRow
 
 
 @dataclass
@@ -63,7 +64,7 @@ def collect(run: Run, store: Store, progress: Callable[[Path], None] = lambda pa
         except DamagedInput as error:
             summary.skipped.append(str(error))
     if summary.read or summary.unchanged:
-        store.put_run(run.id, _over_ranks(run, store))
+        _collect_run(run, store)
     if run.manifest is not None:
         save(run)
     return summary
@@ -110,7 +111,15 @@ def _collect_profile(run: Run, rank: int, path: Path, checksum: str, store: Stor
         start_utc_ns=origin.start_utc_ns,
         analysis_version=ANALYSIS_VERSION,
     )
-    store.put_profile(_run_row(run), profile, results)
+    store.put_profile(_run_row(run), profile, Described(origin.gpus, origin.facts), results)
+
+
+def _collect_run(run: Run, store: Store) -> None:
+    """Compute what spans the ranks; again where another collect changes one of them meanwhile."""
+    while True:
+        checksums = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
+        if store.put_run(run.id, _over_ranks(run, store), checksums):
+            return
 
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:

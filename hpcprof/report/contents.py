@@ -11,7 +11,8 @@ from hpcprof.errors import HpcprofError
 from hpcprof.readers.results import read_results
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
-from hpcprof.store import ProfileRow, Store, Stored
+from hpcprof.store import Store, Stored
+from hpcprof.store_tables import ProfileRow
 from hpcprof.units import format_ns
 from hpcprof.workloads.schema import RankResult, summarize
 
