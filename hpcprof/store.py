@@ -240,7 +240,7 @@ class Store:
         try:
             yield
         except (SQLAlchemyError, OSError, OverflowError) as error:
-            raise StoreError(f"cannot use the results database {self}: {_cause(error)}.") from None
+            raise StoreError(f"cannot use the results database {self}: {cause(error)}.") from None
 
 
 def store_url(given: str | None, runs: Path) -> URL:
@@ -317,7 +317,8 @@ def _numbered(run_id: str, rows: Sequence[Row]) -> Iterable[Row]:
         yield {"run_id": run_id, "position": position, **row}
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
+    """Return what a database, or the file system below it, says is wrong."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
