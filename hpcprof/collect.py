@@ -45,9 +45,9 @@ def collect(run: Run, store: Store, progress: Callable[[Path], None] = lambda pa
             + (" or its profiles/." if run.manifest else ".")
         )
     summary = Collected()
-    by_rank = _by_rank(files, summary)
+    profiles = by_rank(files, summary)
     stored = store.profiles(run.id)
-    for rank, path in sorted(by_rank.items()):
+    for rank, path in sorted(profiles.items()):
         progress(path)
         checksum = _checksum(path)
         known = stored.get(rank)
@@ -70,9 +70,15 @@ def collect(run: Run, store: Store, progress: Callable[[Path], None] = lambda pa
     return summary
 
 
-def _by_rank(files: list[Path], summary: Collected) -> dict[int, Path]:
-    """Give each file its rank; a single file that tells none is rank 0."""
-    by_rank: dict[int, Path] = {}
+def by_rank(files: list[Path], summary: Collected) -> dict[int, Path]:
+    """Give each file its rank; a single file that tells none is rank 0. Damaged ones are skipped.
+
+    Raises
+    ------
+    HpcprofError
+        If two files are of the same rank, or one of several tells none.
+    """
+    profiles: dict[int, Path] = {}
     for path in files:
         try:
             rank = identify_rank(path)
@@ -84,10 +90,10 @@ def _by_rank(files: list[Path], summary: Collected) -> dict[int, Path]:
                 f"neither {path} nor its name tells the rank: rename it, for example rank00000{path.suffix}."
             )
         rank = rank or 0
-        if rank in by_rank:
-            raise HpcprofError(f"two profiles of rank {rank}: {by_rank[rank]} and {path}; remove one.")
-        by_rank[rank] = path
-    return by_rank
+        if rank in profiles:
+            raise HpcprofError(f"two profiles of rank {rank}: {profiles[rank]} and {path}; remove one.")
+        profiles[rank] = path
+    return profiles
 
 
 def _collect_profile(run: Run, rank: int, path: Path, checksum: str, store: Store) -> None:
