@@ -153,8 +153,9 @@ class Store:
             _clear(connection, run.id, WHOLE_RUN)
             session.merge(run)
             session.add(profile)
-            # Of two GPUs of one number the first counts.
-            gpus = {gpu.device: gpu for gpu in reversed(described.gpus)}
+            gpus: dict[int, Gpu] = {}
+            for gpu in described.gpus:
+                gpus.setdefault(gpu.device, gpu)  # of two of one number the first counts
             session.add_all(GpuRow(**key, **asdict(gpu)) for gpu in gpus.values())
             session.add_all(FactRow(**key, **asdict(fact)) for fact in described.facts)
             session.flush()
@@ -176,7 +177,7 @@ class Store:
         """
         query = select(ProfileRow.rank, ProfileRow.sha256).where(ProfileRow.run_id == run_id)
         with self._writing(run_id) as connection:
-            if dict(connection.execute(query).tuples().all()) != checksums:
+            if dict(connection.execute(query).all()) != checksums:
                 return False
             _clear(connection, run_id, WHOLE_RUN)
             _insert(connection, run_id, WHOLE_RUN, results)
@@ -194,7 +195,7 @@ class Store:
         with self._reading() as connection:
             rows = connection.execute(query.order_by(*(table.c[n] for n in order)))
             why = connection.execute(reasons.order_by(ReasonRow.rank))
-            return Stored([dict(row._mapping) for row in rows], dict(why.tuples().all()))
+            return Stored([dict(row._mapping) for row in rows], dict(why.all()))
 
     def _make(self) -> None:
         if self._is_sqlite:

@@ -32,7 +32,7 @@ def command(output: Path, files: tuple[Path, ...]) -> None:
     """Copy profiles without what should not be shared.
 
     FILE is an SQLite export of Nsight Systems or a PyTorch trace. The copies hold no environment (except
-    ranks, NCCL's settings and the like), no host, user, path or process; every analysis of them gives the same
+    ranks, NCCL's settings and the like), no host, user, path or process; every analysis gives the same
     figures. The names of kernels, API functions and ranges stay: paths in them are replaced by numbers.
     """
     from hpcprof.scrub.files import scrub_files

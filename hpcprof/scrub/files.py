@@ -76,8 +76,8 @@ def _check(paths: list[Path], folder: Path) -> None:
         if profile_kind(path) not in _SCRUBBERS:
             hint = ": export it with nsys export --type sqlite first" if path.suffix == ".nsys-rep" else ""
             raise UsageError(
-                f"{path} cannot be scrubbed{hint}: valid are *.sqlite of Nsight Systems and *.trace.json[.gz] "
-                "of PyTorch."
+                f"{path} cannot be scrubbed{hint}: valid are *.sqlite of Nsight Systems and "
+                "*.trace.json[.gz] of PyTorch."
             )
         target = folder / path.name
         if target.exists():
