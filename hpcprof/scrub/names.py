@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-# An absolute path of two parts or more, or an address with a scheme. One part is more often a label.
-_PATH = re.compile(r"\w+://[^\s\"'<>]+|(?<![\w./)\]>~-])~?(?:/[\w.+@%=,~-]+){2,}/?")
+# An absolute path of two parts or more (one is more often a label), one below a home, or an address with
+# a scheme. What looks like a placeholder is replaced too, so that no two names become one.
+_PATH = (
+    r"\w+://[^\s\"'<>]+"
+    r"|(?<![\w./)\]>~-])(?:~[\w.-]*/|/[\w.+@%=,~-]+/)[\w.+@%=,~-]+(?:/[\w.+@%=,~-]+)*/?"
+    r"|<(?:path|host|user) \d+>"
+)
 _SHORTEST = 3
 
 
@@ -19,39 +24,32 @@ class Names:
 
     def __init__(self) -> None:
         self._numbers: dict[str, dict[str, int]] = {"path": {}, "host": {}, "user": {}}
-        self._words: dict[str, str] = {}
-        self._pattern: re.Pattern[str] | None = None
+        self._kinds: dict[str, str] = {}
+        self._private = re.compile(_PATH)
         self._known: dict[str, str] = {}
 
     def know(self, words: Mapping[str, str]) -> None:
         """Add words, each with its kind, host or user; those of one or two letters are too common."""
-        for word, kind in words.items():
-            if len(word) >= _SHORTEST:
-                self._words.setdefault(word, kind)
-        longest_first = sorted(self._words, key=len, reverse=True)
-        joined = "|".join(map(re.escape, longest_first))
-        self._pattern = re.compile(rf"(?<![A-Za-z0-9])(?:{joined})(?![A-Za-z0-9])") if joined else None
+        self._kinds = {word: kind for word, kind in words.items() if len(word) >= _SHORTEST} | self._kinds
+        longest_first = sorted(self._kinds, key=len, reverse=True)
+        words_only = rf"|(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])"
+        self._private = re.compile(_PATH + (words_only if self._kinds else ""))
         self._known.clear()
 
     def cleaned(self, text: str) -> str:
         """Return a name as it may be shared."""
-        found = self._known.get(text)
-        if found is None:
-            found = _PATH.sub(lambda match: self._placeholder("path", match[0]), text.replace("\0", ""))
-            if self._pattern:
-                found = self._pattern.sub(
-                    lambda match: self._placeholder(self._words[match[0]], match[0]), found
-                )
-            self._known[text] = found
-        return found
+        if text not in self._known:
+            self._known[text] = self._private.sub(self._placeholder, text.replace("\0", ""))
+        return self._known[text]
 
     def private_in(self, text: str) -> list[str]:
         """Return the known hosts and users that stand in a text."""
-        return sorted(set(self._pattern.findall(text))) if self._pattern else []
+        return [found for found in self._private.findall(text) if found in self._kinds]
 
-    def _placeholder(self, kind: str, text: str) -> str:
+    def _placeholder(self, match: re.Match[str]) -> str:
+        kind = self._kinds.get(match[0], "path")
         numbers = self._numbers[kind]
-        return f"<{kind} {numbers.setdefault(text, len(numbers) + 1)}>"
+        return f"<{kind} {numbers.setdefault(match[0], len(numbers) + 1)}>"
 
 
 def hosts_and_users(hosts: Iterable[str], users: Iterable[str]) -> dict[str, str]:
