@@ -6,7 +6,7 @@ reads these, hpcprof included. Perfetto's own binary format would need its packa
 nothing more of such events.
 
 Stamps are microseconds with three decimals, whole nanoseconds, counted from the first event: a program
-that takes them for doubles still has every nanosecond of 104 days. ``baseTimeNanoseconds`` is their zero
+that takes them for doubles still has every nanosecond of 13 days. ``baseTimeNanoseconds`` is their zero
 in UTC.
 """
 
