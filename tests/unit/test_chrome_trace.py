@@ -223,3 +223,4 @@ def test_the_same_timeline_gives_the_same_bytes(exports: Timelines, tmp_path: Pa
         export(exports, tmp_path / folder)
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+        assert path.read_bytes()[4:8] == bytes(4)  # no time in gzip's header

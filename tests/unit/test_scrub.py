@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import sqlite3
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,37 @@ def test_no_secret_of_a_trace_is_in_the_copy_and_its_figures_are_the_same(
     assert figures(copy) == figures(trace)
     assert read_profile(copy).origin.rank == 0
     assert read_profile(copy).origin.start_utc_ns == read_profile(trace).origin.start_utc_ns
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_copies_of_random_exports_give_the_same_figures(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(DATA))
+    generated_exports = import_module("generated_exports")
+    path = tmp_path / "rank0.sqlite"
+    generated_exports.write(path, seed)
+    scrub_files([path], tmp_path / "shared")
+    assert figures(tmp_path / "shared/rank0.sqlite") == figures(path)
+
+
+@pytest.mark.parametrize("name", ["rank0.sqlite", "rank0.trace.json", "rank0.trace.json.gz"])
+def test_a_file_cut_anywhere_is_copied_or_skipped_with_a_sentence(
+    name: str, export: Path, tmp_path: Path
+) -> None:
+    packed = (DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes()
+    whole = {
+        ".sqlite": export.read_bytes(),
+        ".json": gzip.decompress(packed),
+        ".gz": packed,
+    }[Path(name).suffix]
+    source = tmp_path / "cut" / name
+    source.parent.mkdir()
+    for i in range(24):
+        source.write_bytes(whole[: len(whole) * i // 24])
+        done = scrub_files([source], tmp_path / f"shared{i}")
+        assert len(done.skipped) == 1
+        assert not list((tmp_path / f"shared{i}").iterdir())
 
 
 def test_stamps_of_a_trace_keep_every_digit(tmp_path: Path) -> None:
