@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 import signal
 import sqlite3
 import subprocess
@@ -323,7 +324,7 @@ def test_two_columns_of_one_name_are_both_there(hpcprof: Hpcprof, filled: Databa
         "ATTACH 'other.db' AS other",
         "PRAGMA query_only = OFF",
         "PRAGMA user_version = 7",
-        "COPY runs TO '/tmp/hpcprof-stolen'",
+        "COPY runs TO 'STOLEN'",
         "SET default_transaction_read_only = off",
         "WITH gone AS (DELETE FROM runs RETURNING id) SELECT * FROM gone",
     ],
@@ -332,14 +333,16 @@ def test_a_query_changes_nothing_and_says_so(
     sql: str, hpcprof: Hpcprof, filled: Database, tmp_path: Path
 ) -> None:
     before, files = filled.dump(), sorted(tmp_path.iterdir())
-    done = hpcprof("query", sql)
+    # The server's user can write to /tmp and not to the folder of the test.
+    stolen = Path(f"/tmp/hpcprof-stolen-{secrets.token_hex(8)}")
+    done = hpcprof("query", sql.replace("STOLEN", str(stolen)))
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert filled.dump() == before
     assert sorted(tmp_path.iterdir()) == files
-    assert not Path("/tmp/hpcprof-stolen").exists()
+    assert not stolen.exists()
 
 
 @pytest.mark.parametrize(
