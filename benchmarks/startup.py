@@ -30,7 +30,8 @@ def main() -> None:
     reference = sys.argv[1:] or ["reframe", "--version"]
     if shutil.which(reference[0]) is None:
         sys.exit(f"{reference[0]} is not on the PATH: pip install reframe-hpc, or name another command.")
-    commands = [reference, ["hpcprof", "--help"], DRY_RUN.split()]
+    importing = [sys.executable, "-c", "import hpcprof"]
+    commands = [reference, ["hpcprof", "--help"], DRY_RUN.split(), [sys.executable, "-c", ""], importing]
     with tempfile.TemporaryDirectory() as folder:
         times = [[seconds(command, folder) for command in commands] for _ in range(ROUNDS)]
     columns = list(zip(*times, strict=True))

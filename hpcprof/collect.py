@@ -15,7 +15,8 @@ from hpcprof.executors import Executor, Lost, serially
 from hpcprof.rank_collect import Gathered, Identified, Task, Unchanged, as_result, gather, identify
 from hpcprof.readers.detect import PROFILES, find_profiles
 from hpcprof.run import Run, save
-from hpcprof.store import ANALYSIS_VERSION, ProfileRow, Result, RunRow, Store
+from hpcprof.store import ANALYSIS_VERSION, Described, Result, Store
+from hpcprof.store_tables import ProfileRow, RunRow
 
 Progress = Callable[[int, int, Path], None]
 """Called with the number of ranks that are done, of all, and the profile of the last one."""
@@ -64,8 +65,8 @@ def collect(
             f"no profiles ({PROFILES}) in {run.path}" + (" or its profiles/." if run.manifest else ".")
         )
     summary = Collected()
-    by_rank = _by_rank(files, executor, jobs, summary)
-    tasks = _tasks(run, store, by_rank, max(1, jobs // max(1, len(by_rank))))
+    profiles = by_rank(files, summary, executor, jobs)
+    tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles))))
     for done, (task, result) in enumerate(executor(gather, tasks), 1):
         if isinstance(result, Unchanged):
             summary.unchanged.append(task.path)
@@ -79,18 +80,26 @@ def collect(
             summary.warnings += result.warnings
         progress(done, len(tasks), task.path)
     if summary.read or summary.unchanged:
-        store.put_run(run.id, _over_ranks(run, store))
+        _collect_run(run, store)
     if run.manifest is not None:
         save(run)
     return summary
 
 
-def _by_rank(files: list[Path], executor: Executor, jobs: int, summary: Collected) -> dict[int, Path]:
-    """Give each file its rank; a single file that tells none is rank 0."""
+def by_rank(
+    files: list[Path], summary: Collected, executor: Executor = serially, jobs: int = 1
+) -> dict[int, Path]:
+    """Give each file its rank; a single file that tells none is rank 0. Damaged ones are skipped.
+
+    Raises
+    ------
+    HpcprofError
+        If two files are of the same rank, or one of several tells none.
+    """
     told: dict[Path, Identified] = {}
     for paths, answer in executor(identify, [files[i::jobs] for i in range(min(jobs, len(files)))]):
         told |= zip(paths, answer, strict=True) if not isinstance(answer, Lost) else _lost(paths, answer)
-    by_rank: dict[int, Path] = {}
+    profiles: dict[int, Path] = {}
     for file in files:
         found = told[file]
         if isinstance(found, DamagedInput):
@@ -102,22 +111,22 @@ def _by_rank(files: list[Path], executor: Executor, jobs: int, summary: Collecte
                 f"neither {path} nor its name tells the rank: rename it, for example rank00000{path.suffix}."
             )
         rank = rank or 0
-        if rank in by_rank:
-            raise HpcprofError(f"two profiles of rank {rank}: {by_rank[rank]} and {path}; remove one.")
-        by_rank[rank] = path
-    return by_rank
+        if rank in profiles:
+            raise HpcprofError(f"two profiles of rank {rank}: {profiles[rank]} and {path}; remove one.")
+        profiles[rank] = path
+    return profiles
 
 
 def _lost(paths: list[Path], lost: Lost) -> dict[Path, DamagedInput]:
     return {path: DamagedInput(f"{path} was not collected: {lost.reason}.") for path in paths}
 
 
-def _tasks(run: Run, store: Store, by_rank: dict[int, Path], threads: int) -> list[Task]:
+def _tasks(run: Run, store: Store, profiles: dict[int, Path], threads: int) -> list[Task]:
     """Return the tasks by rank. A folder that hpcprof did not make is only read."""
     stored = store.profiles(run.id)
     timelines = run.path / "timeline" if run.manifest else None
     tasks = []
-    for rank, path in sorted(by_rank.items()):
+    for rank, path in sorted(profiles.items()):
         known = stored.get(rank)
         same = known and (known.file, known.analysis_version) == (path.name, ANALYSIS_VERSION)
         tasks.append(Task(path, rank, known.sha256 if known and same else None, timelines, threads))
@@ -139,7 +148,15 @@ def _store_profile(run: Run, store: Store, task: Task, gathered: Gathered) -> No
         start_utc_ns=origin.start_utc_ns,
         analysis_version=ANALYSIS_VERSION,
     )
-    store.put_profile(_run_row(run), profile, gathered.results)
+    store.put_profile(_run_row(run), profile, Described(origin.gpus, origin.facts), gathered.results)
+
+
+def _collect_run(run: Run, store: Store) -> None:
+    """Compute what spans the ranks; again where another collect changes one of them meanwhile."""
+    while True:
+        checksums = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
+        if store.put_run(run.id, _over_ranks(run, store), checksums):
+            return
 
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:

@@ -8,36 +8,39 @@ there, so half of a profile is never visible.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Double,
-    Engine,
-    Integer,
-    Table,
-    Text,
-    create_engine,
-    delete,
-    event,
-    inspect,
-    select,
-)
+from sqlalchemy import Connection, Engine, create_engine, delete, event, func, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
-from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Scope
+from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.errors import StoreError, UsageError
+from hpcprof.store_tables import (
+    PROFILE_ROWS,
+    RANK_TABLES,
+    RUN_TABLES,
+    TABLES,
+    Base,
+    FactRow,
+    GpuRow,
+    ProfileRow,
+    ReasonRow,
+    RunRow,
+    SchemaRow,
+)
 
-SCHEMA_VERSION = 3
-ANALYSIS_VERSION = 3
+if TYPE_CHECKING:  # numpy is not needed to report from the store
+    from hpcprof.timeline import Fact, Gpu
+
+SCHEMA_VERSION = 4
+ANALYSIS_VERSION = 4
 """Raised whenever an analysis gives other figures: profiles collected before are collected again."""
 
 WHOLE_RUN = -1
@@ -45,76 +48,6 @@ WHOLE_RUN = -1
 
 _BUSY_SECONDS = 60.0
 Row = dict[str, Any]
-ResultT = TypeVar("ResultT")
-
-
-class _Base(DeclarativeBase):
-    pass
-
-
-class SchemaRow(_Base):
-    """The version of the tables."""
-
-    __tablename__ = "hpcprof_schema"
-
-    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-
-
-class RunRow(_Base):
-    """One collected run."""
-
-    __tablename__ = "runs"
-
-    id: Mapped[str] = mapped_column(Text, primary_key=True)
-    path: Mapped[str] = mapped_column(Text)
-    site: Mapped[str | None] = mapped_column(Text)
-    workload: Mapped[str | None] = mapped_column(Text)
-    ranks: Mapped[int | None]
-
-
-class ProfileRow(_Base):
-    """One rank's profile: the file and what it says about itself."""
-
-    __tablename__ = "profiles"
-
-    run_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    file: Mapped[str] = mapped_column(Text)
-    sha256: Mapped[str] = mapped_column(Text)
-    bytes: Mapped[int] = mapped_column(BigInteger)
-    kind: Mapped[str] = mapped_column(Text)
-    host: Mapped[str | None] = mapped_column(Text)
-    devices: Mapped[str] = mapped_column(Text)
-    profiler_version: Mapped[str | None] = mapped_column(Text)
-    start_utc_ns: Mapped[int | None] = mapped_column(BigInteger)
-    analysis_version: Mapped[int]
-
-
-class ReasonRow(_Base):
-    """Why an analysis has no rows, or a null in them."""
-
-    __tablename__ = "reasons"
-
-    run_id: Mapped[str] = mapped_column(Text, primary_key=True)
-    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    analysis: Mapped[str] = mapped_column(Text, primary_key=True)
-    reason: Mapped[str] = mapped_column(Text)
-
-
-def _analysis_table(analysis: Analysis) -> Table:
-    kinds = {Kind.INT: BigInteger, Kind.FLOAT: Double, Kind.TEXT: Text}
-    keys: list[Column[Any]] = [Column("run_id", Text, primary_key=True)]
-    if analysis.scope is Scope.RANK:
-        keys.append(Column("rank", Integer, primary_key=True, autoincrement=False))
-    keys.append(Column("position", Integer, primary_key=True, autoincrement=False))
-    named = {key.name for key in keys}
-    values = [Column(c.name, kinds[c.kind]()) for c in analysis.columns if c.name not in named]
-    return Table(f"analysis_{analysis.name}", _Base.metadata, *keys, *values)
-
-
-_TABLES = {name: _analysis_table(analysis) for name, analysis in ANALYSES.items()}
-_RUN_TABLES = {name: table for name, table in _TABLES.items() if ANALYSES[name].scope is Scope.RUN}
-_RANK_TABLES = {name: table for name, table in _TABLES.items() if ANALYSES[name].scope is Scope.RANK}
 
 
 @dataclass(frozen=True)
@@ -131,6 +64,14 @@ class Result:
 
     rows: Sequence[Row]
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the store has to say of one profile beside its analyses."""
+
+    gpus: Sequence[Gpu] = ()
+    facts: Sequence[Fact] = ()
 
 
 class Store:
@@ -157,7 +98,8 @@ class Store:
         """
         if self._is_sqlite and not Path(self.url.database or "").is_file():
             return False
-        found = self._guarded(self._version)
+        with self._sentences():
+            found = self._version()
         if found not in (None, SCHEMA_VERSION):
             raise StoreError(
                 f"the results database {self} has schema version {found}, this hpcprof uses version "
@@ -174,10 +116,14 @@ class Store:
             As `exists`, or if it cannot be made.
         """
         if not self.exists():
-            self._guarded(self._make)
+            with self._sentences():
+                self._make()
 
     def __str__(self) -> str:
-        return self.url.database or "" if self._is_sqlite else self.url.render_as_string(hide_password=True)
+        if self._is_sqlite:
+            return self.url.database or ""
+        # A password may also stand in the query.
+        return self.url.set(query={}).render_as_string(hide_password=True)
 
     @property
     def _is_sqlite(self) -> bool:
@@ -185,54 +131,78 @@ class Store:
 
     def profiles(self, run_id: str) -> dict[int, ProfileRow]:
         """Return the collected profiles of a run by rank."""
-        with Session(self._engine) as session:
-            found = session.scalars(select(ProfileRow).where(ProfileRow.run_id == run_id))
-            return {profile.rank: profile for profile in found}
+        query = select(ProfileRow).where(ProfileRow.run_id == run_id).order_by(ProfileRow.rank)
+        with self._reading() as connection, Session(connection) as session:
+            return {profile.rank: profile for profile in session.scalars(query)}
 
-    def put_profile(self, run: RunRow, profile: ProfileRow, results: Mapping[str, Result]) -> None:
+    def put_profile(
+        self, run: RunRow, profile: ProfileRow, described: Described, results: Mapping[str, Result]
+    ) -> None:
         """Write one rank's profile and analyses, replacing what the store has of that rank.
 
         What belongs to the run as a whole is removed with it: it no longer fits.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written, and then nothing is.
         """
-        with self._writing() as connection, Session(connection) as session:
+        key = {"run_id": run.id, "rank": profile.rank}
+        with self._writing(run.id) as connection, Session(connection) as session:
             _clear(connection, run.id, profile.rank)
             _clear(connection, run.id, WHOLE_RUN)
             session.merge(run)
             session.add(profile)
+            gpus: dict[int, Gpu] = {}
+            for gpu in described.gpus:
+                gpus.setdefault(gpu.device, gpu)  # of two of one number the first counts
+            session.add_all(GpuRow(**key, **asdict(gpu)) for gpu in gpus.values())
+            session.add_all(FactRow(**key, **asdict(fact)) for fact in described.facts)
             session.flush()
             _insert(connection, run.id, profile.rank, results)
 
-    def put_run(self, run_id: str, results: Mapping[str, Result]) -> None:
-        """Write the analyses over all ranks of a run, replacing those that the store has."""
-        with self._writing() as connection:
+    def put_run(self, run_id: str, results: Mapping[str, Result], checksums: Mapping[int, str]) -> bool:
+        """Write the analyses over all ranks of a run, replacing those that the store has.
+
+        Returns
+        -------
+        bool
+            False, and nothing is written, where the run's profiles are no longer those of ``checksums``,
+            from which the results were computed: another collect was there.
+
+        Raises
+        ------
+        StoreError
+            As `put_profile`.
+        """
+        query = select(ProfileRow.rank, ProfileRow.sha256).where(ProfileRow.run_id == run_id)
+        with self._writing(run_id) as connection:
+            if dict(connection.execute(query).all()) != checksums:
+                return False
             _clear(connection, run_id, WHOLE_RUN)
             _insert(connection, run_id, WHOLE_RUN, results)
+            return True
 
     def read(self, run_id: str, analysis: str) -> Stored:
         """Return the rows of one analysis, by rank and in the analysis' own order."""
-        table = _TABLES[analysis]
+        table = TABLES[analysis]
         names = [column.name for column in ANALYSES[analysis].columns]
-        order = ["rank", "position"] if analysis in _RANK_TABLES else ["position"]
+        order = ["rank", "position"] if analysis in RANK_TABLES else ["position"]
         query = select(*(table.c[n] for n in names)).where(table.c.run_id == run_id)
         reasons = select(ReasonRow.rank, ReasonRow.reason).where(
             ReasonRow.run_id == run_id, ReasonRow.analysis == analysis
         )
-        with self._engine.connect() as connection:
+        with self._reading() as connection:
             rows = connection.execute(query.order_by(*(table.c[n] for n in order)))
             why = connection.execute(reasons.order_by(ReasonRow.rank))
-            return Stored([dict(row._mapping) for row in rows], dict(why.tuples().all()))
-
-    def _guarded(self, work: Callable[[], ResultT]) -> ResultT:
-        try:
-            return work()
-        except (SQLAlchemyError, OSError) as error:
-            raise StoreError(f"cannot use the results database {self}: {_cause(error)}.") from None
+            return Stored([dict(row._mapping) for row in rows], dict(why.all()))
 
     def _make(self) -> None:
         if self._is_sqlite:
             Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
-        with self._writing() as connection, Session(connection) as session:
-            _Base.metadata.create_all(connection)
+        with self._begin() as connection, Session(connection) as session:
+            self._lock(connection, "tables")
+            Base.metadata.create_all(connection)
             session.merge(SchemaRow(version=SCHEMA_VERSION))
             session.flush()
 
@@ -242,8 +212,36 @@ class Store:
                 return None
             return connection.execute(select(SchemaRow.version)).scalar()
 
-    def _writing(self) -> AbstractContextManager[Connection]:
-        return self._engine.execution_options(hpcprof_writes=True).begin()
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        with self._engine.execution_options(hpcprof_writes=True).begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self, run_id: str) -> Iterator[Connection]:
+        """Write in one transaction; two that write the same run follow each other."""
+        with self._sentences(), self._begin() as connection:
+            self._lock(connection, f"run {run_id}")
+            yield connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with self._sentences(), self._engine.connect() as connection:
+            yield connection
+
+    def _lock(self, connection: Connection, what: str) -> None:
+        """Let one at a time change something until its transaction ends; SQLite has one writer anyway."""
+        if not self._is_sqlite:
+            digest = sha256(f"hpcprof {what}".encode("utf-8", "backslashreplace")).digest()
+            key = int.from_bytes(digest[:8], "big", signed=True)
+            connection.execute(select(func.pg_advisory_xact_lock(key)))
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, OSError, OverflowError) as error:
+            raise StoreError(f"cannot use the results database {self}: {cause(error)}.") from None
 
 
 def store_url(given: str | None, runs: Path) -> URL:
@@ -261,7 +259,13 @@ def store_url(given: str | None, runs: Path) -> URL:
         url.get_dialect().import_dbapi()
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
         name = given.partition("://")[0]
-        raise UsageError(f"--db {name}://…: this database cannot be used here: {error}.") from None
+        remedy = ": pip install 'hpcprof[postgres]'" if name.startswith("postgresql") else ""
+        raise UsageError(f"--db {name}://…: this database cannot be used here: {error}{remedy}.") from None
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise UsageError(
+            f"--db {url.get_backend_name()}://…: results go into SQLite (a path) or PostgreSQL "
+            "(postgresql+psycopg://USER@HOST/DATABASE)."
+        )
     return url
 
 
@@ -291,31 +295,31 @@ def _clear(connection: Connection, run_id: str, rank: int) -> None:
     of_rank = (ReasonRow.run_id == run_id, ReasonRow.rank == rank)
     connection.execute(delete(ReasonRow).where(*of_rank))
     if rank == WHOLE_RUN:
-        for table in _RUN_TABLES.values():
+        for table in RUN_TABLES.values():
             connection.execute(table.delete().where(table.c.run_id == run_id))
         return
-    connection.execute(delete(ProfileRow).where(ProfileRow.run_id == run_id, ProfileRow.rank == rank))
-    for table in _RANK_TABLES.values():
+    for kind in PROFILE_ROWS:
+        connection.execute(delete(kind).where(kind.run_id == run_id, kind.rank == rank))
+    for table in RANK_TABLES.values():
         connection.execute(table.delete().where(table.c.run_id == run_id, table.c.rank == rank))
 
 
 def _insert(connection: Connection, run_id: str, rank: int, results: Mapping[str, Result]) -> None:
     for name, result in results.items():
         if result.rows:
-            connection.execute(_TABLES[name].insert(), list(_numbered(run_id, result.rows)))
+            connection.execute(TABLES[name].insert(), list(_numbered(run_id, result.rows)))
         if result.reason:
             row = {"run_id": run_id, "rank": rank, "analysis": name, "reason": result.reason}
             connection.execute(ReasonRow.__table__.insert(), row)  # type: ignore[attr-defined]
 
 
 def _numbered(run_id: str, rows: Sequence[Row]) -> Iterable[Row]:
-    # PostgreSQL has no zero byte in text.
     for position, row in enumerate(rows):
-        clean = {k: v.replace("\0", "") if isinstance(v, str) else v for k, v in row.items()}
-        yield {"run_id": run_id, "position": position, **clean}
+        yield {"run_id": run_id, "position": position, **row}
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
+    """Return what a database, or the file system below it, says is wrong."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]

@@ -195,6 +195,36 @@ class Collectives(Table):
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """What a profile says about one GPU of the node, None where it does not.
+
+    ``device`` is its number in the profile. The peaks are those of the data sheet: the clock in Hz, the
+    memory's bandwidth in bytes a second.
+    """
+
+    device: int
+    name: str
+    uuid: str | None = None
+    compute_capability: str | None = None
+    sm_count: int | None = None
+    clock_hz: int | None = None
+    memory_bytes: int | None = None
+    memory_bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One more thing that a profile says.
+
+    ``kind`` is environment, option (of the capture), version (of software) or machine.
+    """
+
+    kind: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
 class Origin:
     """Where a timeline comes from, and what the profile says about itself.
 
@@ -211,6 +241,8 @@ class Origin:
     device_names: tuple[str, ...] = ()
     profiler_version: str | None = None
     start_utc_ns: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    facts: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
 
 

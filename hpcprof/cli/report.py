@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
 from pathlib import Path
 
 import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.rows import write_rows
 from hpcprof.errors import HpcprofError, UsageError
 
 
@@ -70,20 +69,11 @@ def command(
             show_analysis(chosen, stored)
         else:
             columns = [column.name for column in chosen.columns]
-            _write_rows(form, columns, stored.rows)
+            write_rows(form, columns, [list(row.values()) for row in stored.rows])
             for reason in reasons(stored):
                 click.echo(reason, err=True)
     if html is not None:
         click.echo(f"wrote {html}", err=form != "table")
-
-
-def _write_rows(form: str, columns: list[str], rows: list[dict[str, object]]) -> None:
-    if form == "json":
-        click.echo(json.dumps(rows, indent=1))
-        return
-    writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
 
 
 def _write_html(path: Path, contents: object) -> None:

@@ -15,6 +15,8 @@ from hpcprof.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges, Style, p
 # Event types of ENUM_NSYS_EVENT_TYPE; 70 and 71 come from NVTXT files.
 _STYLES = {59: Style.PUSH_POP, 60: Style.START_END, 70: Style.PUSH_POP, 71: Style.START_END}
 _DOMAIN_CREATE = 75
+NAMED_EVENTS = (*_STYLES, _DOMAIN_CREATE)
+"""The types of events whose names are read."""
 
 # The bits of a global thread id that name the process on its machine.
 _PROCESS_BITS = 0x0000FFFFFF000000
@@ -48,7 +50,7 @@ def read_events(export: Export) -> Events | None:
     if source is None:
         return None
     source.require("start", "end", "eventType")
-    wanted = source.clause.c.eventType.in_((*_STYLES, _DOMAIN_CREATE))
+    wanted = source.clause.c.eventType.in_(NAMED_EVENTS)
     columns, text = source.ints_and_text(_COLUMNS, "text", wanted)
     stamps = source.clause
     latest = [

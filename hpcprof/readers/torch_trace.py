@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -22,6 +22,8 @@ from hpcprof.timeline import (
     Allocations,
     ApiCalls,
     Category,
+    Fact,
+    Gpu,
     GpuMarks,
     Kernels,
     MemoryOperations,
@@ -32,6 +34,12 @@ from hpcprof.timeline import (
 )
 
 _GZIP = b"\x1f\x8b"
+_VERSIONS = {
+    "cuda_driver_version": "CUDA driver",
+    "cuda_runtime_version": "CUDA runtime",
+    "cupti_version": "CUPTI",
+    "nccl_version": "NCCL",
+}
 
 
 def read(path: Path) -> Timeline:
@@ -111,20 +119,40 @@ def _origin(path: Path, trace: dict[str, Any], notes: tuple[str, ...]) -> Origin
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _natural(distributed.get("rank"))
     devices = trace.get("deviceProperties")
+    gpus = tuple(_gpus(devices if isinstance(devices, list) else []))
     return Origin(
         path=path,
         kind="torch",
         rank=rank_from_name(path) if rank is None else rank,
         world_size=_natural(distributed.get("world_size")),
-        device_names=tuple(_device_names(devices if isinstance(devices, list) else [])),
+        device_names=tuple(gpu.name for gpu in gpus),
         start_utc_ns=_natural(trace.get("baseTimeNanoseconds")),
+        gpus=gpus,
+        facts=tuple(_versions({**trace, **distributed})),
         notes=notes,
     )
 
 
 def _natural(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
-def _device_names(devices: Iterable[Any]) -> Iterable[str]:
-    return (d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str))
+def _gpus(devices: Iterable[Any]) -> Iterator[Gpu]:
+    for position, device in enumerate(devices):
+        if isinstance(device, dict) and isinstance(device.get("name"), str):
+            number = _natural(device.get("id"))
+            major, minor = _natural(device.get("computeMajor")), _natural(device.get("computeMinor"))
+            yield Gpu(
+                device=position if number is None else number,
+                name=device["name"],
+                compute_capability=None if major is None or minor is None else f"{major}.{minor}",
+                sm_count=_natural(device.get("numSms")),
+                memory_bytes=_natural(device.get("totalGlobalMem")),
+            )
+
+
+def _versions(properties: Mapping[str, Any]) -> Iterator[Fact]:
+    for key, name in _VERSIONS.items():
+        value = properties.get(key)
+        if isinstance(value, (str, int)):
+            yield Fact("version", name, str(value))

@@ -11,7 +11,8 @@ from hpcprof.errors import HpcprofError
 from hpcprof.readers.results import read_results
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
-from hpcprof.store import ProfileRow, Row, Store, Stored
+from hpcprof.store import Row, Store, Stored
+from hpcprof.store_tables import ProfileRow
 from hpcprof.units import format_bytes, format_ns, format_value
 from hpcprof.workloads.schema import RankResult, summarize
 

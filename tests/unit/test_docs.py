@@ -10,6 +10,7 @@ import pytest
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.cli.main import COMMANDS
 from hpcprof.profilers import PROFILERS
+from hpcprof.store_tables import Base
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,6 +39,7 @@ def test_the_readme_names_every_command() -> None:
         "docs/analyses.md",
         "docs/performance.md",
         "docs/profilers.md",
+        "docs/results.md",
     ],
 )
 def test_every_file_that_a_document_names_exists(document: str) -> None:
@@ -56,3 +58,11 @@ def test_every_option_of_a_profiler_is_documented_with_its_default(name: str) ->
     section = text[text.index(f"\n## {name}:") :].split("\n## ")[1]
     rows = dict(re.findall(r"^\| `([\w-]+)` \| ([^|]*?) ?\|", section, re.MULTILINE))
     assert rows == {key: setting.default for key, setting in PROFILERS[name].settings.items()}
+
+
+def test_every_table_of_the_store_is_documented() -> None:
+    text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", text, re.MULTILINE))
+    for name, table in Base.metadata.tables.items():
+        if not name.startswith("analysis_"):
+            assert rows[name].split(", ") == [column.name for column in table.columns]

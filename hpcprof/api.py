@@ -1,0 +1,137 @@
+"""The Python interface: a run whose analyses are DataFrames."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from hpcprof.analysis.catalogue import ANALYSES, Kind, find
+from hpcprof.collect import Collected, collect
+from hpcprof.errors import HpcprofError, unknown
+from hpcprof.run import Run, find_run, runs_directory
+from hpcprof.store import Store, store_url
+from hpcprof.timeline import Timeline
+from hpcprof.timelines import find_timelines
+
+
+class Results:
+    """A run and what was collected of it.
+
+    Every analysis is a method without arguments, ``results.kernels()``; `analysis` takes its name.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    """
+
+    def __init__(self, run: Run, store: Store) -> None:
+        self.run = run
+        self.store = store
+
+    @property
+    def id(self) -> str:
+        """The run's id, which is ``run_id`` in the store."""
+        return self.run.id
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks whose profiles have been collected."""
+        return sorted(self._collected())
+
+    def collect(self) -> Collected:
+        """Bring the store up to date with the run's profiles, as ``hpcprof collect`` does.
+
+        Raises
+        ------
+        HpcprofError
+            If there is no profile, or two of them are of the same rank.
+        """
+        self.store.prepare()
+        return collect(self.run, self.store)
+
+    def analysis(self, name: str) -> pd.DataFrame:
+        """Return an analysis; ``attrs["reasons"]`` says by rank why rows or values are missing.
+
+        Raises
+        ------
+        UsageError
+            If there is no analysis of that name.
+        HpcprofError
+            If the run has not been collected.
+        """
+        analysis = find(name)
+        self._collected()
+        stored = self.store.read(self.id, name)
+        columns = {column.name: [row[column.name] for row in stored.rows] for column in analysis.columns}
+        frame: pd.DataFrame = pd.DataFrame(
+            {c.name: _typed(columns[c.name], c.kind) for c in analysis.columns}
+        )
+        frame.attrs["reasons"] = stored.reasons
+        return frame
+
+    def reasons(self, analysis: str | None = None) -> pd.DataFrame:
+        """Return why analyses, or the one named, have no rows or a null; rank -1 is the run as a whole."""
+        self._collected()
+        names = list(ANALYSES) if analysis is None else [find(analysis).name]
+        rows = [
+            (rank, name, reason)
+            for name in names
+            for rank, reason in self.store.read(self.id, name).reasons.items()
+        ]
+        frame: pd.DataFrame = pd.DataFrame(rows, columns=["rank", "analysis", "reason"])
+        return frame
+
+    def timeline(self, rank: int) -> Timeline:
+        """Read a rank's timeline from its profile; its columns are numpy arrays in nanoseconds.
+
+        Raises
+        ------
+        UsageError
+            If there is no profile of that rank.
+        DamagedInput
+            If the profile cannot be read.
+        """
+        found = find_timelines(self.run)
+        if rank not in found.paths:
+            raise unknown("rank", str(rank), map(str, found.paths), f" of {self.run.path}")
+        return found.read(rank)
+
+    def __getattr__(self, name: str) -> Callable[[], pd.DataFrame]:
+        if name not in ANALYSES:
+            raise AttributeError(f"{name!r} is no analysis: {', '.join(ANALYSES)}")
+        return partial(self.analysis, name)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *ANALYSES]
+
+    def __repr__(self) -> str:
+        return f"<hpcprof run {self.id}: {self.run.path}>"
+
+    def _collected(self) -> list[int]:
+        ranks = list(self.store.profiles(self.id)) if self.store.exists() else []
+        if not ranks:
+            raise HpcprofError(f"{self.id} has not been collected: call collect() first.")
+        return ranks
+
+
+def open_results(
+    run: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | None, db: str | None
+) -> Results:
+    """See `hpcprof.open`."""
+    runs = runs_directory(Path(runs_dir) if runs_dir else None)
+    found = find_run(os.fspath(run), runs)
+    return Results(found, Store(store_url(db or os.environ.get("HPCPROF_DB"), runs)))
+
+
+def _typed(values: list[object], kind: Kind) -> pd.Series:
+    """Return a column; whole numbers stay whole where some are missing."""
+    if kind is Kind.TEXT:
+        return pd.Series(values, dtype="object")
+    if kind is Kind.FLOAT:
+        return pd.Series(values, dtype="float64")
+    return pd.Series(values, dtype="Int64" if None in values else "int64")

@@ -1,0 +1,300 @@
+"""Timelines as JSON of the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
+
+A rank is a process. Its GPU streams are tracks, and its threads, on which the ranges enclose the API calls
+made inside them. Names of categories and arguments are those of PyTorch's traces, so that what reads those
+reads these, hpcprof included. Perfetto's own binary format would need its package of schemas and says
+nothing more of such events.
+
+Stamps are microseconds with three decimals, whole nanoseconds, counted from the first event: a program
+that takes them for doubles still has every nanosecond of 13 days. ``baseTimeNanoseconds`` is their zero
+in UTC.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcprof.atomic import replacing
+from hpcprof.errors import DamagedInput, HpcprofError
+from hpcprof.timeline import (
+    NO_CORRELATION,
+    ApiCalls,
+    Ints,
+    Kernels,
+    MemoryOperations,
+    Operations,
+    Ranges,
+    Style,
+    Timeline,
+)
+from hpcprof.timelines import Timelines
+
+# nsys has 24 bits for a thread: above them are the tracks that are no threads.
+_FIRST_TRACK = 1 << 24
+_COMPRESSION = 5
+_BATCH = 4096
+MERGED = "all_ranks.json.gz"
+"""Not named as a profile, which is of one rank."""
+
+
+@dataclass
+class Exported:
+    """What an export did; ``notes`` are sentences."""
+
+    written: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Path], None]) -> Exported:
+    """Write a trace of each rank, and of all ranks on one clock where there are several.
+
+    Parameters
+    ----------
+    timelines : Timelines
+        A damaged one is left out with a note.
+    folder : Path
+        Made where it is missing; files of the same names are replaced.
+    progress : callable
+        Called with each path before it is written.
+
+    Raises
+    ------
+    HpcprofError
+        If a file cannot be written.
+    """
+    done = Exported(notes=list(timelines.skipped))
+    zeros: dict[int, _Zero] = {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for rank in timelines.paths:
+            path = folder / f"rank{rank:05}.trace.json.gz"
+            progress(path)
+            try:
+                timeline = timelines.read(rank)
+            except DamagedInput as error:
+                done.notes.append(str(error))
+                continue
+            zeros[rank] = zero = _Zero(_first(timeline), timeline.origin.start_utc_ns)
+            properties = _properties(rank, timeline) | _base(zero.utc)
+            with _trace(path, properties) as write:
+                write(_events(timeline, rank, zero.first))
+            done.written.append(path)
+        if len(zeros) > 1:
+            _export_all(timelines, zeros, folder / MERGED, progress, done)
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
+    return done
+
+
+@dataclass(frozen=True)
+class _Zero:
+    """A rank's first event on its profile's clock, and the UTC time of that clock's zero."""
+
+    first: int
+    start_utc_ns: int | None
+
+    @property
+    def utc(self) -> int | None:
+        return None if self.start_utc_ns is None else self.start_utc_ns + self.first
+
+
+def _export_all(
+    timelines: Timelines,
+    zeros: Mapping[int, _Zero],
+    path: Path,
+    progress: Callable[[Path], None],
+    done: Exported,
+) -> None:
+    progress(path)
+    known = [zero.utc for zero in zeros.values() if zero.utc is not None]
+    base = min(known) if len(known) == len(zeros) else None
+    if base is None:
+        unknown = ", ".join(str(rank) for rank, zero in zeros.items() if zero.utc is None)
+        done.notes.append(
+            f"{path.name}: the profiles of ranks {unknown} do not tell when they began, so every rank begins "
+            "at 0 there, and times of two ranks cannot be compared."
+        )
+    with _trace(path, _base(base)) as write:
+        for rank, zero in zeros.items():
+            shift = 0 if base is None or zero.utc is None else zero.utc - base
+            write(_events(timelines.read(rank), rank, zero.first - shift))
+    done.written.append(path)
+
+
+@contextmanager
+def _trace(path: Path, properties: Mapping[str, object]) -> Iterator[Callable[[Iterable[str]], None]]:
+    """Open a trace and yield the function that adds events to it; the file appears when all are there."""
+    with (
+        replacing(path) as temporary,
+        temporary.open("wb") as raw,
+        # No time stamp and no name inside: the same timeline gives the same bytes.
+        gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as packed,
+    ):
+        packed.write(json.dumps({"schemaVersion": 1, "displayTimeUnit": "ns", **properties})[:-1].encode())
+        packed.write(b', "traceEvents": [')
+        separator = "\n"
+
+        def write(events: Iterable[str]) -> None:
+            nonlocal separator
+            rest = iter(events)
+            while batch := list(islice(rest, _BATCH)):
+                packed.write((separator + ",\n".join(batch)).encode())
+                separator = ",\n"
+
+        yield write
+        packed.write(b"\n]}\n")
+
+
+def _properties(rank: int, timeline: Timeline) -> dict[str, object]:
+    world: dict[str, Any] = {"rank": rank}
+    if timeline.origin.world_size is not None:
+        world["world_size"] = timeline.origin.world_size
+    gpus = [{"id": i, "name": name} for i, name in enumerate(timeline.origin.device_names)]
+    return {"distributedInfo": world, "deviceProperties": gpus}
+
+
+def _base(utc: int | None) -> dict[str, object]:
+    return {} if utc is None else {"baseTimeNanoseconds": utc}
+
+
+def _first(timeline: Timeline) -> int:
+    tables = (timeline.operations(), timeline.calls, timeline.ranges)
+    return min((int(table.start.min()) for table in tables if len(table)), default=0)
+
+
+def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
+    """Yield the events of a rank, one JSON object each, with ``zero`` as the beginning of time."""
+    # What has no name has the number -1.
+    names = [json.dumps(name) for name in [*timeline.strings.tolist(), "(no name)"]]
+    tracks = _Tracks(rank)
+    kernels, memory = timeline.kernels, timeline.memops
+    # On one stream kernels and copies follow each other: they share its track.
+    track = tracks.of_streams(timeline.operations())
+    yield from _complete("kernel", kernels, names, rank, zero, track, _kernel_arguments(kernels))
+    rest = track[len(kernels) :]
+    yield from _complete("gpu_memcpy", memory, names, rank, zero, rest, _memory_arguments(memory))
+    calls, ranges = timeline.calls, timeline.ranges
+    yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, _call_arguments(calls))
+    pushed = ranges.take((ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1))
+    yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
+    free = ranges.take((ranges.style != Style.PUSH_POP) | (ranges.one_thread != 1))
+    yield from _complete("user_annotation", free, names, rank, zero, tracks.of_ranges(free))
+    yield from tracks.metadata(np.unique(np.concatenate((calls.thread, pushed.thread))))
+
+
+def _complete(
+    category: str,
+    table: Operations | ApiCalls | Ranges,
+    names: list[str],
+    rank: int,
+    zero: int,
+    track: Ints,
+    arguments: Iterable[str] = repeat(""),
+) -> Iterator[str]:
+    """Yield complete events. What ends before it starts is drawn without length."""
+    start = table.start - zero
+    length = np.maximum(table.end - table.start, 0)
+    columns = (table.name.tolist(), track.tolist(), start.tolist(), length.tolist(), arguments)
+    for name, tid, ts, dur, args in zip(*columns, strict=False):
+        yield (
+            f'{{"ph":"X","cat":"{category}","name":{names[name]},"pid":{rank},"tid":{tid},'
+            f'"ts":{ts // 1000}.{ts % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d}{args}}}'
+        )
+
+
+def _kernel_arguments(kernels: Kernels) -> Iterator[str]:
+    columns = (kernels.grid.tolist(), kernels.block.tolist(), _operation_arguments(kernels))
+    for grid, block, known in zip(*columns, strict=True):
+        yield f',"args":{{{known},"grid":{grid},"block":{block}}}'
+
+
+def _memory_arguments(memory: MemoryOperations) -> Iterator[str]:
+    for size, known in zip(memory.bytes.tolist(), _operation_arguments(memory), strict=True):
+        yield f',"args":{{{known},"bytes":{size}}}' if size >= 0 else f',"args":{{{known}}}'
+
+
+def _operation_arguments(table: Operations) -> Iterator[str]:
+    columns = (table.device.tolist(), table.stream.tolist(), table.correlation.tolist())
+    for device, stream, correlation in zip(*columns, strict=True):
+        known = f',"correlation":{correlation}' if correlation != NO_CORRELATION else ""
+        yield f'"device":{device},"stream":{stream}{known}'
+
+
+def _call_arguments(calls: ApiCalls) -> Iterator[str]:
+    for correlation in calls.correlation.tolist():
+        yield f',"args":{{"correlation":{correlation}}}' if correlation != NO_CORRELATION else ""
+
+
+class _Tracks:
+    """The tracks of a rank that are no threads, numbered as they are needed."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._names: list[str] = []
+
+    def of_streams(self, operations: Operations) -> Ints:
+        """Return the track of each operation: its stream's, or another where two of a stream overlap."""
+        track = np.empty(len(operations), np.int64)
+        keys = np.stack((operations.device, operations.stream), axis=1)
+        for (device, stream), rows in _groups(keys):
+            lanes = lane(operations.start[rows], operations.end[rows])
+            track[rows] = self._new(f"GPU {device} stream {stream}", lanes)
+        return track
+
+    def of_ranges(self, ranges: Ranges) -> Ints:
+        """Return a track for each range that belongs to no thread."""
+        return self._new("ranges of no thread", lane(ranges.start, ranges.end))
+
+    def _new(self, name: str, lanes: Ints) -> Ints:
+        first = _FIRST_TRACK + len(self._names)
+        count = int(lanes.max(initial=-1)) + 1
+        self._names += [f"{name} ({i + 1})" if i else name for i in range(count)]
+        return first + lanes
+
+    def metadata(self, threads: Ints) -> Iterator[str]:
+        """Yield the events that name the rank and its tracks: threads first, then streams."""
+        yield _named("process_name", self._rank, 0, {"name": f"rank {self._rank}"})
+        yield _named("process_sort_index", self._rank, 0, {"sort_index": self._rank})
+        tracks = [(tid, f"thread {tid}") for tid in threads.tolist()]
+        tracks += [(_FIRST_TRACK + i, name) for i, name in enumerate(self._names)]
+        for position, (tid, name) in enumerate(tracks):
+            yield _named("thread_name", self._rank, tid, {"name": name})
+            yield _named("thread_sort_index", self._rank, tid, {"sort_index": position})
+
+
+def _named(what: str, rank: int, tid: int, values: dict[str, object]) -> str:
+    return json.dumps({"ph": "M", "name": what, "pid": rank, "tid": tid, "args": values})
+
+
+def _groups(keys: Ints) -> Iterator[tuple[list[int], Ints]]:
+    """Yield each distinct row of ``keys``, shape (n, k), with the indices of the rows equal to it."""
+    unique, row = np.unique(keys, axis=0, return_inverse=True)
+    order = np.argsort(row.ravel(), kind="stable")
+    ends = np.cumsum(np.bincount(row.ravel(), minlength=len(unique)))
+    yield from zip(unique.tolist(), np.split(order, ends[:-1]), strict=True) if len(unique) else ()
+
+
+def lane(start: Ints, end: Ints) -> Ints:
+    """Return a lane for each interval so that no two of one lane overlap; most are in lane 0.
+
+    Each pass keeps those that begin after all that began before them in the pass, and leaves the others
+    to the next lane: one pass a lane, each O(n log n).
+    """
+    result = np.zeros(len(start), np.int64)
+    rows = np.lexsort((end, start))
+    while True:
+        reach = np.maximum.accumulate(end[rows])
+        late = np.concatenate(([False], start[rows][1:] < reach[:-1])) if len(rows) else np.zeros(0, bool)
+        rows = rows[late]
+        if not len(rows):
+            return result
+        result[rows] += 1

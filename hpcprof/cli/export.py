@@ -1,0 +1,63 @@
+"""``hpcprof export``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.examples import examples
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.run import Run, find_run
+
+_TABLES = ("parquet", "csv")
+
+
+@click.command(
+    "export",
+    epilog=examples("hpcprof export --to parquet tables", "hpcprof export last --to perfetto timelines"),
+)
+@runs_dir_option
+@db_option
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice([*_TABLES, "perfetto", "chrome"]),
+    required=True,
+    help="parquet, csv: a file an analysis. perfetto, chrome: the timeline of each rank.",
+)
+@click.argument("words", nargs=-1, metavar="[RUN] DIR")
+def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -> None:
+    """Write results and timelines for other programs.
+
+    RUN is a run id, a unique beginning of one, a path, or last (the default). Files in DIR are replaced.
+
+    perfetto and chrome are one format, packed JSON that ui.perfetto.dev and chrome://tracing open as it is: a
+    file of each rank, and one of all ranks on one clock.
+    """
+    if len(words) not in (1, 2):
+        raise UsageError("give the folder to write to, and before it a run if it is not the last.")
+    found = find_run(words[0] if len(words) == 2 else "last", runs_dir)
+    folder = Path(words[-1])
+    if form in _TABLES:
+        from hpcprof.export import export_tables
+        from hpcprof.store import Store, store_url
+
+        written = export_tables(found, Store(store_url(db, runs_dir)), form, folder)
+    else:
+        written = _timelines(found, folder)
+    click.echo(f"{found.id}: {len(written)} files in {folder}")
+
+
+def _timelines(run: Run, folder: Path) -> list[Path]:
+    from hpcprof.chrome_trace import export_timelines
+    from hpcprof.timelines import find_timelines
+
+    timelines = find_timelines(run)
+    done = export_timelines(timelines, folder, lambda path: click.echo(f"writing {path}", err=True))
+    for note in done.notes:
+        click.echo(f"hpcprof: {note}", err=True)
+    if not done.written:
+        raise HpcprofError(f"no timeline in {folder}: there is no profile that holds one.")
+    return done.written

@@ -1,0 +1,39 @@
+"""``hpcprof query``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.examples import examples
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.rows import format_option, write_rows
+from hpcprof.errors import UsageError
+
+
+@click.command(
+    "query",
+    epilog=examples(
+        "hpcprof query --schema",
+        'hpcprof query "SELECT rank, idle_pct FROM analysis_breakdown ORDER BY idle_pct DESC"',
+    ),
+)
+@runs_dir_option
+@db_option
+@format_option
+@click.option("--schema", is_flag=True, help="List the tables and columns.")
+@click.argument("sql", required=False)
+def command(runs_dir: Path, db: str | None, form: str, schema: bool, sql: str | None) -> None:
+    """Ask the results database in SQL.
+
+    SQL is one statement that reads; nothing can be changed. Every analysis is a table, analysis_NAME, with
+    a row's run in run_id; runs, profiles, gpus, facts and reasons say where the rows come from.
+    """
+    from hpcprof import query
+    from hpcprof.store import Store, store_url
+
+    if schema == (sql is not None):
+        raise UsageError("give either the SQL or --schema.")
+    answer = query.schema() if sql is None else query.query(Store(store_url(db, runs_dir)), sql)
+    write_rows(form, answer.columns, answer.rows)

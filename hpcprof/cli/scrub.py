@@ -1,0 +1,48 @@
+"""``hpcprof scrub``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.examples import examples
+
+
+@click.command(
+    "scrub",
+    epilog=examples("hpcprof scrub runs/20261121-143005-ddp-3fa9/profiles/*.sqlite --output shared"),
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    required=True,
+    help="Where the copies go, under their names; nothing there is replaced.",
+)
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE…",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+def command(output: Path, files: tuple[Path, ...]) -> None:
+    """Copy profiles without what should not be shared.
+
+    FILE is an SQLite export of Nsight Systems or a PyTorch trace. The copies hold no environment (except
+    ranks, NCCL's settings and the like), no host, user, path or process; every analysis gives the same
+    figures. The names of kernels, API functions and ranges stay: paths in them are replaced by numbers.
+    """
+    from hpcprof.scrub.files import scrub_files
+
+    done = scrub_files(files, output, lambda path: click.echo(f"reading {path}", err=True))
+    for path, left_out in done.written:
+        click.echo(f"wrote {path}; left out: {', '.join(left_out) or 'nothing'}")
+    for sentence in done.warnings:
+        click.echo(f"hpcprof: {sentence}", err=True)
+    for sentence in done.skipped:
+        click.echo(f"hpcprof: skipped: {sentence}", err=True)
+    if done.skipped:
+        sys.exit(1)

@@ -1,0 +1,82 @@
+"""A run's results as files that other programs read."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
+from hpcprof.atomic import replacing
+from hpcprof.errors import HpcprofError
+from hpcprof.run import Run
+from hpcprof.store import Row, Store
+
+_REASONS = tuple(
+    Column(name, kind) for name, kind in (("rank", Kind.INT), ("analysis", Kind.TEXT), ("reason", Kind.TEXT))
+)
+
+
+def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]:
+    """Write one file an analysis, and ``reasons`` for what is missing in them.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    form : str
+        ``"parquet"`` or ``"csv"``.
+    folder : Path
+        Made where it is missing; files of the same names are replaced.
+
+    Returns
+    -------
+    list of Path
+        What was written.
+
+    Raises
+    ------
+    HpcprofError
+        If the run has not been collected, a file cannot be written, or pyarrow is not installed.
+    """
+    if not store.exists() or not store.profiles(run.id):
+        raise HpcprofError(f"{run.id} has not been collected: run hpcprof collect {run.path} first.")
+    write = _parquet if form == "parquet" else _csv
+    stored = {name: store.read(run.id, name) for name in ANALYSES}
+    reasons = [
+        {"rank": rank, "analysis": name, "reason": reason}
+        for name, found in stored.items()
+        for rank, reason in found.reasons.items()
+    ]
+    tables: dict[str, tuple[Sequence[Column], list[Row]]] = {
+        name: (ANALYSES[name].columns, found.rows) for name, found in stored.items()
+    }
+    tables["reasons"] = (_REASONS, reasons)
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, (columns, rows) in tables.items():
+            path = folder / f"{name}.{form}"
+            with replacing(path) as temporary:
+                write(temporary, columns, rows)
+            written.append(path)
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
+    return written
+
+
+def _csv(path: Path, columns: Sequence[Column], rows: list[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [column.name for column in columns], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _parquet(path: Path, columns: Sequence[Column], rows: list[Row]) -> None:
+    # Only this format needs it, and it takes long to load.
+    import pyarrow
+    from pyarrow import parquet
+
+    types = {Kind.INT: pyarrow.int64(), Kind.FLOAT: pyarrow.float64(), Kind.TEXT: pyarrow.string()}
+    schema = pyarrow.schema([(column.name, types[column.kind]) for column in columns])
+    parquet.write_table(pyarrow.Table.from_pylist(rows, schema), path)

@@ -1,0 +1,114 @@
+"""A user's SQL on the results database, which it can read and not change."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.store import Store, cause
+from hpcprof.store_tables import Base
+
+Value = int | float | str | None
+
+# What SQLite may do for a query: everything else, ATTACH and VACUUM INTO included, it refuses.
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows of a query; every column has a name of its own."""
+
+    columns: list[str]
+    rows: list[tuple[Value, ...]]
+
+
+def query(store: Store, sql: str) -> Answer:
+    """Execute one statement that reads.
+
+    Raises
+    ------
+    HpcprofError
+        If nothing has been collected into the store.
+    UsageError
+        If the SQL is wrong, changes something, or is more than one statement.
+    """
+    if not store.exists():
+        raise HpcprofError(f"nothing has been collected into {store}: run hpcprof collect first.")
+    try:
+        with _reading(store) as connection:
+            # Without parameters, so that neither % nor : in the SQL has a meaning of its own. PostgreSQL
+            # is sent DECLARE CURSOR FOR with the SQL, which takes one query and no COPY to a file.
+            reading = connection.execution_options(no_parameters=True, stream_results=True)
+            result = reading.exec_driver_sql(sql)
+            if not result.returns_rows:
+                raise UsageError("this SQL returns no rows: hpcprof query only reads.")
+            rows = [tuple(map(_plain, row)) for row in result]
+            return Answer(_distinct(list(result.keys())), rows)
+    except (SQLAlchemyError, sqlite3.Error, sqlite3.Warning, ValueError) as error:
+        why = cause(error).rstrip(".")
+        if why in ("not authorized", "authorization denied"):
+            why = "hpcprof query only reads"
+        raise UsageError(f"{why}. Tables and columns: hpcprof query --schema.") from None
+
+
+def schema() -> Answer:
+    """Return every table of the results database with its columns, in the order they have there."""
+    rows: list[tuple[Value, ...]] = []
+    for table in sorted(Base.metadata.tables.values(), key=lambda table: table.name):
+        for column in table.columns:
+            kind = str(column.type).lower()
+            rows.append((table.name, column.name, kind, "key" if column.primary_key else ""))
+    return Answer(["table", "column", "type", "key"], rows)
+
+
+@contextmanager
+def _reading(store: Store) -> Iterator[Connection]:
+    """Connect so that nothing can be written, whatever the connection is told."""
+    if store.url.get_backend_name() == "sqlite":
+        uri = f"{Path(store.url.database or '').absolute().as_uri()}?mode=ro"
+        engine = create_engine(
+            "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool
+        )
+    else:
+        # The option holds for later transactions too, should the SQL end this one.
+        options = {"options": "-c default_transaction_read_only=on"}
+        engine = create_engine(store.url, connect_args=options, poolclass=NullPool)
+        engine = engine.execution_options(postgresql_readonly=True)
+    with engine.connect() as connection:
+        raw = connection.connection.driver_connection
+        if isinstance(raw, sqlite3.Connection):
+            raw.set_authorizer(_authorize)
+        yield connection
+
+
+def _authorize(action: int, *_: object) -> int:
+    return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
+
+
+def _plain(value: Any) -> Value:
+    """Return a value as JSON and CSV know it; PostgreSQL's sums of whole numbers are decimals."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value if value is None or isinstance(value, (int, float, str)) else str(value)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Number the names that occur again: ``rank``, ``rank_2``."""
+    found: list[str] = []
+    for name in names:
+        repeated, number = name, 1
+        while repeated in found:
+            number += 1
+            repeated = f"{name}_{number}"
+        found.append(repeated)
+    return found

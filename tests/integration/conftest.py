@@ -1,0 +1,94 @@
+"""Fixtures of the tests that drive several parts together."""
+
+from __future__ import annotations
+
+import lzma
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import MetaData, create_engine, select, text
+
+from tests.integration.postgresql import Unavailable, server
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@dataclass(frozen=True)
+class Database:
+    """An empty results database."""
+
+    url: str
+
+    def dump(self) -> list[str]:
+        """Return everything that it holds, in an order that does not depend on when it was written."""
+        engine = create_engine(self.url if "://" in self.url else f"sqlite:///{self.url}")
+        tables = MetaData()
+        tables.reflect(engine)
+        with engine.connect() as connection:
+            rows = [(t.name, *row) for t in tables.sorted_tables for row in connection.execute(select(t))]
+        engine.dispose()
+        return sorted(map(repr, rows))
+
+    def execute(self, statement: str) -> None:
+        """Change it behind hpcprof's back."""
+        engine = create_engine(self.url if "://" in self.url else f"sqlite:///{self.url}")
+        with engine.begin() as connection:
+            connection.execute(text(statement))
+        engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Path]:
+    """A PostgreSQL server; without it the tests are skipped, but not in CI."""
+    try:
+        with server() as folder:
+            yield folder
+    except Unavailable as missing:
+        assert not os.environ.get("CI"), f"CI installs PostgreSQL: {missing}"
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL"])
+def new_database(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Database]:
+    """Make empty databases: the same test runs on both kinds."""
+    if request.param == "SQLite":
+        return lambda: Database(str(tmp_path / f"{secrets.token_hex(4)}.db"))
+    folder: Path = request.getfixturevalue("postgresql")
+
+    def make() -> Database:
+        name = f"t{secrets.token_hex(4)}"
+        url = "postgresql+psycopg://hpcprof@/{}?host={}"
+        engine = create_engine(url.format("postgres", folder), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        engine.dispose()
+        return Database(url.format(name, folder))
+
+    return make
+
+
+@pytest.fixture
+def database(new_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch) -> Database:
+    """An empty database, which every hpcprof of the test uses."""
+    made = new_database()
+    monkeypatch.setenv("HPCPROF_DB", made.url)
+    return made
+
+
+@pytest.fixture
+def profiles(tmp_path: Path) -> Path:
+    """Two ranks' real exports of Nsight Systems, in a folder that hpcprof did not make."""
+    return unpack(tmp_path / "profiles of another tool")
+
+
+def unpack(folder: Path) -> Path:
+    """Put the exports of two ranks into a new folder."""
+    folder.mkdir()
+    for rank in (0, 1):
+        packed = DATA / f"sp_bf16_rank{rank}.sqlite.xz"
+        (folder / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
+    return folder

@@ -1,0 +1,131 @@
+"""The Python interface, and the notebook that shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpcprof
+from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.errors import HpcprofError, UsageError
+from tests.integration.conftest import Database
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_importing_hpcprof_imports_nothing_that_takes_time() -> None:
+    program = "import sys; before = set(sys.modules); import hpcprof; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in done.stdout.split()}
+    assert imported - sys.stdlib_module_names == {"hpcprof"}
+    assert imported.isdisjoint({"asyncio", "email", "http", "importlib", "sqlite3", "subprocess", "urllib"})
+
+
+def test_a_run_is_opened_collected_and_read(profiles: Path, database: Database) -> None:
+    run = hpcprof.open(profiles)
+    with pytest.raises(HpcprofError, match=r"has not been collected: call collect\(\) first"):
+        run.kernels()
+    assert len(run.collect().read) == 2
+    assert run.ranks == [0, 1]
+    kernels = run.kernels()
+    assert list(kernels.columns) == [column.name for column in ANALYSES["kernels"].columns]
+    assert kernels.total_ns.dtype == np.int64
+    assert kernels[kernels.name.str.startswith("nccl")].groupby("rank").total_ns.sum().to_dict() == {
+        0: 31250790,
+        1: 32709576,
+    }
+    assert kernels.equals(run.analysis("kernels"))
+    assert repr(run) == f"<hpcprof run {run.id}: {profiles}>"
+
+
+def test_every_analysis_is_a_method_that_completion_offers(profiles: Path, database: Database) -> None:
+    run = hpcprof.open(str(profiles))
+    run.collect()
+    assert set(ANALYSES) <= set(dir(run))
+    for name in ANALYSES:
+        assert list(getattr(run, name)().columns) == [column.name for column in ANALYSES[name].columns]
+    with pytest.raises(AttributeError, match="'kernel' is no analysis: kernels, "):
+        _ = run.kernel
+    with pytest.raises(UsageError, match="did you mean 'kernels'"):
+        run.analysis("kernel")
+
+
+def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
+    profiles: Path, database: Database
+) -> None:
+    run = hpcprof.open(profiles)
+    run.collect()
+    run.store.put_run(run.id, {"steps": hpcprof_result("too few")}, checksums(run))
+    assert run.steps().empty
+    assert run.steps().attrs["reasons"] == {-1: "too few"}
+    assert run.reasons("steps").values.tolist() == [[-1, "steps", "too few"]]
+    assert "steps" in set(run.reasons().analysis)
+    database.execute("UPDATE analysis_kernels SET total_ns = NULL WHERE position = 0")
+    assert str(run.kernels().total_ns.dtype) == "Int64"
+    assert int(run.kernels().total_ns.isna().sum()) == 2
+
+
+def hpcprof_result(reason: str) -> object:
+    from hpcprof.store import Result
+
+    return Result((), reason)
+
+
+def checksums(run: hpcprof.api.Results) -> dict[int, str]:
+    return {rank: profile.sha256 for rank, profile in run.store.profiles(run.id).items()}
+
+
+def test_a_timeline_is_read_from_the_profile(profiles: Path, database: Database) -> None:
+    timeline = hpcprof.open(profiles).timeline(1)
+    assert timeline.origin.rank == 1
+    assert len(timeline.kernels) == 172
+    with pytest.raises(UsageError, match="unknown rank '7'"):
+        hpcprof.open(profiles).timeline(7)
+
+
+def test_runs_and_databases_are_found_as_on_the_command_line(
+    profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=f"there is no run in {tmp_path / 'none'} yet"):
+        hpcprof.open(runs_dir=tmp_path / "none")
+    run = hpcprof.open(profiles, runs_dir=tmp_path / "runs")
+    run.collect()
+    assert (tmp_path / "runs/hpcprof.db").exists()
+    other = hpcprof.open(profiles, db=str(tmp_path / "other.db"))
+    assert not other.store.exists()
+    monkeypatch.setenv("HPCPROF_RUNS", str(tmp_path / "runs"))
+    assert hpcprof.open(profiles).ranks == [0, 1]
+
+
+NOTEBOOK = ROOT / "examples/notebook/results.ipynb"
+
+
+def test_the_notebook_is_stored_without_outputs() -> None:
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells if "outputs" in cell)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_beginning_to_end(profiles: Path, tmp_path: Path) -> None:
+    from nbclient import NotebookClient
+    from nbformat import read
+
+    hpcprof.open(profiles, runs_dir=tmp_path / "runs").collect()
+    notebook = read(NOTEBOOK, as_version=4)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "HPCPROF_RUNS": str(tmp_path / "runs"),
+        "HPCPROF_EXAMPLE_RUN": str(profiles),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute(env=environment)
+    shown = json.dumps(notebook)
+    assert "matmul_1" in shown
+    assert "nvjet_sm90" in shown

@@ -1,0 +1,395 @@
+"""The store on SQLite and on a real PostgreSQL: one body of tests, through the command line where it can."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcprof.errors import StoreError
+from hpcprof.query import query as hpcprof_query
+from hpcprof.store import Described, Result, Store, store_url
+from hpcprof.store_tables import ProfileRow, RunRow
+from hpcprof.timeline import Fact, Gpu
+from tests.conftest import Hpcprof
+from tests.integration.conftest import Database, unpack
+
+NewDatabase = Callable[[], Database]
+
+
+def opened(database: Database) -> Store:
+    store = Store(store_url(database.url, Path()))
+    store.prepare()
+    return store
+
+
+def profile(rank: int = 0, sha256: str = "0" * 64) -> ProfileRow:
+    return ProfileRow(
+        run_id="run", rank=rank, file="f", sha256=sha256, bytes=1, kind="nsys", devices="", analysis_version=1
+    )
+
+
+def kernel(**values: object) -> dict[str, object]:
+    numbers = dict.fromkeys(("instances", "total_ns", "min_ns", "max_ns"), 1)
+    floats = dict.fromkeys(("time_pct", "avg_ns", "med_ns", "stddev_ns"), 1.0)
+    return {"rank": 0, "name": "k", **numbers, **floats, "class": "comp", **values}
+
+
+@pytest.fixture
+def filled(database: Database) -> Database:
+    """A database with one row of one analysis."""
+    run = RunRow(id="run", path="/run")
+    opened(database).put_profile(run, profile(), Described(), {"kernels": Result([kernel()])})
+    return database
+
+
+def test_a_run_is_collected_and_reported(hpcprof: Hpcprof, profiles: Path, database: Database) -> None:
+    assert "2 profiles collected" in hpcprof("collect", str(profiles)).stdout
+    report = hpcprof("report", str(profiles))
+    assert report.returncode == 0, report.stderr
+    assert "matmul_1" in report.stdout
+
+
+def test_collecting_again_changes_nothing(hpcprof: Hpcprof, profiles: Path, database: Database) -> None:
+    hpcprof("collect", str(profiles))
+    before = database.dump()
+    assert "0 profiles collected, 2 unchanged" in hpcprof("collect", str(profiles)).stdout
+    assert database.dump() == before
+
+
+def test_a_profile_that_changed_replaces_what_was_there(
+    hpcprof: Hpcprof, profiles: Path, database: Database
+) -> None:
+    hpcprof("collect", str(profiles))
+    reference = database.dump()
+    whole = (profiles / "rank1.sqlite").read_bytes()
+    with sqlite3.connect(profiles / "rank1.sqlite") as export:
+        export.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid > 100")
+    assert "1 profiles collected, 1 unchanged" in hpcprof("collect", str(profiles)).stdout
+    assert database.dump() != reference
+    (profiles / "rank1.sqlite").write_bytes(whole)
+    hpcprof("collect", str(profiles))
+    assert database.dump() == reference
+
+
+def test_both_kinds_of_database_hold_the_same(
+    hpcprof: Hpcprof, profiles: Path, database: Database, tmp_path: Path
+) -> None:
+    hpcprof("collect", str(profiles))
+    other = Database(str(tmp_path / "other.db"))
+    hpcprof("collect", str(profiles), "--db", other.url)
+    assert database.dump() == other.dump()
+    assert any("analysis_kernels" in row for row in database.dump())
+
+
+@pytest.mark.slow
+def test_a_collect_that_is_killed_at_any_moment_and_run_again_leaves_the_same_store(
+    hpcprof: Hpcprof, profiles: Path, database: Database, new_database: NewDatabase
+) -> None:
+    began = time.monotonic()
+    hpcprof("collect", str(profiles))
+    duration = time.monotonic() - began
+    reference = database.dump()
+    for k in range(6):
+        other = new_database()
+        command = [sys.executable, "-m", "hpcprof", "collect", str(profiles), "--db", other.url]
+        collecting = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # The moments lie where the store is written: a clock is what the sentence is about.
+        try:
+            collecting.wait(duration * (0.5 + 0.5 * k / 5))
+        except subprocess.TimeoutExpired:
+            collecting.send_signal(signal.SIGKILL)
+            collecting.wait()
+        assert hpcprof("collect", str(profiles), "--db", other.url).returncode == 0
+        assert other.dump() == reference
+
+
+@pytest.mark.slow
+def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_after_another_leave(
+    hpcprof: Hpcprof, database: Database, new_database: NewDatabase, tmp_path: Path
+) -> None:
+    runs = [str(unpack(tmp_path / name)) for name in ("one", "two", "three")]
+    # The first to come makes the tables, and all come at once.
+    shares = [runs, runs[::-1], runs[1:], runs[:1], runs[1:2], runs[::2]]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "hpcprof", "collect", *share],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for share in shares
+    ]
+    said = [process.communicate(timeout=200)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(shares), said
+    alone = new_database()
+    for run in runs:
+        hpcprof("collect", run, "--db", alone.url)
+    assert database.dump() == alone.dump()
+    assert sum("analysis_steps_summary" in row for row in database.dump()) == len(runs)
+
+
+@pytest.mark.slow
+def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
+    program = (
+        "import sys; from pathlib import Path; from hpcprof.store import Store, store_url\n"
+        f"store = Store(store_url({database.url!r}, Path()))\n"
+        "print('ready', flush=True); sys.stdin.readline(); store.prepare(); store.prepare()\n"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    said = [process.communicate("go\n", timeout=100)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes), said
+    assert opened(database).exists()
+
+
+def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(database: Database) -> None:
+    store = opened(database)
+    run = RunRow(id="run", path="/run")
+    store.put_profile(run, profile(0, "a" * 64), Described(), {})
+    old = {0: "a" * 64}
+    store.put_profile(run, profile(1, "b" * 64), Described(), {})
+    before = database.dump()
+    assert not store.put_run("run", {"steps": Result((), "computed of one rank")}, old)
+    assert database.dump() == before
+    assert store.put_run("run", {"steps": Result((), "computed of two")}, {**old, 1: "b" * 64})
+    assert store.read("run", "steps").reasons == {-1: "computed of two"}
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("zero\0byte", "zerobyte"),
+        ("half \ud800 of a pair", "half \\ud800 of a pair"),
+        ("naïve 内核 🚀 </script> ' \" ; --", "naïve 内核 🚀 </script> ' \" ; --"),
+        ("%s %(a)s :b ? $1", "%s %(a)s :b ? $1"),
+        ("", ""),
+    ],
+    ids=["zero byte", "surrogate", "unicode", "placeholders", "empty"],
+)
+def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: Database) -> None:
+    store = opened(database)
+    row = profile()
+    row.host, row.file = name, name
+    described = Described((Gpu(0, name, name),), (Fact("environment", name, name),))
+    results = {"kernels": Result([kernel(name=name)], f"why {name}")}
+    store.put_profile(RunRow(id="run", path=f"/{name}"), row, described, results)
+    found = store.read("run", "kernels")
+    assert [r["name"] for r in found.rows] == [stored]
+    assert found.reasons == {0: f"why {stored}"}
+    assert store.profiles("run")[0].host == stored
+
+
+def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
+    store, run_id = opened(database), "caf\udce9-1"
+    row = profile()
+    row.run_id = run_id
+    store.put_profile(RunRow(id=run_id, path=f"/{run_id}"), row, Described(), {"kernels": Result([kernel()])})
+    assert len(store.read(run_id, "kernels").rows) == 1
+    assert list(store.profiles(run_id)) == [0]
+
+
+def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: Database) -> None:
+    store = opened(database)
+    most, least = 2**63 - 1, -(2**63)
+    rows = [
+        kernel(total_ns=most, min_ns=least, avg_ns=math.nan, med_ns=None),
+        kernel(total_ns=2**53 + 1, avg_ns=math.inf, med_ns=0.1),
+    ]
+    store.put_profile(RunRow(id="run", path="/"), profile(), Described(), {"kernels": Result(rows)})
+    first, second = store.read("run", "kernels").rows
+    assert (first["total_ns"], first["min_ns"], first["avg_ns"], first["med_ns"]) == (most, least, None, None)
+    assert (second["total_ns"], second["avg_ns"], second["med_ns"]) == (2**53 + 1, None, 0.1)
+
+
+def test_a_number_beyond_64_bits_is_refused_and_nothing_of_the_profile_is_written(database: Database) -> None:
+    store = opened(database)
+    before = database.dump()
+    results = {"kernels": Result([kernel(), kernel(total_ns=2**63)])}
+    with pytest.raises(StoreError, match="cannot use the results database"):
+        store.put_profile(RunRow(id="run", path="/"), profile(), Described(), results)
+    assert database.dump() == before
+
+
+def test_tables_of_another_version_are_one_sentence(
+    hpcprof: Hpcprof, profiles: Path, database: Database
+) -> None:
+    hpcprof("collect", str(profiles))
+    database.execute("UPDATE hpcprof_schema SET version = 99")
+    for command in (["collect", str(profiles)], ["report", str(profiles)], ["query", "SELECT 1"]):
+        done = hpcprof(*command)
+        assert done.returncode == 1
+        assert "has schema version 99, this hpcprof uses version" in done.stderr
+
+
+def test_what_a_profile_says_about_itself_is_stored_and_of_its_environment_a_list_only(
+    hpcprof: Hpcprof, profiles: Path, database: Database
+) -> None:
+    with sqlite3.connect(profiles / "rank0.sqlite") as export:
+        export.executemany(
+            "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', ?)",
+            [
+                ('NCCL_ALGO="Ring"',),
+                ("CUDA_VISIBLE_DEVICES=0,1",),
+                ("NCCL_COMM_ID=hush-host:2222",),
+                ("NCCL_DEBUG_FILE=/home/hush/nccl.log",),
+                ("NCCL_LONG=hush hush hush",),
+                ("API_KEY=hush-hush",),
+            ],
+        )
+        export.execute("INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:COLLECT_CUDA_TRACE', 'true')")
+        export.execute("INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:COMMAND', 'hush')")
+    hpcprof("collect", str(profiles))
+    rows = json.loads(query(hpcprof, "SELECT kind, name, value FROM facts WHERE rank = 0"))
+    facts = {(row["kind"], row["name"]): row["value"] for row in rows}
+    assert facts["environment", "NCCL_ALGO"] == "Ring"
+    assert facts["environment", "CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert facts["environment", "OMPI_COMM_WORLD_RANK"] == "0"
+    assert facts["option", "COLLECT_CUDA_TRACE"] == "true"
+    assert facts["version", "nsys export schema"] == "3.20.3"
+    gpus = json.loads(
+        hpcprof("query", "SELECT * FROM gpus WHERE rank = 0 ORDER BY device", "--format", "json").stdout
+    )
+    assert [gpu["device"] for gpu in gpus] == [0, 1, 2, 3]
+    assert gpus[0]["name"] == "NVIDIA H200"
+    assert gpus[0]["memory_bytes_per_s"] == 4_814_304_000_000
+    assert (gpus[0]["clock_hz"], gpus[0]["sm_count"], gpus[0]["compute_capability"]) == (
+        1_980_000_000,
+        132,
+        "9.0",
+    )
+    assert "hush" not in "".join(database.dump())
+
+
+def query(hpcprof: Hpcprof, sql: str, form: str = "json") -> str:
+    done = hpcprof("query", sql, "--format", form)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_query_gives_rows_in_three_forms(hpcprof: Hpcprof, profiles: Path, database: Database) -> None:
+    hpcprof("collect", str(profiles))
+    sql = (
+        "SELECT rank, sum(total_ns) AS total, avg(instances) AS mean, NULL AS missing "
+        "FROM analysis_kernels WHERE name LIKE 'nccl%' AND name <> 'a:b' GROUP BY rank ORDER BY rank"
+    )
+    rows = json.loads(query(hpcprof, sql))
+    assert rows == [
+        {"rank": 0, "total": 31250790, "mean": 43, "missing": None},
+        {"rank": 1, "total": 32709576, "mean": 43, "missing": None},
+    ]
+    lines = query(hpcprof, sql, "csv").splitlines()
+    assert lines[0] == "rank,total,mean,missing"
+    assert lines[1].startswith("0,31250790,43")
+    assert query(hpcprof, sql, "table").split()[:4] == ["rank", "total", "mean", "missing"]
+
+
+def test_two_columns_of_one_name_are_both_there(hpcprof: Hpcprof, filled: Database) -> None:
+    assert json.loads(query(hpcprof, "SELECT 1 AS a, 2 AS a")) == [{"a": 1, "a_2": 2}]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM runs",
+        "UPDATE profiles SET file = 'x'",
+        "DROP TABLE runs",
+        "CREATE TABLE mine (a int)",
+        "CREATE TEMP TABLE mine (a int)",
+        "COMMIT; DELETE FROM runs",
+        "SELECT 1; DELETE FROM runs",
+        "INSERT INTO runs VALUES ('a', 'b', 'c', 'd', 1) RETURNING id",
+        "VACUUM INTO 'stolen.db'",
+        "ATTACH 'other.db' AS other",
+        "PRAGMA query_only = OFF",
+        "PRAGMA user_version = 7",
+        "COPY runs TO 'STOLEN'",
+        "SET default_transaction_read_only = off",
+        "WITH gone AS (DELETE FROM runs RETURNING id) SELECT * FROM gone",
+    ],
+)
+def test_a_query_changes_nothing_and_says_so(
+    sql: str, hpcprof: Hpcprof, filled: Database, tmp_path: Path
+) -> None:
+    before, files = filled.dump(), sorted(tmp_path.iterdir())
+    # The server's user can write to /tmp and not to the folder of the test.
+    stolen = Path(f"/tmp/hpcprof-stolen-{secrets.token_hex(8)}")
+    done = hpcprof("query", sql.replace("STOLEN", str(stolen)))
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert filled.dump() == before
+    assert sorted(tmp_path.iterdir()) == files
+    assert not stolen.exists()
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("SELEC 1", 'near "SELEC"'),
+        ("SELECT * FROM kernels", "kernels"),
+        ("SELECT nothing FROM runs", "nothing"),
+        ("", "hpcprof"),
+    ],
+)
+def test_wrong_sql_is_one_sentence(sql: str, says: str, hpcprof: Hpcprof, filled: Database) -> None:
+    done = hpcprof("query", sql)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "--schema" in done.stderr or "only reads" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_query_before_anything_is_collected_says_how_to(hpcprof: Hpcprof, database: Database) -> None:
+    done = hpcprof("query", "SELECT * FROM runs")
+    assert done.returncode == 1
+    assert "run hpcprof collect first" in done.stderr
+
+
+def test_the_schema_lists_every_column_that_the_database_has(hpcprof: Hpcprof, filled: Database) -> None:
+    listed = json.loads(hpcprof("query", "--schema", "--format", "json").stdout)
+    columns = {(row["table"], row["column"]) for row in listed}
+    assert ("analysis_kernels", "total_ns") in columns
+    for table in {table for table, _ in columns}:
+        names = ", ".join(sorted(f'"{column}"' for of, column in columns if of == table))
+        hpcprof_query(opened(filled), f"SELECT {names} FROM {table}")
+
+
+def test_a_server_that_cannot_be_reached_is_one_sentence_without_the_password(hpcprof: Hpcprof) -> None:
+    url = "postgresql+psycopg://me:hush-1@/db?host=/nowhere&password=hush-2"
+    done = hpcprof("query", "SELECT 1", "--db", url)
+    assert done.returncode == 1
+    assert "cannot use the results database postgresql+psycopg://me:***@/db" in done.stderr
+    assert "hush" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_one_sentence(hpcprof: Hpcprof, profiles: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    done = hpcprof("collect", str(profiles), "--db", "/dev/full")
+    assert done.returncode == 1
+    assert "cannot use the results database /dev/full" in done.stderr
+    assert "Traceback" not in done.stderr
