@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from hpcprof.errors import UsageError
 
@@ -70,7 +70,7 @@ class Processes:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([function.__module__])
         waiting = list(reversed(tasks))
-        running: dict[Any, tuple[TaskT, Any]] = {}
+        running: dict[Connection, tuple[TaskT, Any]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.jobs:
@@ -81,7 +81,7 @@ class Processes:
                     # With no copy of it here, the death of the process closes the pipe.
                     sender.close()
                     running[receiver] = task, process
-                for receiver in wait(list(running)):
+                for receiver in cast("list[Connection]", wait(list(running))):
                     task, process = running[receiver]
                     result = _received(receiver, process)
                     del running[receiver]

@@ -22,7 +22,7 @@ _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NV
 
 
 def read(path: Path, threads: int = 1) -> Timeline:
-    """Read an nsys SQLite export, its long tables with so many threads.
+    """Read an nsys SQLite export by so many threads.
 
     Rows without a start or an end cannot be placed; they are left out and counted in ``Origin.notes``.
 
