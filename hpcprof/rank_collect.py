@@ -13,6 +13,7 @@ import pandas as pd
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import Outcome, of_rank
 from hpcprof.errors import DamagedInput
+from hpcprof.memory import trim
 from hpcprof.readers.detect import read_profile
 from hpcprof.readers.identity import identify_rank
 from hpcprof.store import Result, Row
@@ -83,6 +84,7 @@ def _gather(task: Task) -> Gathered | Unchanged:
         sha256 = checksum.result()
     if _state(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
+    trim()
     with ThreadPoolExecutor(task.threads) as pool:
         keeping = pool.submit(_keep, task, timeline, sha256)
         results = dict(pool.map(lambda name: (name, _result(name, timeline, task.rank)), _of_rank()))
@@ -107,7 +109,9 @@ def _keep(task: Task, timeline: Timeline, sha256: str) -> tuple[str, ...]:
 
 
 def _result(name: str, timeline: Timeline, rank: int) -> Result:
-    return as_result(of_rank(ANALYSES[name], timeline, rank))
+    result = as_result(of_rank(ANALYSES[name], timeline, rank))
+    trim()
+    return result
 
 
 def as_result(outcome: Outcome) -> Result:
