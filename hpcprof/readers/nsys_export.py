@@ -102,9 +102,8 @@ class Source:
         One query reads both: two could return their rows in different orders.
         """
         query, present = self._query(defaults, where)
-        rows = list(
-            self.export.rows(query.add_columns(self.clause.c[text] if text in self.columns else null()))
-        )
+        text_cell = self.clause.c[text] if text in self.columns else null()
+        rows = self.export.connection.execute(query.add_columns(text_cell)).all()
         flat = self.export.numbers(chain.from_iterable(row[:-1] for row in rows), self.name)
         texts = [None if row[-1] is None else str(row[-1]) for row in rows]
         return _columns(flat.reshape(-1, len(present)).T, present, defaults), texts

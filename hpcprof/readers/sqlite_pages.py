@@ -11,7 +11,7 @@ The format: https://sqlite.org/fileformat2.html, sections 1.6 (pages of a tree) 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,7 +54,8 @@ class _File:
         """Return pages one after the other, and one word more; pages are counted from 1."""
         if len(numbers) and (numbers.min() < 1 or numbers.max() > self.pages):
             raise _Unusual
-        buffer = np.zeros(len(numbers) * self.page + _WORD, np.uint8)
+        buffer = np.empty(len(numbers) * self.page + _WORD, np.uint8)
+        buffer[-_WORD:] = 0
         bounds = [0, *(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
         for i, j in pairwise(bounds):
             part = buffer[i * self.page : j * self.page]
@@ -92,12 +93,29 @@ def int_columns(
             leaves = _leaves(file, root)
             parts = [leaves[i : i + _PAGES] for i in range(0, len(leaves), _PAGES)]
             with ThreadPoolExecutor(threads) as pool:
-                decoded = list(pool.map(lambda part: _decoded(file, part, wanted), parts))
+                found = _joined(pool.map(lambda part: _decoded(file, part, wanted), parts), len(parts))
     except (_Unusual, OSError, IndexError):
         return None
-    # Each column leaves the parts as it is joined: they are in memory once, not twice.
-    found = {column: np.concatenate([part.pop(column) for part in decoded]) for column in wanted}
     return [found[column] for column in columns]
+
+
+def _joined(parts: Iterator[dict[int, Ints]], count: int) -> dict[int, Ints]:
+    """Join the columns of so many parts. Each part is freed once it is copied, or all would be there twice."""
+    columns: dict[int, Ints] = {}
+    rows = room = 0
+    for done, part in enumerate(parts):
+        more = len(next(iter(part.values())))
+        if rows + more > room:
+            # The parts hold about as many rows each.
+            room = rows + more * (count - done)
+            for column in part:
+                grown = np.empty(room, np.int64)
+                grown[:rows] = columns.get(column, grown)[:rows]
+                columns[column] = grown
+        for column, values in part.items():
+            columns[column][rows : rows + more] = values
+        rows += more
+    return {column: values[:rows] for column, values in columns.items()}
 
 
 def _opened(descriptor: int) -> _File:
