@@ -6,10 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
-
 from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.analysis.outcome import of_run
 from hpcprof.errors import DamagedInput, HpcprofError
 from hpcprof.executors import Executor, Lost, serially
 from hpcprof.rank_collect import Gathered, Task, Unchanged, as_result, gather, identify
@@ -143,6 +140,11 @@ def _store_profile(run: Run, store: Store, task: Task, gathered: Gathered) -> No
 
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
+    # pandas is not needed before, and not at all where nothing has changed.
+    import pandas as pd
+
+    from hpcprof.analysis.outcome import of_run
+
     results = {}
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RUN:

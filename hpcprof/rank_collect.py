@@ -6,18 +6,31 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.analysis.outcome import Outcome, of_rank
 from hpcprof.errors import DamagedInput
 from hpcprof.memory import trim
 from hpcprof.readers.detect import read_profile
 from hpcprof.readers.identity import identify_rank
 from hpcprof.store import Result, Row
 from hpcprof.timeline import Origin, Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hpcprof.analysis.outcome import Outcome
+
+HEAVY = (
+    "hpcprof.analysis.outcome",
+    "hpcprof.readers.nsys",
+    "hpcprof.readers.torch_trace",
+    "hpcprof.timeline_file",
+    *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
+)
+"""What `gather` imports only when a profile has changed, and what many processes import once for all."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,9 @@ def _gather(task: Task) -> Gathered | Unchanged:
         checksum = aside.submit(_checksum, task.path)
         if task.known and checksum.result() == task.known:
             return Unchanged()
+        # Meanwhile: pandas alone takes as long as the checksum of a large profile.
+        for module in HEAVY:
+            import_module(module)
         timeline = read_profile(task.path, task.threads)
         sha256 = checksum.result()
     if _state(task.path) != before:
@@ -109,6 +125,8 @@ def _keep(task: Task, timeline: Timeline, sha256: str) -> tuple[str, ...]:
 
 
 def _result(name: str, timeline: Timeline, rank: int) -> Result:
+    from hpcprof.analysis.outcome import of_rank
+
     result = as_result(of_rank(ANALYSES[name], timeline, rank))
     trim()
     return result

@@ -100,7 +100,7 @@ def int_columns(
 
 
 def _joined(parts: Iterator[dict[int, Ints]], count: int) -> dict[int, Ints]:
-    """Join the columns of so many parts. Each part is freed once it is copied, or all would be there twice."""
+    """Join the columns of so many parts; each is freed once it is copied, or all would be there twice."""
     columns: dict[int, Ints] = {}
     rows = room = 0
     for done, part in enumerate(parts):
