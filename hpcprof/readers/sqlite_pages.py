@@ -11,7 +11,7 @@ The format: https://sqlite.org/fileformat2.html, sections 1.6 (pages of a tree) 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -93,29 +93,34 @@ def int_columns(
             leaves = _leaves(file, root)
             parts = [leaves[i : i + _PAGES] for i in range(0, len(leaves), _PAGES)]
             with ThreadPoolExecutor(threads) as pool:
-                found = _joined(pool.map(lambda part: _decoded(file, part, wanted), parts), len(parts))
+                found = _joined(
+                    pool.map(lambda part: _decoded(file, part, wanted), parts), len(parts), wanted
+                )
     except (_Unusual, OSError, IndexError):
         return None
     return [found[column] for column in columns]
 
 
-def _joined(parts: Iterator[dict[int, Ints]], count: int) -> dict[int, Ints]:
+def _joined(parts: Iterator[dict[int, Ints]], count: int, wanted: Iterable[int]) -> dict[int, Ints]:
     """Join the columns of so many parts; each is freed once it is copied, or all would be there twice."""
-    columns: dict[int, Ints] = {}
+    columns = {column: np.empty(0, np.int64) for column in wanted}
     rows = room = 0
     for done, part in enumerate(parts):
         more = len(next(iter(part.values())))
         if rows + more > room:
             # The parts hold about as many rows each.
             room = rows + more * (count - done)
-            for column in part:
-                grown = np.empty(room, np.int64)
-                grown[:rows] = columns.get(column, grown)[:rows]
-                columns[column] = grown
+            columns = {column: _longer(values[:rows], room) for column, values in columns.items()}
         for column, values in part.items():
             columns[column][rows : rows + more] = values
         rows += more
     return {column: values[:rows] for column, values in columns.items()}
+
+
+def _longer(values: Ints, room: int) -> Ints:
+    grown = np.empty(room, np.int64)
+    grown[: len(values)] = values
+    return grown
 
 
 def _opened(descriptor: int) -> _File:
