@@ -1,10 +1,11 @@
-# make run: the quickstart, from nothing to a report. make test: the whole suite.
+# make run: the quickstart, from nothing to a report. make test: the whole suite. make bench EXPORT=FILE:
+# what a collect costs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= local
 
-.PHONY: run test lint clean
+.PHONY: run test bench lint clean
 
 # PyTorch for the CPU is enough for the quickstart and the tests; on a machine with a GPU the wheel that
 # PyPI has by default brings CUDA, and the same command uses it.
@@ -21,6 +22,12 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest
+
+# EXPORT=FILE is an nsys export of some size. The figures of one run compare, those of two days do not.
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/startup.py $(BIN)/python -c pass
+	$(if $(EXPORT),$(BIN)/python benchmarks/collect.py $(EXPORT) $(if $(NSYS),--nsys $(NSYS)))
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -87,7 +87,9 @@ def _by_rank(files: list[Path], executor: Executor, jobs: int, summary: Collecte
     """Give each file its rank; a single file that tells none is rank 0."""
     told: dict[Path, int | DamagedInput | None] = {}
     for paths, found in executor(identify, [files[i::jobs] for i in range(min(jobs, len(files)))]):
-        told |= zip(paths, found, strict=True) if not isinstance(found, Lost) else _lost(paths, found)
+        if isinstance(found, Lost):
+            found = [DamagedInput(f"{path} was not collected: {found.reason}.") for path in paths]
+        told |= zip(paths, found, strict=True)
     by_rank: dict[int, Path] = {}
     for path in files:
         rank = told[path]
@@ -103,10 +105,6 @@ def _by_rank(files: list[Path], executor: Executor, jobs: int, summary: Collecte
             raise HpcprofError(f"two profiles of rank {rank}: {by_rank[rank]} and {path}; remove one.")
         by_rank[rank] = path
     return by_rank
-
-
-def _lost(paths: list[Path], lost: Lost) -> dict[Path, DamagedInput]:
-    return {path: DamagedInput(f"{path} was not collected: {lost.reason}.") for path in paths}
 
 
 def _tasks(run: Run, store: Store, by_rank: dict[int, Path], threads: int) -> list[Task]:
