@@ -1,11 +1,12 @@
 # make run: the quickstart, from nothing to a report. make test: the whole suite.
-# make peers: our figures against HolisticTraceAnalysis, which it installs into build/peers.
+# make peers: our figures against HolisticTraceAnalysis, which it installs into build/peers. make fuzz: many
+# damaged profiles. make bench EXPORT=FILE: what a collect costs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= local
 
-.PHONY: run test peers lint clean
+.PHONY: run test peers fuzz bench lint clean
 
 # PyTorch for the CPU is enough for the quickstart and the tests; on a machine with a GPU the wheel that
 # PyPI has by default brings CUDA, and the same command uses it.
@@ -25,6 +26,15 @@ test: $(VENV)/.installed
 
 peers: $(VENV)/.installed
 	HPCPROF_PEERS_DIR=$(CURDIR)/build/peers $(BIN)/python -m pytest -m peers tests/peers
+
+fuzz: $(VENV)/.installed
+	HPCPROF_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest tests/fuzz
+
+# EXPORT=FILE is an nsys export of some size. The figures of one run compare, those of two days do not.
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/startup.py $(BIN)/python -c pass
+	$(if $(EXPORT),$(BIN)/python benchmarks/collect.py $(EXPORT) $(if $(NSYS),--nsys $(NSYS)))
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -6,10 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
-
 from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.analysis.outcome import of_run
 from hpcprof.errors import DamagedInput, HpcprofError
 from hpcprof.executors import Executor, Lost, serially
 from hpcprof.rank_collect import Gathered, Identified, Task, Unchanged, as_result, gather, identify
@@ -160,6 +157,11 @@ def _collect_run(run: Run, store: Store) -> None:
 
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
+    # pandas is not needed before, and not at all where nothing has changed.
+    import pandas as pd
+
+    from hpcprof.analysis.outcome import of_run
+
     analyses = {name: analysis for name, analysis in ANALYSES.items() if analysis.scope is Scope.RUN}
     needs = {need for analysis in analyses.values() for need in analysis.needs}
     needed = {need: pd.DataFrame(store.read(run.id, need).rows) for need in needs}

@@ -54,11 +54,12 @@ class Processes:
     """Runs each task in a process of its own, so many at a time.
 
     What a task used of memory is given back with its process, and a process that is killed takes one task
-    with it. The processes are forked from a server that has imported the function's module, and never from
-    this process, which may have threads. They end when this process does, however it ends.
+    with it. The processes are forked from a server that has imported the modules ``preload``, and never
+    from this process, which may have threads. They end when this process does, however it ends.
     """
 
     jobs: int
+    preload: tuple[str, ...] = ()
 
     def __call__(
         self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
@@ -68,9 +69,9 @@ class Processes:
             yield from serially(function, tasks)
             return
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([function.__module__])
+        context.set_forkserver_preload([*self.preload])
         waiting = list(reversed(tasks))
-        running: dict[Any, tuple[TaskT, Any]] = {}
+        running: dict[Connection, tuple[TaskT, Any]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.jobs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.timeline import Ints
 
@@ -27,6 +26,9 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
         seen = np.zeros(span, bool)
         seen[place] = True
         return np.flatnonzero(seen) + low, (np.cumsum(seen) - 1)[place]
+    # Imported here: most columns do without, and pandas takes long to import.
+    import pandas as pd
+
     row, found = pd.factorize(values)
     order = np.argsort(found)
     number = np.empty(len(found), np.int64)

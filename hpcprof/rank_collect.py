@@ -6,18 +6,33 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.analysis.outcome import Outcome, of_rank
 from hpcprof.errors import DamagedInput
 from hpcprof.kernel_report import KernelReport
+from hpcprof.memory import trim
 from hpcprof.readers.detect import read_profile, readable
 from hpcprof.readers.identity import identify_rank
 from hpcprof.store import Result, Row
 from hpcprof.timeline import Origin, Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hpcprof.analysis.outcome import Outcome
+
+HEAVY = (
+    "hpcprof.analysis.outcome",
+    "hpcprof.readers.nsys",
+    "hpcprof.readers.torch_trace",
+    "hpcprof.timeline_file",
+    *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
+)
+"""What `gather` imports only when a profile has changed, and what many processes import once for all."""
+
 
 Profile = Timeline | KernelReport
 
@@ -87,10 +102,14 @@ def _gather(task: Task) -> Gathered | Unchanged:
         checksum = aside.submit(_checksum, task.path)
         if task.known and checksum.result() == task.known:
             return Unchanged()
+        # Meanwhile: pandas alone takes as long as the checksum of a large profile.
+        for module in HEAVY:
+            import_module(module)
         profile = read_profile(task.path, task.threads)
         sha256 = checksum.result()
     if _state(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
+    trim()
     with ThreadPoolExecutor(task.threads) as pool:
         keeping = pool.submit(_keep, task, profile, sha256)
         results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), _of_rank()))
@@ -115,7 +134,11 @@ def _keep(task: Task, profile: Profile, sha256: str) -> tuple[str, ...]:
 
 
 def _result(name: str, profile: Profile, rank: int) -> Result:
-    return as_result(of_rank(ANALYSES[name], profile, rank))
+    from hpcprof.analysis.outcome import of_rank
+
+    result = as_result(of_rank(ANALYSES[name], profile, rank))
+    trim()
+    return result
 
 
 def as_result(outcome: Outcome) -> Result:

@@ -17,12 +17,16 @@ _IN_A, _IN_B = 1, 2
 
 def union(start: Ints, end: Ints) -> Intervals:
     """Return the merged intervals: starts and ends, each of shape (m,) with m <= n."""
-    order = np.argsort(start, kind="stable")
-    order = order[end[order] > start[order]]
-    if not len(order):
+    full = end > start
+    if not full.all():
+        start, end = start[full], end[full]
+    if not len(start):
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    start = start[order]
-    reach = np.maximum.accumulate(end[order])
+    # What one stream does is in order already.
+    if np.any(start[1:] < start[:-1]):
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
     first = np.concatenate(([True], start[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
     return start[first], reach[last]
@@ -75,14 +79,14 @@ def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
 def exclusive(*sets: Intervals) -> list[int]:
     """Return how long exactly the sets of each bit mask cover the time: bit i is set i, 0 is not counted.
 
-    Each set has to be merged.
+    Each of the at most seven sets has to be merged.
     """
     points = np.concatenate([side for interval in sets for side in interval])
-    bits = [bit for i in range(len(sets)) for bit in (1 << i, -1 << i)]
+    bits = np.array([bit for i in range(len(sets)) for bit in (1 << i, -1 << i)], np.int8)
     steps = np.repeat(bits, [len(side) for interval in sets for side in interval])
     order = np.argsort(points, kind="stable")
     # As in `_where`, the mask between equal points does not matter.
-    open_sets, gaps = np.cumsum(steps[order])[:-1], np.diff(points[order])
+    open_sets, gaps = np.cumsum(steps[order], dtype=np.int8)[:-1], np.diff(points[order])
     return [0, *(int(gaps[open_sets == mask].sum()) for mask in range(1, 1 << len(sets)))]
 
 

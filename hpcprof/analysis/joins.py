@@ -15,15 +15,20 @@ _LATEST = int(np.iinfo(np.int64).max)
 
 def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """Number pairs of two columns so that equal pairs of both tables have equal numbers."""
-    one, two = (np.concatenate(columns) for columns in zip(a, b, strict=True))
-    ones, one = numbered(one)
-    low = int(two.min(initial=0))
-    span = int(two.max(initial=0)) - low + 1
+    ones = np.union1d(numbered(a[0])[0], numbered(b[0])[0])
+    low = min(int(side[1].min(initial=0)) for side in (a, b))
+    span = max(int(side[1].max(initial=0)) for side in (a, b)) - low + 1
     if len(ones) * span > _LATEST:
-        twos, two = numbered(two)
+        twos = np.union1d(a[1], b[1])
+        a, b = ((one, np.searchsorted(twos, two)) for one, two in (a, b))
         low, span = 0, len(twos)
-    key = one * span + (two - low)
-    return key[: len(a[0])], key[len(a[0]) :]
+    key_a, key_b = (_number(ones, one) * span + (two - low) for one, two in (a, b))
+    return key_a, key_b
+
+
+def _number(distinct: Ints, values: Ints) -> Ints | int:
+    """Return the place of each value among the distinct ones, a single 0 where there is one place."""
+    return np.searchsorted(distinct, values) if len(distinct) > 1 else 0
 
 
 def matches(left: Ints, right: Ints) -> tuple[Ints, Ints]:

@@ -36,7 +36,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Launches:
-    """API calls that started GPU work, one row a call, and the extent of that work on the GPU."""
+    """API calls that started GPU work, one row a call, and the extent of that work on the GPU.
+
+    They are in the order of process, start and end.
+    """
 
     start: Ints
     end: Ints
@@ -86,14 +89,18 @@ def launches(timeline: Timeline) -> Launches:
     operation, call = operation[order], call[order]
     at = np.flatnonzero(np.diff(call, prepend=-1))
     rows = call[at]
+    first = _reduced(np.minimum, work.start[operation], at)
+    last = _reduced(np.maximum, work.end[operation], at)
+    order = np.lexsort((calls.end[rows], calls.start[rows], calls.process[rows]))
+    rows = rows[order]
     return Launches(
         start=calls.start[rows],
         end=calls.end[rows],
         process=calls.process[rows],
         thread=calls.thread[rows],
         correlation=calls.correlation[rows],
-        first=_reduced(np.minimum, work.start[operation], at),
-        last=_reduced(np.maximum, work.end[operation], at),
+        first=first[order],
+        last=last[order],
     )
 
 
@@ -116,7 +123,7 @@ def in_process(ranges: Ranges, launched: Launches) -> Projection:
 def _grouped(launched: Launches, *key: Ints) -> Layers:
     """Return the layers of the launches of each key."""
     keys, group = numbered_rows(*key)
-    order = np.lexsort((launched.end, launched.start, group))
+    order = np.argsort(group, kind="stable")
     cuts = np.searchsorted(group[order], np.arange(1, len(keys)))
     groups = zip(keys.tolist(), np.split(order, cuts), strict=False)
     return {tuple(of): list(_layers(launched, rows)) for of, rows in groups}
@@ -133,7 +140,10 @@ def _layers(launched: Launches, rows: Ints) -> Iterator[Layer]:
     while len(rows):
         end = launched.end[rows]
         outermost = end == np.maximum.accumulate(end)
-        layer, number = rows[outermost], numbers[outermost]
+        # Most often all rows are one layer, and all launches of one process: views need no memory.
+        whole = len(rows) == len(launched.end) and bool(outermost.all())
+        layer = slice(None) if whole else rows[outermost]
+        number = numbers[outermost]
         yield Layer(
             start=launched.start[layer],
             end=launched.end[layer],

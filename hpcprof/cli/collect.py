@@ -44,6 +44,7 @@ def command(runs_dir: Path, db: str | None, jobs: int | None, executor: str, run
     from hpcprof.cli.progress import Progress
     from hpcprof.collect import collect
     from hpcprof.executors import Processes, over_mpi
+    from hpcprof.rank_collect import HEAVY
     from hpcprof.run import find_runs
     from hpcprof.store import Store, store_url
 
@@ -53,7 +54,7 @@ def command(runs_dir: Path, db: str | None, jobs: int | None, executor: str, run
     damaged = False
     cpus = jobs or len(os.sched_getaffinity(0))
     for run in found:
-        spread = Processes(cpus) if executor == "processes" else over_mpi
+        spread = Processes(cpus, HEAVY) if executor == "processes" else over_mpi
         summary = collect(run, store, Progress(), spread, cpus)
         for sentence in summary.warnings:
             click.echo(f"hpcprof: {sentence}", err=True)

@@ -29,7 +29,7 @@ _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NV
 
 
 def read(path: Path, threads: int = 1) -> Timeline:
-    """Read an nsys SQLite export, its long tables with so many threads.
+    """Read an nsys SQLite export by so many threads.
 
     Rows without a start or an end cannot be placed; they are left out and counted in ``Origin.notes``.
 
@@ -83,9 +83,11 @@ def _timeline(export: Export) -> Timeline:
 
 def _only_process(thread: Ints) -> int:
     """Return the one process that made calls, 0 where there are several or none."""
-    threads, _ = numbered(thread)
-    processes = np.unique(threads[threads != NO_ID] >> PROCESS_SHIFT)
-    return int(processes[0]) if len(processes) == 1 else 0
+    known = thread[thread != NO_ID]
+    if not len(known):
+        return 0
+    low, high = int(known.min()) >> PROCESS_SHIFT, int(known.max()) >> PROCESS_SHIFT
+    return low if low == high else 0
 
 
 def _classes(names: Ints, strings: StringTable) -> Ints:

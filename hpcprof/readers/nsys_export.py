@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +16,21 @@ from sqlalchemy import (
     ColumnElement,
     Select,
     TableClause,
-    and_,
     column,
     create_engine,
     func,
     inspect,
     literal,
-    literal_column,
     null,
     select,
     table,
 )
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from hpcprof.errors import DamagedInput
-from hpcprof.readers.bulk import int_columns, read_only_uri
+from hpcprof.readers.sqlite_pages import int_columns
 from hpcprof.timeline import NO_NAME, Ints
 
 MISSING = int(np.iinfo(np.int64).min)
@@ -48,9 +45,6 @@ REQUIRED = None
 PROCESS_SHIFT = 24
 THREAD_BITS = 0xFFFFFF
 
-_DIALECT = sqlite.dialect()
-# Tables of fewer rows are not worth a second thread.
-_LONG = 100_000
 _MAGIC = b"SQLite format 3\x00"
 # SQLite's documented limit on bound parameters was 999 before version 3.32.
 _CHUNK = 900
@@ -94,7 +88,7 @@ class Source:
             If a key column is absent or a value is no integer.
         """
         query, present = self._query(defaults, where)
-        columns = self._bulk(present, where)
+        columns = None if where else self._pages(present)
         if columns is None:
             flat = self.export.numbers(chain.from_iterable(self.export.rows(query)), self.name)
             columns = list(flat.reshape(-1, len(present)).T)
@@ -108,9 +102,8 @@ class Source:
         One query reads both: two could return their rows in different orders.
         """
         query, present = self._query(defaults, where)
-        rows = list(
-            self.export.rows(query.add_columns(self.clause.c[text] if text in self.columns else null()))
-        )
+        text_cell = self.clause.c[text] if text in self.columns else null()
+        rows = self.export.connection.execute(query.add_columns(text_cell)).all()
         flat = self.export.numbers(chain.from_iterable(row[:-1] for row in rows), self.name)
         texts = [None if row[-1] is None else str(row[-1]) for row in rows]
         return _columns(flat.reshape(-1, len(present)).T, present, defaults), texts
@@ -125,32 +118,20 @@ class Source:
         cells = (func.coalesce(source.c[name], default) for name, default in present.items())
         return select(*cells).select_from(source).where(*where), present
 
-    def _bulk(
-        self, present: Mapping[str, int], where: Sequence[ColumnElement[bool]]
-    ) -> Sequence[Ints] | None:
-        """Read columns through Arrow; None where only reading row by row tells what is wrong."""
-        query = select(*(self.clause.c[name] for name in present)).where(*where)
-        parts = [query.where(rows) for rows in self._parts()] or [query]
-        compiled = (part.compile(dialect=_DIALECT, compile_kwargs={"literal_binds": True}) for part in parts)
-        return int_columns(self.export.path, [str(statement) for statement in compiled], [*present.values()])
-
-    def _parts(self) -> list[ColumnElement[bool]]:
-        """Divide a long table into ranges of row ids, one a thread and in the order of the rows."""
-        threads = self.export.threads
-        if threads == 1 or "rowid" in self.columns:
-            return []
-        rowid: ColumnElement[int] = literal_column("rowid")
-        # Each on its own: SQLite looks up one end of a table, but scans it all for both.
-        low, high = (select(end(rowid)).select_from(self.clause) for end in (func.min, func.max))
-        try:
-            ends = next(self.export.rows(select(low.scalar_subquery(), high.scalar_subquery())))
-        except OperationalError:
-            return []
-        # A view has no row ids.
-        if None in ends or ends[1] - ends[0] < _LONG:
-            return []
-        cuts = np.linspace(ends[0] - 1, ends[1], threads + 1).astype(np.int64).tolist()
-        return [and_(rowid > begin, rowid <= end) for begin, end in pairwise(cuts)]
+    def _pages(self, nulls: Mapping[str, int]) -> Sequence[Ints] | None:
+        """Read columns from the file's pages; None where SQLite has to read them."""
+        master = table("sqlite_master", column("name"), column("type"), column("rootpage"))
+        stored = select(master.c.rootpage).where(master.c.name == self.name, master.c.type == "table")
+        root = next(self.export.rows(stored), None)
+        known = func.pragma_table_xinfo(self.name).table_valued("name", "pk", "hidden")
+        columns = list(self.export.rows(select(known.c.name, known.c.pk, known.c.hidden)))
+        # Hidden columns are generated, and may not be stored; a primary key may be the row's own number.
+        if root is None or any(hidden or (key and name in nulls) for name, key, hidden in columns):
+            return None
+        place = {name: i for i, (name, _, _) in enumerate(columns)}
+        return int_columns(
+            self.export.path, root[0], [place[name] for name in nulls], [*nulls.values()], self.export.threads
+        )
 
 
 def _columns(
@@ -164,7 +145,7 @@ def _columns(
 
 @dataclass(frozen=True)
 class Export:
-    """An open export; long tables are read by several threads."""
+    """An open export, read by so many threads."""
 
     path: Path
     connection: Connection
@@ -221,7 +202,7 @@ class Export:
 
 @contextmanager
 def opened(path: Path, threads: int = 1) -> Iterator[Export]:
-    """Open an export for reading only, long tables with so many threads.
+    """Open an export for reading only, by so many threads.
 
     Raises
     ------
@@ -231,13 +212,16 @@ def opened(path: Path, threads: int = 1) -> Iterator[Export]:
     _check(path)
 
     def connect() -> sqlite3.Connection:
-        connection = sqlite3.connect(read_only_uri(path), uri=True)
+        # as_uri quotes what a URI gives a meaning to: spaces, '?', '#' and '%'.
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         return connection
 
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
     try:
         with engine.connect() as connection:
+            # One transaction: no other process changes the file while it is read.
+            connection.exec_driver_sql("BEGIN")
             inspector = inspect(connection)
             tables = frozenset(inspector.get_table_names()) | frozenset(inspector.get_view_names())
             yield Export(path, connection, tables, threads)

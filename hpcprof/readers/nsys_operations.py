@@ -72,11 +72,10 @@ def read_calls(export: Export) -> tuple[Columns, int]:
 
 def api_calls(columns: Columns, name: Ints) -> ApiCalls:
     """Build the calls from their columns and the numbers of their names."""
-    known = columns["globalTid"] != NO_ID
     return ApiCalls(
         start=columns["start"],
         end=columns["end"],
-        process=np.where(known, columns["globalTid"] >> PROCESS_SHIFT, NO_PROCESS),
+        process=_process(columns["globalTid"]),
         thread=columns["globalTid"] & THREAD_BITS,
         name=name,
         correlation=columns["correlationId"],
@@ -153,12 +152,24 @@ def _memory(columns: Columns, name: Ints) -> MemoryOperations:
 
 def _read_operations(source: Source, more: Mapping[str, int], only_process: int) -> tuple[Columns, int]:
     columns, lost = _placed(source.ints({**_OPERATION, **more}))
-    process = columns["globalPid"]
-    if "globalPid" in source.columns:
-        columns["process"] = np.where(process != NO_ID, process >> PROCESS_SHIFT, NO_PROCESS)
-    else:
-        columns["process"] = np.full(len(process), only_process)
+    known = "globalPid" in source.columns
+    columns["process"] = (
+        _process(columns["globalPid"]) if known else _repeated(only_process, len(columns["start"]))
+    )
     return columns, lost
+
+
+def _process(ids: Ints) -> Ints:
+    """Return the process of global ids, `NO_PROCESS` where there is none."""
+    low, high = (int(ids.min()), int(ids.max())) if len(ids) else (NO_ID, NO_ID)
+    if low != NO_ID and low >> PROCESS_SHIFT == high >> PROCESS_SHIFT:
+        return _repeated(low >> PROCESS_SHIFT, len(ids))
+    return np.where(ids != NO_ID, ids >> PROCESS_SHIFT, NO_PROCESS)
+
+
+def _repeated(value: int, rows: int) -> Ints:
+    """Return a column of one value, which takes the memory of one row."""
+    return np.broadcast_to(np.int64(value), (rows,))
 
 
 def _shared(columns: Columns) -> Columns:

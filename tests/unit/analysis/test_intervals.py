@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.intervals import difference, grouped_length, intersection, length, union
+from hpcprof.analysis.intervals import difference, exclusive, grouped_length, intersection, length, union
 from hpcprof.timeline import Ints
 
 Pairs = list[tuple[int, int]]
@@ -53,6 +53,15 @@ def test_a_difference_covers_what_only_the_first_covers(a: Pairs, b: Pairs) -> N
     rest = difference(arrays(a), arrays(b))
     assert_merged(rest)
     assert units(rest) == units(arrays(a)) - units(arrays(b))
+
+
+@given(pairs, pairs, pairs)
+def test_exclusive_times_are_those_of_each_combination(a: Pairs, b: Pairs, c: Pairs) -> None:
+    covered = [units(arrays(each)) for each in (a, b, c)]
+    expected = [0] * 8
+    for unit in set().union(*covered):
+        expected[sum(1 << i for i in range(3) if unit in covered[i])] += 1
+    assert exclusive(*(union(*arrays(each)) for each in (a, b, c))) == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-20, 20), st.integers(-20, 20)), max_size=15))

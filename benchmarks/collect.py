@@ -1,0 +1,147 @@
+"""What a collect costs, in units of one plain query of the file: ``python benchmarks/collect.py EXPORT``.
+
+EXPORT, an nsys SQLite export, is repeated in time (``--times``, by default 3). The unit is the time in which
+Python's sqlite3 does ``fetchall`` of five columns of the table of API calls. The commands take turns for some
+rounds, so that what else the machine does meets all of them; printed are the least wall-clock and CPU times,
+their ratios to the unit's, and the most memory that one process took. ``--nsys`` names an nsys, whose
+``stats`` then takes its turn too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+FETCH = """
+import sqlite3, sys
+rows = sqlite3.connect(sys.argv[1]).execute(
+    "SELECT start, end, globalTid, correlationId, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+).fetchall()
+"""
+HPCPROF = [sys.executable, "-m", "hpcprof"]
+# A domain is created once, however often the profile is repeated.
+_DOMAIN_CREATE = 75
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run of a command took: seconds and MiB."""
+
+    wall: float
+    cpu: float
+    memory: float
+
+
+def cost(command: list[str], folder: Path) -> Cost:
+    """Run a command and return its cost, that of the processes it waited for included."""
+    began = time.perf_counter()
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{' '.join(command)}: {(folder / 'output.txt').read_text()}")
+    wall = time.perf_counter() - began
+    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def repeat(source: Path, target: Path, times: int) -> None:
+    """Write an export that holds everything that happens in ``source`` several times, one after the other."""
+    shutil.copyfile(source, target)
+    with closing(sqlite3.connect(target)) as export, export:
+        tables = [name for (name,) in export.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {name: [c[1] for c in export.execute(f'PRAGMA table_info("{name}")')] for name in tables}
+        moved = {name: names for name, names in columns.items() if {"start", "correlationId"} & {*names}}
+        steps = {
+            "start": _span(export, moved),
+            "correlationId": 1 + max(_extremes(export, moved, "correlationId"), default=0),
+        }
+        steps["end"] = steps["start"]
+        for name, names in moved.items():
+            last = export.execute(f"SELECT max(rowid) FROM {name}").fetchone()[0] or 0
+            chosen = f"rowid <= {last}"
+            if "eventType" in names:
+                chosen += f" AND eventType <> {_DOMAIN_CREATE}"
+            for i in range(1, times):
+                values = (f'"{c}" + {i * steps[c]}' if c in steps else f'"{c}"' for c in names)
+                export.execute(
+                    f"INSERT INTO {name} SELECT {', '.join(values)} FROM {name} WHERE {chosen} ORDER BY rowid"
+                )
+
+
+def _span(export: sqlite3.Connection, tables: dict[str, list[str]]) -> int:
+    """Return a time that is longer than the profile."""
+    stamps = [*_extremes(export, tables, "start"), *_extremes(export, tables, "end")]
+    return max(stamps) - min(stamps) + 1000
+
+
+def _extremes(export: sqlite3.Connection, tables: dict[str, list[str]], column: str) -> list[int]:
+    found = []
+    for name in (name for name, names in tables.items() if column in names):
+        found += export.execute(f'SELECT min("{column}"), max("{column}") FROM {name}').fetchone()
+    return [value for value in found if value is not None]
+
+
+def make_run(folder: Path, export: Path) -> str:
+    """Make a run whose only profile is the export, and return its id."""
+    command = [*HPCPROF, "submit", "--site", "local", "--wait", "--", "true"]
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    (run,) = (folder / "runs").iterdir()
+    (run / "profiles/rank00000.sqlite").symlink_to(export)
+    return run.name
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("export", type=Path, help="an nsys SQLite export")
+    parser.add_argument("--times", type=int, default=3, help="how often it is repeated (default 3)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each command runs (default 5)")
+    parser.add_argument("--nsys", help="an nsys to compare with")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export = folder / "export.sqlite"
+        repeat(given.export.absolute(), export, given.times)
+        run = make_run(folder, export)
+        fresh = ["sh", "-c", 'rm -rf runs/hpcprof.db runs/*/timeline; exec "$@"', "sh"]
+        commands = {
+            "fetchall of five columns (the unit)": [sys.executable, "-c", FETCH, str(export)],
+            "hpcprof collect --jobs 2": [*fresh, *HPCPROF, "collect", "--jobs", "2", run],
+            "hpcprof collect --jobs 1": [*fresh, *HPCPROF, "collect", "--jobs", "1", run],
+            "hpcprof collect, nothing new": [*HPCPROF, "collect", run],
+            "hpcprof report, from the store": [*HPCPROF, "report", run],
+            "import hpcprof": [sys.executable, "-c", "import hpcprof"],
+        }
+        if given.nsys:
+            commands["nsys stats, default reports"] = [given.nsys, "stats", str(export)]
+        costs: dict[str, list[Cost]] = {what: [] for what in commands}
+        for _ in range(given.rounds):
+            for what, command in commands.items():
+                costs[what].append(cost(command, folder))
+        show(costs, f"{export.stat().st_size / 1e6:.0f} MB, {given.rounds} rounds")
+
+
+def show(costs: dict[str, list[Cost]], title: str) -> None:
+    """Print the least of each command and its ratio to the first."""
+    print(f"{'wall s':>8} {'ratio':>6} {'CPU s':>7} {'ratio':>6} {'MiB':>6}  {title}")
+    unit: Cost | None = None
+    for what, all_costs in costs.items():
+        least = Cost(*(min(getattr(c, key) for c in all_costs) for key in ("wall", "cpu", "memory")))
+        unit = unit or least
+        print(
+            f"{least.wall:8.2f} {least.wall / unit.wall:6.2f} {least.cpu:7.2f} {least.cpu / unit.cpu:6.2f} "
+            f"{max(c.memory for c in all_costs):6.0f}  {what}"
+        )
+
+
+if __name__ == "__main__":
+    main()

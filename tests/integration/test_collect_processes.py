@@ -1,0 +1,205 @@
+"""Collecting ranks in several processes, over MPI, and what is left when that is cut short."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcprof import rank_collect
+from hpcprof.cli.progress import Progress
+from hpcprof.errors import DamagedInput
+from hpcprof.rank_collect import Task, gather
+from hpcprof.timeline_file import load
+from tests.conftest import Hpcprof
+
+DATA = Path(__file__).parents[1] / "data"
+sys.path.insert(0, str(DATA))
+
+from many_ranks import write, write_all  # noqa: E402 - it lies beside the data
+
+RANKS = 6
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Profiles of some ranks in a folder that hpcprof did not make."""
+    write_all(tmp_path / "profiles", RANKS, 500)
+    return tmp_path / "profiles"
+
+
+@pytest.fixture
+def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
+    """A run directory with the same profiles."""
+    hpcprof("submit", "--site", "local", "--wait", "--", "true")
+    (run,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
+    write_all(run / "profiles", RANKS, 500)
+    return run
+
+
+def dump(database: Path) -> list[str]:
+    with sqlite3.connect(database) as store:
+        return sorted(store.iterdump())
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_several_processes_make_the_store_that_one_makes(
+    hpcprof: Hpcprof, folder: Path, tmp_path: Path
+) -> None:
+    for jobs in (1, 3):
+        done = hpcprof("collect", "--jobs", str(jobs), "--db", f"{jobs}.db", str(folder))
+        assert f"{RANKS} profiles collected" in done.stdout, done.stderr
+        assert f"({RANKS} of {RANKS})" in done.stderr
+    assert dump(tmp_path / "1.db") == dump(tmp_path / "3.db")
+
+
+def test_timelines_are_kept_beside_a_run_and_nowhere_else(hpcprof: Hpcprof, folder: Path, run: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    assert hpcprof("collect", str(folder)).returncode == 0
+    assert sorted(folder.rglob("*")) == before
+    assert hpcprof("collect", "--jobs", "2", run.name).returncode == 0
+    with sqlite3.connect(run.parent / "hpcprof.db") as store:
+        query = "SELECT rank, sha256 FROM profiles WHERE run_id = ?"
+        checksums = dict(store.execute(query, (run.name,)).fetchall())
+    for rank, sha256 in checksums.items():
+        timeline = load(run / "timeline", rank, sha256)
+        assert timeline is not None
+        assert len(timeline.kernels) == 500
+    files = json.loads((run / "run.json").read_text())["files"]
+    assert "timeline/rank00000.kernels.parquet" in files
+
+
+def test_a_timeline_that_cannot_be_kept_is_named_and_the_results_are_there(
+    hpcprof: Hpcprof, run: Path
+) -> None:
+    (run / "timeline").write_text("a file where the folder should be")
+    done = hpcprof("collect", "--jobs", "2", run.name)
+    assert done.returncode == 0
+    assert f"{RANKS} profiles collected" in done.stdout
+    assert "rank00003.sqlite is not kept" in done.stderr
+
+
+def test_a_process_that_is_killed_costs_its_rank_only(folder: Path, tmp_path: Path, hpcprof: Hpcprof) -> None:
+    # Large enough to be alive when the kill comes.
+    write(folder / "rank00002.sqlite", 2, 200_000)
+    collecting = subprocess.Popen(
+        [sys.executable, "-m", "hpcprof", "collect", "--jobs", "2", str(folder)],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert collecting.stderr is not None
+    # All ranks are identified, and one of the first is done.
+    assert "(1 of 6)" in collecting.stderr.readline()
+    wait_until(lambda: readers_of(folder / "rank00002.sqlite", collecting.pid))
+    for process in readers_of(folder / "rank00002.sqlite", collecting.pid):
+        os.kill(process, signal.SIGKILL)
+    printed, said = collecting.communicate(timeout=120)
+    assert collecting.returncode == 1
+    assert f"{RANKS - 1} profiles collected, 0 unchanged, 1 skipped" in printed
+    assert "rank00002.sqlite was not collected: its process was killed" in said
+    assert "1 profiles collected, 5 unchanged" in hpcprof("collect", str(folder)).stdout
+
+
+def readers_of(path: Path, first: int) -> list[int]:
+    """Return the processes that have a file open, but for the first one."""
+    found = []
+    for descriptors in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            if any(link.samefile(path) for link in descriptors.iterdir() if link.exists()):
+                found.append(int(descriptors.parent.name))
+        except OSError:
+            continue
+    return [process for process in found if process != first]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_store_that_the_next_collect_completes(
+    folder: Path, tmp_path: Path, hpcprof: Hpcprof
+) -> None:
+    hpcprof("collect", "--db", "reference.db", str(folder))
+    command = [sys.executable, "-m", "hpcprof", "collect", "--jobs", "2", str(folder)]
+    collecting = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert collecting.stderr is not None
+    first = collecting.stderr.readline()
+    assert "(1 of 6)" in first
+    os.killpg(collecting.pid, signal.SIGINT)
+    _, said = collecting.communicate(timeout=60)
+    assert collecting.returncode == 130
+    assert said.splitlines()[-1] == "hpcprof: interrupted."
+    assert "Traceback" not in said
+    done = hpcprof("collect", str(folder))
+    assert " 0 unchanged" not in done.stdout
+    assert dump(tmp_path / "runs/hpcprof.db") == dump(tmp_path / "reference.db")
+
+
+def test_a_profile_that_changes_while_it_is_read_is_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "rank00000.sqlite"
+    read = rank_collect.read_profile
+
+    def grow(path: Path, threads: int) -> object:
+        timeline = read(path, threads)
+        with path.open("ab") as file:
+            file.write(b"more")
+        return timeline
+
+    monkeypatch.setattr(rank_collect, "read_profile", grow)
+    result = gather(Task(path, 0))
+    assert isinstance(result, DamagedInput)
+    assert "changed while it was read" in str(result)
+
+
+def test_a_bar_shows_ranks_rate_and_remaining_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    clock = iter([0.0, 10.0, 20.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    progress = Progress()
+    progress(5, 100, Path("rank00004.sqlite"))
+    progress(100, 100, Path("rank00099.sqlite"))
+    half, whole, _ = capsys.readouterr().err.replace("\x1b[K", "").replace("\r", "\n").split("\n")[1:]
+    assert half == "[=                       ] 5 of 100 ranks, 0.5 a second, 3 min 10 s left"
+    assert whole.endswith("100 of 100 ranks, 5.0 a second, 0 s left")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="there is no mpiexec")
+def test_the_ranks_of_an_mpi_job_make_the_same_store(hpcprof: Hpcprof, folder: Path, tmp_path: Path) -> None:
+    hpcprof("collect", "--db", "reference.db", str(folder))
+    command = ["mpiexec", "-n", "3", sys.executable, "-m", "mpi4py.futures", "-m", "hpcprof", "collect"]
+    done = subprocess.run(
+        [*command, "--executor", "mpi", "--db", "mpi.db", str(folder)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{RANKS} profiles collected" in done.stdout
+    assert dump(tmp_path / "mpi.db") == dump(tmp_path / "reference.db")

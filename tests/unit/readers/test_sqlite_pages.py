@@ -1,0 +1,207 @@
+"""Columns decoded from a file's pages, against what SQLite itself reads."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcprof.readers.nsys_export import opened
+from hpcprof.readers.sqlite_pages import int_columns
+
+NULL = -(2**63) + 7
+LIMITS = [sign * 2**bits + more for bits in (7, 15, 23, 31, 47, 62) for sign in (1, -1) for more in (-1, 0)]
+values = st.one_of(st.none(), st.sampled_from([0, 1, -1, *LIMITS]), st.integers(-(2**63), 2**63 - 1))
+
+
+def make(path: Path, *statements: str) -> Path:
+    """Write a database from nothing."""
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+    return path
+
+
+def by_pages(path: Path, columns: Sequence[int], threads: int = 1) -> list[list[int]] | None:
+    """Return columns of the table ``t``, None where only SQLite can read them."""
+    with closing(sqlite3.connect(path)) as database:
+        root = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 't'").fetchone()[0]
+    found = int_columns(path, root, columns, [NULL] * len(columns), threads)
+    return None if found is None else [column.tolist() for column in found]
+
+
+def by_sqlite(path: Path, columns: Sequence[int]) -> list[list[int]]:
+    """Return the same columns by a query."""
+    with closing(sqlite3.connect(path)) as database:
+        rows = database.execute("SELECT * FROM t").fetchall()
+    return [[NULL if row[column] is None else row[column] for row in rows] for column in columns]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), width=st.integers(1, 30), page=st.sampled_from([512, 1024, 4096, 65536]))
+def test_pages_hold_what_sqlite_reads(tmp_path: Path, data: st.DataObject, width: int, page: int) -> None:
+    distinct = data.draw(st.lists(st.tuples(*[values] * width), max_size=12))
+    columns = data.draw(st.lists(st.integers(0, width - 1), min_size=1, max_size=6, unique=True))
+    first_row = data.draw(st.sampled_from([1, -5, 2**40, 2**62]))
+    names = [f"c{i}" for i in range(width)]
+    path = make(tmp_path / "t.sqlite", f"PRAGMA page_size = {page}", f"CREATE TABLE t ({', '.join(names)})")
+    with closing(sqlite3.connect(path)) as database, database:
+        # Repeated until the tree is several levels deep, and with gaps where rows are deleted.
+        rows = [(first_row + 3 * i, *distinct[i % len(distinct)]) for i in range(40 * len(distinct))]
+        marks = ", ".join("?" * (width + 1))
+        database.executemany(f"INSERT INTO t (rowid, {', '.join(names)}) VALUES ({marks})", rows)
+        if data.draw(st.booleans()):
+            database.execute("DELETE FROM t WHERE rowid % 5 = 0")
+    assert by_pages(path, columns, threads=2) == by_sqlite(path, columns)
+
+
+def many_rows(database: Path, width: int = 3) -> Path:
+    """Write 5000 rows of integers."""
+    columns = ", ".join(f"c{i} INTEGER" for i in range(width))
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)"
+    cells = ", ".join(f"i * {i + 1} * 1000" for i in range(width))
+    return make(
+        database,
+        "PRAGMA page_size = 1024",
+        f"CREATE TABLE t ({columns})",
+        f"{numbers} INSERT INTO t SELECT {cells} FROM n",
+    )
+
+
+def test_text_and_fractions_in_other_columns_do_not_matter(tmp_path: Path) -> None:
+    path = make(
+        tmp_path / "t.sqlite",
+        "CREATE TABLE t (a, b, c, d)",
+        "INSERT INTO t VALUES ('short text', 1.5, 7, 'a long text that goes on and on' || hex(zeroblob(50)))",
+    )
+    assert by_pages(path, [2]) == [[7]]
+
+
+def change(*statements: str) -> Callable[[Path], Any]:
+    return lambda path: make_changed(path, statements)
+
+
+def make_changed(path: Path, statements: Sequence[str]) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        change("UPDATE t SET c1 = 'soon' WHERE rowid = 70"),
+        change("UPDATE t SET c1 = x'00' WHERE rowid = 70"),
+        change("UPDATE t SET c1 = 1.5 WHERE rowid = 70"),
+        change("UPDATE t SET c0 = 'x' || hex(zeroblob(40)) WHERE rowid = 70"),
+        change("UPDATE t SET c2 = 'x' || hex(zeroblob(5000)) WHERE rowid = 70"),
+        change("PRAGMA journal_mode = WAL"),
+        change("ALTER TABLE t RENAME TO u", "ALTER TABLE u ADD COLUMN c1b", "ALTER TABLE u RENAME TO t"),
+        change("DROP TABLE t", "CREATE TABLE t (c0, c1 PRIMARY KEY, c2) WITHOUT ROWID"),
+    ],
+    ids=[
+        "text",
+        "blob",
+        "fraction",
+        "long text before",
+        "overflow pages",
+        "WAL",
+        "added column",
+        "no row ids",
+    ],
+)
+def test_what_is_not_the_plain_case_is_left_to_sqlite(tmp_path: Path, unusual: Callable[[Path], Any]) -> None:
+    path = many_rows(tmp_path / "t.sqlite")
+    assert by_pages(path, [1, 2]) == by_sqlite(path, [1, 2])
+    unusual(path)
+    wanted = [1, 3] if "c1b" in path.read_bytes().decode("latin-1") else [1]
+    assert by_pages(path, wanted) is None
+
+
+def test_a_file_that_is_cut_is_left_to_sqlite(tmp_path: Path) -> None:
+    path = many_rows(tmp_path / "t.sqlite")
+    whole = path.read_bytes()
+    with closing(sqlite3.connect(path)) as database:
+        (root,) = database.execute("SELECT rootpage FROM sqlite_master").fetchone()
+    for size in range(0, len(whole), 1777):
+        path.write_bytes(whole[:size])
+        assert int_columns(path, root, [0], [NULL], 1) is None
+
+
+def test_of_overwritten_bytes_it_never_makes_other_values_than_sqlite(tmp_path: Path) -> None:
+    path = many_rows(tmp_path / "t.sqlite")
+    whole = path.read_bytes()
+    generator = random.Random(1)
+    equal = 0
+    for _ in range(300):
+        content = bytearray(whole)
+        at = generator.randrange(1024, len(whole) - 64)
+        size = generator.choice([1, 4, 64])
+        content[at : at + size] = generator.randbytes(size)
+        path.write_bytes(content)
+        found = by_pages(path, [0, 2])
+        try:
+            expected = by_sqlite(path, [0, 2])
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
+            continue
+        assert found in (None, expected)
+        equal += found == expected
+    assert equal > 50
+
+
+def test_a_column_that_is_the_row_id_is_read_by_sqlite(tmp_path: Path) -> None:
+    """Its place in the record holds NULL."""
+    path = make(
+        tmp_path / "t.sqlite",
+        "CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)",
+        "INSERT INTO StringIds VALUES (5, 'five'), (9, 'nine')",
+    )
+    with opened(path) as export:
+        source = export.source("StringIds")
+        assert source is not None
+        assert source.ints({"id": -1})["id"].tolist() == [5, 9]
+
+
+def test_a_generated_column_is_computed(tmp_path: Path) -> None:
+    path = make(
+        tmp_path / "t.sqlite",
+        "CREATE TABLE t (twice INTEGER GENERATED ALWAYS AS (2 * start) VIRTUAL, start INTEGER)",
+        "INSERT INTO t (start) VALUES (4)",
+    )
+    with opened(path) as export:
+        source = export.source("t")
+        assert source is not None
+        assert source.ints({"start": -1})["start"].tolist() == [4]
+
+
+def test_a_view_is_read(tmp_path: Path) -> None:
+    path = make(
+        tmp_path / "t.sqlite",
+        "CREATE TABLE old (start INTEGER)",
+        "INSERT INTO old VALUES (3), (NULL)",
+        "CREATE VIEW t AS SELECT start FROM old",
+    )
+    with opened(path) as export:
+        source = export.source("t")
+        assert source is not None
+        assert source.ints({"start": -1})["start"].tolist() == [3, -1]
+
+
+def test_another_process_cannot_change_the_file_while_it_is_read(tmp_path: Path) -> None:
+    path = many_rows(tmp_path / "t.sqlite")
+    with opened(path) as export:
+        source = export.source("t")
+        assert source is not None
+        with closing(sqlite3.connect(path, timeout=0.1)) as other, pytest.raises(sqlite3.OperationalError):
+            other.execute("DELETE FROM t WHERE c0 > 5000")
+            other.commit()
+        assert len(source.ints({"c0": -1})["c0"]) == 5000

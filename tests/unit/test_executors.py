@@ -1,0 +1,111 @@
+"""Tasks in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcprof.errors import DamagedInput
+from hpcprof.executors import Lost, Processes, serially
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def own_process(number: int) -> int:
+    return os.getpid()
+
+
+def die_on_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def fail_on_three(number: int) -> int:
+    if number == 3:
+        raise DamagedInput("three is damaged.")
+    return number
+
+
+def linger(folder: Path) -> None:
+    (folder / f"{os.getpid()}.running").touch()
+    time.sleep(120)
+
+
+def test_every_task_comes_back_with_its_result() -> None:
+    for executor in (serially, Processes(3)):
+        assert sorted(executor(square, range(8))) == [(n, n * n) for n in range(8)]
+
+
+def test_each_task_has_a_process_of_its_own() -> None:
+    found = [process for _, process in Processes(2)(own_process, range(4))]
+    assert len({*found, os.getpid()}) == 5
+
+
+def test_a_single_task_and_a_single_job_need_no_other_process() -> None:
+    assert list(Processes(4)(own_process, [0])) == [(0, os.getpid())]
+    assert list(Processes(1)(own_process, [0, 1])) == [(0, os.getpid()), (1, os.getpid())]
+
+
+def test_a_task_whose_process_is_killed_is_lost_and_the_others_are_not() -> None:
+    results = dict(Processes(2)(die_on_three, range(6)))
+    assert results.pop(3) == Lost("its process was killed, as the system does when memory runs out")
+    assert results == {n: n for n in (0, 1, 2, 4, 5)}
+
+
+def test_what_a_task_raises_is_raised_here() -> None:
+    with pytest.raises(DamagedInput, match="three is damaged"):
+        list(Processes(2)(fail_on_three, range(6)))
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from hpcprof.executors import Processes
+from test_executors import linger
+if __name__ == "__main__":
+    try:
+        list(Processes(2)(linger, [Path(sys.argv[1])] * 4))
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def alive(process: int) -> bool:
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(condition: object, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_first_however_it_ends(tmp_path: Path, how: signal.Signals) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    first = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path), str(Path(__file__).parent)], start_new_session=True
+    )
+    wait_until(lambda: len(list(tmp_path.glob("*.running"))) == 2)
+    others = [int(path.stem) for path in tmp_path.glob("*.running")]
+    # A terminal sends Ctrl-C to all processes.
+    os.killpg(first.pid, how) if how is signal.SIGINT else first.send_signal(how)
+    assert first.wait(30) == (130 if how is signal.SIGINT else -how)
+    wait_until(lambda: not any(map(alive, others)))
+    assert len(list(tmp_path.glob("*.running"))) == 2
