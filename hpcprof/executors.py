@@ -13,8 +13,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar, cast
 
 from hpcprof.errors import UsageError
@@ -71,28 +73,29 @@ class Processes:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([*self.preload])
         waiting = list(reversed(tasks))
-        running: dict[Connection, tuple[TaskT, Any]] = {}
+        running: dict[Connection, tuple[TaskT, BaseProcess]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < self.jobs:
                     task = waiting.pop()
                     receiver, sender = context.Pipe(duplex=False)
                     process = context.Process(target=_answer, args=(sender, function, task))
-                    process.start()
+                    with _interrupted_later():
+                        process.start()
                     # With no copy of it here, the death of the process closes the pipe.
                     sender.close()
                     running[receiver] = task, process
                 for receiver in cast("list[Connection]", wait(list(running))):
-                    task, process = running[receiver]
-                    result = _received(receiver, process)
+                    task, answering = running[receiver]
+                    result = _received(receiver, answering)
                     del running[receiver]
                     yield task, result
         finally:
-            for _, process in running.values():
-                process.terminate()
-            for _, process in running.values():
-                process.join(_PATIENCE_SECONDS)
-                process.kill()
+            for _, left in running.values():
+                left.terminate()
+            for _, left in running.values():
+                left.join(_PATIENCE_SECONDS)
+                left.kill()
 
 
 def over_mpi(
@@ -115,18 +118,41 @@ def over_mpi(
             yield futures[future], future.result()
 
 
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Hold Ctrl-C back until the block has ended: half of what the server is sent would make it fail.
+
+    A process that is started in the block never gets it. Ctrl-C reaches all processes of a terminal: the
+    first one decides, and ends the others by SIGTERM.
+    """
+    held: list[int] = []
+    # The mask is inherited by what is started here; it holds for this thread only, and the handler for all.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main else None
+    try:
+        yield
+    finally:
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number in held[:1]:
+            signal.raise_signal(number)
+
+
 def _answer(sender: Connection, function: Callable[[Any], Any], task: Any) -> None:
     """Run one task in a process of its own and send what it returns or raises."""
-    # Ctrl-C reaches all processes of a terminal: the first one decides, and ends the others by SIGTERM,
-    # which unwinds them, so that they leave no temporary files.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Unwound, so that no temporary files are left.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer = True, function(task)
     except Exception as error:
         answer = False, error
-    sender.send(answer)
+    # The first process may have been interrupted, and no longer listen.
+    with suppress(OSError):
+        sender.send(answer)
 
 
 def _end_with_parent() -> None:
@@ -136,12 +162,12 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _received(receiver: Connection, process: Any) -> Any:
+def _received(receiver: Connection, process: BaseProcess) -> Any:
     try:
         succeeded, value = receiver.recv()
     except EOFError:
         process.join()
-        return Lost(_how(process.exitcode))
+        return Lost(_how(process.exitcode or 0))
     finally:
         receiver.close()
     process.join()

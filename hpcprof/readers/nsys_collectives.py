@@ -30,7 +30,8 @@ def read_collectives(export: Export, strings: StringTable) -> Collectives:
     from NCCL versions that write them.
     """
     source = export.source("NVTX_EVENTS")
-    if source is None or not {"domainId", "globalTid", "start", "end", "eventType"} <= source.columns:
+    needed = {"domainId", "globalTid", "start", "end", "eventType", "text"}
+    if source is None or not needed <= source.columns:
         return Collectives.empty()
     domains = _domains(source)
     if not domains:
@@ -91,7 +92,8 @@ class _Events:
             source.export.numbers(iter(column), source.name) for column in columns[:4]
         )
         texts = source.export.strings(np.array([i for i in columns[4] if i is not None], np.int64))
-        self.names = [texts.get(i, text or "") for i, text in zip(columns[4], columns[5], strict=True)]
+        inline = [text if isinstance(text, str) else "" for text in columns[5]]
+        self.names = [texts.get(i, text) for i, text in zip(columns[4], inline, strict=True)]
         self.blobs = [blob if isinstance(blob, bytes) else None for blob in columns[6]]
 
     def launched_by(self) -> Ints:

@@ -148,9 +148,9 @@ def test_ctrl_c_leaves_a_store_that_the_next_collect_completes(
     assert "(1 of 6)" in first
     os.killpg(collecting.pid, signal.SIGINT)
     _, said = collecting.communicate(timeout=60)
-    assert collecting.returncode == 130
+    assert collecting.returncode == 130, said
     assert said.splitlines()[-1] == "hpcprof: interrupted."
-    assert "Traceback" not in said
+    assert "Traceback" not in said, said
     done = hpcprof("collect", str(folder))
     assert " 0 unchanged" not in done.stdout
     assert dump(tmp_path / "runs/hpcprof.db") == dump(tmp_path / "reference.db")
