@@ -225,7 +225,8 @@ def opened(path: Path, threads: int = 1) -> Iterator[Export]:
             inspector = inspect(connection)
             tables = frozenset(inspector.get_table_names()) | frozenset(inspector.get_view_names())
             yield Export(path, connection, tables, threads)
-    except (SQLAlchemyError, sqlite3.Error) as error:
+    except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
+        # Names of tables and columns are decoded by Python's sqlite3 itself.
         reason = str(getattr(error, "orig", error)).splitlines()[0]
         raise DamagedInput(f"{path} cannot be read as an nsys SQLite export: {reason}.") from None
 

@@ -200,14 +200,14 @@ def change_trace(trace: dict[str, Any], choose: random.Random) -> None:
         place[key] = choose.choice([v for v in ODD_VALUES if not isinstance(v, bytes)] + [[], {}, 1e300])
 
 
-@pytest.mark.parametrize(("content", "suffix"), [(EXPORT, ".sqlite"), (TRACE, ".trace.json")])
+@pytest.mark.parametrize("suffix", [".sqlite", ".trace.json"])
 @bounded
 @given(changes)
 def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, suffix: str, seeds: list[int]
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, seeds: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("fuzz") / f"rank00000{suffix}"
-    changed = bytearray(content)
+    changed = bytearray({".sqlite": EXPORT, ".trace.json": TRACE}[suffix])
     for seed in seeds:
         choose = random.Random(seed)
         at = choose.randrange(len(changed))
