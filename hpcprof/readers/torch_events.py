@@ -28,7 +28,8 @@ Built = tuple[Columns, Mask]
 ValueT = TypeVar("ValueT")
 
 # What Kineto writes: microseconds with three decimals; here those that surely fit 64 bits in nanoseconds.
-_THREE_DECIMALS = re.compile(rb"(?:-?[0-8]?[0-9]{1,15}\.[0-9]{3},)*")
+# Every text matches in one way at most, or a list with one odd time would be tried in 2**n ways.
+_THREE_DECIMALS = re.compile(rb"(?:-?(?:[0-9]{1,15}|[0-8][0-9]{15})\.[0-9]{3},)*")
 _MEMORY = "[memory]"
 _COLLECTIVE = b'"Collective name"'
 

@@ -8,12 +8,13 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.errors import DamagedInput
-from hpcprof.readers.torch_events import nanoseconds
+from hpcprof.readers.torch_events import nanoseconds, times
 from hpcprof.readers.torch_trace import read
 from hpcprof.timeline import NO_CORRELATION, Category
 
@@ -90,6 +91,13 @@ def test_other_spellings_round_to_the_nearest_nanosecond(time: Decimal) -> None:
 def test_what_is_no_time_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match=r"is no time|does not fit"):
         nanoseconds(value)
+
+
+def test_one_odd_time_among_many_does_not_hold_up_the_others() -> None:
+    written = [f"17{at:013d}.{at:03d}" for at in range(500)]
+    column, valid = times([msgspec.Raw(text.encode()) for text in [*written, "x"]])
+    assert column.tolist() == [*(nanoseconds(text) for text in written), 0]
+    assert valid.tolist() == [True] * 500 + [False]
 
 
 def test_a_kernel_has_device_stream_shape_and_class(tmp_path: Path) -> None:
