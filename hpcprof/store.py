@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # numpy is not needed to report from the store
     from hpcprof.timeline import Fact, Gpu
 
 SCHEMA_VERSION = 4
-ANALYSIS_VERSION = 4
+ANALYSIS_VERSION = 5
 """Raised whenever an analysis gives other figures: profiles collected before are collected again."""
 
 WHOLE_RUN = -1

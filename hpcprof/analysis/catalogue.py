@@ -83,6 +83,10 @@ def _held(what: str) -> str:
 
 
 _SUMMARY = "total_ns time_pct:float " + _statistics()
+_SLOWDOWN = (
+    "name:text grid:text block:text alone_n alone_med_ns:float "
+    "overlapped_n overlapped_med_ns:float slowdown:float ci_low:float ci_high:float"
+)
 _PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
 
 ANALYSES: dict[str, Analysis] = {
@@ -233,6 +237,13 @@ ANALYSES: dict[str, Analysis] = {
             "hpcprof.analysis.roofline:of_one_run",
             needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape"),
             reads=Reads.KERNEL_REPORT,
+        ),
+        Analysis(
+            "slowdown",
+            "Kernels beside communication against the same kernels alone",
+            Scope.RANK,
+            _columns(f"rank {_SLOWDOWN}"),
+            "hpcprof.analysis.slowdown:slowdown",
         ),
         Analysis(
             "idle",

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import by_text, summarize, texts
 from hpcprof.numbering import numbered_rows
-from hpcprof.timeline import Category, Ints, Timeline
+from hpcprof.timeline import Category, Ints, Kernels, Timeline
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The distinct kernels by name, grid and block, in ascending order, as columns of text."""
+
+    name: pd.Series[Any]
+    grid: pd.Series[Any]
+    block: pd.Series[Any]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns ``name``, ``grid`` and ``block`` of a table."""
+        return {"name": self.name, "grid": self.grid, "block": self.block}
+
+
+def by_shape(timeline: Timeline, table: Kernels) -> tuple[Shapes, Ints]:
+    """Number the distinct kernels of ``table``: name, grid and block of each, and each row's number."""
+    names, name = by_text(timeline, table.name)
+    keys, group = numbered_rows(name, *table.grid.T, *table.block.T)
+    shapes = Shapes(
+        texts(names[keys[:, 0]]), texts(_dimensions(keys[:, 1:4])), texts(_dimensions(keys[:, 4:7]))
+    )
+    return shapes, group
 
 
 def kernels_by_shape(timeline: Timeline) -> Outcome:
@@ -20,21 +49,20 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
     table = timeline.kernels
     if not len(table):
         return nothing(f"no CUDA kernels in {timeline.origin.path.name}")
-    names, name = by_text(timeline, table.name)
-    keys, group = numbered_rows(name, *table.grid.T, *table.block.T)
-    summary = summarize(group, table.end - table.start, len(keys))
-    category = np.empty(len(keys), np.int64)
+    shapes, group = by_shape(timeline, table)
+    summary = summarize(group, table.end - table.start, len(shapes))
+    category = np.empty(len(shapes), np.int64)
     category[group] = table.category
     rows = pd.DataFrame(
         {
-            "name": texts(names[keys[:, 0]]),
+            "name": shapes.name,
             "instances": summary.count,
             "total_ns": summary.total,
             "time_pct": summary.shares(),
             **summary.columns(),
             "class": texts(Category(c).name.lower() for c in category.tolist()),
-            "grid": texts(_dimensions(keys[:, 1:4])),
-            "block": texts(_dimensions(keys[:, 4:7])),
+            "grid": shapes.grid,
+            "block": shapes.block,
         }
     )
     return Outcome(rows.iloc[np.lexsort((summary.count, -summary.total))].reset_index(drop=True))

@@ -27,7 +27,9 @@ def phases(timeline: Timeline) -> Outcome:
     (see `hpcprof.analysis.step_ranges.measure`); on a CPU trace it is the time on the host.
     ``steps`` is the number of steps that have the phase. Rows are in order of first appearance.
     """
-    owner, rows = _phases_of(timeline)
+    steps = steps_of(timeline)
+    step_time = measure(timeline, timeline.ranges.take(steps))
+    owner, rows = phases_of(timeline, steps[step_time.end > step_time.start])
     if not len(rows):
         return nothing(_why_none(timeline))
     ranges = timeline.ranges.take(rows)
@@ -61,16 +63,13 @@ def distribution(values: Ints) -> dict[str, Any]:
     }
 
 
-def _phases_of(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Return the rows of the steps that were measured and of their phases, one pair a phase."""
+def phases_of(timeline: Timeline, steps: Ints) -> tuple[Ints, Ints]:
+    """Return the rows of the steps and of their phases, one pair a phase; ``steps`` are rows of ranges."""
     ranges = timeline.ranges
     nested = np.flatnonzero(ranges.one_thread == 1)
     parent = np.full(len(ranges), NO_PARENT, np.int64)
     found = parents(ranges.take(nested))
     parent[nested] = np.where(found == NO_PARENT, NO_PARENT, nested[found])
-    steps = steps_of(timeline)
-    time = measure(timeline, ranges.take(steps))
-    steps = steps[time.end > time.start]
     rows = np.flatnonzero(
         np.isin(parent, steps)
         & (ranges.name != NO_NAME)

@@ -26,6 +26,7 @@ _COLUMNS = {
     "range_gpu": ("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
     "ncu_kernels": ("rank", "id", "name", "duration_ns", "compute_throughput_pct", "dram_throughput_pct"),
     "roofline": ("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
+    "slowdown": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
     "queue_length": ("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
     "memory_usage": (
         "rank",

@@ -21,6 +21,7 @@ ONLY = {
     "memory_usage": ("allocator",),
     "hta_breakdown": ("allocator", "torch_step"),
     "rank_collectives": ("sequence_parallel", "torch_step"),
+    "slowdown": ("torch_step",),
 }
 # What a profile need not tell, without a word about it.
 NULLABLE = {"rank_collectives": ("comm_ranks", "world_ranks", "step")}

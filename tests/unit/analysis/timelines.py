@@ -40,10 +40,8 @@ def timeline(
 
     An operation is (start, end, category, launch, thread, device, stream), of which the last four may
     be left out: a launch is the moment of its API call, None where it was not recorded. A range is
-    (start, end, name, thread).
-    An operation is (start, end, category, launch, thread, device), of which the last three may be
-    left out: a launch is the moment of its API call. A range is (start, end, name, thread). A collective
-    is (start, end, operation, communicator, bytes, thread, ranks), from the fourth on optional.
+    (start, end, name, thread). A collective is (start, end, operation, communicator, bytes, thread,
+    ranks), from the fourth on optional.
     """
     strings: dict[str, int] = {"kernel": 0, "call": 1}
     rows = [

@@ -1,0 +1,96 @@
+"""Each compute kernel that ran: in which phase, and how much communication ran beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.coverage import of_category
+from hpcprof.analysis.intervals import coverage
+from hpcprof.analysis.kernels_by_shape import Shapes, by_shape
+from hpcprof.analysis.phases import phases_of
+from hpcprof.analysis.step_ranges import steps_of
+from hpcprof.analysis.streams import launch_calls
+from hpcprof.analysis.summary import by_text
+from hpcprof.timeline import Category, Ints, Kernels, Ranges, Timeline
+
+NONE = -1
+OVERLAPPED = 0.9
+"""A kernel counts as overlapped when communication covers at least this share of it."""
+
+_NEVER = int(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class Instances:
+    """The compute kernels that take time, in the order of their starts; arrays have shape (n,).
+
+    ``shape`` numbers the rows of ``shapes``, ``phase`` the names of the phases in ascending order; it is
+    `NONE` for a kernel that was launched outside.
+    ``alone`` marks kernels beside which no communication ran on their device, ``overlapped`` those that
+    it covers to 90 % or more; a kernel may be neither.
+    """
+
+    shapes: Shapes
+    shape: Ints
+    phase: Ints
+    duration: Ints
+    alone: NDArray[np.bool_]
+    overlapped: NDArray[np.bool_]
+
+
+def instances(timeline: Timeline) -> Instances:
+    """Place the compute kernels of a timeline.
+
+    A kernel belongs to the phase that was open, on any thread of its process, when the
+    call that launched it began: the rule of `hpcprof.analysis.step_ranges.measure`.
+    """
+    everything = timeline.kernels
+    rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
+    rows = rows[np.argsort(everything.start[rows], kind="stable")]
+    kernels = everything.take(rows)
+    shapes, shape = by_shape(timeline, kernels)
+    # Kernels are the first of the operations; no range is open at the end of time.
+    launched = np.append(timeline.calls.start, _NEVER)[launch_calls(timeline)[rows]]
+    _, phases = phases_of(timeline, steps_of(timeline))
+    _, phase_number = by_text(timeline, timeline.ranges.name[phases])
+    in_phase = _open_range(timeline.ranges.take(phases), kernels.process, launched)
+    duration = kernels.end - kernels.start
+    covered = _covered(timeline, kernels)
+    return Instances(
+        shapes=shapes,
+        shape=shape,
+        phase=np.append(phase_number, NONE)[in_phase],
+        duration=duration,
+        alone=covered == 0,
+        overlapped=covered >= OVERLAPPED * duration,
+    )
+
+
+def _open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
+    """Return the row of the range of the same process that is open at each moment, or `NONE`.
+
+    Of several the one that began last is taken.
+    """
+    result = np.full(len(moment), NONE, np.int64)
+    for number in np.unique(ranges.process):
+        rows = np.flatnonzero(ranges.process == number)
+        rows = rows[np.argsort(ranges.start[rows], kind="stable")]
+        own = np.flatnonzero(process == number)
+        begun = np.searchsorted(ranges.start[rows], moment[own], side="right")
+        last = np.append(rows, NONE)[begun - 1]
+        result[own] = np.where((begun > 0) & (moment[own] <= ranges.end[last]), last, NONE)
+    return result
+
+
+def _covered(timeline: Timeline, kernels: Kernels) -> Ints:
+    """Return for how long communication ran beside each kernel on its device."""
+    covered = np.zeros(len(kernels), np.int64)
+    for device in np.unique(kernels.device):
+        own = kernels.device == device
+        everything = timeline.kernels.take(timeline.kernels.device == device)
+        communication = of_category(everything, Category.COMM)
+        covered[own] = coverage(kernels.start[own], kernels.end[own], communication)
+    return covered
