@@ -12,7 +12,7 @@ from hpcprof.errors import UsageError, unknown
 from hpcprof.profilers import PROFILERS, Target
 from hpcprof.ranks import select
 from hpcprof.site_model import Site
-from hpcprof.validation import check, site_options
+from hpcprof.validation import check, missing, site_options
 from hpcprof.walltime import parse_walltime
 from hpcprof.workloads import catalogue
 
@@ -86,8 +86,11 @@ def make_job(
     account: str = "",
     options: Mapping[str, str] | None = None,
     after: Sequence[str] = (),
+    draft: bool = False,
 ) -> Job:
     """Build a job and check everything that can be checked before it is submitted.
+
+    A draft may lack what the site requires (`hpcprof.validation.missing`).
 
     Raises
     ------
@@ -122,6 +125,9 @@ def make_job(
     check_steps(capture_steps, profiler)
     if job.profiled_ranks:
         PROFILERS[profiler].check(job.target, job.profiler_options)
+    lacks = missing(job, site)
+    if lacks and not draft:
+        raise UsageError(lacks[0])
     check(job, site)
     if program is not None:
         program.check(arguments, job.ranks)

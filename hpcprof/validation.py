@@ -30,7 +30,7 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
     Raises
     ------
     UsageError
-        For an option or a value that the site does not have, or one that is missing.
+        For an option or a value that the site does not have.
     """
     for key, value in given.items():
         if key not in site.options:
@@ -42,13 +42,22 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
                 raise UsageError(f"-o {key}={value} of site {site.name}: {option.retired[part]}{valid}.")
             if option.valid and part not in option.valid:
                 raise unknown("value", part, option.valid, f" in -o {key}={value} of site {site.name}")
+    return {key: given.get(key, option.default) for key, option in site.options.items()}
+
+
+def missing(job: Job, site: Site) -> list[str]:
+    """Return a sentence for each thing that the site requires and the job lacks."""
+    sentences = []
     for key, option in site.options.items():
-        if option.required and not given.get(key, option.default):
+        if option.required and not job.options[key]:
             choices = f" Valid: {', '.join(option.valid)}." if option.valid else ""
-            raise UsageError(
+            sentences.append(
                 f"site {site.name} needs the option {key} ({option.help}): give -o {key}=VALUE.{choices}"
             )
-    return {key: given.get(key, option.default) for key, option in site.options.items()}
+    for required in site.requires:
+        if not getattr(job, required.value):
+            sentences.append(f"site {site.name} requires --{required.value}.{_choices(site, required.value)}")
+    return sentences
 
 
 def check(job: Job, site: Site) -> None:
@@ -60,9 +69,6 @@ def check(job: Job, site: Site) -> None:
         For the first value that is wrong: it is named, with what would be valid.
     """
     _check_place(job, site)
-    for required in site.requires:
-        if not getattr(job, required.value):
-            raise UsageError(f"site {site.name} requires --{required.value}.{_choices(site, required.value)}")
     _check_node(job, site)
     _check_profiler(job, site)
     if site.scheduler is SchedulerName.SLURM:

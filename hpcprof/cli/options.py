@@ -128,8 +128,8 @@ def job_values(options: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def site_and_job(values: dict[str, Any]) -> tuple[Site, Job]:
-    """Build the site and the checked job from `job_values`."""
+def site_and_job(values: dict[str, Any], draft: bool = False) -> tuple[Site, Job]:
+    """Build the site and the checked job, or a draft of one, from `job_values`."""
     file = values.get("site_file")
     site = load_site_file(file) if file else load_site(values["site"])
     return site, make_job(
@@ -139,6 +139,7 @@ def site_and_job(values: dict[str, Any]) -> tuple[Site, Job]:
         name=values.get("job_name"),
         walltime=values.get("walltime"),
         after=_run_ids(values["after"], values["runs_dir"]),
+        draft=draft,
         **{key: values[key] for key in (*_DEFAULTS, "options", "profiler_options") if key != "site"},
     )
 

@@ -17,6 +17,7 @@ from hpcprof.errors import HpcprofError
 from hpcprof.kubernetes_manifest import MANIFEST
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.scripts import scripts
+from hpcprof.validation import missing
 
 
 @click.command(
@@ -36,10 +37,13 @@ from hpcprof.scripts import scripts
 def command(output: Path | None, save: Path | None, **options: Any) -> None:
     """Print or write the scripts that submit would use.
 
-    Without --output, job.sh is printed, or the manifest that kubectl takes (which holds it).
+    Without --output, job.sh is printed, or the manifest that kubectl takes (which holds it). What the site
+    requires may be missing; it is named.
     """
     values = job_values(options)
-    site, job = site_and_job(values)
+    site, job = site_and_job(values, draft=True)
+    for sentence in missing(job, site):
+        click.echo(f"hpcprof: a draft, which submit would refuse: {sentence}", err=True)
     directory = output or options["runs_dir"] / "RUN_ID"
     texts = scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], options["template"])
     if save is not None:

@@ -122,6 +122,23 @@ def test_rendered_files_run_by_hand_without_hpcprof(hpcprof: Hpcprof, tmp_path: 
     assert (tmp_path / "job/state/finished").read_text() == "0\n"
 
 
+def test_a_draft_is_rendered_with_what_it_lacks_named_and_submit_refuses_it(hpcprof: Hpcprof) -> None:
+    job = ["--site", "polaris", "--workload", "sequence-parallel"]
+    draft = hpcprof("render", *job, "--profiler", "nsys", "--profile-ranks", "local=0,nodes=0-1")
+    assert draft.returncode == 0
+    assert draft.stdout.startswith("#!/bin/bash\n# hpcprof render --site polaris")
+    assert "#PBS -A" not in draft.stdout
+    lacks = draft.stderr.splitlines()
+    assert [re.search(r"option filesystems|--account|--queue", line).group() for line in lacks] == [  # type: ignore[union-attr]
+        "option filesystems",
+        "--account",
+        "--queue",
+    ]
+    refused = hpcprof("submit", "--dry-run", *job)
+    assert refused.returncode == 2
+    assert "needs the option filesystems" in refused.stderr
+
+
 def test_a_dry_run_leaves_nothing_behind(hpcprof: Hpcprof, tmp_path: Path) -> None:
     done = hpcprof("submit", "--dry-run", "--ranks-per-node", "4", "--profiler", "torch", "--", "true")
     # One rank runs without a launcher; four need one, found or missing.
