@@ -27,6 +27,7 @@ from hpcprof.timeline import (
     GpuMarks,
     Kernels,
     MemoryOperations,
+    Operations,
     Origin,
     Ranges,
     Style,
@@ -45,8 +46,9 @@ _VERSIONS = {
 def read(path: Path) -> Timeline:
     """Read a trace that the PyTorch profiler exported.
 
-    Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``),
-    all of style push/pop. Events that lack a field are left out and counted in ``Origin.notes``.
+    Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``), all of
+    style push/pop. Graphs traced as a whole are only in traces that hpcprof exported. Events that lack a
+    field are left out and counted in ``Origin.notes``.
 
     Raises
     ------
@@ -63,6 +65,7 @@ def read(path: Path) -> Timeline:
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
     kernels, memory, ranges = (table.columns() for table in (events.kernels, events.memory, events.ranges))
+    graphs = events.graphs.columns()
     classes = kernel_classes.classify(strings, kernel_classes.load())
     marks = len(ranges["start"])
     return Timeline(
@@ -85,6 +88,11 @@ def read(path: Path) -> Timeline:
             style=np.full(marks, int(Style.PUSH_POP)),
             closed=np.ones(marks, np.int64),
             one_thread=np.ones(marks, np.int64),
+        ),
+        graphs=Operations(
+            **graphs,
+            process=np.full(len(graphs["start"]), process),
+            category=np.full(len(graphs["start"]), int(Category.COMP)),
         ),
         gpu_marks=GpuMarks(**events.gpu_marks.columns()),
         allocations=Allocations(**events.allocations.columns()),
