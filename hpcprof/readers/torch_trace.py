@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from io import BufferedReader
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -103,23 +103,40 @@ def read(path: Path) -> Timeline:
 def _load(path: Path) -> tuple[Events, dict[str, Any]]:
     """Return the events, and what stands around them."""
     events = Events()
+    with opened(path) as file, sentences(path):
+        stream = TraceStream(file)
+        for batch in stream.batches():
+            events.add(batch)
+    return events, stream.properties
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open the text of a trace, unpacked where it is packed, whatever its suffix.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be opened.
+    """
+    with ExitStack() as closing:
+        with sentences(path):
+            raw = closing.enter_context(path.open("rb"))
+            packed = raw.peek(2).startswith(_GZIP)
+        yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+
+
+@contextmanager
+def sentences(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a trace that is read into a `DamagedInput`."""
     try:
-        with path.open("rb") as raw, _plain(raw) as file:
-            stream = TraceStream(file)
-            for batch in stream.batches():
-                events.add(batch)
+        yield
     except NotATrace as error:
         raise DamagedInput(f"{path} {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
     except OSError as error:
         raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
-    return events, stream.properties
-
-
-def _plain(raw: BufferedReader) -> BinaryIO:
-    """Return the text of a file, unpacked where it is packed, whatever its suffix."""
-    return cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if raw.peek(2).startswith(_GZIP) else raw
 
 
 def _origin(path: Path, trace: dict[str, Any], notes: tuple[str, ...]) -> Origin:
