@@ -11,10 +11,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcprof.errors import UsageError
 from hpcprof.render import render_text
 from hpcprof.site_model import SchedulerName
+
+TEMPLATE = "job/array.sh.j2"
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,30 @@ def array_script(
     UsageError
         If the members' directives differ in more than where their logs go: an array has one set of them.
     """
-    dialect = _DIALECTS[scheduler]
+    values = _values(_DIALECTS[scheduler], job_scripts, sweep_directory, command_line, at_once)
+    return render_text(TEMPLATE, values, template)
+
+
+def check_array_template(file: Path) -> None:
+    """Render a template of array.sh with a plain array.
+
+    Raises
+    ------
+    UsageError
+        If it is broken, or uses a name that does not exist.
+    """
+    values = _values(_DIALECTS[SchedulerName.SLURM], ["#!/bin/bash\n"] * 2, Path("/sweep"), ["hpcprof"], None)
+    render_text(file.name, values, file)
+
+
+def _values(
+    dialect: _Dialect,
+    job_scripts: Sequence[str],
+    sweep_directory: Path,
+    command_line: Sequence[str],
+    at_once: int | None,
+) -> dict[str, Any]:
+    """Return what the template gets."""
     directory = sweep_directory.absolute()
     sets = []
     for index, text in enumerate(job_scripts):
@@ -83,18 +109,14 @@ def array_script(
     span = f"0-{len(job_scripts) - 1}"
     throttle = f"%{at_once}" if at_once is not None and at_once < len(job_scripts) else ""
     shebang = job_scripts[0].partition("\n")[0]
-    return render_text(
-        "job/array.sh.j2",
-        {
-            "shebang": shebang if shebang.startswith("#!") else "#!/bin/bash",
-            "command_line": shlex.join(command_line),
-            "directives": [*sets[0], *dialect.array.format(span + throttle).split("\n")],
-            "sweep_directory": str(directory),
-            "index": dialect.index,
-            "span": span,
-        },
-        template,
-    )
+    return {
+        "shebang": shebang if shebang.startswith("#!") else "#!/bin/bash",
+        "command_line": shlex.join(command_line),
+        "directives": [*sets[0], *dialect.array.format(span + throttle).split("\n")],
+        "sweep_directory": str(directory),
+        "index": dialect.index,
+        "span": span,
+    }
 
 
 def _directives(script: str, mark: str) -> list[str]:

@@ -1,9 +1,10 @@
 """Timelines as JSON of the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
 
-A rank is a process. Its GPU streams are tracks, and its threads, on which the ranges enclose the API calls
-made inside them. Names of categories and arguments are those of PyTorch's traces, so that what reads those
-reads these, hpcprof included. Perfetto's own binary format would need its package of schemas and says
-nothing more of such events.
+A rank is a process. Its GPU streams are tracks, with annotations of the GPU on tracks of their own, and its
+threads, on which the ranges enclose the API calls made inside them. Names of categories and arguments are
+those of PyTorch's traces, so that what reads those reads these, hpcprof included; ``cuda_graph``, which
+they have not, are the launches of graphs that were traced as a whole. Perfetto's own binary format would
+need its package of schemas and says nothing more of such events.
 
 Stamps are microseconds with three decimals, whole nanoseconds, counted from the first event: a program
 that takes them for doubles still has every nanosecond of 13 days. ``baseTimeNanoseconds`` is their zero
@@ -26,8 +27,11 @@ import numpy as np
 from hpcprof.atomic import replacing
 from hpcprof.errors import DamagedInput, HpcprofError
 from hpcprof.timeline import (
+    HOST,
     NO_CORRELATION,
+    Allocations,
     ApiCalls,
+    GpuMarks,
     Ints,
     Kernels,
     MemoryOperations,
@@ -42,6 +46,7 @@ from hpcprof.timelines import Timelines
 _FIRST_TRACK = 1 << 24
 _COMPRESSION = 5
 _BATCH = 4096
+_MARKS = {"cuda_sync": " waits", "gpu_user_annotation": " annotations"}
 MERGED = "all_ranks.json.gz"
 """Not named as a profile, which is of one rank."""
 
@@ -167,8 +172,9 @@ def _base(utc: int | None) -> dict[str, object]:
 
 
 def _first(timeline: Timeline) -> int:
-    tables = (timeline.operations(), timeline.calls, timeline.ranges)
-    return min((int(table.start.min()) for table in tables if len(table)), default=0)
+    tables = (timeline.operations(), timeline.calls, timeline.ranges, timeline.gpu_marks)
+    stamps = (*(table.start for table in tables), timeline.allocations.time)
+    return min((int(column.min()) for column in stamps if len(column)), default=0)
 
 
 def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
@@ -176,24 +182,31 @@ def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
     # What has no name has the number -1.
     names = [json.dumps(name) for name in [*timeline.strings.tolist(), "(no name)"]]
     tracks = _Tracks(rank)
-    kernels, memory = timeline.kernels, timeline.memops
+    kernels, memory, graphs = timeline.kernels, timeline.memops, timeline.graphs
     # On one stream kernels and copies follow each other: they share its track.
     track = tracks.of_streams(timeline.operations())
     yield from _complete("kernel", kernels, names, rank, zero, track, _kernel_arguments(kernels))
-    rest = track[len(kernels) :]
-    yield from _complete("gpu_memcpy", memory, names, rank, zero, rest, _memory_arguments(memory))
+    of_memory, of_graphs = np.split(track[len(kernels) :], [len(memory)])
+    yield from _complete("gpu_memcpy", memory, names, rank, zero, of_memory, _memory_arguments(memory))
+    yield from _complete("cuda_graph", graphs, names, rank, zero, of_graphs, _arguments(graphs))
+    waits = timeline.gpu_marks.correlation != NO_CORRELATION
+    for category, rows in (("cuda_sync", waits), ("gpu_user_annotation", ~waits)):
+        marks = timeline.gpu_marks.take(rows)
+        own = tracks.of_streams(marks, _MARKS[category])
+        yield from _complete(category, marks, names, rank, zero, own, _arguments(marks))
     calls, ranges = timeline.calls, timeline.ranges
     yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, _call_arguments(calls))
     pushed = ranges.take((ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1))
     yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
     free = ranges.take((ranges.style != Style.PUSH_POP) | (ranges.one_thread != 1))
     yield from _complete("user_annotation", free, names, rank, zero, tracks.of_ranges(free))
+    yield from _allocated(timeline.allocations, rank, zero, tracks)
     yield from tracks.metadata(np.unique(np.concatenate((calls.thread, pushed.thread))))
 
 
 def _complete(
     category: str,
-    table: Operations | ApiCalls | Ranges,
+    table: Operations | GpuMarks | ApiCalls | Ranges,
     names: list[str],
     rank: int,
     zero: int,
@@ -222,7 +235,12 @@ def _memory_arguments(memory: MemoryOperations) -> Iterator[str]:
         yield f',"args":{{{known},"bytes":{size}}}' if size >= 0 else f',"args":{{{known}}}'
 
 
-def _operation_arguments(table: Operations) -> Iterator[str]:
+def _arguments(table: Operations | GpuMarks) -> Iterator[str]:
+    for known in _operation_arguments(table):
+        yield f',"args":{{{known}}}'
+
+
+def _operation_arguments(table: Operations | GpuMarks) -> Iterator[str]:
     columns = (table.device.tolist(), table.stream.tolist(), table.correlation.tolist())
     for device, stream, correlation in zip(*columns, strict=True):
         known = f',"correlation":{correlation}' if correlation != NO_CORRELATION else ""
@@ -234,6 +252,20 @@ def _call_arguments(calls: ApiCalls) -> Iterator[str]:
         yield f',"args":{{"correlation":{correlation}}}' if correlation != NO_CORRELATION else ""
 
 
+def _allocated(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Iterator[str]:
+    """Yield what the allocator did, as moments on a track of its own."""
+    track = tracks.of_allocator(table)
+    columns = (table.time - zero, table.device, table.bytes, table.allocated, table.reserved)
+    for ts, device, size, allocated, reserved in zip(*(column.tolist() for column in columns), strict=True):
+        # Types of devices as PyTorch numbers them (c10::DeviceType).
+        kind = 0 if device == HOST else 1
+        yield (
+            f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":{rank},"tid":{track},'
+            f'"ts":{ts // 1000}.{ts % 1000:03d},"args":{{"Bytes":{size},"Total Allocated":{allocated},'
+            f'"Total Reserved":{reserved},"Device Id":{device},"Device Type":{kind}}}}}'
+        )
+
+
 class _Tracks:
     """The tracks of a rank that are no threads, numbered as they are needed."""
 
@@ -241,18 +273,26 @@ class _Tracks:
         self._rank = rank
         self._names: list[str] = []
 
-    def of_streams(self, operations: Operations) -> Ints:
-        """Return the track of each operation: its stream's, or another where two of a stream overlap."""
+    def of_streams(self, operations: Operations | GpuMarks, what: str = "") -> Ints:
+        """Return the track of each operation: its stream's, or another where two of a stream overlap.
+
+        ``what`` is shown beside the stream on tracks that are not those of its work.
+        """
         track = np.empty(len(operations), np.int64)
         keys = np.stack((operations.device, operations.stream), axis=1)
         for (device, stream), rows in _groups(keys):
             lanes = lane(operations.start[rows], operations.end[rows])
-            track[rows] = self._new(f"GPU {device} stream {stream}", lanes)
+            track[rows] = self._new(f"GPU {device} stream {stream}{what}", lanes)
         return track
 
     def of_ranges(self, ranges: Ranges) -> Ints:
         """Return a track for each range that belongs to no thread."""
         return self._new("ranges of no thread", lane(ranges.start, ranges.end))
+
+    def of_allocator(self, allocations: Allocations) -> int:
+        """Return the track of the allocator, named only where there is something on it."""
+        lanes = np.zeros(min(1, len(allocations)), np.int64)
+        return _FIRST_TRACK + len(self._names) if not len(lanes) else int(self._new("allocator", lanes)[0])
 
     def _new(self, name: str, lanes: Ints) -> Ints:
         first = _FIRST_TRACK + len(self._names)

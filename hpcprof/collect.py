@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def collect(
     summary = Collected()
     profiles = by_rank(files, summary, executor, jobs)
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles))))
+    sizes: dict[Path, int] = {}
     for done, (task, result) in enumerate(executor(gather, tasks), 1):
         if isinstance(result, Unchanged):
             summary.unchanged.append(task.path)
@@ -75,11 +77,17 @@ def collect(
             _store_profile(run, store, task, result)
             summary.read.append(task.path)
             summary.warnings += result.warnings
+            if result.origin.world_size is not None:
+                sizes[task.path] = result.origin.world_size
         progress(done, len(tasks), task.path)
+    summary.warnings += _of_other_programs(run, sizes)
     if summary.read or summary.unchanged:
         _collect_run(run, store)
     if run.manifest is not None:
-        save(run)
+        try:
+            save(run)
+        except OSError as error:
+            summary.warnings.append(f"the list of files in {run.path} stays as it was: {error.strerror}.")
     return summary
 
 
@@ -116,6 +124,24 @@ def by_rank(
 
 def _lost(paths: list[Path], lost: Lost) -> dict[Path, DamagedInput]:
     return {path: DamagedInput(f"{path} was not collected: {lost.reason}.") for path in paths}
+
+
+def _of_other_programs(run: Run, sizes: Mapping[Path, int]) -> list[str]:
+    """Say which profiles tell another number of ranks than the run has, without one than most of them tell.
+
+    They are collected all the same: a program may start ranks that the job does not know.
+    """
+    if not sizes:
+        return []
+    if run.manifest:
+        expected, who = run.manifest.job.ranks, "the run has"
+    else:
+        expected, who = Counter(sizes.values()).most_common(1)[0][0], "others are of"
+    other = sorted(path for path, size in sizes.items() if size != expected)
+    if not other:
+        return []
+    more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
+    return [f"{other[0]}{more} is of {sizes[other[0]]} ranks, {who} {expected}: is it of another run?"]
 
 
 def _tasks(run: Run, store: Store, profiles: dict[int, Path], threads: int) -> list[Task]:

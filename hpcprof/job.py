@@ -25,7 +25,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``arguments`` is the program's whole command where ``workload`` is None, else the workload's
     arguments. ``walltime`` is in seconds. ``options`` are the site's options, and
     ``profiler_options`` the profiler's, with defaults filled in. ``directory`` is where the program runs.
-    ``after`` holds the ids of runs that must have succeeded before.
+    ``after`` holds the ids of runs that must have succeeded before, or the paths of those that stand
+    elsewhere.
     """
 
     name: str

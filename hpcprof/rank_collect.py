@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hpcprof.analysis.outcome import Outcome
 
 HEAVY = (
+    "hpcprof.analysis.crosschecks",
     "hpcprof.analysis.outcome",
     "hpcprof.readers.nsys",
     "hpcprof.readers.torch_trace",
@@ -113,7 +114,16 @@ def _gather(task: Task) -> Gathered | Unchanged:
     with ThreadPoolExecutor(task.threads) as pool:
         keeping = pool.submit(_keep, task, profile, sha256)
         results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), _of_rank()))
-    return Gathered(sha256, before[0], profile.origin, results, keeping.result())
+    doubts = _contradictions(results)
+    results |= {name: Result([], sentence) for name, sentence in doubts.items()}
+    warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
+    return Gathered(sha256, before[0], profile.origin, results, (*keeping.result(), *warnings))
+
+
+def _contradictions(results: Mapping[str, Result]) -> dict[str, str]:
+    from hpcprof.analysis.crosschecks import contradictions
+
+    return contradictions({name: result.rows for name, result in results.items()})
 
 
 def _of_rank() -> list[str]:

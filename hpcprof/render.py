@@ -89,8 +89,11 @@ def check_template(file: Path) -> None:
     Raises
     ------
     UsageError
-        If it is broken, or uses a name that does not exist.
+        If it is broken, uses a name that does not exist, or is for something else.
     """
+    elsewhere = [name for name in template_files() if Path(name).name == file.name]
+    if elsewhere and not elsewhere[0].endswith(".sh.j2"):
+        raise UsageError(f"{file} is no template of a script: only those (*.sh.j2) are checked here.")
     site = load_site("local")
     job = make_job(site, arguments=["true"])
     render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
@@ -181,12 +184,11 @@ def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
 def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[str, Any]) -> str:
     try:
         return environment.get_template(name).render(values)
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         where = getattr(error, "filename", None) or name
         line = getattr(error, "lineno", None)
-        raise UsageError(
-            f"template {where}{f', line {line}' if line else ''}: {error.message or error}."
-        ) from None
+        said = getattr(error, "message", None) or error
+        raise UsageError(f"template {where}{f', line {line}' if line else ''}: {said}.") from None
 
 
 def _argv(words: Sequence[str], places: Mapping[str, str]) -> str:

@@ -10,10 +10,16 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.errors import UsageError
 
 
 @click.command(
-    "collect", epilog=examples("hpcprof collect", "hpcprof collect /data/profiles_of_another_tool")
+    "collect",
+    epilog=examples(
+        "hpcprof collect",
+        "hpcprof collect /data/profiles_of_another_tool",
+        "hpcprof collect --submit --executor mpi --nodes 2 --jobs 32",
+    ),
 )
 @runs_dir_option
 @db_option
@@ -30,8 +36,22 @@ from hpcprof.cli.options import db_option, runs_dir_option
     show_default=True,
     help="Where ranks are read: on this machine, or on the ranks of an MPI job.",
 )
+@click.option("--submit", is_flag=True, help="Collect in a job of its own, on the site of the run.")
+@click.option("--nodes", type=click.IntRange(min=1), help="With --submit: number of nodes.  [default: 1]")
+@click.option("--queue", help="With --submit: queue, partition or QOS.  [default: the run's]")
+@click.option("--walltime", help="With --submit: HH:MM:SS, or 90m.  [default: the site's]")
 @click.argument("runs", nargs=-1, metavar="[RUN]…")
-def command(runs_dir: Path, db: str | None, jobs: int | None, executor: str, runs: tuple[str, ...]) -> None:
+def command(
+    runs_dir: Path,
+    db: str | None,
+    jobs: int | None,
+    executor: str,
+    submit: bool,
+    nodes: int | None,
+    queue: str | None,
+    walltime: str | None,
+    runs: tuple[str, ...],
+) -> None:
     """Read profiles into the results database.
 
     RUN is a run id, a unique beginning of one, a path, or last (the default); or a sweep that was submitted
@@ -40,6 +60,9 @@ def command(runs_dir: Path, db: str | None, jobs: int | None, executor: str, run
     changes nothing.
 
     Over MPI: srun -n 64 python -m mpi4py.futures -m hpcprof collect --executor mpi RUN
+
+    With --submit that is done in a job, which waits for a run that has not ended: in processes on one node,
+    or with --executor mpi on --nodes with --jobs ranks each (by default as many as the run had).
     """
     from hpcprof.cli.progress import Progress
     from hpcprof.collect import collect
@@ -49,6 +72,16 @@ def command(runs_dir: Path, db: str | None, jobs: int | None, executor: str, run
     from hpcprof.store import Store, store_url
 
     found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
+    if submit:
+        from hpcprof.collect_job import Place, submit_collect
+
+        where = Place(executor == "mpi", jobs, nodes, queue, walltime)
+        started = submit_collect(found, store_url(db, runs_dir), where, ["hpcprof", *sys.argv[1:]])
+        click.echo(f"submitted {started.id}: hpcprof status {os.path.relpath(started.path)}")
+        return
+    for name, value in (("nodes", nodes), ("queue", queue), ("walltime", walltime)):
+        if value is not None:
+            raise UsageError(f"--{name} is for --submit: give both, or neither.")
     store = Store(store_url(db, runs_dir))
     store.prepare()
     damaged = False

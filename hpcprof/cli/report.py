@@ -43,6 +43,7 @@ def command(
     """
     from hpcprof.analysis.catalogue import find
     from hpcprof.cli.states import poll
+    from hpcprof.report.basis import basis
     from hpcprof.report.contents import gather
     from hpcprof.report.terminal import reasons, show_analysis, show_report
     from hpcprof.run import find_run
@@ -66,7 +67,7 @@ def command(
             raise HpcprofError("; ".join(contents.warnings) + ".")
         stored = contents.analyses[chosen.name]
         if form == "table":
-            show_analysis(chosen, stored)
+            show_analysis(chosen, stored, basis(chosen.name, contents.analyses))
         else:
             columns = [column.name for column in chosen.columns]
             write_rows(form, columns, [list(row.values()) for row in stored.rows])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.array_script import TEMPLATE, check_array_template
 from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
 from hpcprof.cli.tables import show
@@ -56,6 +57,12 @@ def export(output: Path, name: str) -> None:
 @command.command("check", epilog=examples("hpcprof templates check mine.sh.j2"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def check(file: Path) -> None:
-    """Check a template of job.sh by rendering it; a wrong one is one sentence and exit code 2."""
-    check_template(file)
+    """Check a template by rendering it; a wrong one is one sentence and exit code 2.
+
+    A file called array.sh.j2 is a template of array.sh, any other one of job.sh or wrapper.sh.
+    """
+    if file.name == Path(TEMPLATE).name:
+        check_array_template(file)
+    else:
+        check_template(file)
     click.echo(f"{file} renders")

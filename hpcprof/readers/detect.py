@@ -32,6 +32,10 @@ _READERS = {
     "torch": "hpcprof.readers.torch_trace",
     "ncu": "hpcprof.readers.ncu",
 }
+_NCU_REPORTS = (".ncu-rep", ".ncu-repz")
+NCU_TABLES = (".csv", ".csv.gz")
+"""The suffixes of ncu's tables: one beside the report of the same name is of that report."""
+
 # What editors, downloads and atomic writers leave while a file is not complete.
 _TEMPORARY = (".tmp", ".part", ".partial", "~")
 
@@ -60,31 +64,40 @@ def read_profile(path: Path, threads: int = 1) -> Timeline | KernelReport:
 
 
 def readable(path: Path) -> Path:
-    """Return the file to read for a profile: its own, or the export of a report of Nsight Systems.
+    """Return the file to read for a profile: its own, or what stands for a report that only a tool reads.
+
+    That is the export of a report of Nsight Systems, and without ncu the table of one of Nsight Compute.
 
     Raises
     ------
     DamagedInput
-        If the export has to be made, and cannot be.
+        If the export has to be made, and cannot be, or the table is older than its report.
     """
-    if path.suffix.lower() != ".nsys-rep":
-        return path
-    from hpcprof.readers.nsys_report import exported
+    suffix = path.suffix.lower()
+    if suffix == ".nsys-rep":
+        from hpcprof.readers.nsys_report import exported
 
-    return exported(path)
+        return exported(path)
+    if suffix in _NCU_REPORTS:
+        from hpcprof.readers.ncu_file import report_or_table
+
+        return report_or_table(path)
+    return path
 
 
 def find_profiles(folder: Path) -> list[Path]:
     """Return the profiles in a run directory (its ``profiles`` folder) or in any other folder, sorted.
 
     Hidden and temporary files are left out, and folders inside are not searched. An export that stands
-    beside its ``.nsys-rep`` is not listed: the report stands for both.
+    beside its ``.nsys-rep``, or a table beside its ``.ncu-rep``, is not listed: the report stands for both.
     """
     inside = folder / "profiles"
     place = inside if inside.is_dir() else folder
     found = {path for path in place.iterdir() if _is_profile(path)}
     exports = {path.with_suffix(".sqlite") for path in found if path.suffix.lower() == ".nsys-rep"}
-    return sorted(found - exports)
+    reports = [path for path in found if path.suffix.lower() in _NCU_REPORTS]
+    tables = {path.with_suffix(suffix) for path in reports for suffix in NCU_TABLES}
+    return sorted(found - exports - tables)
 
 
 def _is_profile(path: Path) -> bool:

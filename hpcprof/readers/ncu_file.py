@@ -18,10 +18,29 @@ from typing import Any
 from hpcprof.errors import DamagedInput
 from hpcprof.kernel_report import MeasuredKernel
 from hpcprof.readers import ncu_dump
+from hpcprof.readers.detect import NCU_TABLES
 from hpcprof.readers.ncu_csv import DEVICE_NAME, Printed, complaint, parse
 from hpcprof.readers.ncu_units import factor
 
 _PACKAGES = Path("/opt/nvidia/nsight-compute")
+
+
+def report_or_table(path: Path) -> Path:
+    """Return what to read for a report: itself, or where there is no ncu a table of it beside it.
+
+    Raises
+    ------
+    DamagedInput
+        If the table is older than the report: it may be of another one.
+    """
+    if _module_folder() is not None or shutil.which("ncu") is not None:
+        return path
+    table = next((t for t in map(path.with_suffix, NCU_TABLES) if t.is_file()), None)
+    if table is None:
+        return path
+    if table.stat().st_mtime_ns < path.stat().st_mtime_ns:
+        raise DamagedInput(f"{path} cannot be read: {table.name} beside it is older, and there is no ncu.")
+    return table
 
 
 def read_file(path: Path) -> Printed:

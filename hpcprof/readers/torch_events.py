@@ -112,6 +112,7 @@ class Events:
         self.strings = StringTable()
         self.kernels = Rows(*_GPU, "grid", "block")
         self.memory = Rows(*_GPU, "bytes")
+        self.graphs = Rows(*_GPU)
         self.calls = Rows(*_HOST, "correlation")
         self.ranges = Rows(*_HOST)
         self.gpu_marks = Rows(*_GPU)
@@ -121,6 +122,7 @@ class Events:
         self._kinds: tuple[tuple[Categories, Rows, Callable[[list[Event]], Built], str], ...] = (
             (("kernel",), self.kernels, self._kernels, "kernel"),
             (("gpu_memcpy", "gpu_memset"), self.memory, self._on_gpu, "memory operation"),
+            (("cuda_graph",), self.graphs, self._on_gpu, "CUDA graph"),
             (("cuda_runtime", "cuda_driver"), self.calls, self._calls, "API call"),
             (("user_annotation",), self.ranges, self._on_host, "range"),
             (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._on_gpu, "GPU annotation"),

@@ -46,10 +46,9 @@ class Event(msgspec.Struct, gc=False):
 
 Batch = list[Event | None]
 """Events in the trace's order; None stands for one that is no JSON object."""
+_Decoder = msgspec.json.Decoder[Batch]
 
 _TEXTS = ("ph", "cat", "name")
-_VALUES = ("ts", "dur", "pid", "tid", "args")
-_EVENTS: msgspec.json.Decoder[Batch] = msgspec.json.Decoder(list[Event])
 
 
 def _as_written(number: str) -> msgspec.Raw:
@@ -62,12 +61,15 @@ _LENIENT = json.JSONDecoder(parse_float=_as_written, parse_constant=_as_written)
 class TraceStream:
     """The events of a trace in batches; ``properties`` is what stands around them, once all are read.
 
-    Reading raises `NotATrace`, and whatever reading the file raises.
+    With the first batch it is what stands before them. Events are of ``kind``, whose fields beyond those of
+    `Event` are values as they are written. Reading raises `NotATrace`, and whatever reading the file raises.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, kind: type[Event] = Event) -> None:
         self.properties: dict[str, Any] = {}
         self._file = file
+        self._kind = kind
+        self._decoder: _Decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._head = b""
 
     def batches(self) -> Iterator[Batch]:
@@ -87,8 +89,8 @@ class TraceStream:
             text += more
             for key in _KEY.finditer(text):
                 head = text[: key.start()]
-                if _is_object(head + b'"traceEvents":[]}'):
-                    self._head = head
+                if (properties := _object(head + b'"traceEvents":[]}')) is not None:
+                    self._head, self.properties = head, properties
                     return text[key.end() :]
             if not more:
                 if not text.strip():
@@ -107,9 +109,9 @@ class TraceStream:
             text += more
             ended = not more
             until, after = _end_of_list(text) if ended else _last_event(text)
-            batch, rest = _events(text[:until]), text[after:]
+            batch, rest = _events(text[:until], self._decoder), text[after:]
             if batch is None or not (batch or (first and ended)):
-                batch, rest, ended = _scan(text, first, final=ended)
+                batch, rest, ended = _scan(text, first, ended, self._kind)
             if ended:
                 self._finish(rest)
                 return batch, None
@@ -126,11 +128,12 @@ class TraceStream:
         self.properties = _parsed(self._head + b'"traceEvents":[]' + tail)
 
 
-def _is_object(text: bytes) -> bool:
+def _object(text: bytes) -> dict[str, Any] | None:
     try:
-        return isinstance(_parsed(text), dict)
+        parsed = _parsed(text)
     except NotATrace:
-        return False
+        return None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _parsed(text: bytes) -> Any:
@@ -140,10 +143,10 @@ def _parsed(text: bytes) -> Any:
         raise NotATrace(f"is no valid JSON: {error}.") from None
 
 
-def _events(text: bytes) -> Batch | None:
+def _events(text: bytes, decoder: _Decoder) -> Batch | None:
     """Parse whole events between commas; None where they are not whole, or a field is unusual."""
     try:
-        return _EVENTS.decode(b"".join((b"[", text, b"]")))
+        return decoder.decode(b"".join((b"[", text, b"]")))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 
@@ -167,7 +170,7 @@ def _end_of_list(text: bytes) -> tuple[int, int]:
     return max(at, 0), at + 1
 
 
-def _scan(text: bytes, first: bool, final: bool) -> tuple[Batch, bytes, bool]:
+def _scan(text: bytes, first: bool, final: bool, kind: type[Event]) -> tuple[Batch, bytes, bool]:
     """Parse event by event: slower, but it finds the end of the list and takes unusual fields.
 
     Returns the events, what follows them, and whether the list ended.
@@ -188,7 +191,7 @@ def _scan(text: bytes, first: bool, final: bool) -> tuple[Batch, bytes, bool]:
         end = _space(decoded, end)
         if end == len(decoded) and not final:
             return batch, _encoded(decoded[begin:]), False
-        batch.append(_lenient(value))
+        batch.append(_lenient(value, kind))
         if decoded.startswith("]", end):
             return batch, _encoded(decoded[end + 1 :]), True
         if not decoded.startswith(",", end):
@@ -206,18 +209,18 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _lenient(value: object) -> Event | None:
+def _lenient(value: object, kind: type[Event]) -> Event | None:
     """Build an event from parsed JSON; a field that is not what it should be counts as absent."""
     if not isinstance(value, dict):
         return None
-    event = Event()
+    event = kind()
     for name in _TEXTS:
         if isinstance(found := value.get(name), str):
             # JSON can spell halves of surrogate pairs, which UTF-8 cannot.
             setattr(event, name, found.encode("utf-8", "replace").decode("utf-8"))
-    for name in _VALUES:
+    for name in kind.__struct_fields__:
         try:
-            if name in value:
+            if name in value and name not in _TEXTS:
                 setattr(event, name, msgspec.Raw(msgspec.json.encode(value[name])))
         except (ValueError, OverflowError):
             continue

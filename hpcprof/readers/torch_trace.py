@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from io import BufferedReader
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -27,6 +27,7 @@ from hpcprof.timeline import (
     GpuMarks,
     Kernels,
     MemoryOperations,
+    Operations,
     Origin,
     Ranges,
     Style,
@@ -45,8 +46,9 @@ _VERSIONS = {
 def read(path: Path) -> Timeline:
     """Read a trace that the PyTorch profiler exported.
 
-    Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``),
-    all of style push/pop. Events that lack a field are left out and counted in ``Origin.notes``.
+    Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``), all of
+    style push/pop. Graphs traced as a whole are only in traces that hpcprof exported. Events that lack a
+    field are left out and counted in ``Origin.notes``.
 
     Raises
     ------
@@ -63,6 +65,7 @@ def read(path: Path) -> Timeline:
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
     kernels, memory, ranges = (table.columns() for table in (events.kernels, events.memory, events.ranges))
+    graphs = events.graphs.columns()
     classes = kernel_classes.classify(strings, kernel_classes.load())
     marks = len(ranges["start"])
     return Timeline(
@@ -86,6 +89,11 @@ def read(path: Path) -> Timeline:
             closed=np.ones(marks, np.int64),
             one_thread=np.ones(marks, np.int64),
         ),
+        graphs=Operations(
+            **graphs,
+            process=np.full(len(graphs["start"]), process),
+            category=np.full(len(graphs["start"]), int(Category.COMP)),
+        ),
         gpu_marks=GpuMarks(**events.gpu_marks.columns()),
         allocations=Allocations(**events.allocations.columns()),
         strings=strings,
@@ -95,23 +103,40 @@ def read(path: Path) -> Timeline:
 def _load(path: Path) -> tuple[Events, dict[str, Any]]:
     """Return the events, and what stands around them."""
     events = Events()
+    with opened(path) as file, sentences(path):
+        stream = TraceStream(file)
+        for batch in stream.batches():
+            events.add(batch)
+    return events, stream.properties
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open the text of a trace, unpacked where it is packed, whatever its suffix.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be opened.
+    """
+    with ExitStack() as closing:
+        with sentences(path):
+            raw = closing.enter_context(path.open("rb"))
+            packed = raw.peek(2).startswith(_GZIP)
+        yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+
+
+@contextmanager
+def sentences(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a trace that is read into a `DamagedInput`."""
     try:
-        with path.open("rb") as raw, _plain(raw) as file:
-            stream = TraceStream(file)
-            for batch in stream.batches():
-                events.add(batch)
+        yield
     except NotATrace as error:
         raise DamagedInput(f"{path} {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
     except OSError as error:
         raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
-    return events, stream.properties
-
-
-def _plain(raw: BufferedReader) -> BinaryIO:
-    """Return the text of a file, unpacked where it is packed, whatever its suffix."""
-    return cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if raw.peek(2).startswith(_GZIP) else raw
 
 
 def _origin(path: Path, trace: dict[str, Any], notes: tuple[str, ...]) -> Origin:

@@ -9,6 +9,7 @@ from hpcprof import __version__
 from hpcprof.analysis.catalogue import ANALYSES, Kind
 from hpcprof.errors import HpcprofError
 from hpcprof.paths import packaged
+from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
 from hpcprof.report.terminal import reasons
 from hpcprof.units import format_value, heading
@@ -59,5 +60,5 @@ def _table(name: str, contents: Contents) -> dict[str, object]:
         "columns": columns,
         "rows": [[format_value(key, row[key]) for key, _, _ in columns] for row in stored.rows[:_TABLE_ROWS]],
         "hidden": max(0, len(stored.rows) - _TABLE_ROWS),
-        "reasons": reasons(stored),
+        "notes": [line for line in (basis(name, contents.analyses), *reasons(stored)) if line],
     }

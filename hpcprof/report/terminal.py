@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
+from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
 from hpcprof.store import Row, Stored
 from hpcprof.units import format_value, heading
@@ -77,7 +78,7 @@ def show_report(contents: Contents) -> None:
     parts = contents.shown()
     for name, stored in parts.items():
         if stored.rows:
-            _show_part(out, ANALYSES[name], stored)
+            _show_part(out, ANALYSES[name], stored, basis(name, contents.analyses))
     empty: dict[str, list[str]] = {}
     for name, stored in parts.items():
         if not stored.rows:
@@ -88,7 +89,7 @@ def show_report(contents: Contents) -> None:
             out.print(f"{', '.join(names)}: {why}")
 
 
-def show_analysis(analysis: Analysis, stored: Stored) -> None:
+def show_analysis(analysis: Analysis, stored: Stored, stands_on: str = "") -> None:
     """Print one analysis whole; where the terminal is too narrow for all columns, the main ones."""
     out = console()
     if stored.rows:
@@ -99,8 +100,9 @@ def show_analysis(analysis: Analysis, stored: Stored) -> None:
         if len(names) < len(every):
             missing = ", ".join(heading(name) for name in every if name not in names)
             out.print(f"(not shown: {missing}; widen the terminal, or use --format csv)")
-    for reason in reasons(stored):
-        out.print(reason)
+    for line in (stands_on, *reasons(stored)):
+        if line:
+            out.print(line)
 
 
 def reasons(stored: Stored) -> list[str]:
@@ -113,7 +115,7 @@ def reasons(stored: Stored) -> list[str]:
     return [f"rank {rank}: {sentence}{more}" if rank >= 0 else sentence]
 
 
-def _show_part(out: Console, analysis: Analysis, stored: Stored) -> None:
+def _show_part(out: Console, analysis: Analysis, stored: Stored, stands_on: str) -> None:
     rows, title = stored.rows, analysis.title
     if analysis.name in _OF_ONE_RANK:
         first = rows[0]["rank"]
@@ -125,8 +127,9 @@ def _show_part(out: Console, analysis: Analysis, stored: Stored) -> None:
     hidden = len(stored.rows) - len(rows[:ROWS])
     if hidden > 0:
         out.print(f"… {hidden} more rows: hpcprof report --analysis {analysis.name}")
-    for reason in reasons(stored):
-        out.print(reason)
+    for line in (stands_on, *reasons(stored)):
+        if line:
+            out.print(line)
 
 
 def _width(analysis: Analysis, rows: list[Row], names: tuple[str, ...]) -> int:

@@ -7,52 +7,54 @@ from __future__ import annotations
 
 import gzip
 import re
-import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from hpcprof.errors import DamagedInput
+from hpcprof.readers.torch_stream import NO_VALUE, Batch, Event, TraceStream
+from hpcprof.readers.torch_trace import opened, sentences
 from hpcprof.scrub.names import Names
 
-_GZIP = b"\x1f\x8b"
 _COMPRESSION = 6
 _NO_CATEGORY, _OTHERS = "events of no category", "events of other categories"
 
 
+class _Recorded(Event):
+    """An event of a trace, with what `Event` leaves out of the fields that are copied."""
+
+    id: Raw = NO_VALUE
+    bp: Raw = NO_VALUE
+
+
 class _Event(msgspec.Struct, gc=False):
-    """The fields of an event that are copied; msgspec passes over all others."""
+    """The fields of an event that are copied."""
 
     ph: str
     cat: str
     name: str
-    pid: int | str | UnsetType = UNSET
-    tid: int | str | UnsetType = UNSET
+    pid: Raw | UnsetType = UNSET
+    tid: Raw | UnsetType = UNSET
     ts: Raw | UnsetType = UNSET
     dur: Raw | UnsetType = UNSET
-    id: int | UnsetType = UNSET
-    bp: str | UnsetType = UNSET
+    id: Raw | UnsetType = UNSET
+    bp: Raw | UnsetType = UNSET
     args: dict[str, Any] | UnsetType = UNSET
 
 
-class _Trace(msgspec.Struct):
-    """The fields of a trace that are copied, those that tell the rank before the events."""
-
-    traceEvents: list[Raw]  # as in the file
-    schemaVersion: Any = None
-    distributedInfo: Any = None
-    deviceProperties: Any = None
-    cuda_driver_version: Any = None
-    cuda_runtime_version: Any = None
-    cupti_version: Any = None
-    baseTimeNanoseconds: Any = None
-
-
+_PROPERTIES = (
+    "schemaVersion",
+    "cuda_driver_version",
+    "cuda_runtime_version",
+    "cupti_version",
+    "baseTimeNanoseconds",
+)
 _CATEGORIES = (
     *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
+    "cuda_graph",
     *("cuda_runtime", "cuda_driver", "cuda_sync", "cpu_instant_event", "overhead", "ac2g", "fwdbwd", "Trace"),
 )
 _ARGUMENTS = frozenset(
@@ -118,7 +120,9 @@ _DEVICE = (
     "sharedMemPerMultiprocessor",
     "numSms",
 )
-_SPANS = ("Spans", "PyTorch Profiler")
+# A process or thread: a number, or the profiler's own row.
+_PLACE = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
+_ENCLOSING = re.compile(rb'"e"')
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 # Words, numbers and lists of them: no path.
 _PLAIN = re.compile(r"[\w.:,\[\] ()+-]{0,400}", re.ASCII)
@@ -127,80 +131,85 @@ _PLAIN = re.compile(r"[\w.:,\[\] ()+-]{0,400}", re.ASCII)
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """Copy a trace to ``target`` and return what was left out, each with how often.
 
+    The trace is read and written in pieces: memory does not grow with it. What stands before the events, as
+    the rank does, stands before them in the copy.
+
     Raises
     ------
     DamagedInput
-        If the trace cannot be read.
+        If the trace cannot be read; what was written by then is to be thrown away.
     """
-    try:
-        trace = msgspec.json.decode(_text(path), type=_Trace)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise DamagedInput(f"{path} is no PyTorch profiler trace: {error}.") from None
-    head = {
-        "schemaVersion": trace.schemaVersion,
-        "distributedInfo": _distributed(trace.distributedInfo),
-        "deviceProperties": _devices(trace.deviceProperties),
-        "cuda_driver_version": trace.cuda_driver_version,
-        "cuda_runtime_version": trace.cuda_runtime_version,
-        "cupti_version": trace.cupti_version,
-        "baseTimeNanoseconds": trace.baseTimeNanoseconds,
-        "displayTimeUnit": "ms",
-    }
-    known = {k: v for k, v in head.items() if v is not None and (isinstance(v, (dict, list)) or _is_plain(v))}
-    left_out: dict[str, int] = {}
+    left_out: Counter[str] = Counter()
     # No name and no time stamp of the file inside.
     with (
+        opened(path) as source,
         target.open("wb") as raw,
         gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) if path.suffix == ".gz" else raw as file,
     ):
-        file.write(msgspec.json.encode(known)[:-1] + b',"traceEvents":[')
+        stream = TraceStream(source, _Recorded)
+        before: dict[str, Any] | None = None
         separator = b"\n"
-        for event in _cleaned(trace.traceEvents, names, left_out):
-            file.write(separator + msgspec.json.encode(event))
-            separator = b",\n"
-        file.write(b"\n]}\n")
+        for batch in _batches(stream, path):
+            if before is None:
+                before = _properties(stream.properties)
+                file.write(
+                    msgspec.json.encode({**before, "displayTimeUnit": "ms"})[:-1] + b',"traceEvents":['
+                )
+            for event in _cleaned(batch, names, left_out):
+                file.write(separator + msgspec.json.encode(event))
+                separator = b",\n"
+        after = {k: v for k, v in _properties(stream.properties).items() if before is None or k not in before}
+        file.write(b"\n]" + (b"," + msgspec.json.encode(after)[1:-1] if after else b"") + b"}\n")
     return [f"{count} {what}" for what, count in sorted(left_out.items())]
 
 
-def _text(path: Path) -> bytes:
+def _batches(stream: TraceStream, path: Path) -> Iterator[Batch]:
+    with sentences(path):
+        yield from stream.batches()
+
+
+def _properties(trace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is copied of what stands around the events."""
+    found = {key: trace[key] for key in _PROPERTIES if trace.get(key) is not None and _is_plain(trace[key])}
+    nested = {
+        "distributedInfo": _distributed(trace.get("distributedInfo")),
+        "deviceProperties": _devices(trace.get("deviceProperties")),
+    }
+    return found | {key: value for key, value in nested.items() if value is not None}
+
+
+def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Event]:
+    for event in batch:
+        if not isinstance(event, _Recorded) or event.ph is None or event.cat is None or event.name is None:
+            left_out[_NO_CATEGORY] += 1
+        elif event.cat not in _CATEGORIES or len(event.ph) != 1:
+            left_out[_OTHERS] += 1
+        else:
+            yield _Event(
+                event.ph,
+                event.cat,
+                names.cleaned(event.name),
+                pid=_if(_PLACE, event.pid),
+                tid=_if(_PLACE, event.tid),
+                ts=_if(_NUMBER, event.ts),
+                dur=_if(_NUMBER, event.dur),
+                id=_if(_NUMBER, event.id),
+                bp=_if(_ENCLOSING, event.bp),
+                args=_arguments(event.args),
+            )
+
+
+def _if(kind: re.Pattern[bytes], value: Raw) -> Raw | UnsetType:
+    """Return a value as it is written, if it is of a kind that may be shared."""
+    return value if kind.fullmatch(bytes(value)) else UNSET
+
+
+def _arguments(written: Raw) -> dict[str, Any] | UnsetType:
     try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw.startswith(_GZIP) else raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
-    return text.decode("utf-8", "replace").encode()
-
-
-def _cleaned(events: Iterable[Raw], names: Names, left_out: dict[str, int]) -> Iterator[_Event]:
-    decoder = msgspec.json.Decoder(_Event)
-    for raw in events:
-        try:
-            event = decoder.decode(raw)
-        except msgspec.MsgspecError:
-            left_out[_NO_CATEGORY] = left_out.get(_NO_CATEGORY, 0) + 1
-            continue
-        if event.cat not in _CATEGORIES or len(event.ph) != 1:
-            left_out[_OTHERS] = left_out.get(_OTHERS, 0) + 1
-            continue
-        event.name = names.cleaned(event.name)
-        event.pid, event.tid = _place(event.pid), _place(event.tid)
-        event.ts, event.dur = _time(event.ts), _time(event.dur)
-        event.bp = event.bp if event.bp == "e" else UNSET
-        if isinstance(event.args, dict):
-            event.args = _chosen(event.args, _ARGUMENTS)
-        yield event
-
-
-def _place(value: int | str | UnsetType) -> int | str | UnsetType:
-    """Return a process or thread: a number, or the profiler's own row."""
-    return value if isinstance(value, int) or value in _SPANS else UNSET
-
-
-def _time(value: Raw | UnsetType) -> Raw | UnsetType:
-    """Return a time as it is written, if it is a number."""
-    return value if isinstance(value, Raw) and _NUMBER.fullmatch(bytes(value)) else UNSET
+        arguments = msgspec.json.decode(written)
+    except (msgspec.MsgspecError, RecursionError):
+        return UNSET
+    return _chosen(arguments, _ARGUMENTS) or UNSET if isinstance(arguments, dict) else UNSET
 
 
 def _is_plain(value: object) -> bool:

@@ -1,8 +1,9 @@
 """The scripts of every site and profiler as they are meant to be.
 
 Each ``SITE.txt`` beside this file holds job.sh and wrapper.sh for every profiler, and array.sh where the site
-has job arrays. A change of a template, a launcher, a profiler or a site shows there as a diff to read before
-it is committed; after that reading, this command, in the root of the repository, writes them anew::
+has job arrays; those of a plain cluster also the job.sh of a collect. A change of a template, a launcher, a
+profiler or a site shows there as a diff to read before it is committed; after that reading, this command, in
+the root of the repository, writes them anew::
 
     python -m tests.golden.regenerate
 """
@@ -13,14 +14,17 @@ import os
 from pathlib import Path
 
 import msgspec
+from sqlalchemy.engine import URL
 
 from hpcprof import __version__
+from hpcprof.collect_job import Place, collect_job
 from hpcprof.errors import UsageError
 from hpcprof.job import Job, make_job
 from hpcprof.launchers import launch_command
 from hpcprof.paths import packaged
 from hpcprof.profilers import PROFILERS
 from hpcprof.render import Rendering, render
+from hpcprof.run import Manifest, Run
 from hpcprof.scripts import array_scripts
 from hpcprof.site import load_site_file
 from hpcprof.site_model import SchedulerName, Site
@@ -32,6 +36,7 @@ SITES = sorted(path.stem for path in packaged("site_configs").glob("[!_]*.yaml")
 
 PYTHON = "/opt/hpcprof/bin/python"
 RUN_DIRECTORY = Path("/home/user/project/runs/20261121-143005-sequence-parallel-3fa9")
+DATABASE = RUN_DIRECTORY.parent / "hpcprof.db"
 WORKLOAD = "sequence-parallel"
 ARGUMENTS = ["--sequence-length", "4608", "--hidden-size", "9216", "--dtype", "bfloat16"]
 # What a user gives where a site requires it, and where two nodes need more than the site's first queue.
@@ -51,7 +56,8 @@ ARRAY_MEMBERS = 3
 def golden_text(name: str) -> str:
     """Return what the golden file of a site shall hold."""
     site = load_site_file(packaged("site_configs") / f"{name}.yaml")
-    return "".join(_section(site, profiler) for profiler in PROFILERS) + _array_section(site)
+    sections = [_section(site, profiler) for profiler in PROFILERS]
+    return "".join([*sections, _array_section(site), *(_collect_section(site, mpi) for mpi in (False, True))])
 
 
 def _section(site: Site, profiler: str) -> str:
@@ -88,6 +94,24 @@ def _array_section(site: Site) -> str:
     line = ["hpcprof", "sweep", "--site", site.name, "--array", "--at-once", "2"]
     script, _ = array_scripts(site, [_job(site, "none")] * ARRAY_MEMBERS, RUN_DIRECTORY, line, at_once=2)
     return f"==== {site.name}: array.sh\n{_without_version(script)}"
+
+
+def _collect_section(site: Site, mpi: bool) -> str:
+    if not site.name.startswith("generic-"):
+        return ""
+    job = _job(site, "none")
+    run = Run(RUN_DIRECTORY.name, RUN_DIRECTORY, Manifest(RUN_DIRECTORY.name, "", [], job, site))
+    place = Place(mpi, jobs=8, nodes=2 if mpi else None, queue="debug", walltime="10m")
+    site, job = collect_job([run], URL.create("sqlite", database=str(DATABASE)), place)
+    job = msgspec.structs.replace(job, directory=str(DATABASE.parent))
+    rendering = Rendering(
+        run_directory=RUN_DIRECTORY / "collect" / "20261121-150000-collect-0b17",
+        command_line=["hpcprof", "collect", "--submit", *(["--executor", "mpi"] if mpi else [])],
+        launch=launch_command(site, job),
+        program=[PYTHON, *job.arguments[1:]],
+    )
+    script = _without_version(render(site, job, rendering)["job.sh"])
+    return f"==== {site.name}: collect {'over MPI' if mpi else 'in processes'}: job.sh\n{script}"
 
 
 def _job(site: Site, profiler: str) -> Job:

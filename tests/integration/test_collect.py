@@ -62,6 +62,9 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
     shutil.copy(DATA / "ncu/roofline.raw.csv.gz", profiles / "rank3.csv.gz")
     # What only PyTorch traces record is in this one.
     shutil.copy(DATA / "allocator_rank0.pt.trace.json.gz", profiles / "rank2.pt.trace.json.gz")
+    # Communication beside compute is in this one, which is of rank 0 too: its name tells another.
+    trace = gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes())
+    (profiles / "rank4.pt.trace.json").write_bytes(trace.replace(b"distributedInfo", b"elsewhere"))
     hpcprof("collect", str(profiles))
     found = rows(hpcprof, profiles, analysis)
     assert found

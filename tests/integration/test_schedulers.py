@@ -23,6 +23,10 @@ from hpcprof.submission import submit
 from tests.conftest import Hpcprof
 from tests.integration.slurm_cluster import Cluster, Unavailable, cluster
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+
+from many_ranks import write_all
+
 pytestmark = pytest.mark.slow
 
 STANDIN = Path(__file__).parents[1] / "standins" / "pbs"
@@ -197,6 +201,28 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
     until(lambda: state(orphan).ended)
     assert (state(failing), state(orphan)) == (JobState.FAILED, JobState.CANCELLED)
     assert "did not succeed" in status(orphan).reason
+
+
+@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
+@pytest.mark.parametrize("executor", ["processes", "mpi"])
+def test_a_collect_is_a_job_that_waits_for_its_run(
+    site: str, executor: str, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    write_all(tmp_path / "made", 3, 200)
+    script = f'{WAIT_FOR_GO}; cp "$0"/* "$HPCPROF_RUN_DIR/profiles"'
+    shape = ["--ranks-per-node", "1", "--walltime", "5m"]
+    hpcprof("submit", "--site", site, *shape, "--", "sh", "-c", script, str(tmp_path / "made"))
+    run = the_run()
+    done = hpcprof("collect", "--submit", "--executor", executor, "--jobs", "2", "--walltime", "5m")
+    assert done.returncode == 0, done.stderr
+    (collect,) = all_runs(run.path / "collect")
+    assert the_run().id == run.id
+    assert state(collect) is JobState.QUEUED
+    (run.path / "go").touch()
+    until(lambda: state(collect).ended, 120)
+    assert state(collect) is JobState.COMPLETED, (collect.path / "logs/rank00000.err").read_text()
+    assert "3 profiles collected, 0 unchanged, 0 skipped" in (collect.path / "logs/rank00000.out").read_text()
+    assert "0 profiles collected, 3 unchanged" in hpcprof("collect").stdout
 
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)

@@ -16,7 +16,8 @@ from hpcprof.store import Stored
 from hpcprof.units import format_value
 
 DATA = Path(__file__).parents[1] / "data"
-OF_TRACES = ("memory_usage", "hta_breakdown")
+ALLOCATOR, DATA_PARALLEL = (f"{name}_rank0.pt.trace.json.gz" for name in ("allocator", "ddp_step"))
+OF_TRACES = {"memory_usage": ALLOCATOR, "hta_breakdown": ALLOCATOR, "slowdown": DATA_PARALLEL}
 OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
 
 
@@ -31,7 +32,7 @@ def test_every_figure_that_is_shown_is_shown_whole(
 ) -> None:
     export = tmp_path / "rank0.sqlite"
     export.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
-    path = DATA / "allocator_rank0.pt.trace.json.gz" if name in OF_TRACES else export
+    path = DATA / OF_TRACES[name] if name in OF_TRACES else export
     if ANALYSES[name].reads is Reads.KERNEL_REPORT:
         path = DATA / "ncu/ddp.raw.csv.gz"
     rows = as_rows(of_rank(ANALYSES[name], read_profile(path), 0).rows)[:3]

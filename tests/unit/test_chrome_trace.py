@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,48 @@ def test_a_pytorch_trace_survives_too(tmp_path: Path) -> None:
     for analysis in SAME:
         rows = [of_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (source.read(0), back)]
         assert rows[0] == rows[1]
+
+
+def test_what_annotations_waits_and_the_allocator_left_survives_too(tmp_path: Path) -> None:
+    source = Timelines({0: DATA / "allocator_rank0.pt.trace.json.gz"}, [])
+    export(source, tmp_path)
+    original, back = source.read(0), read_profile(tmp_path / "rank00000.trace.json.gz")
+    assert isinstance(back, Timeline)
+    assert original.origin.start_utc_ns is not None
+    assert back.origin.start_utc_ns is not None
+    later = back.origin.start_utc_ns - original.origin.start_utc_ns
+    for table in ("gpu_marks", "allocations"):
+        rows = [rows_of(timeline, table) for timeline in (original, back)]
+        assert len(rows[0]) > 10
+        stamps = ("start", "end", "time")
+        rows[1] = [{k: v + later if k in stamps else v for k, v in row.items()} for row in rows[1]]
+        assert sorted(map(str, rows[0])) == sorted(map(str, rows[1]))
+    # Not hta_breakdown: what it rounds to microseconds depends on the clock's zero.
+    for analysis in (*SAME, "memory_usage", "idle", "queue_length"):
+        figures = [of_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (original, back)]
+        assert figures[0] == figures[1]
+
+
+def rows_of(timeline: Timeline, table: str) -> list[dict[str, Any]]:
+    columns = {f.name: getattr(getattr(timeline, table), f.name) for f in fields(getattr(timeline, table))}
+    columns |= {"name": timeline.names(columns["name"])} if "name" in columns else {}
+    return [
+        dict(zip(columns, row, strict=True))
+        for row in zip(*(np.asarray(c, object).tolist() for c in columns.values()), strict=True)
+    ]
+
+
+def test_graphs_traced_as_a_whole_survive_too(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "cuda_graphs.sqlite.xz").read_bytes()))
+    source = Timelines({0: path}, [])
+    export(source, tmp_path)
+    back = read_profile(tmp_path / "rank00000.trace.json.gz")
+    assert isinstance(back, Timeline)
+    assert back.names(back.graphs.name) == source.read(0).names(source.read(0).graphs.name)
+    for analysis in SAME:
+        figures = [of_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (source.read(0), back)]
+        assert figures[0] == figures[1]
 
 
 def test_events_of_all_ranks_stand_at_their_own_utc_time(exports: Timelines, tmp_path: Path) -> None:

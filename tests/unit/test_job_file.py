@@ -9,6 +9,7 @@ import pytest
 
 from hpcprof.errors import UsageError
 from hpcprof.job_file import load_job_file
+from hpcprof.render import template_files
 from tests.conftest import Hpcprof
 
 JOB = """\
@@ -157,3 +158,20 @@ def test_a_template_is_exported_once_and_then_used(hpcprof: Hpcprof, tmp_path: P
     assert hpcprof("templates", "check", str(mine)).returncode == 0
     mine.write_text("{{ nonsense }}")
     assert "'nonsense' is undefined" in hpcprof("templates", "check", str(mine)).stderr
+
+
+def test_every_template_of_a_script_is_checked_and_of_others_it_is_said(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    for name, file in template_files().items():
+        done = hpcprof("templates", "check", str(file.absolute()))
+        if name.endswith(".sh.j2"):
+            assert done.stdout == f"{file.absolute()} renders\n", done.stderr
+        else:
+            assert (done.returncode, done.stdout) == (2, "")
+            assert "is no template of a script" in done.stderr
+    mine = tmp_path / "array.sh.j2"
+    mine.write_text("{{ shebang }}\n{{ directives + 1 }}")
+    done = hpcprof("templates", "check", str(mine))
+    assert done.returncode == 2
+    assert "array.sh.j2: can only concatenate list" in done.stderr

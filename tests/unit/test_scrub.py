@@ -6,6 +6,7 @@ import gzip
 import json
 import lzma
 import sqlite3
+import tracemalloc
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,46 @@ def test_stamps_of_a_trace_keep_every_digit(tmp_path: Path) -> None:
     scrub_files([path], tmp_path / "shared")
     kernels = read_profile(tmp_path / "shared/rank0.trace.json").kernels
     assert (kernels.start.tolist(), kernels.end.tolist()) == ([1700000000123456789], [1700000000123456790])
+
+
+def test_what_stands_after_the_events_is_copied_too(tmp_path: Path) -> None:
+    path = tmp_path / "profile.trace.json"
+    path.write_text(
+        '{"schemaVersion": 1, "traceEvents": [], "secret": "hush", "baseTimeNanoseconds": 7, '
+        '"distributedInfo": {"rank": 3, "host": "hush"}}'
+    )
+    scrub_files([path], tmp_path / "shared")
+    copy = tmp_path / "shared/profile.trace.json"
+    assert json.loads(copy.read_text()) == {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        "traceEvents": [],
+        "baseTimeNanoseconds": 7,
+        "distributedInfo": {"rank": 3},
+    }
+    assert (read_profile(copy).origin.rank, read_profile(copy).origin.start_utc_ns) == (3, 7)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_memory_does_not_grow_with_a_trace(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.readers.torch_stream._CHUNK", 1 << 17)
+    path = tmp_path / f"rank0.trace.json{suffix}"
+    operators = ",".join(
+        f'{{"ph":"X","cat":"cpu_op","name":"aten::op {i}","pid":1,"tid":2,"ts":{i},"dur":1,"args":{{}}}}'
+        for i in range(1000)
+    )
+    text = '{"traceEvents": [' + ",".join([operators] * 80) + "]}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix else text.encode())
+    scrub_files([path], tmp_path / "warm")
+    tracemalloc.start()
+    done = scrub_files([path], tmp_path / "shared")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(text) > 6e6
+    assert peak < 4e6
+    assert done.written == [(tmp_path / "shared" / path.name, [])]
 
 
 def test_a_file_name_that_tells_a_host_or_a_user_is_said(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from timelines import COMM, COMP, MEM, timeline
@@ -69,12 +68,6 @@ def test_operations_that_take_no_time_have_no_percentages() -> None:
     assert outcome.rows["span_ns"].tolist() == [0]
     assert outcome.rows["idle_pct"].tolist() == [None]
     assert outcome.reason == "the operations in rank00000.sqlite take no time"
-
-
-def test_parts_that_do_not_add_up_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcprof.analysis.coverage.exclusive", lambda *sets: [0] * 8)
-    with pytest.raises(AssertionError, match="do not add up"):
-        breakdown(timeline([(0, 10, COMP), (5, 15, COMM)]))
 
 
 def test_overlap_is_the_share_of_communication_beside_compute() -> None:

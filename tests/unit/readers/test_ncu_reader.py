@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hpcprof.errors import DamagedInput
 from hpcprof.kernel_report import KernelReport
 from hpcprof.readers import ncu_file
-from hpcprof.readers.detect import find_profiles, rank_from_name
+from hpcprof.readers.detect import find_profiles, rank_from_name, readable
 from hpcprof.readers.ncu import read
 from hpcprof.readers.ncu_csv import parse
 from hpcprof.readers.ncu_units import factor, number, uses_decimal_comma
@@ -390,3 +390,30 @@ def test_a_report_without_ncu_says_what_to_do(tmp_path: Path, monkeypatch: pytes
     path.touch()
     with pytest.raises(DamagedInput, match=r"run ncu --import rank0\.ncu-rep --csv --page raw > rank0\.csv"):
         read(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_without_ncu_the_table_beside_a_report_is_read_unless_it_is_older(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    report, table = folder / "rank00003.ncu-rep", folder / f"rank00003{suffix}"
+    report.write_bytes(b"what only ncu reads")
+    packed = (DATA / "module.raw.csv.gz").read_bytes()
+    table.write_bytes(packed if suffix == ".csv.gz" else gzip.decompress(packed))
+    assert find_profiles(folder) == [report]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ncu_file, "_PACKAGES", tmp_path / "none")
+    assert readable(report) == table
+    assert read(readable(report)).origin.rank == 3
+    os.utime(report, ns=(table.stat().st_mtime_ns + 1,) * 2)
+    with pytest.raises(DamagedInput, match="beside it is older, and there is no ncu"):
+        readable(report)
+
+
+def test_where_ncu_is_a_report_is_read_itself(ncu: Path, tmp_path: Path) -> None:
+    report = tmp_path / "rank0.ncu-rep"
+    report.write_bytes(b"readable")
+    (tmp_path / "rank0.csv").write_bytes(gzip.decompress((DATA / "module.raw.csv.gz").read_bytes()))
+    assert readable(report) == report

@@ -62,7 +62,7 @@ def test_the_size_of_the_pieces_does_not_matter(
 @pytest.mark.parametrize("trace", TRACES)
 def test_parsing_event_by_event_gives_the_same(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = content(read(DATA / trace))
-    monkeypatch.setattr(torch_stream, "_events", lambda text: None)
+    monkeypatch.setattr(torch_stream, "_events", lambda *_: None)
     assert content(read(DATA / trace)) == expected
 
 

@@ -1,0 +1,359 @@
+"""Profiles and disks as they should not be: each ends in a sentence, and in results that are right.
+
+What the readers do with a single damaged file is tested beside them, and any damage by ``tests/fuzz``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Hpcprof
+
+DATA = Path(__file__).parents[1] / "data"
+sys.path.insert(0, str(DATA))
+
+from many_ranks import write_all  # noqa: E402 - it lies beside the data
+
+pytestmark = pytest.mark.slow
+
+RANKS, KERNELS = 3, 300
+NAMES = ("<script>alert(1)</script>", "内核<größe> 🚀", "a \"quoted\" & 'odd' \\ name")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Exports of three ranks; the tests damage rank 1."""
+    write_all(tmp_path / "profiles", RANKS, KERNELS)
+    return tmp_path / "profiles"
+
+
+@pytest.fixture
+def run(hpcprof: Hpcprof, tmp_path: Path, folder: Path) -> Path:
+    """A run directory with these exports."""
+    assert hpcprof("submit", "--ranks-per-node", "3", "--wait", "--", "true").returncode == 0
+    (found,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
+    shutil.copytree(folder, found / "profiles", dirs_exist_ok=True)
+    return found
+
+
+def rows(hpcprof: Hpcprof, place: Path, analysis: str, *more: str) -> list[dict[str, Any]]:
+    done = hpcprof("report", str(place), "--analysis", analysis, "--format", "json", *more)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def change(path: Path, *statements: str) -> None:
+    """Change an export; constraints of its tables are dropped, so that it takes any value."""
+    with sqlite3.connect(path) as export:
+        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+            export.execute(f"CREATE TABLE copy AS SELECT * FROM {table}")
+            export.execute(f"DROP TABLE {table}")
+            export.execute(f"ALTER TABLE copy RENAME TO {table}")
+        for statement in statements:
+            export.execute(statement)
+    export.close()
+
+
+def truth(path: Path, condition: str = "1") -> dict[str | None, int]:
+    """Add up the kernels of an export by name, in SQL."""
+    with sqlite3.connect(path) as export:
+        query = (
+            "SELECT value, sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL "
+            f"LEFT JOIN StringIds ON id = demangledName WHERE {condition} GROUP BY value"
+        )
+        found = dict(export.execute(query).fetchall())
+    export.close()
+    return found
+
+
+def totals(hpcprof: Hpcprof, folder: Path, rank: int) -> dict[str | None, int]:
+    return {row["name"]: row["total_ns"] for row in rows(hpcprof, folder, "kernels") if row["rank"] == rank}
+
+
+def sentences(text: str) -> list[str]:
+    """Return what was said beside the lines of progress."""
+    return [line for line in text.splitlines() if line.startswith("hpcprof: ")]
+
+
+SKIPPED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (lambda path: os.truncate(path, path.stat().st_size * 2 // 3), "truncated"),
+    "zero bytes": (lambda path: path.write_bytes(b""), "is empty"),
+    "zeros": (lambda path: path.write_bytes(bytes(9000)), "no SQLite file"),
+    "not SQLite": (lambda path: path.write_bytes(b"shopping list\n" * 99), "no SQLite file"),
+    "another database": (lambda path: other_database(path), "no nsys export"),
+    "no StringIds": (lambda path: change(path, "DROP TABLE StringIds"), "no StringIds"),
+    "text for a stamp": (
+        lambda path: change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon' WHERE rowid = 5"),
+        "no integer",
+    ),
+}
+
+
+def other_database(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE users (id INTEGER)")
+    other.close()
+
+
+@pytest.mark.parametrize("damage", SKIPPED)
+def test_a_profile_that_cannot_be_read_is_named_and_the_others_are_right(
+    damage: str, hpcprof: Hpcprof, folder: Path
+) -> None:
+    spoil, says = SKIPPED[damage]
+    spoil(folder / "rank00001.sqlite")
+    done = hpcprof("collect", "--jobs", "1", str(folder))
+    assert done.returncode == 1
+    assert "2 profiles collected, 0 unchanged, 1 skipped" in done.stdout
+    (said,) = sentences(done.stderr)
+    assert said.startswith(f"hpcprof: skipped: {folder / 'rank00001.sqlite'}")
+    assert says in said
+    for rank in (0, 2):
+        assert totals(hpcprof, folder, rank) == truth(folder / f"rank{rank:05d}.sqlite")
+    assert {row["rank"] for row in rows(hpcprof, folder, "breakdown")} == {0, 2}
+
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+READ: dict[str, tuple[list[str], str]] = {
+    "NULL names": ([f"UPDATE {KERNEL} SET demangledName = NULL WHERE rowid % 7 = 0"], "1"),
+    "names that the table of names lacks": (["DELETE FROM StringIds WHERE id = 2"], "1"),
+    "negative durations": ([f"UPDATE {KERNEL} SET end = start - 900 WHERE rowid % 50 = 3"], "1"),
+    "no duration": ([f"UPDATE {KERNEL} SET end = start WHERE rowid % 2 = 0"], "1"),
+    "stamps that go back": (
+        [f"UPDATE {KERNEL} SET start = start - 5000000, end = end - 5000000 WHERE rowid % 3 = 0"],
+        "1",
+    ),
+    "rows in another order": (
+        [
+            f"CREATE TABLE copy AS SELECT * FROM {KERNEL} ORDER BY end % 97",
+            f"DROP TABLE {KERNEL}",
+            f"ALTER TABLE copy RENAME TO {KERNEL}",
+        ],
+        "1",
+    ),
+    "stamps of 2^62": (
+        [f"UPDATE {KERNEL} SET start = start + (1 << 62), end = end + (1 << 62) WHERE rowid IN (3, 9)"],
+        "end < (1 << 62)",
+    ),
+    "a stamp of 2^63 - 1": (
+        [f"UPDATE {KERNEL} SET end = 9223372036854775807 WHERE rowid = 3"],
+        "end < 1 << 62",
+    ),
+    "pushes that overlap": (
+        [
+            "UPDATE NVTX_EVENTS SET end = end + 400000 WHERE rowid % 4 = 1",
+            "INSERT INTO NVTX_EVENTS SELECT * FROM NVTX_EVENTS WHERE rowid % 5 = 0",
+        ],
+        "1",
+    ),
+    "ranges that are never closed": (["UPDATE NVTX_EVENTS SET end = NULL WHERE rowid % 4 = 0"], "1"),
+    "ranges that end before they begin": (
+        ["UPDATE NVTX_EVENTS SET end = start - 9 WHERE rowid % 4 = 0"],
+        "1",
+    ),
+    "no name of any API call": (["UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET nameId = -5"], "1"),
+}
+
+
+@pytest.mark.parametrize("damage", READ)
+def test_odd_values_leave_every_total_right_and_every_rank_there(
+    damage: str, hpcprof: Hpcprof, folder: Path
+) -> None:
+    statements, counts = READ[damage]
+    change(folder / "rank00001.sqlite", *statements)
+    done = hpcprof("collect", "--jobs", "1", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert "3 profiles collected" in done.stdout
+    assert sentences(done.stderr) == []
+    for rank in range(RANKS):
+        path = folder / f"rank{rank:05d}.sqlite"
+        assert totals(hpcprof, folder, rank) == truth(path, counts if rank == 1 else "1")
+    for row in rows(hpcprof, folder, "breakdown"):
+        parts = [row[f"{part}_ns"] for part in ("compute", "exposed_comm", "exposed_mem", "idle")]
+        assert sum(parts) == row["span_ns"]
+        assert min(parts) >= 0
+    assert hpcprof("report", str(folder)).returncode == 0
+
+
+def test_rows_that_are_left_out_are_counted_in_the_report(hpcprof: Hpcprof, folder: Path) -> None:
+    change(folder / "rank00001.sqlite", *READ["stamps of 2^62"][0])
+    hpcprof("collect", str(folder))
+    path = folder / "rank00001.sqlite"
+    (kernels,) = sqlite3.connect(path).execute(f"SELECT count(*) FROM {KERNEL}").fetchone()
+    found = [row["instances"] for row in rows(hpcprof, folder, "kernels") if row["rank"] == 1]
+    assert sum(found) == kernels - 2
+
+
+@pytest.mark.parametrize("kind", ["nsys", "torch"])
+def test_names_of_any_text_reach_every_report_as_text(
+    kind: str, hpcprof: Hpcprof, folder: Path, tmp_path: Path
+) -> None:
+    if kind == "nsys":
+        for number, name in enumerate(NAMES, 1):
+            with sqlite3.connect(folder / "rank00000.sqlite") as export:
+                export.execute("UPDATE StringIds SET value = ? WHERE id = ?", (name, number))
+            export.close()
+    else:
+        (folder / "rank00000.sqlite").unlink()
+        kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0}
+        events = [{**kernel, "name": name, "ts": 10.0 * i} for i, name in enumerate(NAMES)]
+        (folder / "rank00000.trace.json").write_text(json.dumps({"traceEvents": events}))
+    assert hpcprof("collect", str(folder)).returncode == 0
+    assert set(NAMES) <= set(totals(hpcprof, folder, 0))
+    assert NAMES[1] in hpcprof("report", str(folder), "--analysis", "kernels", "--format", "csv").stdout
+    shown = hpcprof("report", str(folder), "--html", "report.html")
+    assert shown.returncode == 0, shown.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert NAMES[0] not in page
+    assert NAMES[1].replace("<", "&lt;").replace(">", "&gt;") in page
+
+
+def test_a_trace_that_is_cut_is_named_and_the_rest_is_right(hpcprof: Hpcprof, folder: Path) -> None:
+    trace = gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes())
+    anonymous = trace.replace(b'"distributedInfo"', b'"elsewhere"')
+    packed = gzip.compress(anonymous)
+    (folder / "rank00007.trace.json.gz").write_bytes(packed[: len(packed) // 2])
+    (folder / "rank00008.trace.json").write_bytes(anonymous[:-200])
+    done = hpcprof("collect", str(folder))
+    assert "3 profiles collected, 0 unchanged, 2 skipped" in done.stdout
+    assert [name in done.stderr for name in ("rank00007.trace.json.gz", "rank00008.trace.json")] == [True] * 2
+    assert {row["rank"] for row in rows(hpcprof, folder, "kernels")} == {0, 1, 2}
+
+
+def with_size(path: Path, ranks: int) -> None:
+    """Let an export say of how many ranks its program is."""
+    with sqlite3.connect(path) as export:
+        export.execute("CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT)")
+        export.execute(
+            "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', ?)",
+            (f"OMPI_COMM_WORLD_SIZE={ranks}",),
+        )
+    export.close()
+
+
+def test_a_profile_of_another_number_of_ranks_than_the_run_has_is_named(hpcprof: Hpcprof, run: Path) -> None:
+    for rank, size in enumerate((3, 8, 3)):
+        with_size(run / f"profiles/rank{rank:05d}.sqlite", size)
+    done = hpcprof("collect", "--jobs", "1")
+    assert done.returncode == 0
+    path = run / "profiles/rank00001.sqlite"
+    assert sentences(done.stderr) == [f"hpcprof: {path} is of 8 ranks, the run has 3: is it of another run?"]
+    assert {row["rank"] for row in rows(hpcprof, run, "kernels")} == {0, 1, 2}
+
+
+def test_a_profile_of_another_number_of_ranks_than_the_others_is_named(
+    hpcprof: Hpcprof, folder: Path
+) -> None:
+    for rank, size in enumerate((4, 4, 16)):
+        with_size(folder / f"rank{rank:05d}.sqlite", size)
+    done = hpcprof("collect", "--jobs", "1", str(folder))
+    path = folder / "rank00002.sqlite"
+    assert sentences(done.stderr) == [
+        f"hpcprof: {path} is of 16 ranks, others are of 4: is it of another run?"
+    ]
+
+
+def in_namespace(commands: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run commands that may mount; where that is not allowed the test is skipped."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("namespaces are not allowed here")
+    hpcprof = f"{sys.executable} -m hpcprof"
+    return subprocess.run(
+        ["unshare", "-rm", "sh", "-ec", commands.replace("HPCPROF", hpcprof)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_run_that_can_only_be_read_is_collected_and_what_is_not_kept_is_said(
+    run: Path, tmp_path: Path, hpcprof: Hpcprof
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    done = in_namespace(
+        f"mount --bind {run} {run}; mount -o remount,ro,bind {run}; HPCPROF collect --db here.db --jobs 1",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    said = sentences(done.stderr)
+    assert len(said) == RANKS + 1
+    assert all("is not kept in" in line and "Read-only file system" in line for line in said[:-1])
+    assert said[-1].endswith(f"the list of files in {run} stays as it was: Read-only file system.")
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+    assert {row["rank"] for row in rows(hpcprof, run, "kernels", "--db", "here.db")} == {0, 1, 2}
+
+
+def test_a_folder_that_can_only_be_read_takes_no_database_and_says_so(run: Path, tmp_path: Path) -> None:
+    runs = run.parent
+    done = in_namespace(
+        f"mount --bind {runs} {runs}; mount -o remount,ro,bind {runs}; HPCPROF collect", tmp_path
+    )
+    assert done.returncode == 1
+    (said,) = sentences(done.stderr)
+    assert "cannot use the results database" in said
+
+
+def test_a_full_disk_ends_in_a_sentence_and_the_next_collect_completes_it(
+    run: Path, tmp_path: Path, hpcprof: Hpcprof
+) -> None:
+    hpcprof("collect", "--db", "reference.db")
+    small = tmp_path / "small"
+    small.mkdir()
+    # Enough for the tables and some of the ranks.
+    size = (tmp_path / "reference.db").stat().st_size * 9 // 10
+    filled = in_namespace(
+        f"mount -t tmpfs -o size={size} none {small}; HPCPROF collect --jobs 1 --db {small}/a.db || code=$?; "
+        f"cp {small}/a.db kept.db; exit $code",
+        tmp_path,
+    )
+    assert filled.returncode == 1
+    (said,) = sentences(filled.stderr)
+    assert said == f"hpcprof: cannot use the results database {small}/a.db: database or disk is full."
+    done = hpcprof("collect", "--db", "kept.db")
+    assert done.returncode == 0, done.stderr
+    assert dump(tmp_path / "kept.db") == dump(tmp_path / "reference.db")
+
+
+def dump(database: Path) -> list[str]:
+    with sqlite3.connect(database) as store:
+        return sorted(store.iterdump())
+
+
+def test_a_full_disk_for_the_timelines_leaves_the_results(run: Path, tmp_path: Path) -> None:
+    (run / "timeline").mkdir()
+    done = in_namespace(
+        f"mount -t tmpfs -o size=12k none {run}/timeline; HPCPROF collect --jobs 1; ls -A {run}/timeline",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "3 profiles collected" in done.stdout
+    assert any("is not kept in" in line and "No space left" in line for line in sentences(done.stderr))
+    assert not any(line.startswith(".") for line in done.stdout.splitlines())
+
+
+def test_a_limit_on_the_size_of_files_is_a_sentence_too(run: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f 100; exec {sys.executable} -m hpcprof collect --jobs 1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "cannot use the results database" in sentences(done.stderr)[-1]
