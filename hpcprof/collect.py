@@ -149,7 +149,9 @@ def _store_profile(run: Run, store: Store, task: Task, gathered: Gathered) -> No
 
 
 def _collect_run(run: Run, store: Store) -> None:
-    """Compute what spans the ranks; again where another collect changes one of them meanwhile."""
+    """Compute what spans the ranks, unless it is there; again where another collect changes one meanwhile."""
+    if store.has_run(run.id):
+        return
     while True:
         checksums = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
         if store.put_run(run.id, _over_ranks(run, store), checksums):
@@ -164,7 +166,7 @@ def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
 
     analyses = {name: analysis for name, analysis in ANALYSES.items() if analysis.scope is Scope.RUN}
     needs = {need for analysis in analyses.values() for need in analysis.needs}
-    needed = {need: pd.DataFrame(store.read(run.id, need).rows) for need in needs}
+    needed = {need: pd.DataFrame(store.read(run.id, need).columns) for need in needs}
     return {name: as_result(of_run(analysis, needed)) for name, analysis in analyses.items()}
 
 

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.errors import DamagedInput
-from hpcprof.rank_collect import as_rows
 from hpcprof.readers.detect import read_profile
 from hpcprof.timeline import LATEST, LONGEST
 
@@ -56,9 +55,9 @@ def analysed(path: Path) -> dict[str, pd.DataFrame] | None:
         if analysis.scope is Scope.RANK:
             outcome = of_rank(analysis, timeline, 0)
             assert len(outcome.rows) or outcome.reason, f"{name}: neither rows nor a reason"
-            for row in as_rows(outcome.rows):
-                json.dumps(row)
-                for key, value in row.items():
+            for key, values in outcome.columns().items():
+                json.dumps(values)
+                for value in values:
                     assert not isinstance(value, int) or -LARGEST - 1 <= value <= LARGEST, (name, key, value)
             results[name] = outcome.rows
     return results

@@ -44,11 +44,15 @@ def kernel(**values: object) -> dict[str, object]:
     return {"rank": 0, "name": "k", **numbers, **floats, "class": "comp", **values}
 
 
+def result(rows: list[dict[str, object]], reason: str = "") -> Result:
+    return Result({name: [row[name] for row in rows] for name in rows[0]}, reason)
+
+
 @pytest.fixture
 def filled(database: Database) -> Database:
     """A database with one row of one analysis."""
     run = RunRow(id="run", path="/run")
-    opened(database).put_profile(run, profile(), Described(), {"kernels": Result([kernel()])})
+    opened(database).put_profile(run, profile(), Described(), {"kernels": result([kernel()])})
     return database
 
 
@@ -171,9 +175,9 @@ def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(d
     old = {0: "a" * 64}
     store.put_profile(run, profile(1, "b" * 64), Described(), {})
     before = database.dump()
-    assert not store.put_run("run", {"steps": Result((), "computed of one rank")}, old)
+    assert not store.put_run("run", {"steps": Result({}, "computed of one rank")}, old)
     assert database.dump() == before
-    assert store.put_run("run", {"steps": Result((), "computed of two")}, {**old, 1: "b" * 64})
+    assert store.put_run("run", {"steps": Result({}, "computed of two")}, {**old, 1: "b" * 64})
     assert store.read("run", "steps").reasons == {-1: "computed of two"}
 
 
@@ -193,7 +197,7 @@ def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: D
     row = profile()
     row.host, row.file = name, name
     described = Described((Gpu(0, name, name),), (Fact("environment", name, name),))
-    results = {"kernels": Result([kernel(name=name)], f"why {name}")}
+    results = {"kernels": result([kernel(name=name)], f"why {name}")}
     store.put_profile(RunRow(id="run", path=f"/{name}"), row, described, results)
     found = store.read("run", "kernels")
     assert [r["name"] for r in found.rows] == [stored]
@@ -205,7 +209,7 @@ def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
     store, run_id = opened(database), "caf\udce9-1"
     row = profile()
     row.run_id = run_id
-    store.put_profile(RunRow(id=run_id, path=f"/{run_id}"), row, Described(), {"kernels": Result([kernel()])})
+    store.put_profile(RunRow(id=run_id, path=f"/{run_id}"), row, Described(), {"kernels": result([kernel()])})
     assert len(store.read(run_id, "kernels").rows) == 1
     assert list(store.profiles(run_id)) == [0]
 
@@ -217,7 +221,7 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
         kernel(total_ns=most, min_ns=least, avg_ns=math.nan, med_ns=None),
         kernel(total_ns=2**53 + 1, avg_ns=math.inf, med_ns=0.1),
     ]
-    store.put_profile(RunRow(id="run", path="/"), profile(), Described(), {"kernels": Result(rows)})
+    store.put_profile(RunRow(id="run", path="/"), profile(), Described(), {"kernels": result(rows)})
     first, second = store.read("run", "kernels").rows
     assert (first["total_ns"], first["min_ns"], first["avg_ns"], first["med_ns"]) == (most, least, None, None)
     assert (second["total_ns"], second["avg_ns"], second["med_ns"]) == (2**53 + 1, None, 0.1)
@@ -226,7 +230,7 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
 def test_a_number_beyond_64_bits_is_refused_and_nothing_of_the_profile_is_written(database: Database) -> None:
     store = opened(database)
     before = database.dump()
-    results = {"kernels": Result([kernel(), kernel(total_ns=2**63)])}
+    results = {"kernels": result([kernel(), kernel(total_ns=2**63)])}
     with pytest.raises(StoreError, match="cannot use the results database"):
         store.put_profile(RunRow(id="run", path="/"), profile(), Described(), results)
     assert database.dump() == before
