@@ -32,6 +32,9 @@ HEAVY = (
 """What `gather` imports only when a profile has changed, and what many processes import once for all."""
 
 
+_LARGE = ("api", "slowdown", "breakdown", "launches")
+
+
 @dataclass(frozen=True)
 class Task:
     """One profile to collect.
@@ -112,7 +115,9 @@ def _gather(task: Task) -> Gathered | Unchanged:
 
 
 def _of_rank() -> list[str]:
-    return [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
+    """Return the analyses of one rank, those first that take most memory: others keep some when they end."""
+    names = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
+    return sorted(names, key=lambda name: name not in _LARGE)
 
 
 def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.errors import StoreError
 from hpcprof.query import query as hpcprof_query
-from hpcprof.store import Described, Result, Store, store_url
+from hpcprof.store import Columns, Described, Result, Store, store_url
 from hpcprof.store_tables import ProfileRow, RunRow
 from hpcprof.timeline import Fact, Gpu
 from tests.conftest import Hpcprof
@@ -146,7 +147,7 @@ def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_a
 @pytest.mark.slow
 def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
     program = (
-        "import sys; from pathlib import Path; from hpcprof.store import Store, store_url\n"
+        "import sys; from pathlib import Path; from hpcprof.store import Columns, Store, store_url\n"
         f"store = Store(store_url({database.url!r}, Path()))\n"
         "print('ready', flush=True); sys.stdin.readline(); store.prepare(); store.prepare()\n"
     )
@@ -212,6 +213,29 @@ def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
     store.put_profile(RunRow(id=run_id, path=f"/{run_id}"), row, Described(), {"kernels": result([kernel()])})
     assert len(store.read(run_id, "kernels").rows) == 1
     assert list(store.profiles(run_id)) == [0]
+
+
+def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(database: Database) -> None:
+    store = opened(database)
+    for rank in (1, 0):
+        columns: Columns = {column.name: [rank, None] for column in ANALYSES["rank_collectives"].columns}
+        columns["comm_id"] = ["c", None]
+        columns["op"] = ["AllReduce", "half \ud800 and zero\0"]
+        results = {"rank_collectives": Result(columns)}
+        store.put_profile(RunRow(id="run", path="/run"), profile(rank), Described(), results)
+    rows = store.read("run", "rank_collectives").rows
+    assert [row["seq"] for row in rows] == [0, None, 1, None]
+    assert [row["op"] for row in rows] == 2 * ["AllReduce", "half \\ud800 and zero"]
+
+
+def test_the_store_has_a_run_from_its_own_analyses_on_until_a_rank_changes(database: Database) -> None:
+    store, run = opened(database), RunRow(id="run", path="/run")
+    store.put_profile(run, profile(), Described(), {})
+    assert not store.has_run("run")
+    assert store.put_run("run", {"steps": Result({}, "too few")}, {0: "0" * 64})
+    assert store.has_run("run")
+    store.put_profile(run, profile(), Described(), {})
+    assert not store.has_run("run")
 
 
 def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: Database) -> None:
