@@ -67,9 +67,8 @@ class Results:
         analysis = find(name)
         self._collected()
         stored = self.store.read(self.id, name)
-        columns = {column.name: [row[column.name] for row in stored.rows] for column in analysis.columns}
         frame: pd.DataFrame = pd.DataFrame(
-            {c.name: _typed(columns[c.name], c.kind) for c in analysis.columns}
+            {c.name: _typed(stored.columns[c.name], c.kind) for c in analysis.columns}
         )
         frame.attrs["reasons"] = stored.reasons
         return frame

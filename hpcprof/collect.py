@@ -127,13 +127,14 @@ def _lost(paths: list[Path], lost: Lost) -> dict[Path, DamagedInput]:
 
 
 def _of_other_programs(run: Run, sizes: Mapping[Path, int]) -> list[str]:
-    """Say which profiles tell another number of ranks than the run has, without one than most of them tell.
+    """Say which profiles tell another number of ranks than the run has.
 
-    They are collected all the same: a program may start ranks that the job does not know.
+    They are compared with most of the others where the run does not know: without a manifest, and where one
+    rank was launched, which may have started ranks of its own (torchrun). All are collected.
     """
     if not sizes:
         return []
-    if run.manifest:
+    if run.manifest and run.manifest.job.ranks > 1:
         expected, who = run.manifest.job.ranks, "the run has"
     else:
         expected, who = Counter(sizes.values()).most_common(1)[0][0], "others are of"
@@ -175,7 +176,9 @@ def _store_profile(run: Run, store: Store, task: Task, gathered: Gathered) -> No
 
 
 def _collect_run(run: Run, store: Store) -> None:
-    """Compute what spans the ranks; again where another collect changes one of them meanwhile."""
+    """Compute what spans the ranks, unless it is there; again where another collect changes one meanwhile."""
+    if store.has_run(run.id):
+        return
     while True:
         checksums = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
         if store.put_run(run.id, _over_ranks(run, store), checksums):
@@ -190,7 +193,7 @@ def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
 
     analyses = {name: analysis for name, analysis in ANALYSES.items() if analysis.scope is Scope.RUN}
     needs = {need for analysis in analyses.values() for need in analysis.needs}
-    needed = {need: pd.DataFrame(store.read(run.id, need).rows) for need in needs}
+    needed = {need: pd.DataFrame(store.read(run.id, need).columns) for need in needs}
     return {name: as_result(of_run(analysis, needed)) for name, analysis in analyses.items()}
 
 

@@ -22,7 +22,7 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     if span == 1:
         return np.array([low]), np.zeros(len(values), np.int64)
     if 0 < span <= _SPAN * len(values):
-        place = values - low
+        place = values - low if low else values
         seen = np.zeros(span, bool)
         seen[place] = True
         return np.flatnonzero(seen) + low, (np.cumsum(seen) - 1)[place]

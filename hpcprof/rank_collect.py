@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.errors import DamagedInput
-from hpcprof.kernel_report import KernelReport
 from hpcprof.memory import trim
 from hpcprof.readers.detect import read_profile, readable
 from hpcprof.readers.identity import identify_rank
-from hpcprof.store import Result, Row
-from hpcprof.timeline import Origin, Timeline
+from hpcprof.store import Result
 
-if TYPE_CHECKING:
-    import pandas as pd
-
+if TYPE_CHECKING:  # what only a changed profile needs is imported when there is one
     from hpcprof.analysis.outcome import Outcome
+    from hpcprof.kernel_report import KernelReport
+    from hpcprof.timeline import Origin, Timeline
 
 HEAVY = (
     "hpcprof.analysis.crosschecks",
@@ -35,7 +33,7 @@ HEAVY = (
 """What `gather` imports only when a profile has changed, and what many processes import once for all."""
 
 
-Profile = Timeline | KernelReport
+_LARGE = ("api", "slowdown", "breakdown", "launches")
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ def _gather(task: Task) -> Gathered | Unchanged:
         keeping = pool.submit(_keep, task, profile, sha256)
         results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), _of_rank()))
     doubts = _contradictions(results)
-    results |= {name: Result([], sentence) for name, sentence in doubts.items()}
+    results |= {name: Result({}, sentence) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
     return Gathered(sha256, before[0], profile.origin, results, (*keeping.result(), *warnings))
 
@@ -123,15 +121,19 @@ def _gather(task: Task) -> Gathered | Unchanged:
 def _contradictions(results: Mapping[str, Result]) -> dict[str, str]:
     from hpcprof.analysis.crosschecks import contradictions
 
-    return contradictions({name: result.rows for name, result in results.items()})
+    return contradictions({name: result.columns for name, result in results.items()})
 
 
 def _of_rank() -> list[str]:
-    return [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
+    """Return the analyses of one rank, those first that take most memory: others keep some when they end."""
+    names = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
+    return sorted(names, key=lambda name: name not in _LARGE)
 
 
-def _keep(task: Task, profile: Profile, sha256: str) -> tuple[str, ...]:
+def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
     """Keep a timeline; where that cannot be, the results are good all the same."""
+    from hpcprof.timeline import Timeline
+
     if task.timeline is None or not isinstance(profile, Timeline):
         return ()
     from hpcprof import timeline_file
@@ -143,7 +145,7 @@ def _keep(task: Task, profile: Profile, sha256: str) -> tuple[str, ...]:
     return ()
 
 
-def _result(name: str, profile: Profile, rank: int) -> Result:
+def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
     from hpcprof.analysis.outcome import of_rank
 
     result = as_result(of_rank(ANALYSES[name], profile, rank))
@@ -153,14 +155,7 @@ def _result(name: str, profile: Profile, rank: int) -> Result:
 
 def as_result(outcome: Outcome) -> Result:
     """Return what an analysis found as the store takes it."""
-    return Result(as_rows(outcome.rows), outcome.reason)
-
-
-def as_rows(frame: pd.DataFrame) -> list[Row]:
-    """Return a frame as rows of Python's own types, what is missing as None."""
-    values = frame.astype(object)
-    rows: list[Row] = values.where(values.notna(), None).to_dict("records")
-    return rows
+    return Result(outcome.columns(), outcome.reason)
 
 
 def _state(path: Path) -> tuple[int, int]:

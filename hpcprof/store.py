@@ -8,17 +8,34 @@ there, so half of a profile is never visible.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Engine, create_engine, delete, event, func, inspect, select
+import msgspec
+from sqlalchemy import (
+    Connection,
+    Dialect,
+    Engine,
+    Table,
+    create_engine,
+    delete,
+    event,
+    exists,
+    func,
+    inspect,
+    or_,
+    select,
+)
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import Row as SQLRow
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session
+from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.errors import StoreError, UsageError
@@ -27,6 +44,7 @@ from hpcprof.store_tables import (
     RANK_TABLES,
     RUN_TABLES,
     TABLES,
+    TYPES,
     Base,
     FactRow,
     GpuRow,
@@ -39,7 +57,7 @@ from hpcprof.store_tables import (
 if TYPE_CHECKING:  # numpy is not needed to report from the store
     from hpcprof.timeline import Fact, Gpu
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 ANALYSIS_VERSION = 5
 """Raised whenever an analysis gives other figures: profiles collected before are collected again."""
 
@@ -48,21 +66,28 @@ WHOLE_RUN = -1
 
 _BUSY_SECONDS = 60.0
 Row = dict[str, Any]
+Columns = dict[str, list[Any]]
+"""The values of columns of equal length by name, in Python's own types."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """An analysis as the store has it: its rows, and by rank the reasons for what is missing."""
+    """An analysis as the store has it: its columns, and by rank the reasons for what is missing."""
 
-    rows: list[Row]
+    columns: Columns
     reasons: dict[int, str]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The same as rows."""
+        return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]
 
 
 @dataclass(frozen=True)
 class Result:
     """An analysis to be stored."""
 
-    rows: Sequence[Row]
+    columns: Columns
     reason: str = ""
 
 
@@ -183,19 +208,34 @@ class Store:
             _insert(connection, run_id, WHOLE_RUN, results)
             return True
 
+    def has_run(self, run_id: str) -> bool:
+        """Whether the store has the analyses over all ranks, of which each has rows or a reason.
+
+        `put_run` writes them, and `put_profile` removes them.
+        """
+        found = [exists().where(table.c.run_id == run_id) for table in RUN_TABLES.values()]
+        reason = exists().where(ReasonRow.run_id == run_id, ReasonRow.rank == WHOLE_RUN)
+        with self._reading() as connection:
+            return bool(connection.execute(select(or_(reason, *found))).scalar())
+
     def read(self, run_id: str, analysis: str) -> Stored:
-        """Return the rows of one analysis, by rank and in the analysis' own order."""
+        """Return one analysis, by rank and in its own order."""
         table = TABLES[analysis]
+        packed = ANALYSES[analysis].packed
         names = [column.name for column in ANALYSES[analysis].columns]
-        order = ["rank", "position"] if analysis in RANK_TABLES else ["position"]
-        query = select(*(table.c[n] for n in names)).where(table.c.run_id == run_id)
+        order = [column for column in table.primary_key if column.name != "run_id"]
+        query = select(*([table.c.packed] if packed else (table.c[n] for n in names)))
         reasons = select(ReasonRow.rank, ReasonRow.reason).where(
             ReasonRow.run_id == run_id, ReasonRow.analysis == analysis
         )
         with self._reading() as connection:
-            rows = connection.execute(query.order_by(*(table.c[n] for n in order)))
-            why = connection.execute(reasons.order_by(ReasonRow.rank))
-            return Stored([dict(row._mapping) for row in rows], dict(why.all()))
+            rows = connection.execute(query.where(table.c.run_id == run_id).order_by(*order)).all()
+            why = connection.execute(reasons.order_by(ReasonRow.rank)).all()
+        columns: Columns = {name: [] for name in names}
+        for part in map(_unpacked, rows) if packed else [zip(*rows, strict=True)]:
+            for values, more in zip(columns.values(), part, strict=False):
+                values += more
+        return Stored(columns, dict(why))
 
     def _make(self) -> None:
         if self._is_sqlite:
@@ -271,7 +311,8 @@ def store_url(given: str | None, runs: Path) -> URL:
 
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return create_engine(url)
+        # Parameters by place, as SQLite's are: see `_insert_columns`.
+        return create_engine(url, paramstyle="format")
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
 
     # Python's sqlite3 begins transactions late and commits before DDL; with its own handling switched
@@ -306,16 +347,43 @@ def _clear(connection: Connection, run_id: str, rank: int) -> None:
 
 def _insert(connection: Connection, run_id: str, rank: int, results: Mapping[str, Result]) -> None:
     for name, result in results.items():
-        if result.rows:
-            connection.execute(TABLES[name].insert(), list(_numbered(run_id, result.rows)))
+        count = len(next(iter(result.columns.values()), ()))
+        if count and ANALYSES[name].packed:
+            row = {"run_id": run_id, "rank": rank, "packed": _packed(connection, name, result.columns)}
+            connection.execute(TABLES[name].insert(), row)
+        elif count:
+            numbered: Columns = {"run_id": [run_id] * count, "position": list(range(count)), **result.columns}
+            _insert_columns(connection, TABLES[name], numbered)
         if result.reason:
             row = {"run_id": run_id, "rank": rank, "analysis": name, "reason": result.reason}
             connection.execute(ReasonRow.__table__.insert(), row)  # type: ignore[attr-defined]
 
 
-def _numbered(run_id: str, rows: Sequence[Row]) -> Iterable[Row]:
-    for position, row in enumerate(rows):
-        yield {"run_id": run_id, "position": position, **row}
+def _insert_columns(connection: Connection, table: Table, columns: Columns) -> None:
+    """Insert rows as the driver takes them: SQLAlchemy alone takes longer for each than the database."""
+    insert = table.insert().compile(dialect=connection.dialect, column_keys=[*columns])
+    assert insert.positiontup is not None
+    values = (_bound(columns[name], table.c[name].type, connection.dialect) for name in insert.positiontup)
+    connection.exec_driver_sql(str(insert), list(zip(*values, strict=True)))
+
+
+def _bound(values: list[Any], kind: TypeEngine[Any], dialect: Dialect) -> list[Any]:
+    """Return values as the store has them; SQLAlchemy does that only in statements of its own."""
+    process = kind.bind_processor(dialect)
+    return values if process is None else [process(value) for value in values]
+
+
+def _packed(connection: Connection, analysis: str, columns: Columns) -> bytes:
+    """Return the columns of an analysis, in its own order, as one value."""
+    wanted = ANALYSES[analysis].columns
+    return msgspec.msgpack.encode(
+        [_bound(columns[column.name], TYPES[column.kind](), connection.dialect) for column in wanted]
+    )
+
+
+def _unpacked(row: SQLRow[bytes]) -> list[list[Any]]:
+    columns: list[list[Any]] = msgspec.msgpack.decode(row[0])
+    return columns
 
 
 def cause(error: Exception) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Dialect, Double, Integer, Table, Text, TypeDecorator
+from sqlalchemy import BigInteger, Column, Dialect, Double, Integer, LargeBinary, Table, Text, TypeDecorator
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Scope
 
@@ -34,6 +35,14 @@ class Finite(TypeDecorator[float]):
 
     def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
         return value if value is not None and math.isfinite(value) else None
+
+
+TYPES: dict[Kind, type[TypeEngine[Any]]] = {
+    Kind.INT: BigInteger,
+    Kind.FLOAT: Finite,
+    Kind.TEXT: Plain,
+}
+"""The types of the columns of analyses."""
 
 
 class Base(DeclarativeBase):
@@ -119,14 +128,16 @@ class ReasonRow(Base):
 
 
 def _analysis_table(analysis: Analysis) -> Table:
-    kinds = {Kind.INT: BigInteger, Kind.FLOAT: Finite, Kind.TEXT: Plain}
     keys: list[Column[Any]] = [Column("run_id", Plain, primary_key=True)]
     if analysis.scope is Scope.RANK:
         keys.append(Column("rank", Integer, primary_key=True, autoincrement=False))
+    name = f"analysis_{analysis.name}"
+    if analysis.packed:
+        return Table(name, Base.metadata, *keys, Column("packed", LargeBinary, nullable=False))
     keys.append(Column("position", Integer, primary_key=True, autoincrement=False))
     named = {key.name for key in keys}
-    values = [Column(c.name, kinds[c.kind]()) for c in analysis.columns if c.name not in named]
-    return Table(f"analysis_{analysis.name}", Base.metadata, *keys, *values)
+    values = [Column(c.name, TYPES[c.kind]()) for c in analysis.columns if c.name not in named]
+    return Table(name, Base.metadata, *keys, *values)
 
 
 PROFILE_ROWS = (ProfileRow, GpuRow, FactRow)

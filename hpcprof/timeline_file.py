@@ -60,6 +60,7 @@ def save(folder: Path, timeline: Timeline, rank: int, sha256: str) -> None:
         "strings": timeline.strings.tolist(),
     }
     write_atomically(_description(folder, rank), json.dumps(described))
+    pa.default_memory_pool().release_unused()
 
 
 def load(folder: Path, rank: int, sha256: str) -> Timeline | None:

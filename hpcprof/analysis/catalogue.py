@@ -54,7 +54,8 @@ class Analysis:
     ``function`` is ``module:name``. A rank analysis is called as ``f(profile)``, with a `Timeline` or a
     `KernelReport` as ``reads`` says; a run analysis as ``f(results)``, where ``results`` maps the names in
     ``needs`` to frames over all ranks. Both return an `hpcprof.analysis.outcome.Outcome` whose columns are
-    ``columns`` without ``rank`` (rank analyses) or all of ``columns`` (run analyses).
+    ``columns`` without ``rank`` (rank analyses) or all of ``columns`` (run analyses). ``packed`` marks one
+    of so many rows, read by other analyses, that the store keeps those of a rank as one value.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Analysis:
     function: str
     needs: tuple[str, ...] = field(default=())
     reads: Reads = Reads.TIMELINE
+    packed: bool = False
 
 
 def _columns(text: str) -> tuple[Column, ...]:
@@ -287,6 +289,7 @@ ANALYSES: dict[str, Analysis] = {
                 "exposed_ns step"
             ),
             "hpcprof.analysis.rank_collectives:rank_collectives",
+            packed=True,
         ),
         Analysis(
             "collectives",

@@ -55,9 +55,11 @@ def coverage(timeline: Timeline) -> list[Coverage]:
     return [_covered(operations.take(operations.device == device)) for device in devices]
 
 
-def of_category(operations: Operations | _Work, category: Category) -> Intervals:
-    """Return the merged intervals of the operations of one category."""
+def of_category(operations: Operations | _Work, category: Category, device: int | None = None) -> Intervals:
+    """Return the merged intervals of the operations of one category, of all devices or one."""
     chosen = operations.category == category
+    if device is not None:
+        chosen &= operations.device == device
     return union(operations.start[chosen], operations.end[chosen])
 
 

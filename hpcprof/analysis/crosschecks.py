@@ -1,6 +1,6 @@
 """Checks of one analysis against another, made whenever results are: a contradiction is no figure.
 
-They look at the rows as they are stored, so that nothing between an interval and the store escapes them.
+They look at the columns as they are stored, so that nothing between an interval and the store escapes them.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 from hpcprof.analysis.breakdown import PARTS
 from hpcprof.analysis.phases import distribution
 
-Rows = Sequence[Mapping[str, Any]]
+Columns = Mapping[str, Sequence[Any]]
 
 _TOTALS = ("instances", "total_ns")
 _DOUBLE = 1 + 1e-12
 _STATISTICS = ("p50_ns", "p95_ns", "p99_ns", "mean_ns")
 
 
-def contradictions(results: Mapping[str, Rows]) -> dict[str, str]:
+def contradictions(results: Mapping[str, Columns]) -> dict[str, str]:
     """Return the analyses of one rank that contradict themselves or each other, with a sentence each.
 
     Parameters
     ----------
     results : mapping
-        The rows of the analyses by name.
+        The columns of the analyses by name.
     """
     found: dict[str, str] = {}
     for names, sentence in (*_breakdown(results), *_kernels(results), *_phases(results)):
@@ -35,9 +35,14 @@ def contradictions(results: Mapping[str, Rows]) -> dict[str, str]:
     return found
 
 
-def _breakdown(results: Mapping[str, Rows]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _rows(columns: Columns) -> Iterator[dict[str, Any]]:
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
+
+
+def _breakdown(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
     """The parts are not negative and add up to the span, to the nanosecond."""
-    for row in results["breakdown"]:
+    for row in _rows(results["breakdown"]):
         parts = [row[f"{part}_ns"] for part in PARTS]
         if min(parts) < 0 or sum(parts) != row["span_ns"]:
             yield (
@@ -47,10 +52,10 @@ def _breakdown(results: Mapping[str, Rows]) -> Iterator[tuple[tuple[str, ...], s
             )
 
 
-def _kernels(results: Mapping[str, Rows]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _kernels(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
     """The same kernels are counted and added up in both tables."""
     for column in _TOTALS:
-        totals = [sum(row[column] for row in results[name]) for name in ("kernels", "kernels_by_shape")]
+        totals = [sum(results[name][column]) for name in ("kernels", "kernels_by_shape")]
         if totals[0] != totals[1]:
             yield (
                 ("kernels", "kernels_by_shape"),
@@ -59,14 +64,14 @@ def _kernels(results: Mapping[str, Rows]) -> Iterator[tuple[tuple[str, ...], str
             )
 
 
-def _phases(results: Mapping[str, Rows]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _phases(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
     """A phase takes at most as long as the step in which it is.
 
     In n steps it is then not above the n longest steps, ordered by time, and so is no percentile and no
     mean; all of them are rounded to whole nanoseconds, those of months to the digits of a double.
     """
-    latencies = np.sort(np.array([row["latency_ns"] for row in results["step_times"]], np.int64))
-    for row in results["phases"]:
+    latencies = np.sort(np.array(results["step_times"]["latency_ns"], np.int64))
+    for row in _rows(results["phases"]):
         longest = latencies[-row["steps"] :]
         fits = row["steps"] <= len(latencies)
         limits = distribution(longest) if fits else {}

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
+from hpcprof.analysis.projection import Extent
 from hpcprof.analysis.streams import NO_CALL, launch_calls, streams
 from hpcprof.timeline import Ints, Timeline
 
@@ -28,7 +29,7 @@ def idle(timeline: Timeline) -> Outcome:
     call was not recorded is left out, because its cause cannot be told.
     """
     file = timeline.origin.path.name
-    operations = timeline.operations()
+    operations = timeline.columns_of_operations(Extent)
     if not len(operations):
         return nothing(f"no CUDA kernels or memory operations in {file}")
     call = launch_calls(timeline)
@@ -37,7 +38,7 @@ def idle(timeline: Timeline) -> Outcome:
     launch = timeline.calls.start[call]
     totals: dict[int, Ints] = {}
     gaps = used = 0
-    for _, stream, rows in streams(operations):
+    for _, stream, rows in streams(timeline):
         ended = np.maximum.accumulate(operations.end[rows])[:-1]
         length = np.maximum(operations.start[rows][1:] - ended, 0)
         cause = np.select((launch[rows][1:] > ended, length < KERNEL_WAIT_NS), (0, 1), 2)

@@ -14,6 +14,7 @@ from hpcprof.analysis.phases import phases_of
 from hpcprof.analysis.step_ranges import steps_of
 from hpcprof.analysis.streams import launch_calls
 from hpcprof.analysis.summary import by_text
+from hpcprof.numbering import numbered
 from hpcprof.timeline import Category, Ints, Kernels, Ranges, Timeline
 
 NONE = -1
@@ -50,18 +51,18 @@ def instances(timeline: Timeline) -> Instances:
     everything = timeline.kernels
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
     rows = rows[np.argsort(everything.start[rows], kind="stable")]
-    kernels = everything.take(rows)
-    shapes, shape = by_shape(timeline, kernels)
+    start, end = everything.start[rows], everything.end[rows]
+    shapes, shape = by_shape(timeline)
     # Kernels are the first of the operations; no range is open at the end of time.
     launched = np.append(timeline.calls.start, _NEVER)[launch_calls(timeline)[rows]]
     _, phases = phases_of(timeline, steps_of(timeline))
     _, phase_number = by_text(timeline, timeline.ranges.name[phases])
-    in_phase = _open_range(timeline.ranges.take(phases), kernels.process, launched)
-    duration = kernels.end - kernels.start
-    covered = _covered(timeline, kernels)
+    in_phase = _open_range(timeline.ranges.take(phases), everything.process[rows], launched)
+    duration = end - start
+    covered = _covered(everything, everything.device[rows], start, end)
     return Instances(
         shapes=shapes,
-        shape=shape,
+        shape=shape[rows],
         phase=np.append(phase_number, NONE)[in_phase],
         duration=duration,
         alone=covered == 0,
@@ -85,12 +86,10 @@ def _open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     return result
 
 
-def _covered(timeline: Timeline, kernels: Kernels) -> Ints:
-    """Return for how long communication ran beside each kernel on its device."""
-    covered = np.zeros(len(kernels), np.int64)
-    for device in np.unique(kernels.device):
-        own = kernels.device == device
-        everything = timeline.kernels.take(timeline.kernels.device == device)
-        communication = of_category(everything, Category.COMM)
-        covered[own] = coverage(kernels.start[own], kernels.end[own], communication)
+def _covered(kernels: Kernels, device: Ints, start: Ints, end: Ints) -> Ints:
+    """Return for how long communication ran on a device between each start and end there."""
+    covered = np.zeros(len(start), np.int64)
+    for number in numbered(device)[0].tolist():
+        own = device == number
+        covered[own] = coverage(start[own], end[own], of_category(kernels, Category.COMM, number))
     return covered

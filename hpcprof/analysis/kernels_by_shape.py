@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.once import once
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import by_text, summarize, texts
 from hpcprof.numbering import numbered_rows
-from hpcprof.timeline import Category, Ints, Kernels, Timeline
+from hpcprof.timeline import Category, Ints, Timeline
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,10 @@ class Shapes:
         return {"name": self.name, "grid": self.grid, "block": self.block}
 
 
-def by_shape(timeline: Timeline, table: Kernels) -> tuple[Shapes, Ints]:
-    """Number the distinct kernels of ``table``: name, grid and block of each, and each row's number."""
+@once
+def by_shape(timeline: Timeline) -> tuple[Shapes, Ints]:
+    """Number the distinct kernels: name, grid and block of each, and the number of each row of kernels."""
+    table = timeline.kernels
     names, name = by_text(timeline, table.name)
     keys, group = numbered_rows(name, *table.grid.T, *table.block.T)
     shapes = Shapes(
@@ -49,7 +52,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
     table = timeline.kernels
     if not len(table):
         return nothing(f"no CUDA kernels in {timeline.origin.path.name}")
-    shapes, group = by_shape(timeline, table)
+    shapes, group = by_shape(timeline)
     summary = summarize(group, table.end - table.start, len(shapes))
     category = np.empty(len(shapes), np.int64)
     category[group] = table.category

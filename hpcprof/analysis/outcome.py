@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.catalogue import Analysis, Reads
@@ -20,6 +21,19 @@ class Outcome:
 
     rows: pd.DataFrame
     reason: str = ""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the rows' columns in Python's own types, what is missing as None."""
+        return {name: _values(self.rows[name]) for name in self.rows.columns}
+
+
+def _values(column: pd.Series[Any]) -> list[Any]:
+    if column.dtype == np.int64:
+        numbers: list[Any] = column.tolist()
+        return numbers
+    values = column.astype(object)
+    plain = values.where(values.notna(), None).tolist()
+    return [value.item() if isinstance(value, np.generic) else value for value in plain]
 
 
 def nothing(reason: str) -> Outcome:

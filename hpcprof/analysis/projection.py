@@ -73,7 +73,7 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class _Extent(Table):
+class Extent(Table):
     """When an operation runs."""
 
     start: Ints
@@ -83,7 +83,7 @@ class _Extent(Table):
 @once
 def launches(timeline: Timeline) -> Launches:
     """Return the calls that launched operations; a call may launch several."""
-    work, calls = timeline.columns_of_operations(_Extent), timeline.calls
+    work, calls = timeline.columns_of_operations(Extent), timeline.calls
     operation, call = launch_pairs(timeline)
     order = np.argsort(call, kind="stable")
     operation, call = operation[order], call[order]
@@ -149,10 +149,17 @@ def _layers(launched: Launches, rows: Ints) -> Iterator[Layer]:
             end=launched.end[layer],
             first=launched.first[layer],
             last=launched.last[layer],
-            repeated=np.concatenate(([0], np.cumsum(number >= 0))),
+            repeated=_counted(number >= 0),
             number=number[number >= 0],
         )
         rows, numbers = rows[~outermost], numbers[~outermost]
+
+
+def _counted(chosen: NDArray[np.bool_]) -> Ints:
+    """Return how many are chosen before each place, and behind the last; most often there is none."""
+    if not chosen.any():
+        return np.broadcast_to(np.int64(0), (len(chosen) + 1,))
+    return np.concatenate(([0], np.cumsum(chosen)))
 
 
 def _repeated(values: Ints) -> NDArray[np.bool_]:

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
+from hpcprof.analysis.projection import Extent
 from hpcprof.analysis.streams import NO_CALL, launch_calls, streams
 from hpcprof.timeline import Timeline
 
@@ -20,20 +21,21 @@ def queue_length(timeline: Timeline) -> Outcome:
     do not count.
     """
     file = timeline.origin.path.name
-    operations = timeline.operations()
+    operations = timeline.columns_of_operations(Extent)
     if not len(operations):
         return nothing(f"no CUDA kernels or memory operations in {file}")
     call = launch_calls(timeline)
-    operations = operations.take(call != NO_CALL)
-    if not len(operations):
+    if np.all(call == NO_CALL):
         return nothing(f"no operation of {file} has a recorded launch call")
-    launch = timeline.calls.start[call[call != NO_CALL]]
     rows = []
-    for device, stream, members in streams(operations):
-        time = np.concatenate((launch[members], operations.start[members]))
+    for device, stream, everything in streams(timeline):
+        members = everything[call[everything] != NO_CALL]
+        if not len(members):
+            continue
+        time = np.concatenate((timeline.calls.start[call[members]], operations.start[members]))
         change = np.repeat((1, -1), len(members))
-        # Where both happen at once, the launch comes first.
-        length = np.cumsum(change[np.lexsort((-change, time))])
+        # Where both happen at once, the launch comes first: the order is stable.
+        length = np.cumsum(change[np.argsort(time, kind="stable")])
         quartiles = np.percentile(length, (25, 50, 75))
         rows.append(
             {

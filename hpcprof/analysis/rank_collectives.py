@@ -10,21 +10,19 @@ import pandas as pd
 
 from hpcprof.analysis.coverage import of_category
 from hpcprof.analysis.intervals import coverage
-from hpcprof.analysis.joins import matches, pair_keys
+from hpcprof.analysis.joins import launch_pairs, pair_keys
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.step_ranges import steps_of
 from hpcprof.analysis.summary import objects, texts
 from hpcprof.collective_operations import operation
+from hpcprof.numbering import numbered
 from hpcprof.timeline import (
     NO_BYTES,
-    NO_CORRELATION,
     NO_NAME,
-    NO_PROCESS,
     UNKNOWN_RANKS,
     ApiCalls,
     Category,
     Ints,
-    Kernels,
     Timeline,
 )
 
@@ -128,15 +126,14 @@ def _known(values: Ints, unknown: int) -> pd.Series[Any]:
     return known
 
 
-def _launches(timeline: Timeline, kernels: Kernels) -> tuple[Ints, ApiCalls]:
-    """Return the row of the kernel and the API call in each pair of a kernel and its launch."""
-    rows = np.flatnonzero((kernels.correlation != NO_CORRELATION) & (kernels.process != NO_PROCESS))
-    kernels = kernels.take(rows)
-    calls = timeline.calls.take(np.isin(timeline.calls.correlation, kernels.correlation))
-    kernel, call = matches(
-        *pair_keys((kernels.process, kernels.correlation), (calls.process, calls.correlation))
-    )
-    return rows[kernel], calls.take(call)
+def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, ApiCalls]:
+    """Return the place among some rows of kernels and the API call in each pair of one and its launch."""
+    operation, call = launch_pairs(timeline)
+    # The operations begin with the kernels.
+    place = np.full(len(timeline.kernels) + len(timeline.memops) + len(timeline.graphs), _NONE)
+    place[kernels] = np.arange(len(kernels))
+    chosen = place[operation] != _NONE
+    return place[operation[chosen]], timeline.calls.take(call[chosen])
 
 
 def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
@@ -144,8 +141,9 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     file = timeline.origin.path.name
     calls = timeline.collectives
     calls = calls.take(np.argsort(calls.start, kind="stable"))
-    kernels = timeline.kernels.take(timeline.kernels.category == Category.COMM)
-    kernel, launches = _launches(timeline, kernels)
+    rows = np.flatnonzero(timeline.kernels.category == Category.COMM)
+    kernels = timeline.kernels.take(rows)
+    kernel, launches = _launches(timeline, rows)
     # A carrier is a call that launches: one of these for all collectives of a group.
     where, launch_where = pair_keys((calls.process, calls.thread), (launches.process, launches.thread))
     carriers, carrier = np.unique(
@@ -218,14 +216,14 @@ def _running(group: Ints) -> Ints:
 def _by_name(timeline: Timeline) -> _Found:
     """List the communication kernels whose names tell an operation, by start."""
     kernels = timeline.kernels
-    used, row = np.unique(kernels.name, return_inverse=True)
+    used, row = numbered(kernels.name)
     named = [operation(name) if name else None for name in timeline.names(used)]
     tells = np.array([name is not None for name in named], bool)
     rows = np.flatnonzero((kernels.category == Category.COMM) & tells[row]) if len(used) else row
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     count = len(rows)
     kernels = kernels.take(rows)
-    kernel, calls = _launches(timeline, kernels)
+    kernel, calls = _launches(timeline, rows)
     launched = np.full(count, _EARLIEST)
     launched[kernel] = calls.start
     names = [str(named[number]) for number in row[rows].tolist()]
@@ -248,10 +246,10 @@ def _by_name(timeline: Timeline) -> _Found:
 def _beside_compute(timeline: Timeline, found: _Found) -> Ints:
     """Return how much of each collective has compute running beside it on its device."""
     result = np.zeros(len(found.start), np.int64)
-    for device in np.unique(found.device):
+    for device in np.unique(found.device).tolist():
         rows = np.flatnonzero(found.device == device)
-        kernels = timeline.kernels.take(timeline.kernels.device == device)
-        result[rows] = coverage(found.start[rows], found.end[rows], of_category(kernels, Category.COMP))
+        compute = of_category(timeline.kernels, Category.COMP, device)
+        result[rows] = coverage(found.start[rows], found.end[rows], compute)
     return result
 
 

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
-from hpcprof.timeline import Ints, Operations, Timeline
+from hpcprof.timeline import Ints, Table, Timeline
 
 NO_CALL = -1
 
 
-def streams(operations: Operations) -> Iterator[tuple[int, int, Ints]]:
-    """Yield device, stream and the rows of its operations by start, then end, for every stream."""
+@dataclass(frozen=True)
+class _Placed(Table):
+    """When and where an operation runs."""
+
+    start: Ints
+    end: Ints
+    device: Ints
+    stream: Ints
+
+
+@once
+def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
+    """Return device, stream and the rows of its operations by start, then end, for every stream."""
+    operations = timeline.columns_of_operations(_Placed)
     order = np.lexsort((operations.end, operations.start, operations.stream, operations.device))
     device, stream = operations.device[order], operations.stream[order]
     changes = (device[1:] != device[:-1]) | (stream[1:] != stream[:-1])
-    for rows in np.split(order, np.flatnonzero(changes) + 1):
-        if len(rows):
-            yield int(operations.device[rows[0]]), int(operations.stream[rows[0]]), rows
+    parts = np.split(order, np.flatnonzero(changes) + 1)
+    return [(int(operations.device[p[0]]), int(operations.stream[p[0]]), p) for p in parts if len(p)]
 
 
 @once

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from hpcprof.errors import DamagedInput
-from hpcprof.kernel_report import KernelReport
 from hpcprof.readers.names import rank_from_name
-from hpcprof.timeline import Timeline
+
+if TYPE_CHECKING:  # numpy is not needed to find profiles
+    from hpcprof.kernel_report import KernelReport
+    from hpcprof.timeline import Timeline
 
 __all__ = ["PROFILES", "find_profiles", "profile_kind", "rank_from_name", "read_profile", "readable"]
 

@@ -29,7 +29,8 @@ _LABEL = 46
 
 def charts(contents: Contents) -> list[tuple[str, str, go.Figure]]:
     """Return each chart that the run has data for, as (title, note, figure)."""
-    rows = {name: stored.rows for name, stored in contents.analyses.items()}
+    names = ("step_times", "steps", "phases", "breakdown", "kernels")
+    rows = {name: contents.analyses[name].rows for name in names if name in contents.analyses}
     made = []
     if rows.get("step_times"):
         made.append(_steps(rows["step_times"], rows["steps"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpcprof.analysis.catalogue import ANALYSES, Reads
@@ -36,6 +37,27 @@ _OPERATIONS = 2
 _STRAGGLERS = 3
 
 
+class _Analyses(Mapping[str, Stored]):
+    """The analyses of a run, each read when it is first asked for: some have many rows that few want."""
+
+    def __init__(self, run_id: str, store: Store) -> None:
+        self._run_id, self._store = run_id, store
+        self._read: dict[str, Stored] = {}
+
+    def __getitem__(self, name: str) -> Stored:
+        if name not in self._read:
+            if name not in ANALYSES:
+                raise KeyError(name)
+            self._read[name] = self._store.read(self._run_id, name)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ANALYSES)
+
+    def __len__(self) -> int:
+        return len(ANALYSES)
+
+
 @dataclass(frozen=True)
 class Contents:
     """Everything a report shows of one run. ``status`` is None for an adopted folder."""
@@ -44,7 +66,7 @@ class Contents:
     status: JobStatus | None
     failures: list[RankFailure]
     profiles: dict[int, ProfileRow]
-    analyses: dict[str, Stored]
+    analyses: Mapping[str, Stored]
     results: list[RankResult]
     warnings: list[str]
 
@@ -171,7 +193,7 @@ def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
         status=status,
         failures=failed_ranks(run) if ended_badly else [],
         profiles=profiles,
-        analyses={name: store.read(run.id, name) for name in ANALYSES} if profiles else {},
+        analyses=_Analyses(run.id, store) if profiles else {},
         results=results.ranks,
         warnings=warnings,
     )

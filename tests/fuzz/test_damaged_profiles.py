@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.crosschecks import contradictions
-from hpcprof.analysis.outcome import of_rank
+from hpcprof.analysis.outcome import Outcome, of_rank
 from hpcprof.errors import DamagedInput
-from hpcprof.rank_collect import as_rows
 from hpcprof.readers.detect import read_profile
 from hpcprof.timeline import LATEST, LONGEST
 
@@ -57,9 +56,9 @@ def analysed(path: Path) -> dict[str, pd.DataFrame] | None:
         if analysis.scope is Scope.RANK:
             outcome = of_rank(analysis, timeline, 0)
             assert len(outcome.rows) or outcome.reason, f"{name}: neither rows nor a reason"
-            for row in as_rows(outcome.rows):
-                json.dumps(row)
-                for key, value in row.items():
+            for key, values in outcome.columns().items():
+                json.dumps(values)
+                for value in values:
                     assert not isinstance(value, int) or -LARGEST - 1 <= value <= LARGEST, (name, key, value)
             results[name] = outcome.rows
     return results
@@ -67,7 +66,7 @@ def analysed(path: Path) -> dict[str, pd.DataFrame] | None:
 
 def check_parts(results: dict[str, pd.DataFrame]) -> None:
     """The checks of every collect find nothing, and totals agree between the tables of kernels."""
-    assert contradictions({name: as_rows(rows) for name, rows in results.items()}) == {}
+    assert contradictions({name: Outcome(rows).columns() for name, rows in results.items()}) == {}
     totals = [results[name]["total_ns"].sum() if len(results[name]) else 0 for name in _KERNEL_TABLES]
     assert totals[0] == totals[1]
 

@@ -74,7 +74,7 @@ def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
 def hpcprof_result(reason: str) -> object:
     from hpcprof.store import Result
 
-    return Result((), reason)
+    return Result({}, reason)
 
 
 def checksums(run: hpcprof.api.Results) -> dict[int, str]:

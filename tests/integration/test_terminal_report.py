@@ -9,7 +9,6 @@ import pytest
 
 from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.rank_collect import as_rows
 from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
 from hpcprof.store import Stored
@@ -35,10 +34,12 @@ def test_every_figure_that_is_shown_is_shown_whole(
     path = DATA / OF_TRACES[name] if name in OF_TRACES else export
     if ANALYSES[name].reads is Reads.KERNEL_REPORT:
         path = DATA / "ncu/ddp.raw.csv.gz"
-    rows = as_rows(of_rank(ANALYSES[name], read_profile(path), 0).rows)[:3]
+    outcome = of_rank(ANALYSES[name], read_profile(path), 0)
+    stored = Stored({key: values[:3] for key, values in outcome.columns().items()}, {})
+    rows = stored.rows
     assert rows
     monkeypatch.setenv("COLUMNS", str(width))
-    show_analysis(ANALYSES[name], Stored(rows, {}))
+    show_analysis(ANALYSES[name], stored)
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= width for line in lines)
     columns = _COLUMNS.get(name, tuple(column.name for column in ANALYSES[name].columns))

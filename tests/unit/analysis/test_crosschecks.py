@@ -18,40 +18,40 @@ from hpcprof.rank_collect import Gathered, Task, gather
 from hpcprof.store import Result
 
 DATA = Path(__file__).parents[2] / "data"
-PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], None], set[str], str]] = {
+PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], set[str], str]] = {
     "a nanosecond too many in a part": (
         "breakdown",
-        lambda row: row.update(idle_ns=row["idle_ns"] + 1),
+        lambda row: {"idle_ns": row["idle_ns"] + 1},
         {"breakdown"},
         "do not add up to its span",
     ),
     "a part below zero": (
         "breakdown",
-        lambda row: row.update(idle_ns=-1, compute_ns=row["compute_ns"] + row["idle_ns"] + 1),
+        lambda row: {"idle_ns": -1, "compute_ns": row["compute_ns"] + row["idle_ns"] + 1},
         {"breakdown"},
         "do not add up to its span",
     ),
     "a kernel that one table lacks": (
         "kernels_by_shape",
-        lambda row: row.update(instances=row["instances"] - 1),
+        lambda row: {"instances": row["instances"] - 1},
         {"kernels", "kernels_by_shape"},
         "differ in instances",
     ),
     "a nanosecond that one table lacks": (
         "kernels",
-        lambda row: row.update(total_ns=row["total_ns"] - 1),
+        lambda row: {"total_ns": row["total_ns"] - 1},
         {"kernels", "kernels_by_shape"},
         "differ in total_ns",
     ),
     "a phase longer than its steps": (
         "phases",
-        lambda row: row.update(p50_ns=10**12),
+        lambda row: {"p50_ns": 10**12},
         {"phases", "step_times"},
         "takes longer than its steps",
     ),
     "a phase in more steps than there are": (
         "phases",
-        lambda row: row.update(steps=row["steps"] + 1),
+        lambda row: {"steps": row["steps"] + 1},
         {"phases", "step_times"},
         "takes longer than its steps",
     ),
@@ -75,7 +75,8 @@ def test_a_contradiction_is_said_and_its_figures_are_not_stored(
     def changed(name: str, *others: Any) -> Result:
         result = analyse(name, *others)
         if name == analysis:
-            change(result.rows[0])
+            for column, value in change({name: values[0] for name, values in result.columns.items()}).items():
+                result.columns[column][0] = value
         return result
 
     monkeypatch.setattr(rank_collect, "_result", changed)
@@ -85,18 +86,18 @@ def test_a_contradiction_is_said_and_its_figures_are_not_stored(
     assert warning.startswith(f"{export}: ")
     assert says in warning
     for name in concerned:
-        assert not gathered.results[name].rows
+        assert not any(gathered.results[name].columns.values())
         assert says in gathered.results[name].reason
-    assert all(result.rows or result.reason for result in gathered.results.values())
+    assert all(any(result.columns.values()) or result.reason for result in gathered.results.values())
     untouched = {"kernels", "breakdown", "phases", "api", "ranges"} - concerned
-    assert all(gathered.results[name].rows for name in untouched)
+    assert all(any(gathered.results[name].columns.values()) for name in untouched)
 
 
 def test_a_real_profile_has_no_contradiction(export: Path) -> None:
     gathered = gather(Task(export, 0))
     assert isinstance(gathered, Gathered)
     assert gathered.warnings == ()
-    assert all(gathered.results[name].rows for name in ("breakdown", "kernels", "phases"))
+    assert all(any(gathered.results[name].columns.values()) for name in ("breakdown", "kernels", "phases"))
 
 
 def test_a_profile_without_results_contradicts_nothing(export: Path) -> None:
@@ -108,8 +109,10 @@ def test_a_profile_without_results_contradicts_nothing(export: Path) -> None:
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
 def test_phases_that_are_inside_their_steps_contradict_nothing(steps: list[tuple[int, float, bool]]) -> None:
     inside = [int(latency * share) for latency, share, there in steps if there]
-    results: dict[str, Any] = {name: [] for name in ("breakdown", "kernels", "kernels_by_shape", "phases")}
-    results["step_times"] = [{"latency_ns": latency} for latency, *_ in steps]
+    results: dict[str, Any] = {"breakdown": {}, "phases": {}}
+    results |= {key: {"instances": [], "total_ns": []} for key in ("kernels", "kernels_by_shape")}
+    results["step_times"] = {"latency_ns": [latency for latency, *_ in steps]}
     if inside:
-        results["phases"] = [{"phase": "forward", **distribution(inside)}]
+        phase = {"phase": "forward", **distribution(inside)}
+        results["phases"] = {name: [value] for name, value in phase.items()}
     assert contradictions(results) == {}
