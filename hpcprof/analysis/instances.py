@@ -27,10 +27,11 @@ _NEVER = int(np.iinfo(np.int64).max)
 class Instances:
     """The compute kernels that take time, in the order of their starts; arrays have shape (n,).
 
-    ``shape`` numbers the rows of ``shapes``, ``phase`` the names of the phases in ascending order; it is
+    ``shape`` numbers the rows of ``shapes``, ``phase`` the ``phases``, their names in ascending order; it is
     `NONE` for a kernel that was launched outside.
     ``alone`` marks kernels beside which no communication ran on their device, ``overlapped`` those that
-    it covers to 90 % or more; a kernel may be neither.
+    it covers to 90 % or more; a kernel may be neither. ``process`` made the call that launched it, at the
+    moment ``launched``.
     """
 
     shapes: Shapes
@@ -39,6 +40,9 @@ class Instances:
     duration: Ints
     alone: NDArray[np.bool_]
     overlapped: NDArray[np.bool_]
+    process: Ints
+    launched: Ints
+    phases: tuple[str, ...]
 
 
 def instances(timeline: Timeline) -> Instances:
@@ -55,8 +59,8 @@ def instances(timeline: Timeline) -> Instances:
     # Kernels are the first of the operations; no range is open at the end of time.
     launched = np.append(timeline.calls.start, _NEVER)[launch_calls(timeline)[rows]]
     _, phases = phases_of(timeline, steps_of(timeline))
-    _, phase_number = by_text(timeline, timeline.ranges.name[phases])
-    in_phase = _open_range(timeline.ranges.take(phases), kernels.process, launched)
+    names, phase_number = by_text(timeline, timeline.ranges.name[phases])
+    in_phase = open_range(timeline.ranges.take(phases), kernels.process, launched)
     duration = kernels.end - kernels.start
     covered = _covered(timeline, kernels)
     return Instances(
@@ -66,10 +70,13 @@ def instances(timeline: Timeline) -> Instances:
         duration=duration,
         alone=covered == 0,
         overlapped=covered >= OVERLAPPED * duration,
+        process=kernels.process,
+        launched=launched,
+        phases=tuple(map(str, names)),
     )
 
 
-def _open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
+def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     """Return the row of the range of the same process that is open at each moment, or `NONE`.
 
     Of several the one that began last is taken.
