@@ -65,7 +65,8 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         If the run has neither been collected nor has results of its workload.
     """
     data = _run_data(run, store, needs)
-    if not data.timeline_ranks and not len(data.own_step_ns) and not any(map(len, data.tables.values())):
+    collected = store.exists() and store.profiles(run.id)
+    if not collected and not len(data.own_step_ns):
         raise HpcprofError(f"{run.id} has not been collected: run hpcprof collect {run.path} first.")
     return data
 

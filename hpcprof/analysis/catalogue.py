@@ -386,7 +386,7 @@ def find(name: str) -> Analysis:
     if name in ACROSS_RUNS and name not in ANALYSES:
         raise UsageError(f"{name} is an analysis over several runs: it is no part of one run's results.")
     if name not in ANALYSES:
-        raise unknown("analysis", name, [*ANALYSES, *ACROSS_RUNS])
+        raise unknown("analysis", name, {**ANALYSES, **ACROSS_RUNS})
     return ANALYSES[name]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpcprof.analysis.differences import differences
+from hpcprof.analysis.differences import LABELS, differences
 from hpcprof.analysis.ncu_counts import PRECISIONS
 from hpcprof.analysis.ncu_peaks import DRAM
 from hpcprof.analysis.outcome import Outcome, nothing
@@ -44,7 +44,7 @@ def of_two_sides(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome
         for name, side in (("ncu_kernels", runs), ("ncu_peaks", runs), ("kernels_by_shape", against))
     )
     outcome = roofline(kernels, shapes, peaks)
-    said = [outcome.reason, *differences(against, runs, ("profiler",))]
+    said = [outcome.reason, *differences(runs, against, LABELS, ("profiler",))]
     return Outcome(outcome.rows, "; ".join(filter(None, said)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.differences import LABELS, differences
 from hpcprof.analysis.matched_times import Cells, MatchedTimes, StepTimes
 from hpcprof.analysis.medians import CONFIDENCE, RESAMPLES, percentile_interval, resampled_medians
 from hpcprof.analysis.occurrences import Kernel, Numbers, Occurrences, occurrences
@@ -21,8 +22,10 @@ from hpcprof.analysis.welch import interval
 from hpcprof.timeline import Ints
 
 CONTROL = "(control)"
-"""Stands for the name in the row over the kernels that no communication overlaps on either side."""
+"""Stands for the name in the row over the kernels that no communication overlaps in the runs."""
 
+# How a run goes without communication.
+_MEANT = ("arguments", "ranks", "nodes")
 _SEED = 20_260_101
 
 
@@ -42,6 +45,9 @@ def slowdown_pairs(runs: Sequence[RunData], against: Sequence[RunData]) -> Outco
     The interval is 95 %: from the steps by bootstrap; with two runs or more on each side also Welch's t over
     the runs, and then the wider ends of both. It is null with fewer than 5 steps in a run that is alone.
     """
+    for label, side in zip(LABELS, (runs, against), strict=True):
+        if not any(run.timeline_ranks for run in side):
+            return nothing(f"{label} have no timeline of Nsight Systems or PyTorch")
     numbers = Numbers()
     ranks = sorted({rank for run in runs for rank in run.timeline_ranks})
     others = sorted({rank for run in against for rank in run.timeline_ranks})
@@ -56,7 +62,8 @@ def slowdown_pairs(runs: Sequence[RunData], against: Sequence[RunData]) -> Outco
         rows += [{"rank": rank} | row for row in _rows(a, b, numbers, notes)]
     if not rows:
         return nothing(notes.why_nothing())
-    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(notes.sentences()))
+    said = notes.sentences() + differences(runs, against, LABELS, _MEANT)
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 
 def _of_rank(runs: Sequence[RunData], rank: int, numbers: Numbers) -> list[Occurrences]:
@@ -202,7 +209,7 @@ class _Notes:
         """Say what limits the rows."""
         said = []
         if self.uncorrected:
-            said.append("no kernel runs alone on both sides: the slowdowns are not corrected for clocks")
+            said.append("no kernel of the runs is alone: the slowdowns are not corrected for clocks")
         if self.overlapped_against:
             said.append(
                 f"the runs compared with communicate too, beside {self.overlapped_against} of their kernels"
