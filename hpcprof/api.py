@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from hpcprof.analysis.catalogue import ANALYSES, Kind, find
+from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, find, find_across_runs
 from hpcprof.collect import Collected, collect
-from hpcprof.errors import HpcprofError, unknown
+from hpcprof.errors import HpcprofError, UsageError, unknown
 from hpcprof.run import Run, find_run, runs_directory
-from hpcprof.store import Store, store_url
+from hpcprof.store import Store, Stored, store_url
 from hpcprof.timeline import Timeline
 from hpcprof.timelines import find_timelines
 
@@ -66,12 +66,26 @@ class Results:
         """
         analysis = find(name)
         self._collected()
-        stored = self.store.read(self.id, name)
-        frame: pd.DataFrame = pd.DataFrame(
-            {c.name: _typed(stored.columns[c.name], c.kind) for c in analysis.columns}
-        )
-        frame.attrs["reasons"] = stored.reasons
-        return frame
+        return _frame(analysis, self.store.read(self.id, name))
+
+    def against(self, name: str, *others: Results) -> pd.DataFrame:
+        """Return an analysis of this run (side b) against others (side a, repeats of each other).
+
+        ``name`` is ``compare``, ``slowdown_pairs`` or ``roofline``; ``attrs["reasons"]`` as in `analysis`.
+
+        Raises
+        ------
+        UsageError
+            If there is no such analysis, or no other run.
+        HpcprofError
+            If one of the runs has not been collected.
+        """
+        from hpcprof.several_runs import over_pair
+
+        analysis = find_across_runs(name, against=bool(others))
+        if analysis is None or not others:
+            raise UsageError(f"{name} compares nothing without other runs.")
+        return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in others], self.store))
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, have no rows or a null; rank -1 is the run as a whole."""
@@ -125,6 +139,14 @@ def open_results(
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     found = find_run(os.fspath(run), runs)
     return Results(found, Store(store_url(db or os.environ.get("HPCPROF_DB"), runs)))
+
+
+def _frame(analysis: Analysis, stored: Stored) -> pd.DataFrame:
+    frame: pd.DataFrame = pd.DataFrame(
+        {c.name: _typed(stored.columns[c.name], c.kind) for c in analysis.columns}
+    )
+    frame.attrs["reasons"] = stored.reasons
+    return frame
 
 
 def _typed(values: list[object], kind: Kind) -> pd.Series:

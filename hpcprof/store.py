@@ -154,6 +154,17 @@ class Store:
     def _is_sqlite(self) -> bool:
         return self.url.get_backend_name() == "sqlite"
 
+    def runs(self) -> list[RunRow]:
+        """Return the collected runs, by id."""
+        with self._reading() as connection, Session(connection) as session:
+            return list(session.scalars(select(RunRow).order_by(RunRow.id)))
+
+    def gpus(self, run_id: str) -> list[GpuRow]:
+        """Return the GPUs that the profiles of a run tell of, by rank and device."""
+        query = select(GpuRow).where(GpuRow.run_id == run_id).order_by(GpuRow.rank, GpuRow.device)
+        with self._reading() as connection, Session(connection) as session:
+            return list(session.scalars(query))
+
     def profiles(self, run_id: str) -> dict[int, ProfileRow]:
         """Return the collected profiles of a run by rank."""
         query = select(ProfileRow).where(ProfileRow.run_id == run_id).order_by(ProfileRow.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+_RATIOS = ("ratio", "slowdown", "speedup", "efficiency", "ci_low", "ci_high")
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
 _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
@@ -32,6 +33,8 @@ def format_value(column: str, value: object) -> str:
         return _format_flops(value)
     if isinstance(value, (int, float)) and column.split("_")[-1] == "gbps":
         return f"{_digits(value)} GB/s"
+    if isinstance(value, float) and column in _RATIOS:
+        return f"{value:.3f}"
     if isinstance(value, float):
         return f"{value:.1f} %" if column.split("_")[-1] == "pct" else f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

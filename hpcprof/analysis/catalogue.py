@@ -6,10 +6,10 @@ name cost nothing. To add an analysis, write a module with the function and add 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hpcprof.errors import unknown
+from hpcprof.errors import UsageError, unknown
 
 
 class Kind(Enum):
@@ -21,10 +21,12 @@ class Kind(Enum):
 
 
 class Scope(Enum):
-    """What an analysis reads: one rank's timeline, or the results of all ranks of a run."""
+    """What an analysis reads: one rank's profile, all ranks of a run, two sides of runs, or many runs."""
 
     RANK = "rank"
     RUN = "run"
+    PAIR = "pair"
+    STORE = "store"
 
 
 class Reads(Enum):
@@ -53,9 +55,11 @@ class Analysis:
 
     ``function`` is ``module:name``. A rank analysis is called as ``f(profile)``, with a `Timeline` or a
     `KernelReport` as ``reads`` says; a run analysis as ``f(results)``, where ``results`` maps the names in
-    ``needs`` to frames over all ranks. Both return an `hpcprof.analysis.outcome.Outcome` whose columns are
-    ``columns`` without ``rank`` (rank analyses) or all of ``columns`` (run analyses). ``packed`` marks one
-    of so many rows, read by other analyses, that the store keeps those of a rank as one value.
+    ``needs`` to frames over all ranks. A pair analysis is called as ``f(runs, against)``, a store analysis as
+    ``f(runs)``, with sequences of `hpcprof.analysis.run_data.RunData` whose tables are those in ``needs``.
+    All return an `hpcprof.analysis.outcome.Outcome` whose columns are ``columns``, without ``rank`` for rank
+    analyses. ``packed`` marks one of so many rows, read by other analyses, that the store keeps those of a
+    rank as one value.
     """
 
     name: str
@@ -331,16 +335,84 @@ ANALYSES: dict[str, Analysis] = {
         ),
     )
 }
+"""The analyses of one run: a collect computes them, the store keeps them."""
+
+ACROSS_RUNS: dict[str, Analysis] = {
+    analysis.name: analysis
+    for analysis in (
+        Analysis(
+            "slowdown_pairs",
+            "Kernels beside communication against runs without it",
+            Scope.PAIR,
+            _columns(f"rank {_SLOWDOWN}"),
+            "hpcprof.analysis.slowdown_pairs:slowdown_pairs",
+        ),
+        Analysis(
+            "compare",
+            "Runs against other runs",
+            Scope.PAIR,
+            _columns(
+                "metric:text a:float b:float ratio:float ci_low:float ci_high:float n_a n_b verdict:text"
+            ),
+            "hpcprof.analysis.compare:compare",
+            needs=("steps_summary", "step_times", "phases", "breakdown", "overlap", "kernels"),
+        ),
+        replace(
+            ANALYSES["roofline"],
+            scope=Scope.PAIR,
+            function="hpcprof.analysis.roofline:of_two_sides",
+        ),
+        Analysis(
+            "scaling",
+            "Step times by the number of ranks",
+            Scope.STORE,
+            _columns(
+                "workload:text parameters:text ranks nodes runs step_p50_ns "
+                "speedup:float efficiency:float ci_low:float ci_high:float"
+            ),
+            "hpcprof.analysis.scaling:scaling",
+            needs=("steps_summary",),
+        ),
+    )
+}
+"""The analyses over several runs, computed when they are asked for; ``roofline`` is also one of one run."""
 
 
 def find(name: str) -> Analysis:
-    """Return the analysis called ``name``.
+    """Return the analysis of one run called ``name``.
 
     Raises
     ------
     UsageError
         With the close matches, where there is none.
     """
+    if name in ACROSS_RUNS and name not in ANALYSES:
+        raise UsageError(f"{name} is an analysis over several runs: it is no part of one run's results.")
     if name not in ANALYSES:
-        raise unknown("analysis", name, ANALYSES)
+        raise unknown("analysis", name, {**ANALYSES, **ACROSS_RUNS})
     return ANALYSES[name]
+
+
+def find_across_runs(name: str | None, against: bool) -> Analysis | None:
+    """Return the analysis over several runs that a user asks for; None where it is one of one run.
+
+    Parameters
+    ----------
+    name : str or None
+    against : bool
+        Whether runs to compare with were named.
+
+    Raises
+    ------
+    UsageError
+        If the analysis compares runs and has nothing to compare with, or the other way round.
+    """
+    analysis = ACROSS_RUNS.get(name or "")
+    pairs = [name for name, analysis in ACROSS_RUNS.items() if analysis.scope is Scope.PAIR]
+    if against and (analysis is None or analysis.scope is not Scope.PAIR):
+        raise UsageError(f"--against goes with --analysis {' or '.join(pairs)}.")
+    if analysis is None or against or analysis.scope is Scope.STORE:
+        return analysis
+    if analysis.name in ANALYSES:
+        return None
+    raise UsageError(f"{name} compares runs with others: name those with --against RUN.")

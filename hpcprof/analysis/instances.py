@@ -28,10 +28,11 @@ _NEVER = int(np.iinfo(np.int64).max)
 class Instances:
     """The compute kernels that take time, in the order of their starts; arrays have shape (n,).
 
-    ``shape`` numbers the rows of ``shapes``, ``phase`` the names of the phases in ascending order; it is
+    ``shape`` numbers the rows of ``shapes``, ``phase`` the ``phases``, their names in ascending order; it is
     `NONE` for a kernel that was launched outside.
     ``alone`` marks kernels beside which no communication ran on their device, ``overlapped`` those that
-    it covers to 90 % or more; a kernel may be neither.
+    it covers to 90 % or more; a kernel may be neither. ``process`` made the call that launched it, at the
+    moment ``launched``.
     """
 
     shapes: Shapes
@@ -40,6 +41,9 @@ class Instances:
     duration: Ints
     alone: NDArray[np.bool_]
     overlapped: NDArray[np.bool_]
+    process: Ints
+    launched: Ints
+    phases: tuple[str, ...]
 
 
 def instances(timeline: Timeline) -> Instances:
@@ -51,13 +55,13 @@ def instances(timeline: Timeline) -> Instances:
     everything = timeline.kernels
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
     rows = rows[np.argsort(everything.start[rows], kind="stable")]
-    start, end = everything.start[rows], everything.end[rows]
+    start, end, process = everything.start[rows], everything.end[rows], everything.process[rows]
     shapes, shape = by_shape(timeline)
     # Kernels are the first of the operations; no range is open at the end of time.
     launched = np.append(timeline.calls.start, _NEVER)[launch_calls(timeline)[rows]]
     _, phases = phases_of(timeline, steps_of(timeline))
-    _, phase_number = by_text(timeline, timeline.ranges.name[phases])
-    in_phase = _open_range(timeline.ranges.take(phases), everything.process[rows], launched)
+    names, phase_number = by_text(timeline, timeline.ranges.name[phases])
+    in_phase = open_range(timeline.ranges.take(phases), process, launched)
     duration = end - start
     covered = _covered(everything, everything.device[rows], start, end)
     return Instances(
@@ -67,10 +71,13 @@ def instances(timeline: Timeline) -> Instances:
         duration=duration,
         alone=covered == 0,
         overlapped=covered >= OVERLAPPED * duration,
+        process=process,
+        launched=launched,
+        phases=tuple(map(str, names)),
     )
 
 
-def _open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
+def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     """Return the row of the range of the same process that is open at each moment, or `NONE`.
 
     Of several the one that began last is taken.

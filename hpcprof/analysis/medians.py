@@ -11,7 +11,7 @@ RESAMPLES = 2000
 CONFIDENCE = 0.95
 
 
-def resampled_medians(ordered: Ints, random: np.random.Generator) -> Floats:
+def resampled_medians(ordered: Ints | Floats, random: np.random.Generator) -> Floats:
     """Return the medians of `RESAMPLES` bootstrap resamples of a sample, shape (RESAMPLES,).
 
     Nothing is resampled value by value: the k-th smallest of n draws from the sorted sample is the
@@ -20,7 +20,7 @@ def resampled_medians(ordered: Ints, random: np.random.Generator) -> Floats:
 
     Parameters
     ----------
-    ordered : ndarray of int64, shape (n,)
+    ordered : ndarray of int64 or float64, shape (n,)
         The sample in ascending order, n > 0.
     random : numpy.random.Generator
     """
@@ -34,7 +34,7 @@ def resampled_medians(ordered: Ints, random: np.random.Generator) -> Floats:
     return (_at(ordered, low) + _at(ordered, high)) / 2
 
 
-def _at(ordered: Ints, share: Floats) -> Floats:
+def _at(ordered: Ints | Floats, share: Floats) -> Floats:
     place = np.minimum((share * len(ordered)).astype(np.int64), len(ordered) - 1)
     return ordered[place].astype(np.float64)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.catalogue import Analysis, Reads
+from hpcprof.analysis.run_data import RunData
 from hpcprof.kernel_report import KernelReport
 from hpcprof.timeline import Timeline
 
@@ -61,6 +62,18 @@ def of_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int) -> 
 def of_run(analysis: Analysis, results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Run a run analysis over the ranks' results that it needs."""
     outcome: Outcome = _function(analysis)({name: results[name] for name in analysis.needs})
+    return Outcome(_shaped(outcome.rows, analysis), outcome.reason)
+
+
+def of_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Run a pair analysis over two sides of runs."""
+    outcome: Outcome = _function(analysis)(runs, against)
+    return Outcome(_shaped(outcome.rows, analysis), outcome.reason)
+
+
+def of_store(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
+    """Run a store analysis over runs."""
+    outcome: Outcome = _function(analysis)(runs)
     return Outcome(_shaped(outcome.rows, analysis), outcome.reason)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from hpcprof.analysis.differences import LABELS, differences
 from hpcprof.analysis.ncu_counts import PRECISIONS
 from hpcprof.analysis.ncu_peaks import DRAM
 from hpcprof.analysis.outcome import Outcome, nothing
+from hpcprof.analysis.run_data import RunData
 
 _SHAPE = ["name", "grid", "block"]
 _FLOPS = [f"flops_{precision}" for precision in PRECISIONS] + ["flops_tensor"]
@@ -30,6 +32,20 @@ def of_one_run(results: Mapping[str, pd.DataFrame]) -> Outcome:
     The time in situ is that of the run's other ranks, where these ran under Nsight Systems.
     """
     return roofline(results["ncu_kernels"], results["kernels_by_shape"], results["ncu_peaks"])
+
+
+def of_two_sides(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Compute the roofline of runs under Nsight Compute, with the time in situ of others of the same job.
+
+    The others ran under Nsight Systems. Where the sides differ in what was run, it is said.
+    """
+    kernels, peaks, shapes = (
+        pd.concat([run.tables[name] for run in side], ignore_index=True)
+        for name, side in (("ncu_kernels", runs), ("ncu_peaks", runs), ("kernels_by_shape", against))
+    )
+    outcome = roofline(kernels, shapes, peaks)
+    said = [outcome.reason, *differences(runs, against, LABELS, ("profiler",))]
+    return Outcome(outcome.rows, "; ".join(filter(None, said)))
 
 
 def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -> Outcome:
@@ -149,7 +165,7 @@ def _reasons(rows: pd.DataFrame, shapes: pd.DataFrame) -> str:
         )
     absent = int(rows["in_situ_ns"].isna().sum())
     if not len(shapes):
-        said.append("in_situ_ns is unknown: no rank of this run has a timeline of Nsight Systems")
+        said.append("in_situ_ns is unknown: no rank has a timeline of Nsight Systems")
     elif absent:
         said.append(f"{absent} of {len(rows)} kernels are not in the timeline of Nsight Systems")
     return "; ".join(said)

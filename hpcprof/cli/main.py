@@ -24,6 +24,7 @@ COMMANDS = {
     "cancel": "End a run with all its processes.",
     "collect": "Read profiles into the results database.",
     "report": "Show what the profiles of a run say.",
+    "compare": "Compare runs B with runs A: is a step slower, and what explains it.",
     "query": "Ask the results database in SQL.",
     "export": "Write results and timelines for other programs.",
     "scrub": "Copy profiles without what should not be shared.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,11 +13,17 @@ from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.rows import write_rows
 from hpcprof.errors import HpcprofError, UsageError
 
+if TYPE_CHECKING:
+    from hpcprof.analysis.catalogue import Analysis
+    from hpcprof.store import Store, Stored
+
 
 @click.command(
     "report",
     epilog=examples(
-        "hpcprof report last --html report.html", "hpcprof report --analysis kernels --format csv"
+        "hpcprof report last --html report.html",
+        "hpcprof report --analysis kernels --format csv",
+        "hpcprof report RUN --analysis slowdown_pairs --against RUN2",
     ),
 )
 @runs_dir_option
@@ -33,27 +40,49 @@ from hpcprof.errors import HpcprofError, UsageError
 @click.option(
     "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write one HTML file too."
 )
-@click.argument("run", default="last")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="RUN",
+    help="Compare with this run (slowdown_pairs, roofline, compare); once for each repeat.",
+)
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
 def command(
-    runs_dir: Path, db: str | None, analysis: str | None, form: str, html: Path | None, run: str
+    runs_dir: Path,
+    db: str | None,
+    analysis: str | None,
+    form: str,
+    html: Path | None,
+    against: tuple[str, ...],
+    runs: tuple[str, ...],
 ) -> None:
     """Show what the profiles of a run say.
 
-    RUN is a run id, a unique beginning of one, a path, or last (the default).
+    RUN is a run id, a unique beginning of one, a path, or last (the default). An analysis with --against
+    takes several, the repeats; so does scaling, which without RUN goes over all runs.
     """
-    from hpcprof.analysis.catalogue import find
+    from hpcprof.analysis.catalogue import find, find_across_runs
     from hpcprof.cli.states import poll
     from hpcprof.report.basis import basis
     from hpcprof.report.contents import gather
-    from hpcprof.report.terminal import reasons, show_analysis, show_report
+    from hpcprof.report.terminal import show_report
     from hpcprof.run import find_run
     from hpcprof.store import Store, store_url
 
+    store = Store(store_url(db, runs_dir))
+    across = find_across_runs(analysis, bool(against))
+    if across is not None:
+        if html is not None:
+            raise UsageError(f"--html shows one run: {across.name} goes over several.")
+        show_rows(form, across, _over_runs(across, runs, against, store, runs_dir))
+        return
+    if len(runs) > 1:
+        raise UsageError(f"a report is of one run, not of {len(runs)}: hpcprof compare takes several.")
     chosen = find(analysis) if analysis else None
     if form == "csv" and chosen is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
-    found = find_run(run, runs_dir)
-    contents = gather(found, Store(store_url(db, runs_dir)), poll([found]).get(found.id))
+    found = find_run(runs[0] if runs else "last", runs_dir)
+    contents = gather(found, store, poll([found]).get(found.id))
     if html is not None:
         _write_html(html, contents)
     if chosen is None:
@@ -65,16 +94,39 @@ def command(
     else:
         if chosen.name not in contents.analyses:
             raise HpcprofError("; ".join(contents.warnings) + ".")
-        stored = contents.analyses[chosen.name]
-        if form == "table":
-            show_analysis(chosen, stored, basis(chosen.name, contents.analyses))
-        else:
-            columns = [column.name for column in chosen.columns]
-            write_rows(form, columns, [list(row.values()) for row in stored.rows])
-            for reason in reasons(stored):
-                click.echo(reason, err=True)
+        show_rows(form, chosen, contents.analyses[chosen.name], basis(chosen.name, contents.analyses))
     if html is not None:
         click.echo(f"wrote {html}", err=form != "table")
+
+
+def _over_runs(
+    analysis: Analysis, runs: tuple[str, ...], against: tuple[str, ...], store: Store, runs_dir: Path
+) -> Stored:
+    """Compute an analysis over several runs."""
+    from hpcprof.analysis.catalogue import Scope
+    from hpcprof.run import find_runs
+    from hpcprof.several_runs import every_run, over_pair, over_store
+
+    if analysis.scope is Scope.STORE:
+        chosen = [run for name in runs for run in find_runs(name, runs_dir)]
+        return over_store(analysis, chosen or every_run(store, runs_dir), store)
+    of_side, others = (
+        [run for name in side for run in find_runs(name, runs_dir)] for side in (runs or ("last",), against)
+    )
+    return over_pair(analysis, of_side, others, store)
+
+
+def show_rows(form: str, analysis: Analysis, stored: Stored, stands_on: str = "") -> None:
+    """Print one analysis; beside csv and json the reasons for what is missing go to standard error."""
+    from hpcprof.report.terminal import reasons, show_analysis
+
+    if form == "table":
+        show_analysis(analysis, stored, stands_on)
+        return
+    columns = [column.name for column in analysis.columns]
+    write_rows(form, columns, [list(row.values()) for row in stored.rows])
+    for reason in reasons(stored):
+        click.echo(reason, err=True)
 
 
 def _write_html(path: Path, contents: object) -> None:

@@ -28,6 +28,9 @@ _COLUMNS = {
     "ncu_kernels": ("rank", "id", "name", "duration_ns", "compute_throughput_pct", "dram_throughput_pct"),
     "roofline": ("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
     "slowdown": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
+    "slowdown_pairs": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
+    "compare": ("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
+    "scaling": ("parameters", "ranks", "runs", "step_p50_ns", "speedup", "efficiency", "ci_low", "ci_high"),
     "queue_length": ("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
     "memory_usage": (
         "rank",
@@ -95,7 +98,7 @@ def show_analysis(analysis: Analysis, stored: Stored, stands_on: str = "") -> No
     if stored.rows:
         every = tuple(column.name for column in analysis.columns)
         fits = _width(analysis, stored.rows, every) <= out.width
-        names = every if fits else _COLUMNS.get(analysis.name, every)
+        names = every if fits else _main_columns(analysis, stored.rows)
         out.print(_table(analysis, stored.rows, names, clip_to=None if fits else out.width))
         if len(names) < len(every):
             missing = ", ".join(heading(name) for name in every if name not in names)
@@ -103,6 +106,12 @@ def show_analysis(analysis: Analysis, stored: Stored, stands_on: str = "") -> No
     for line in (stands_on, *reasons(stored)):
         if line:
             out.print(line)
+
+
+def _main_columns(analysis: Analysis, rows: list[Row]) -> tuple[str, ...]:
+    """Return the main columns of an analysis; those without any value take no room from the others."""
+    names = _COLUMNS.get(analysis.name) or tuple(column.name for column in analysis.columns)
+    return tuple(name for name in names if any(row[name] is not None for row in rows))
 
 
 def reasons(stored: Stored) -> list[str]:
@@ -135,15 +144,22 @@ def _show_part(out: Console, analysis: Analysis, stored: Stored, stands_on: str)
 def _width(analysis: Analysis, rows: list[Row], names: tuple[str, ...]) -> int:
     """Return the characters that a table needs, long names being cut."""
     text = {column.name for column in analysis.columns if column.kind is Kind.TEXT}
-    widths = [max(len(heading(n)), *(len(format_value(n, row[n])) for row in rows)) for n in names]
+    widths = [max(len(heading(n)), *(len(_cell(row, n)) for row in rows)) for n in names]
     shortest = [min(w, _READABLE_NAME) if n in text else w for n, w in zip(names, widths, strict=True)]
     return sum(shortest) + 2 * (len(names) - 1)
+
+
+def _cell(row: Row, name: str) -> str:
+    """Return a value for a person; the two sides of a comparison have the unit of their metric."""
+    if name == "metric":
+        return str(row[name]).removesuffix("_ns").removesuffix("_pct")
+    return format_value(row["metric"] if name in ("a", "b") else name, row[name])
 
 
 def _table(analysis: Analysis, rows: list[Row], names: tuple[str, ...], clip_to: int | None = None) -> Table:
     """Lay out rows; with ``clip_to``, long names are cut so that the numbers fit that width."""
     kinds = {column.name: column.kind for column in analysis.columns}
-    cells = {name: [format_value(name, row[name]) for row in rows] for name in names}
+    cells = {name: [_cell(row, name) for row in rows] for name in names}
     widths = {name: max(map(len, [heading(name), *cells[name]])) for name in names}
     widest = max(names, key=lambda name: (kinds[name] is Kind.TEXT, widths[name]))
     if clip_to is not None and kinds[widest] is Kind.TEXT:

@@ -15,12 +15,24 @@ from hpcprof.errors import unknown
 
 
 @dataclass(frozen=True)
+class Size:
+    """The parameter that says how much work there is: a rank's own, or the whole that the ranks divide."""
+
+    parameter: str
+    per_rank: bool
+
+
+@dataclass(frozen=True)
 class Workload:
-    """A program that hpcprof brings along; ``module`` runs with ``python -m``."""
+    """A program that hpcprof brings along; ``module`` runs with ``python -m``.
+
+    ``size`` tells strong from weak scaling, where the program has one.
+    """
 
     name: str
     summary: str
     module: str
+    size: Size | None = None
 
     def command(self, python: str, arguments: Sequence[str]) -> list[str]:
         """Return the command line of one rank.
@@ -59,6 +71,7 @@ WORKLOADS: dict[str, Workload] = {
             "sequence-parallel",
             "all-gather, two matmuls, reduce-scatter: a tensor-parallel block over sequence shards",
             "hpcprof.workloads.sequence_parallel",
+            Size("sequence_length", per_rank=False),
         ),
     )
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
+from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
@@ -47,3 +47,35 @@ def test_every_figure_that_is_shown_is_shown_whole(
         for key in columns:
             if not isinstance(row[key], str):
                 assert any(format_value(key, row[key]) in line for line in lines), key
+
+
+_RATIO = {"ci_low": 1.0234, "ci_high": 1.1234}
+_SLOWER = {"alone_n": 12345, "alone_med_ns": 1234.5, "overlapped_n": 12345, "overlapped_med_ns": 1434567.5}
+OVER_RUNS = {
+    "compare": {"metric": "phase reduce_scatter p50_ns", "a": 123456789.0, "b": 1.0, "ratio": 1.0512}
+    | _RATIO
+    | {"n_a": 5, "n_b": 5, "verdict": "no difference"},
+    "slowdown_pairs": {"rank": 511, "name": "k" * 200, "grid": "1 1 1", "block": "1 1 1"}
+    | _SLOWER
+    | {"slowdown": 1.0512}
+    | _RATIO,
+    "scaling": {"workload": "sequence-parallel", "parameters": "strong: " + "x=1 " * 50, "ranks": 512}
+    | {"nodes": 128, "runs": 5, "step_p50_ns": 123456789, "speedup": 1.2345, "efficiency": 0.9999}
+    | _RATIO,
+}
+
+
+@pytest.mark.parametrize("width", [80, 240])
+@pytest.mark.parametrize("name", OVER_RUNS)
+def test_tables_over_several_runs_fit_with_their_figures(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    analysis, row = ACROSS_RUNS[name], OVER_RUNS[name]
+    assert list(row) == [column.name for column in analysis.columns]
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_analysis(analysis, Stored([row], {}))
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    for key in ("ratio", "slowdown", "speedup", "ci_low", "ci_high", "efficiency"):
+        assert key not in row or f"{row[key]:.3f}" in out
+    assert "123.5 ms" in out or name == "slowdown_pairs"

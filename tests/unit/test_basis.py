@@ -18,7 +18,7 @@ OF_NO_SAMPLES = {"ncu_peaks", "roofline"}
 
 
 def stored(rows: list[Row]) -> Stored:
-    return Stored(rows, {})
+    return Stored({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, {})
 
 
 def test_operations_steps_and_ranks_are_those_of_the_ranks_in_the_rows() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES
 from hpcprof.cli.main import COMMANDS
 from hpcprof.profilers import PROFILERS
 from hpcprof.store_tables import Base
@@ -15,12 +15,12 @@ from hpcprof.store_tables import Base
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", {**ANALYSES, **ACROSS_RUNS})
 def test_every_analysis_is_documented_with_its_keys(name: str) -> None:
     text = (ROOT / "docs/analyses.md").read_text(encoding="utf-8")
     row = re.search(rf"^\| `{name}` \| ([^|]*) \|", text, re.MULTILINE)
     assert row is not None
-    assert row[1].split(", ") == [column.name for column in ANALYSES[name].columns]
+    assert row[1].split(", ") == [column.name for column in (ANALYSES | ACROSS_RUNS)[name].columns]
 
 
 def test_the_readme_names_every_command() -> None:

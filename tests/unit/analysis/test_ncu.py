@@ -320,9 +320,7 @@ def test_the_time_in_situ_is_the_median_over_ranks_of_the_same_kernel_grid_and_b
 
 
 def test_without_a_timeline_the_time_in_situ_is_null_with_a_reason() -> None:
-    assert rows_of(launch()).reason == (
-        "in_situ_ns is unknown: no rank of this run has a timeline of Nsight Systems"
-    )
+    assert rows_of(launch()).reason == ("in_situ_ns is unknown: no rank has a timeline of Nsight Systems")
 
 
 FULL = (

@@ -1,0 +1,218 @@
+"""Analyses over several runs, through the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import lzma
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hpcprof as package
+from hpcprof import timeline_file
+from hpcprof.analysis.catalogue import ACROSS_RUNS
+from hpcprof.errors import UsageError
+from hpcprof.readers.detect import read_profile
+from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, write
+from hpcprof.workloads.schema import summarize as statistics
+from tests.conftest import Hpcprof
+from tests.integration.conftest import Database
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def exports(tmp_path: Path, hpcprof: Hpcprof) -> Callable[..., str]:
+    """Make a collected folder with real exports of some ranks."""
+
+    def make(name: str, *ranks: int) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        for rank in ranks:
+            packed = (DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()
+            (folder / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
+        assert hpcprof("collect", name).returncode == 0
+        return name
+
+    return make
+
+
+def measured(folder: Path, step_ns: int, ranks: int = 1, length: int = 256) -> str:
+    """Leave the results of a workload that ran without a profiler."""
+    times = [step_ns, step_ns + 10, step_ns - 10]
+    result = RankResult(
+        schema_version=SCHEMA_VERSION,
+        workload="sequence-parallel",
+        mode="serial",
+        rank=0,
+        world_size=ranks,
+        local_rank=0,
+        host="node0",
+        device="cpu",
+        backend="gloo",
+        parameters={"sequence_length": length},
+        versions={},
+        profiler="none",
+        step_ns=times,
+        phase_ns={},
+        summary={"step": statistics(times)},
+        latency_ns=times,
+        correctness=Correctness(True, 0.0, 1e-5, 1, "float64"),
+        notes=[],
+    )
+    write(result, folder / "results")
+    return folder.name
+
+
+def rows(text: str, name: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(text)
+    assert all(list(row) == [c.name for c in ACROSS_RUNS[name].columns] for row in found)
+    return found
+
+
+def test_two_real_runs_are_compared(hpcprof: Hpcprof, exports: Callable[..., str]) -> None:
+    a, b = exports("a", 0, 1), exports("b", 0, 1)
+    done = hpcprof("compare", a, b, "--format", "json", "--fail-on-regression")
+    assert done.returncode == 0
+    found = {row["metric"]: row for row in rows(done.stdout, "compare")}
+    # What `report` says of the same profiles.
+    summary = json.loads(hpcprof("report", a, "--analysis", "steps_summary", "--format", "json").stdout)
+    assert found["step_p50_ns"]["a"] == found["step_p50_ns"]["b"] == summary[0]["p50_ns"]
+    assert "phase matmul_1 p50_ns" in found
+    assert {row["verdict"] for row in found.values()} == {"one run each: no statistics"}
+    assert "cannot be told" in done.stderr
+    table = hpcprof("compare", a, b).stdout
+    assert "step_p50" in table
+    assert "3.650 ms" in table
+    assert all(len(line) <= 80 for line in table.splitlines() if "ms" in line)
+    reported = hpcprof("report", b, "--analysis", "compare", "--against", a, "--format", "csv").stdout
+    assert [row["metric"] for row in csv.DictReader(io.StringIO(reported))] == list(found)
+
+
+def test_a_regression_ends_with_status_3_where_that_is_asked_for(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    usual = [measured(tmp_path / f"a{i}", time) for i, time in enumerate((1000, 1010, 990))]
+    slower = [measured(tmp_path / f"b{i}", time) for i, time in enumerate((1200, 1210, 1190))]
+    sides = [word for name in usual for word in ("--a", name)]
+    sides += [word for name in slower for word in ("--b", name)]
+    done = hpcprof("compare", *sides, "--fail-on-regression", "--format", "json")
+    assert done.returncode == 3
+    assert done.stderr == "regression: own_step_p50_ns\n"
+    row = rows(done.stdout, "compare")[0]
+    assert (row["n_a"], row["n_b"], row["verdict"]) == (3, 3, "regression")
+    assert row["ratio"] == pytest.approx(1.2, abs=1e-3)
+    assert hpcprof("compare", *sides).returncode == 0
+    back = [{"--a": "--b", "--b": "--a"}.get(word, word) for word in sides]
+    done = hpcprof("compare", *back, "--fail-on-regression")
+    assert done.returncode == 0
+    assert "improvement" in done.stdout
+
+
+def test_what_the_runs_differ_in_is_said(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    a, b = measured(tmp_path / "a", 1000), measured(tmp_path / "b", 1000, length=512)
+    assert "parameter sequence_length differs: 256 in a, 512 in b" in hpcprof("compare", a, b).stdout
+
+
+def test_kernels_of_two_real_runs_are_compared(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        shutil.copy(DATA / "ddp_steps_rank0.pt.trace.json.gz", tmp_path / name / "rank0.pt.trace.json.gz")
+        hpcprof("collect", name)
+    command = ("report", "a", "--analysis", "slowdown_pairs", "--against", "b", "--format", "json")
+    done = hpcprof(*command)
+    found = rows(done.stdout, "slowdown_pairs")
+    assert [row["name"] for row in found[:2]] == ["(total)", "(control)"]
+    # The same trace twice. It has four steps, which is too few for an interval.
+    assert all(row["slowdown"] == pytest.approx(1, abs=0.05) for row in found)
+    assert found[0]["ci_low"] is None
+    assert "the runs compared with communicate too" in done.stderr
+    # What a collect kept serves when the profile is gone.
+    profile = tmp_path / "b/rank0.pt.trace.json.gz"
+    kept = read_profile(profile)
+    checksum = json.loads(hpcprof("query", "SELECT sha256 FROM profiles", "--format", "json").stdout)
+    timeline_file.save(tmp_path / "b/timeline", kept, 0, checksum[0]["sha256"])  # type: ignore[arg-type]
+    profile.unlink()
+    assert hpcprof(*command).stdout == done.stdout
+    shutil.rmtree(tmp_path / "b/timeline")
+    done = hpcprof(*command)
+    assert done.returncode == 1
+    assert "the profile of rank 0 is no longer in" in done.stderr
+
+
+def test_runs_without_overlap_say_so(hpcprof: Hpcprof, exports: Callable[..., str]) -> None:
+    done = hpcprof("report", exports("a", 0), "--analysis", "slowdown_pairs", "--against", exports("b", 0))
+    assert done.returncode == 0
+    assert done.stdout.startswith("no compute kernel inside a step is covered by communication")
+
+
+def test_a_roofline_takes_its_times_from_another_run(
+    hpcprof: Hpcprof, exports: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "ncu").mkdir()
+    shutil.copy(DATA / "ncu/sp.details.csv.gz", tmp_path / "ncu/rank0.csv.gz")
+    hpcprof("collect", "ncu")
+    command = ("report", "ncu", "--analysis", "roofline", "--format", "json")
+    assert {row["in_situ_ns"] for row in rows(hpcprof(*command).stdout, "roofline")} == {None}
+    joined = rows(hpcprof(*command, "--against", exports("nsys", 0)).stdout, "roofline")
+    shapes = hpcprof("report", "nsys", "--analysis", "kernels_by_shape", "--format", "json").stdout
+    times = {(row["name"], row["grid"]): round(row["med_ns"]) for row in json.loads(shapes)}
+    known = [row for row in joined if row["in_situ_ns"] is not None]
+    assert known
+    assert all(row["in_situ_ns"] == times[row["name"], row["grid"]] for row in known)  # type: ignore[index]
+
+
+def test_scaling_goes_over_all_runs_or_those_named(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    names = [measured(tmp_path / f"{ranks}", 4000 // ranks + 100, ranks) for ranks in (1, 2, 4)]
+    command = ("report", *names, "--analysis", "scaling", "--format", "json")
+    done = hpcprof(*command)
+    found = rows(done.stdout, "scaling")
+    assert [row["ranks"] for row in found] == [1, 2, 4]
+    assert [row["speedup"] for row in found] == [1.0, round(4100 / 2100, 4), round(4100 / 1100, 4)]
+    assert all(str(row["parameters"]).startswith("strong: sequence_length=256 in all") for row in found)
+    assert "strong: sequence" in hpcprof("report", *names, "--analysis", "scaling").stdout
+    nothing = hpcprof("report", "--analysis", "scaling")
+    assert nothing.returncode == 0
+    assert "of 0 runs 0 have steps" in nothing.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("compare", "a"), "name both sides"),
+        (("compare", "a", "a", "--a", "a"), "name both sides"),
+        (("compare", "--a", "a"), "name both sides"),
+        (("compare", "a", "none"), "unknown run 'none'"),
+        (("compare", "a", "empty"), "has not been collected: run hpcprof collect"),
+        (("compare", "--a", "a", "--a", "a", "--b", "a"), "comes twice on one side"),
+        (("report", "a", "--analysis", "slowdown_pairs"), "name those with --against RUN"),
+        (("report", "a", "--analysis", "kernels", "--against", "a"), "--against goes with --analysis"),
+        (("report", "a", "--against", "a"), "--against goes with --analysis"),
+        (("report", "a", "a"), "a report is of one run, not of 2"),
+        (("report", "--analysis", "scaling", "--html", "x.html"), "--html shows one run"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    arguments: tuple[str, ...], sentence: str, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    measured(tmp_path / "a", 1000)
+    (tmp_path / "empty").mkdir()
+    done = hpcprof(*arguments)
+    assert done.returncode in (1, 2)
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_runs_are_compared_in_python(profiles: Path, database: Database, tmp_path: Path) -> None:
+    shutil.copytree(profiles, tmp_path / "again")
+    a, b = package.open(profiles), package.open(tmp_path / "again")
+    a.collect(), b.collect()
+    found = b.against("compare", a)
+    assert found.set_index("metric").ratio["step_p50_ns"] == 1.0
+    assert "covered by communication" in b.against("slowdown_pairs", a).attrs["reasons"][-1]
+    with pytest.raises(UsageError, match="analysis over several runs"):
+        b.analysis("compare")
+    with pytest.raises(UsageError, match="compares nothing without other runs"):
+        b.against("roofline")

@@ -1,0 +1,47 @@
+"""Runs for tests of analyses over several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.run_data import RunData
+from hpcprof.timeline import Timeline
+
+FACTS: dict[str, str | int | None] = {
+    "workload": "sequence-parallel",
+    "arguments": "",
+    "site": "local",
+    "ranks": 2,
+    "nodes": 1,
+    "profiler": "none",
+    "GPU": "NVIDIA H200",
+    "GPU clock": "1980 MHz",
+}
+
+
+def run(
+    name: str,
+    *,
+    facts: Mapping[str, str | int | None] = {},
+    parameters: Mapping[str, int | str] = {},
+    own: list[int] = [],  # noqa: B006
+    tables: Mapping[str, list[dict[str, object]]] = {},
+    timelines: Mapping[int, Timeline] = {},
+) -> RunData:
+    """Build a run; an analysis that is not in ``tables`` has no rows."""
+    return RunData(
+        id=name,
+        facts=FACTS | facts,
+        parameters=parameters,
+        own_step_ns=np.array(own, np.int64),
+        tables={
+            key: pd.DataFrame(tables.get(key, []), columns=[column.name for column in analysis.columns])
+            for key, analysis in ANALYSES.items()
+        },
+        timeline_ranks=tuple(timelines),
+        read=timelines.__getitem__,
+    )
