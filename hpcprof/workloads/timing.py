@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from hpcprof.workloads.capture import annotate, synchronize
+from hpcprof.workloads.watch import Watch
 
 
 class Clock(Protocol):
     """Marks moments, and tells the nanoseconds between two of them once the work is done."""
+
+    def passed(self, mark: Any) -> bool:
+        """Say whether the device has come to a mark."""
 
     def mark(self) -> Any:
         """Return the present moment."""
@@ -30,6 +35,10 @@ class HostClock:
         """Return the clock's nanoseconds."""
         return time.perf_counter_ns()
 
+    def passed(self, mark: int) -> bool:
+        """Return true: the work is done when the call returns."""
+        return True
+
     def elapsed_ns(self, start: int, end: int) -> int:
         """Return the difference."""
         return end - start
@@ -43,6 +52,10 @@ class CudaClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    def passed(self, mark: Any) -> bool:
+        """Ask the event, without waiting."""
+        return bool(mark.query())
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Return the time between two events that have completed; their resolution is about 0.5 us."""
@@ -63,12 +76,42 @@ class Times:
     phase_ns: dict[str, list[int]]
 
 
-class Timer:
-    """Collects the times of steps, and annotates them for the profiler (``name`` and each phase)."""
+class Phases(Protocol):
+    """What marks the phases of a step."""
 
-    def __init__(self, clock: Clock, phases: Sequence[str], name: str = "iteration") -> None:
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Mark one phase of the present step."""
+
+
+class Untimed:
+    """Marks phases for the profiler alone."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Annotate the phase."""
+        return annotate(name)
+
+
+class Timer:
+    """Collects the times of steps, and annotates them for the profiler (``name`` and each phase).
+
+    Parameters
+    ----------
+    clock : Clock
+        Marks the beginnings and ends.
+    phases : sequence of str
+        The names of the phases.
+    name : str
+        The step's name in a profile.
+    watch : Watch
+        Is told what begins, so that it can say where a step hangs.
+    """
+
+    def __init__(
+        self, clock: Clock, phases: Sequence[str], name: str = "iteration", watch: Watch | None = None
+    ) -> None:
         self._clock = clock
         self._name = name
+        self._watch = watch
         self._steps: list[tuple[Any, Any]] = []
         self._phases: dict[str, list[tuple[Any, Any]]] = {name: [] for name in phases}
 
@@ -76,7 +119,7 @@ class Timer:
     def step(self) -> Iterator[None]:
         """Time one step."""
         with annotate(self._name):
-            start = self._clock.mark()
+            start = self._begin(f"step {len(self._steps)} of {self._name}")
             yield
             self._steps.append((start, self._clock.mark()))
 
@@ -84,9 +127,15 @@ class Timer:
     def phase(self, name: str) -> Iterator[None]:
         """Time one phase of the present step."""
         with annotate(name):
-            start = self._clock.mark()
+            start = self._begin(f"{name} of step {len(self._steps)} of {self._name}")
             yield
             self._phases[name].append((start, self._clock.mark()))
+
+    def _begin(self, what: str) -> Any:
+        start = self._clock.mark()
+        if self._watch is not None:
+            self._watch.enter(what, functools.partial(self._clock.passed, start))
+        return start
 
     def read(self) -> Times:
         """Wait for the device once and return every time."""
