@@ -20,7 +20,7 @@ from hpcprof.workloads.rankenv import RankEnvironment
 Collective = Callable[..., Any]
 
 # torch 2.13 renamed both and warns about the old names.
-all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter: Collective = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _LOOPBACK = "127.0.0.1"
@@ -30,6 +30,14 @@ GLOO_NOTE = (
     "gloo's reduce_scatter is an all-reduce inside: the time of that phase says nothing about the bandwidth "
     "of a reduce-scatter."
 )
+
+
+def all_gather(output: torch.Tensor, source: torch.Tensor, async_op: bool = False) -> Any:
+    """Gather all ranks' ``source`` [n, ...] into ``output`` [size * n, ...]."""
+    if source.dtype == torch.float8_e4m3fn:
+        # Not every backend knows the type, and none has to.
+        output, source = output.view(torch.uint8), source.view(torch.uint8)
+    return _all_gather(output, source, async_op=async_op)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class Watch:
             return None
         rank, position = next(iter(silent.items()))
         others = f" ({len(silent)} ranks are silent)" if len(silent) > 1 else ""
-        return f"rank {rank} died or was stopped in {position.what}{others}."
+        return f"rank {rank} died or was stopped; its last sign of life came from {position.what}{others}."
 
     def _run(self) -> None:
         seen, since = (-1, -1), time.monotonic()

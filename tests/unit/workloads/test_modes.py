@@ -55,9 +55,9 @@ def test_every_plan_serves_each_row_once(peers: int, rows: int) -> None:
 
 @given(st.integers(1, 7), st.integers(1, 40))
 def test_a_plan_multiplies_every_row_twice_and_never_before_it_is_there(peers: int, rows: int) -> None:
-    for plan in plans(peers, rows):
+    for candidate in plans(peers, rows):
         multiplied: tuple[list[int], list[int]] = ([], [])
-        for which, part in order(plan):
+        for which, part in order(candidate):
             multiplied[which].extend(range(part.start, part.stop))
             assert len(multiplied[1]) <= len(multiplied[0])
         assert multiplied[0] == multiplied[1] == list(range(peers * rows))
