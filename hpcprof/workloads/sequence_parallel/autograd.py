@@ -14,8 +14,8 @@ class Block(torch.autograd.Function):  # type: ignore[misc]
     """``Block.apply(source, weight_1, weight_2, call)``: the block over all ranks, and its gradients.
 
     ``source`` and the weights are those of the mode's buffers, which hold what the backward needs: one
-    forward at a time. The gradient that arrives must be `BackwardBuffers.source` of ``call.index``, since a
-    mode may have peers read it there.
+    forward at a time. The gradient that arrives must be ``call.gradient``, `BackwardBuffers.source` of
+    ``call.index``, since a mode may have peers read it there.
     """
 
     @staticmethod
@@ -31,6 +31,8 @@ class Block(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Run the mode backward; return the gradients of input and weights."""
         call: Call = ctx.call
+        if call.gradient is None or gradient.data_ptr() != call.gradient.data_ptr():
+            raise RuntimeError("the gradient is not where the mode's peers read it")
         found = call.mode.backward(call.index, call.timer)
         return (*(tensor.detach() for tensor in found), None)
 
@@ -42,3 +44,4 @@ class Call:
         self.mode = mode
         self.index = index
         self.timer = timer
+        self.gradient: torch.Tensor | None = None

@@ -49,12 +49,13 @@ class Step:
         self._call.index, self._call.timer = index, timer
         output = self._apply(index) if self._forward else self._output
         assert self._buffers.backward is not None
+        self._call.gradient = self._buffers.backward.source(index)
         # In this thread: the engine's own would mark the phases where no profiler looks for them.
         with torch.autograd.set_multithreading_enabled(False):
             found = torch.autograd.grad(
                 output,
                 self._leaves(index if self._forward else 0),
-                self._buffers.backward.source(index),
+                self._call.gradient,
                 retain_graph=not self._forward,
             )
         return Outputs(output.detach() if self._forward else None, Gradients(*found))
