@@ -132,6 +132,8 @@ class Watch:
         silent = {rank: position for rank, position in before.items() if rank != self._comm.rank}
         while silent and time.monotonic() < deadline:
             time.sleep(_BEAT_S)
+            # The others may be looking at this rank just now.
+            self._tell()
             now = self._positions()
             silent = {rank: now[rank] for rank in silent if now[rank].beat == before[rank].beat}
         return silent

@@ -31,7 +31,7 @@ Ranks = tuple[list[Watch], "queue.Queue[str]"]
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], Ranks]]:
     """Make three ranks that share a store; what they say goes into a queue."""
     monkeypatch.setattr(watch, "_BEAT_S", 0.02)
-    monkeypatch.setattr(watch, "_SILENT_S", 0.5)
+    monkeypatch.setattr(watch, "_SILENT_S", 1.5)
     said: queue.Queue[str] = queue.Queue()
 
     def end(comm: Any, text: str, code: int) -> None:
