@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 
 from hpcprof.report.contents import Contents
 from hpcprof.store import Row
+from hpcprof.workloads.schema import RankResult, summarize
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
@@ -32,6 +33,8 @@ def charts(contents: Contents) -> list[tuple[str, str, go.Figure]]:
     names = ("step_times", "steps", "phases", "breakdown", "kernels")
     rows = {name: contents.analyses[name].rows for name in names if name in contents.analyses}
     made = []
+    if contents.results and contents.results[0].modes:
+        made.append(_modes(contents.results[0]))
     if rows.get("step_times"):
         made.append(_steps(rows["step_times"], rows["steps"]))
     if rows.get("phases"):
@@ -41,6 +44,37 @@ def charts(contents: Contents) -> list[tuple[str, str, go.Figure]]:
     if rows.get("kernels"):
         made.append(_kernels(rows["kernels"]))
     return made
+
+
+def _modes(result: RankResult) -> tuple[str, str, go.Figure]:
+    figure = _figure("mode", "time of a step, ms")
+    names = [escape(name) for name in result.modes]
+    steps = [summarize(mode.latency_ns) for mode in result.modes.values()]
+    bound = result.bound_ns
+    figure.add_bar(
+        x=names,
+        y=[step.p50_ns / 1e6 for step in steps],
+        error_y={
+            "symmetric": False,
+            "array": [(step.p95_ns - step.p50_ns) / 1e6 for step in steps],
+            "arrayminus": [0] * len(steps),
+            "thickness": 1,
+        },
+        text=[f"{100 * bound / step.p50_ns:.1f} % of the bound" for step in steps] if bound else None,
+        name="step",
+        marker_color=COLOURS[0],
+    )
+    note = f"Median, whiskers up to the 95th percentile; n = {steps[0].n} steps of each mode, in turns."
+    if bound:
+        figure.add_scatter(
+            x=names,
+            y=[bound / 1e6] * len(names),
+            name="perfect overlap",
+            mode="lines+markers",
+            line={"width": 2, "color": COLOURS[5], "dash": "dot"},
+        )
+        note += " Perfect overlap is the larger of the matmuls and the collectives, measured alone."
+    return "Modes against perfect overlap", note, figure
 
 
 def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> tuple[str, str, go.Figure]:

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -19,14 +20,24 @@ from hpcprof.workloads.rankenv import RankEnvironment
 Collective = Callable[..., Any]
 
 # torch 2.13 renamed both and warns about the old names.
-all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter: Collective = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _LOOPBACK = "127.0.0.1"
+# torch's own default.
+_PATIENCE = timedelta(minutes=5)
 GLOO_NOTE = (
     "gloo's reduce_scatter is an all-reduce inside: the time of that phase says nothing about the bandwidth "
     "of a reduce-scatter."
 )
+
+
+def all_gather(output: torch.Tensor, source: torch.Tensor, async_op: bool = False) -> Any:
+    """Gather all ranks' ``source`` [n, ...] into ``output`` [size * n, ...]."""
+    if source.dtype == torch.float8_e4m3fn:
+        # Not every backend knows the type, and none has to.
+        output, source = output.view(torch.uint8), source.view(torch.uint8)
+    return _all_gather(output, source, async_op=async_op)
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,15 @@ class World:
     backend: str
     reduce_scatter: Collective
     notes: tuple[str, ...]
+
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks share a node."""
+        return self.nodes == 1
+
+    def store(self, timeout: timedelta) -> Any:
+        """Return a new key-value store of all ranks, which call this together."""
+        return _store(self.comm, _LOOPBACK if self.one_node else self.host, timeout)
 
 
 def check_launch(comm: Any, environment: RankEnvironment) -> None:
@@ -76,7 +96,7 @@ def library_version() -> str:
     return " ".join(first_line.split())
 
 
-def connect(comm: Any, *, device: str, backend: str) -> World:
+def connect(comm: Any, *, device: str, backend: str, max_ctas: int | None = None) -> World:
     """Make the process group; every rank of ``comm`` calls it.
 
     Parameters
@@ -87,6 +107,8 @@ def connect(comm: Any, *, device: str, backend: str) -> World:
         ``auto``, ``cpu`` or ``cuda``.
     backend : str
         ``auto``, ``gloo`` or ``nccl``.
+    max_ctas : int or None
+        Thread blocks that one collective of NCCL uses at most.
 
     Raises
     ------
@@ -113,6 +135,7 @@ def connect(comm: Any, *, device: str, backend: str) -> World:
         rank=comm.rank,
         world_size=comm.size,
         device_id=chosen if kind == "cuda" else None,
+        pg_options=_options(backend, max_ctas),
     )
     reduce_scatter, notes = _reduce_scatter_of(backend)
     return World(
@@ -127,6 +150,25 @@ def connect(comm: Any, *, device: str, backend: str) -> World:
         reduce_scatter=reduce_scatter,
         notes=notes,
     )
+
+
+def _options(backend: str, max_ctas: int | None) -> Any:
+    """Return NCCL's options, None for the defaults.
+
+    Raises
+    ------
+    UsageError
+        The limit is for another library, or for a PyTorch that cannot pass it on.
+    """
+    if max_ctas is None:
+        return None
+    if backend != "nccl":
+        raise UsageError(f"--comm-max-ctas limits NCCL, and the ranks communicate by {backend}.")
+    options = dist.ProcessGroupNCCL.Options()
+    if not hasattr(options, "config"):
+        raise UsageError(f"--comm-max-ctas: PyTorch {torch.__version__} passes no limit on to NCCL.")
+    options.config.max_ctas = max_ctas
+    return options
 
 
 def disconnect(world: World) -> None:
@@ -152,13 +194,13 @@ def _use_cpu(node: Any) -> torch.device:
     return torch.device("cpu")
 
 
-def _store(comm: Any, host: str) -> Any:
+def _store(comm: Any, host: str, timeout: timedelta = _PATIENCE) -> Any:
     """Return the key-value store through which the ranks find each other, on a port the system chose."""
     if comm.rank != 0:
         port = comm.bcast(None)
-        return dist.TCPStore(host, port, comm.size, is_master=False, wait_for_workers=False)
+        return dist.TCPStore(host, port, comm.size, is_master=False, wait_for_workers=False, timeout=timeout)
     if host != _LOOPBACK:
-        store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
+        store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=timeout)
     else:
         # TCPStore would listen on every interface; given a socket it listens there alone, and owns it.
         listener = socket.create_server((host, 0))
@@ -169,6 +211,7 @@ def _store(comm: Any, host: str) -> Any:
             comm.size,
             is_master=True,
             wait_for_workers=False,
+            timeout=timeout,
             master_listen_fd=listener.detach(),
         )
     comm.bcast(store.port)

@@ -33,13 +33,14 @@ def run_or_abort(comm: Any, work: Callable[[], int]) -> int:
     try:
         return work()
     except HpcprofError as error:
-        _abort(comm, f"rank {comm.rank}: {error}\n", error.exit_code)
+        abort(comm, f"rank {comm.rank}: {error}\n", error.exit_code)
     except Exception as error:
         sentence = f"rank {comm.rank}: {type(error).__name__}: {error}\n"
-        _abort(comm, traceback.format_exc() + sentence, 1)
+        abort(comm, traceback.format_exc() + sentence, 1)
 
 
-def _abort(comm: Any, text: str, code: int) -> NoReturn:
+def abort(comm: Any, text: str, code: int) -> NoReturn:
+    """Print ``text`` and end every rank with the status ``code``."""
     # One write, so that lines of several ranks do not mix.
     sys.stderr.write(text)
     sys.stderr.flush()

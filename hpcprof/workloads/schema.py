@@ -50,13 +50,65 @@ class Correctness:
 
 
 @dataclass(frozen=True)
+class Figures:
+    """What the times of a mode mean; None where it does not apply or is not known.
+
+    Attributes
+    ----------
+    step : Summary
+        Of the steps' latencies.
+    spread_pct : float
+        The latencies' standard deviation, in percent of their mean.
+    skew_p50_ns : int
+        The median over the steps of the slowest rank's time less the fastest's.
+    tflops : float
+        10^12 operations of a step a second on each rank, by the median latency.
+    bus_gbps : float or None
+        10^9 bytes of all collectives of a step over each rank's links a second, by the same.
+    of_bound_pct, hidden_pct : float or None
+        The bound over the latency; (serial - latency) over (serial - bound).
+    of_peak_pct : float or None
+        ``tflops`` of the datasheet's.
+    marks_pct : float
+        What the marks of a step cost, in percent of it.
+    """
+
+    step: Summary
+    spread_pct: float
+    skew_p50_ns: int
+    tflops: float
+    bus_gbps: float | None
+    of_bound_pct: float | None
+    hidden_pct: float | None
+    of_peak_pct: float | None
+    marks_pct: float
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """A GPU while it works: clocks in MHz, power in W, temperature in °C, and what slows it down."""
+
+    sm_mhz: int
+    memory_mhz: int
+    power_w: float
+    temperature_c: int
+    throttled_by: list[str]
+
+
+@dataclass(frozen=True)
 class ModeResult:
-    """What one rank measured of one mode; the lists are those of `RankResult`."""
+    """What one rank measured of one mode; the lists are those of `RankResult`.
+
+    ``peak_bytes`` is the most that PyTorch had allocated on the GPU during a step of this mode, with what all
+    modes share and without symmetric memory; None on a CPU.
+    """
 
     step_ns: list[int]
     phase_ns: dict[str, list[int]]
     latency_ns: list[int]
     correctness: Correctness
+    peak_bytes: int | None = None
+    figures: Figures | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +142,13 @@ class RankResult:
     notes: list[str]
     modes: dict[str, ModeResult] = field(default_factory=dict)
     bound_ns: int | None = None
+    figures: Figures | None = None
+    parts_ns: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
+    gpu_before: GpuState | None = None
+    gpu_after: GpuState | None = None
+    warmup_steps: int | None = None
+    stable: bool | None = None
 
 
 def summarize(values: Sequence[int]) -> Summary:

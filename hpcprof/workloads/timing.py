@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 
 from hpcprof.workloads.capture import annotate, synchronize
+from hpcprof.workloads.watch import Watch
 
 
 class Clock(Protocol):
     """Marks moments, and tells the nanoseconds between two of them once the work is done."""
+
+    def passed(self, mark: Any) -> bool:
+        """Say whether the device has come to a mark."""
 
     def mark(self) -> Any:
         """Return the present moment."""
@@ -30,6 +36,10 @@ class HostClock:
         """Return the clock's nanoseconds."""
         return time.perf_counter_ns()
 
+    def passed(self, mark: int) -> bool:
+        """Return true: the work is done when the call returns."""
+        return True
+
     def elapsed_ns(self, start: int, end: int) -> int:
         """Return the difference."""
         return end - start
@@ -43,6 +53,10 @@ class CudaClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    def passed(self, mark: Any) -> bool:
+        """Ask the event, without waiting."""
+        return bool(mark.query())
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Return the time between two events that have completed; their resolution is about 0.5 us."""
@@ -63,30 +77,82 @@ class Times:
     phase_ns: dict[str, list[int]]
 
 
-class Timer:
-    """Collects the times of steps, and annotates them for the profiler (``name`` and each phase)."""
+class Phases(Protocol):
+    """What marks the phases of a step."""
 
-    def __init__(self, clock: Clock, phases: Sequence[str], name: str = "iteration") -> None:
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Mark one phase of the present step."""
+
+
+class Untimed:
+    """Marks phases for the profiler alone."""
+
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """Annotate the phase."""
+        return annotate(name)
+
+
+class Timer:
+    """Collects the times of steps, and annotates them for the profiler (``name`` and each phase).
+
+    Parameters
+    ----------
+    clock : Clock
+        Marks the beginnings and ends.
+    phases : sequence of str
+        The names of the phases.
+    name : str
+        The step's name in a profile.
+    watch : Watch
+        Is told what begins, so that it can say where a step hangs.
+    """
+
+    def __init__(
+        self, clock: Clock, phases: Sequence[str], name: str = "iteration", watch: Watch | None = None
+    ) -> None:
         self._clock = clock
         self._name = name
+        self._watch = watch
         self._steps: list[tuple[Any, Any]] = []
         self._phases: dict[str, list[tuple[Any, Any]]] = {name: [] for name in phases}
+        self._begun: list[tuple[str | None, Any]] = []
 
     @contextmanager
     def step(self) -> Iterator[None]:
         """Time one step."""
         with annotate(self._name):
-            start = self._clock.mark()
+            self._begun = [(None, self._begin(f"step {len(self._steps)} of {self._name}"))]
             yield
-            self._steps.append((start, self._clock.mark()))
+            self._begun.append((None, self._clock.mark()))
+        (_, start), *_, (_, end) = self._begun
+        self._steps.append((start, end))
+        for (name, first), (_, last) in pairwise(self._begun):
+            if name is not None:
+                self._phases[name].append((first, last))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time one phase of the present step."""
+        """Time one phase of the present step: until the next one begins, or the step ends.
+
+        Between two phases there is one mark, as each costs the GPU about 3 us.
+        """
         with annotate(name):
-            start = self._clock.mark()
+            what = f"{name} of step {len(self._steps)} of {self._name}"
+            if len(self._begun) == 1 and self._begun[0][0] is None:
+                self._begun = [(name, self._begun[0][1])]
+                self._tell(what, self._begun[0][1])
+            else:
+                self._begun.append((name, self._begin(what)))
             yield
-            self._phases[name].append((start, self._clock.mark()))
+
+    def _begin(self, what: str) -> Any:
+        start = self._clock.mark()
+        self._tell(what, start)
+        return start
+
+    def _tell(self, what: str, start: Any) -> None:
+        if self._watch is not None:
+            self._watch.enter(what, functools.partial(self._clock.passed, start))
 
     def read(self) -> Times:
         """Wait for the device once and return every time."""

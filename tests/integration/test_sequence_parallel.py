@@ -6,64 +6,20 @@ import gzip
 import itertools
 import json
 import math
-import os
-import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-import hpcprof
 from hpcprof.readers.results import parse_result
-from hpcprof.workloads.schema import RankResult, summarize
+from hpcprof.workloads.schema import summarize
+from tests.integration.mpi import WORKLOAD, Finished, mpi
 
 pytestmark = pytest.mark.slow
 
 STEPS = 5
 PHASES = ["allgather", "matmul_1", "matmul_2", "reduce_scatter"]
 SMALL = ["-s", "64", "--hidden-size", "32", "--warmup", "2", "--steps", str(STEPS)]
-WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.sequence_parallel"]
-# Long enough for ranks that share one core, and far below the half hour that gloo waits for a lost rank.
-LIMIT_S = 60
-
-
-@dataclass(frozen=True)
-class Finished:
-    """What a command left behind."""
-
-    code: int
-    stdout: str
-    stderr: str
-    folder: Path
-
-    @property
-    def said(self) -> list[str]:
-        """The lines on stderr that are not MPI's own note of an abort."""
-        return [line for line in self.stderr.splitlines() if not line.startswith("Abort(")]
-
-    def results(self) -> list[RankResult]:
-        """Read every results file, by name."""
-        return [parse_result(path.read_text()) for path in sorted((self.folder / "results").iterdir())]
-
-
-def mpi(ranks: int, command: Sequence[str], folder: Path, **variables: str) -> Finished:
-    """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``."""
-    # Beside the interpreter, not its resolved path: a virtual environment links to a python elsewhere.
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
-    environment |= {"PYTHONPATH": str(Path(hpcprof.__file__).parents[1]), **variables}
-    done = subprocess.run(
-        [str(mpiexec), "-iface", "lo", "-n", str(ranks), *command],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    return Finished(done.returncode, done.stdout, done.stderr, folder)
 
 
 @pytest.fixture(
@@ -277,3 +233,139 @@ def test_ranks_that_mpi_does_not_join_are_refused(tmp_path: Path) -> None:
     (sentence,) = run.said
     assert sentence.startswith("rank 0: MPI has 1 rank(s), but the launcher started 2")
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("direction", ["backward", "both"])
+@pytest.mark.parametrize("kept", [(), ("--keep-gathered",)])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_mode_goes_backward_and_agrees_with_the_float64_reference(
+    direction: str, kept: tuple[str, ...], ranks: int, tmp_path: Path
+) -> None:
+    shape = ["-s", "96", "--hidden-size", "48", *SMALL[4:], "--direction", direction, *kept]
+    run = mpi(ranks, [*WORKLOAD, *shape, "--mode", "auto", "--chunks", "2"], tmp_path)
+    assert run.code == 0, run.stderr
+    for result in run.results():
+        assert list(result.modes) == ["serial", "chunked"]
+        for mode in result.modes.values():
+            assert mode.correctness.passed
+            assert mode.correctness.relative_error > 1e-8
+        phases = list(result.modes["serial"].phase_ns)
+        assert ("input_allgather" in phases) == (not kept)
+        assert ("allgather" in phases) == (direction == "both")
+
+
+@pytest.mark.parametrize("index", [1, 2, 3, 4])
+def test_each_wrong_matmul_of_the_backward_on_one_rank_fails_the_run(index: int, tmp_path: Path) -> None:
+    damage = (
+        "calls = 0\n"
+        "def damaged(a, b, out):\n"
+        "    global calls\n"
+        # One forward first, and four matmuls backward in every step after it.
+        f"    wrong = calls >= 2 and (calls - 2) % 4 == {index - 1}\n"
+        "    calls += 1\n"
+        "    return mm(a, b, out=out).mul_(1.01) if wrong else mm(a, b, out=out)\n"
+    )
+    run = mpi(2, [*driver(tmp_path, damage), "--direction", "backward"], tmp_path)
+    assert run.code == 1
+    assert "the results are wrong: relative error" in run.stderr
+
+
+def test_float8_multiplies_scaled_or_says_why_it_cannot(tmp_path: Path) -> None:
+    run = mpi(1, [*WORKLOAD, *SMALL, "--dtype", "float8"], tmp_path)
+    if run.code == 0:
+        (result,) = run.results()
+        # The error of three bits of mantissa: more would be wrong, less would not be float8.
+        assert 5e-3 < result.correctness.relative_error < 6e-2
+    else:
+        assert run.said[-1].startswith("rank 0: --dtype float8: cpu has no scaled matmul")
+
+
+def test_data_that_are_not_finite_end_the_job_in_one_sentence(tmp_path: Path) -> None:
+    damage = (
+        "damaged = mm\n"
+        "normal = torch.Tensor.normal_\n"
+        "def spoiled(tensor, *args, **options):\n"
+        "    normal(tensor, *args, **options)[-1, -1] = float('nan')\n"
+        "    return tensor\n"
+        "if MPI.COMM_WORLD.rank == 1:\n"
+        "    torch.Tensor.normal_ = spoiled\n"
+    )
+    run = mpi(2, driver(tmp_path, damage), tmp_path)
+    assert run.code == 1
+    assert run.said == ["rank 1: the input of rank 1 holds NaN or infinity before the first step."]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--cuda-graph"], "--cuda-graph needs CUDA."),
+        (["--comm-max-ctas", "4"], "--comm-max-ctas limits NCCL, and the ranks communicate by gloo."),
+    ],
+)
+def test_what_needs_a_gpu_is_refused_without_one(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    run = mpi(1, [*WORKLOAD, *SMALL, "--device", "cpu", *arguments], tmp_path)
+    assert run.code == 2
+    assert run.said == [f"rank 0: {sentence}"]
+
+
+HANG = (
+    "calls = 0\n"
+    "def damaged(a, b, out):\n"
+    "    global calls\n"
+    "    calls += 1\n"
+    # The second matmul of the fourth step.
+    "    if calls == 8:\n"
+    "        {fate}\n"
+    "    return mm(a, b, out=out)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("fate", "sentence"),
+    [
+        ("import time; time.sleep(600)", "rank 1 hangs in matmul_2 of step"),
+        (
+            # Until it is stopped it lives long enough to tell where it is.
+            "import os, signal, time; time.sleep(1); os.kill(os.getpid(), signal.SIGSTOP)",
+            "rank 1 died or was stopped; its last sign of life came from matmul_2 of step",
+        ),
+    ],
+)
+def test_a_rank_that_hangs_ends_the_job_within_the_timeout_and_is_named_with_its_phase(
+    fate: str, sentence: str, tmp_path: Path
+) -> None:
+    command = [*driver(tmp_path, HANG.format(fate=fate)), "--step-timeout", "2"]
+    run = mpi(4, command, tmp_path, limit_s=40)
+    assert run.code != 0
+    assert f"no progress for 2 s (--step-timeout): {sentence}" in run.stderr
+
+
+def test_a_rank_that_is_killed_ends_the_job(tmp_path: Path) -> None:
+    # This launcher ends the others at once; where one does not, the watch says which rank is gone.
+    damage = HANG.format(fate="import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert mpi(4, [*driver(tmp_path, damage), "--step-timeout", "4"], tmp_path, limit_s=40).code != 0
+
+
+def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:
+    # MPICH's own emulation: ranks are split into nodes that share no memory.
+    run = mpi(
+        4,
+        [*WORKLOAD, *SMALL, "--mode", "auto", "--direction", "both"],
+        tmp_path,
+        MPIR_CVAR_NUM_CLIQUES="2",
+        GLOO_SOCKET_IFNAME="lo",
+    )
+    assert run.code == 0, run.stderr
+    assert "4 ranks on 2 nodes" in run.stdout
+    assert sorted(result.local_rank for result in run.results()) == [0, 0, 1, 1]
+    assert all(mode.correctness.passed for result in run.results() for mode in result.modes.values())
+
+
+SHAPES = Path(__file__).with_name("random_shapes.py")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_mode_is_right_for_shapes_of_all_sizes(ranks: int, tmp_path: Path) -> None:
+    run = mpi(ranks, [sys.executable, str(SHAPES)], tmp_path)
+    assert run.code == 0, run.stderr
+    assert run.stdout.startswith("right: ")

@@ -37,6 +37,7 @@ def test_the_readme_names_every_command() -> None:
         "docs/kubernetes.md",
         "docs/containers.md",
         "docs/analyses.md",
+        "docs/benchmark.md",
         "docs/performance.md",
         "docs/profilers.md",
         "docs/results.md",

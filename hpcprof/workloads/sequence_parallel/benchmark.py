@@ -14,20 +14,28 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from hpcprof.errors import UsageError
-from hpcprof.workloads.capture import Capture, synchronize
+from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.workloads.capture import synchronize
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import run_or_abort
+from hpcprof.workloads.gpu_state import moved
 from hpcprof.workloads.rankenv import RankEnvironment
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, ModeResult, RankResult, summarize, write
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
-from hpcprof.workloads.sequence_parallel.modes import MODES, Mode, Unavailable
+from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, rates
+from hpcprof.workloads.sequence_parallel.measure import Measured, Measurement, Steps
+from hpcprof.workloads.sequence_parallel.modes import MODES, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.sequence_parallel.table import table
-from hpcprof.workloads.timing import Timer, Times, clock_for
+from hpcprof.workloads.timing import Untimed
 from hpcprof.workloads.versions import device_name, versions
+from hpcprof.workloads.watch import STORE_TIMEOUT, Watch
+
+EAGER = " (eager)"
+"""Added to the name of a mode that is measured without a CUDA graph beside the one with it."""
 
 
 def run(parameters: Parameters) -> int:
@@ -47,9 +55,19 @@ def _run(parameters: Parameters, comm: Any) -> int:
         parameters.validate(comm.size)
     except UsageError as error:
         return refuse(error)
-    world = connect(comm, device=parameters.device, backend=parameters.backend)
-    with torch.inference_mode():
-        wrong = _measure_and_write(parameters, environment, world)
+    world = connect(
+        comm, device=parameters.device, backend=parameters.backend, max_ctas=parameters.comm_max_ctas
+    )
+    if parameters.cuda_graph and world.device.type != "cuda":
+        raise UsageError("--cuda-graph needs CUDA.")
+    with torch.no_grad(), Watch(comm, world.store(STORE_TIMEOUT), parameters.step_timeout) as watch:
+        try:
+            wrong = _measure_and_write(parameters, environment, world, watch)
+        except RuntimeError as error:
+            # A collective fails when another rank is gone: then that is what must be said.
+            if (lost := watch.lost()) is not None:
+                raise HpcprofError(lost) from error
+            raise
     disconnect(world)
     return _say(wrong, 1) if wrong else 0
 
@@ -65,17 +83,25 @@ def _say(sentence: str, code: int) -> int:
     return code
 
 
-def _measure_and_write(parameters: Parameters, environment: RankEnvironment, world: World) -> str | None:
+def _measure_and_write(
+    parameters: Parameters, environment: RankEnvironment, world: World, watch: Watch
+) -> str | None:
     """Return what is wrong with the results, None if nothing is."""
     if parameters.dtype == "tf32":
         torch.set_float32_matmul_precision("high")
+    watch.enter("the allocation")
     buffers = allocate(parameters, world.rank, world.size, world.device, _input_memory(parameters, world))
-    modes, notes = _make(parameters, world, buffers)
-    times = _measure(parameters, environment, world, modes)
-    checks = {name: _check(parameters, world, buffers, mode) for name, mode in modes.items()}
-    result = _result(parameters, environment, world, times, checks, notes)
+    watch.enter("the making of the modes")
+    steps, notes = _make(parameters, world, buffers)
+    measured = Measurement(parameters, environment, world, steps, watch).run()
+    checks = {}
+    for name, step in steps.items():
+        watch.enter(f"the check of {name}")
+        checks[name] = _check(parameters, world, buffers, step)
+    watch.enter("the results")
+    result = _result(parameters, environment, world, measured, checks, notes)
     write(result, environment.results_dir)
-    everyone = {name: world.comm.allgather(check) for name, check in checks.items()}
+    everyone = {name: world.comm.allgather(check) for name, (check, _) in checks.items()}
     if world.rank == 0:
         _print(result, parameters, world, everyone, environment.results_dir)
     wrong = ((name, correctness.sentence(found)) for name, found in everyone.items())
@@ -91,63 +117,61 @@ def _input_memory(parameters: Parameters, world: World) -> Callable[..., torch.T
     return empty
 
 
-def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[dict[str, Mode], list[str]]:
-    """Make the modes that can run here, and say why the others cannot.
+def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps, list[str]]:
+    """Make the steps of the modes that can run here, and say why the others cannot.
 
     Raises
     ------
     UsageError
         If none can.
     """
-    modes: dict[str, Mode] = {}
+    steps: dict[str, Step | GraphedStep] = {}
     notes = list(world.notes)
     for name in parameters.modes:
+        kept = buffers if parameters.forward or not steps else _apart(buffers, parameters)
         try:
-            modes[name] = MODES[name](parameters, world, buffers)
+            mode = MODES[name](parameters, world, kept)
         except Unavailable as why:
             notes.append(f"{name} is left out: {why}.")
-    if not modes:
+            continue
+        if mode.note:
+            notes.append(mode.note)
+        step = Step(parameters, kept, mode)
+        if parameters.cuda_graph:
+            if mode.phases:
+                # A graph's phases cannot be timed, and the bound is made of them.
+                steps[f"{name}{EAGER}"] = step
+            steps[name] = GraphedStep(step, len(buffers.inputs))
+        else:
+            steps[name] = step
+    if not steps:
         raise UsageError(" ".join(notes))
-    return modes, notes + [mode.note for mode in modes.values() if mode.note]
+    return steps, notes
 
 
-def _measure(
-    parameters: Parameters, environment: RankEnvironment, world: World, modes: dict[str, Mode]
-) -> dict[str, Times]:
-    """Measure the modes in turns, so that a change of the clocks meets all of them."""
-
-    def timers() -> dict[str, Timer]:
-        # A profile's steps are those of one mode; those of several get names of their own.
-        single = len(modes) == 1
-        clock = clock_for(world.device)
-        return {
-            name: Timer(clock, mode.phases, "iteration" if single else f"iteration {name}")
-            for name, mode in modes.items()
-        }
-
-    # Warm-up takes the very path that is measured; its times are dropped.
-    warmup, measured = timers(), timers()
-    for index in range(parameters.warmup):
-        _round(modes, index, warmup)
-    with Capture(environment, rank=world.rank, barrier=world.comm.Barrier) as capture:
-        for index in range(parameters.warmup, parameters.warmup + parameters.steps):
-            with capture.step():
-                _round(modes, index, measured)
-    return {name: timer.read() for name, timer in measured.items()}
+def _apart(buffers: Buffers, parameters: Parameters) -> Buffers:
+    """Return buffers in which the results of one forward stay, whatever the other modes do."""
+    gathered = torch.empty_like(buffers.gathered) if parameters.keep_gathered else buffers.gathered
+    return dataclasses.replace(buffers, inner=torch.empty_like(buffers.inner), gathered=gathered)
 
 
-def _round(modes: dict[str, Mode], index: int, timers: dict[str, Timer]) -> None:
-    for name, mode in modes.items():
-        with timers[name].step():
-            mode.step(index, timers[name])
-
-
-def _check(parameters: Parameters, world: World, buffers: Buffers, mode: Mode) -> Correctness:
-    mode.poison()
-    output = mode.step(0, Timer(clock_for(world.device), mode.phases))
+def _check(
+    parameters: Parameters, world: World, buffers: Buffers, step: Step | GraphedStep
+) -> tuple[Correctness, int | None]:
+    """Run one step on poisoned memory; return how right it is and the most memory that it needed."""
+    on_gpu = world.device.type == "cuda"
+    step.poison()
+    # A rank whose memory is still to be poisoned must not be written to by its peers.
     synchronize()
-    return correctness.check(
-        buffers, buffers.input(0), output, world.comm, dtype=parameters.dtype, seed=parameters.seed
+    world.comm.Barrier()
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    outputs = step(0, Untimed())
+    synchronize()
+    peak = torch.cuda.max_memory_allocated() if on_gpu else None
+    return (
+        correctness.check(buffers, outputs, world.comm, dtype=parameters.dtype, seed=parameters.seed),
+        peak,
     )
 
 
@@ -155,21 +179,38 @@ def _result(
     parameters: Parameters,
     environment: RankEnvironment,
     world: World,
-    times: dict[str, Times],
-    checks: dict[str, Correctness],
+    measured: Measured,
+    checks: dict[str, tuple[Correctness, int | None]],
     notes: list[str],
 ) -> RankResult:
-    modes = {
-        name: ModeResult(
-            step_ns=found.step_ns,
-            phase_ns=found.phase_ns,
-            # A step ends when its last rank ends it.
-            latency_ns=_slowest(world, found.step_ns),
-            correctness=checks[name],
+    device = device_name(world.device)
+    everyone = {name: world.comm.allgather(found.step_ns) for name, found in measured.times.items()}
+    # A step ends when its last rank ends it.
+    latencies = {name: [max(step) for step in zip(*ranks, strict=True)] for name, ranks in everyone.items()}
+    parts = _parts(world, measured)
+    bound = bound_ns(parts) if parts and len(measured.times) > 1 else None
+    serial = summarize(latencies["serial"]).p50_ns if "serial" in latencies else None
+    modes = {}
+    for name, times in measured.times.items():
+        check, peak = checks[name]
+        modes[name] = ModeResult(
+            step_ns=times.step_ns,
+            phase_ns=times.phase_ns,
+            latency_ns=latencies[name],
+            correctness=check,
+            peak_bytes=peak,
+            figures=figures(
+                everyone[name],
+                parameters,
+                device=device,
+                backend=world.backend,
+                bound=bound,
+                serial=serial,
+                marks_pct=measured.marks_pct[name],
+            ),
         )
-        for name, found in times.items()
-    }
     name, first = next(iter(modes.items()))
+    change = moved(measured.gpu_before, measured.gpu_after)
     return RankResult(
         schema_version=SCHEMA_VERSION,
         workload="sequence-parallel",
@@ -178,7 +219,7 @@ def _result(
         world_size=world.size,
         local_rank=world.local_rank,
         host=world.host,
-        device=device_name(world.device),
+        device=device,
         backend=world.backend,
         parameters={
             **dataclasses.asdict(parameters),
@@ -195,22 +236,41 @@ def _result(
         },
         latency_ns=first.latency_ns,
         correctness=first.correctness,
-        notes=notes,
+        notes=notes + _conditions(world.comm.allgather(change), measured.stable),
         modes=modes if len(modes) > 1 else {},
-        bound_ns=_bound(world, modes["serial"]) if len(modes) > 1 and "serial" in modes else None,
+        bound_ns=bound,
+        figures=first.figures,
+        parts_ns=parts,
+        rates=rates(parts, parameters, world.size, world.backend),
+        gpu_before=measured.gpu_before,
+        gpu_after=measured.gpu_after,
+        warmup_steps=measured.warmup_steps,
+        stable=measured.stable,
     )
 
 
-def _slowest(world: World, times: list[int]) -> list[int]:
-    """Return each step's time on the rank that took longest."""
-    everyone: list[list[int]] = world.comm.allgather(times)
-    return [max(step) for step in zip(*everyone, strict=True)]
+def _parts(world: World, measured: Measured) -> dict[str, int]:
+    """Return the medians of the serial mode's phases, each step's maximum over the ranks."""
+    times = measured.times.get(f"serial{EAGER}") or measured.times.get("serial")
+    if times is None:
+        return {}
+    found = {}
+    for name, mine in times.phase_ns.items():
+        ranks = world.comm.allgather(mine)
+        found[name] = summarize([max(step) for step in zip(*ranks, strict=True)]).p50_ns
+    return found
 
 
-def _bound(world: World, serial: ModeResult) -> int:
-    """Return the time of a step whose communication and compute overlap perfectly, in nanoseconds."""
-    part = {name: summarize(_slowest(world, times)).p50_ns for name, times in serial.phase_ns.items()}
-    return max(part["matmul_1"] + part["matmul_2"], part["allgather"] + part["reduce_scatter"])
+def _conditions(changes: list[str | None], stable: bool | None) -> list[str]:
+    """Say what makes the figures doubtful."""
+    found = [
+        f"WARNING: while rank {rank}'s GPU was measured, {change}"
+        for rank, change in enumerate(changes)
+        if change
+    ]
+    if stable is False:
+        found.append("WARNING: the warm-up ended before the step times were stable; try --burn-in")
+    return found
 
 
 def _print(

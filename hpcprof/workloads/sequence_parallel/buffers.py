@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,10 +18,61 @@ DTYPES = {
     "tf32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "float8": torch.float8_e4m3fn,
 }
 
 # A CPU's last-level cache differs too much to be measured here; four inputs already alternate.
 _CPU_INPUTS = 4
+
+# Every exponent bit and every bit of the mantissa: e4m3fn's only NaN beside its negative.
+_FLOAT8_NAN = 0x7F
+_TILE = 32
+_CHECKED_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What the backward makes: gradients with respect to the input and to this rank's weights.
+
+    Attributes
+    ----------
+    input : Tensor [R/N, h]
+    weight_1 : Tensor [h, f/N]
+    weight_2 : Tensor [f/N, h]
+    """
+
+    input: torch.Tensor
+    weight_1: torch.Tensor
+    weight_2: torch.Tensor
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter((self.input, self.weight_1, self.weight_2))
+
+
+@dataclass(frozen=True)
+class BackwardBuffers:
+    """The backward's tensors beside those of the forward, whose ``partial`` it uses again.
+
+    Attributes
+    ----------
+    sources : Tensor [count, R/N, h]
+        Gradients with respect to the output: what a step backward begins with; they rotate as inputs do.
+    gathered : Tensor [R, h]
+        The gradient of all rows.
+    inner : Tensor [R, f/N]
+        The gradient of the rows between the matmuls.
+    found : Gradients
+        The results.
+    """
+
+    sources: torch.Tensor
+    gathered: torch.Tensor
+    inner: torch.Tensor
+    found: Gradients
+
+    def source(self, step: int) -> torch.Tensor:
+        """Return what a step begins with, [R/N, h]."""
+        return self.sources[step % len(self.sources)]
 
 
 @dataclass(frozen=True)
@@ -45,6 +96,10 @@ class Buffers:
     output : Tensor [R/N, h]
         The reduce-scatter's output; never an input again, since a result that is fed back decays to
         zeros, on which a GPU multiplies faster than on data.
+    scales : (Tensor, Tensor, Tensor) or None
+        What float8 rows, the first weight and the second are to be multiplied by; other types need none.
+    backward : BackwardBuffers or None
+        None where only the forward is measured.
     """
 
     inputs: torch.Tensor
@@ -54,15 +109,49 @@ class Buffers:
     inner: torch.Tensor
     partial: torch.Tensor
     output: torch.Tensor
+    scales: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    backward: BackwardBuffers | None = None
 
     def input(self, step: int) -> torch.Tensor:
         """Return the input of a step, [R/N, h]."""
         return self.inputs[step % len(self.inputs)]
 
+    def multiply_1(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Multiply rows of the gathered input by the first weight."""
+        self._multiply(rows, self.weight_1, 1, out)
+
+    def multiply_2(self, rows: torch.Tensor, out: torch.Tensor) -> None:
+        """Multiply rows of the inner result by the second weight."""
+        self._multiply(rows, self.weight_2, 2, out)
+
+    def _multiply(self, rows: torch.Tensor, weight: torch.Tensor, index: int, out: torch.Tensor) -> None:
+        if self.scales is None:
+            torch.mm(rows, weight, out=out)
+            return
+        unit, scale = self.scales[0], self.scales[index]
+        torch._scaled_mm(rows, weight, scale_a=unit, scale_b=scale, out_dtype=out.dtype, out=out)
+
     def poison(self) -> None:
-        """Fill everything a step writes with NaN, so that a part it leaves out shows."""
+        """Fill everything that the forward writes with NaN, so that a part it leaves out shows."""
         for tensor in (self.gathered, self.inner, self.partial, self.output):
-            tensor.fill_(math.nan)
+            poison(tensor)
+
+    def poison_backward(self, *, gathered: bool) -> None:
+        """Fill everything that the backward writes with NaN, ``gathered`` too if it gathers that again."""
+        assert self.backward is not None
+        backward = self.backward
+        for tensor in (backward.gathered, backward.inner, self.partial, *backward.found):
+            poison(tensor)
+        if gathered:
+            poison(self.gathered)
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill a tensor with NaN."""
+    if tensor.dtype == torch.float8_e4m3fn:
+        tensor.view(torch.uint8).fill_(_FLOAT8_NAN)
+    else:
+        tensor.fill_(math.nan)
 
 
 def allocate(
@@ -75,7 +164,8 @@ def allocate(
     """Make the tensors of one rank.
 
     Inputs are N(0, 1) and a weight with K rows in all is N(0, 1/sqrt(K)), so that every intermediate result
-    has a standard deviation near 1. Each rank draws its own part, from a seed that no other rank has.
+    has a standard deviation near 1. Each rank draws its own part, from a seed that no other rank has. In
+    float8 the weights are stored as N(0, 1) and scaled in the matmul, as its few exponents ask for.
 
     Parameters
     ----------
@@ -87,29 +177,105 @@ def allocate(
         Where the tensors live.
     empty_input : callable
         Allocates the inputs, as ``torch.empty`` does: in memory that the peers can read, where they do.
+
+    Raises
+    ------
+    HpcprofError
+        They do not fit, the device cannot multiply this type, or the data drawn are not finite.
     """
     generator = torch.Generator(device).manual_seed(parameters.seed * size + rank)
     dtype = DTYPES[parameters.dtype]
+    eight = parameters.dtype == "float8"
+    if eight:
+        _check_float8(device)
+    result = torch.bfloat16 if eight else dtype
     rows, hidden, inner = parameters.rows, parameters.hidden_size, parameters.inner_size
+    shard, middle = rows // size, inner // size
 
-    def normal(*shape: int, deviation: float = 1.0) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, device=device, dtype=dtype).mul_(deviation)
-
-    def empty(*shape: int) -> torch.Tensor:
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
         return torch.empty(*shape, device=device, dtype=dtype)
 
-    count = input_count(rows // size * hidden * dtype.itemsize, device)
+    def fill(tensor: torch.Tensor, deviation: float = 1.0) -> torch.Tensor:
+        if not eight:
+            return tensor.normal_(generator=generator).mul_(deviation)
+        return tensor.copy_(torch.empty_like(tensor, dtype=torch.float32).normal_(generator=generator))
+
+    def weight(rows: int, columns: int, deviation: float) -> torch.Tensor:
+        # A scaled matmul takes its second operand column by column.
+        return fill(empty(columns, rows).t() if eight else empty(rows, columns), deviation)
+
+    def rotating() -> torch.Tensor:
+        made = empty_input(count, shard, hidden, device=device, dtype=dtype)
+        for one in made:
+            fill(one)
+        return made
+
+    count = input_count(shard * hidden * dtype.itemsize, device)
     _check_memory(memory(parameters, size, count), device)
-    inputs = empty_input(count, rows // size, hidden, device=device, dtype=dtype)
-    return Buffers(
-        inputs=inputs.normal_(generator=generator),
-        weight_1=normal(hidden, inner // size, deviation=1 / math.sqrt(hidden)),
-        weight_2=normal(inner // size, hidden, deviation=1 / math.sqrt(inner)),
+    deviations = 1 / math.sqrt(hidden), 1 / math.sqrt(inner)
+    buffers = Buffers(
+        inputs=rotating(),
+        weight_1=weight(hidden, middle, deviations[0]),
+        weight_2=weight(middle, hidden, deviations[1]),
         gathered=empty(rows, hidden),
-        inner=empty(rows, inner // size),
-        partial=empty(rows, hidden),
-        output=empty(rows // size, hidden),
+        inner=empty(rows, middle),
+        partial=empty(rows, hidden, dtype=result),
+        output=empty(shard, hidden, dtype=result),
+        scales=_scales(device, 1.0, *deviations) if eight else None,
+        backward=BackwardBuffers(
+            sources=rotating(),
+            gathered=empty(rows, hidden),
+            inner=empty(rows, middle),
+            found=Gradients(empty(shard, hidden), empty(hidden, middle), empty(middle, hidden)),
+        )
+        if parameters.backward
+        else None,
     )
+    _check_finite(buffers, rank)
+    return buffers
+
+
+def _scales(device: torch.device, *values: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    unit, first, second = (torch.tensor(value, device=device) for value in values)
+    return unit, first, second
+
+
+def _check_finite(buffers: Buffers, rank: int) -> None:
+    """Refuse data that no result could be right of.
+
+    Raises
+    ------
+    HpcprofError
+        With the rank and the tensor.
+    """
+    data = {"input": buffers.inputs, "weight_1": buffers.weight_1, "weight_2": buffers.weight_2}
+    if buffers.backward is not None:
+        data["gradient"] = buffers.backward.sources
+    for name, tensor in data.items():
+        if not finite(tensor):
+            raise HpcprofError(f"the {name} of rank {rank} holds NaN or infinity before the first step.")
+
+
+def finite(tensor: torch.Tensor) -> bool:
+    """Say whether every value is a number; along the first dimension, so as to need little memory."""
+    return all(bool(torch.isfinite(part.float()).all()) for part in tensor.split(_CHECKED_ROWS))
+
+
+def _check_float8(device: torch.device) -> None:
+    """Refuse a device that multiplies no float8.
+
+    Raises
+    ------
+    HpcprofError
+        With what it says.
+    """
+    one = torch.ones(_TILE, _TILE, device=device).to(torch.float8_e4m3fn)
+    scale = torch.ones((), device=device)
+    try:
+        torch._scaled_mm(one, one.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+    except (RuntimeError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        raise HpcprofError(f"--dtype float8: {device} has no scaled matmul ({reason}).") from None
 
 
 def _check_memory(needed: Memory, device: torch.device) -> None:

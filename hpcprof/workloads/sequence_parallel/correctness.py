@@ -9,11 +9,12 @@ import torch
 from mpi4py import MPI
 
 from hpcprof.workloads.schema import Correctness
-from hpcprof.workloads.sequence_parallel.buffers import Buffers
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, finite
+from hpcprof.workloads.sequence_parallel.steps import Outputs
 
 # Relative norms: far above the rounding of float32 sums, of 11 bits of mantissa (TF32, float16) and of
 # bfloat16's 8, and far below what a wrong row or a missing summand would give; float32's also below TF32's.
-BOUNDS = {"float32": 1e-5, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1e-2}
+BOUNDS = {"float32": 1e-5, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1e-2, "float8": 6e-2}
 
 REFERENCE = "float64 matmuls of sampled rows, summed over the ranks by MPI"
 
@@ -22,45 +23,127 @@ _SAMPLED_ROWS = 64
 
 
 def check(
-    buffers: Buffers, source: torch.Tensor, output: torch.Tensor, comm: Any, *, dtype: str, seed: int
+    buffers: Buffers, outputs: Outputs, comm: Any, *, dtype: str, seed: int, index: int = 0
 ) -> Correctness:
-    """Check the output of a step; every rank of ``comm`` calls it.
+    """Check what a step left that began with poisoned memory; every rank of ``comm`` calls it.
 
     Each rank samples rows of its own shard. All ranks multiply all sampled rows with their own parts of the
-    weights in float64; MPI, not the process group under test, spreads the rows and sums the products.
+    weights in float64; MPI, not the process group under test, spreads the rows and sums the products. Of the
+    weights' gradients, which sum over all rows, single entries are compared.
 
     Parameters
     ----------
     buffers : Buffers
-        The weights.
-    source, output : Tensor [R/N, h]
-        Input and output of a step that began with poisoned memory.
+        The weights, and the data the step began with.
+    outputs : Outputs
+        What it left.
     comm : mpi4py.MPI.Comm
         All ranks.
     dtype : str
         Chooses the bound.
     seed : int
-        Chooses the rows.
+        Chooses what is sampled.
+    index : int
+        Which of the rotating inputs the step took.
     """
-    rows = sample_rows(len(source), comm.size, seed)
-    mine = source[rows.to(source.device)].double().cpu()
-    everyone = torch.empty(comm.size, *mine.shape, dtype=torch.float64)
-    comm.Allgather(mine, everyone)
-    products = everyone.flatten(0, 1).to(source.device) @ buffers.weight_1.double()
-    reference = (products @ buffers.weight_2.double()).cpu()
-    comm.Allreduce(MPI.IN_PLACE, reference)
-    expected = reference.view_as(everyone)[comm.rank]
-    found = output[rows.to(source.device)].double().cpu()
-    # One NaN anywhere in the shard counts, also outside the sampled rows: it is a row nobody wrote.
-    finite = bool(torch.isfinite(output).all())
-    error = relative_error(found, expected) if finite else math.nan
+    reference = _Reference(buffers, comm, seed, index)
+    errors = [] if outputs.output is None else [reference.error_of_output(outputs.output)]
+    if outputs.gradients is not None:
+        gradients = outputs.gradients
+        errors += [reference.error_of_input_gradient(gradients.input)]
+        errors += reference.errors_of_weight_gradients(gradients.weight_1, gradients.weight_2)
+    # One NaN anywhere counts, also outside the sampled rows: it is a row nobody wrote.
+    whole = all(finite(tensor) for tensor in outputs.tensors())
+    # NaN compares with nothing: it must not be passed over by a maximum.
+    error = max(errors) if whole and not any(math.isnan(e) for e in errors) else math.nan
     return Correctness(
         passed=error < BOUNDS[dtype],
         relative_error=error,
         bound=BOUNDS[dtype],
-        rows=len(rows),
+        rows=len(reference.rows),
         reference=REFERENCE,
     )
+
+
+class _Reference:
+    """What a step must give, in float64."""
+
+    def __init__(self, buffers: Buffers, comm: Any, seed: int, index: int) -> None:
+        self._comm, self._seed = comm, seed
+        self._device = buffers.inputs.device
+        self.rows = sample_rows(len(buffers.input(index)), comm.size, seed)
+        scales = (1.0, 1.0) if buffers.scales is None else tuple(float(s) for s in buffers.scales[1:])
+        self._weight_1, self._weight_2 = buffers.weight_1, buffers.weight_2
+        self._scales = scales
+        self._input = buffers.input(index)
+        self._gradient = None if buffers.backward is None else buffers.backward.source(index)
+
+    def error_of_output(self, output: torch.Tensor) -> float:
+        """Compare sampled rows of the forward."""
+        return self._error_of_rows(
+            output,
+            self._input,
+            self._weight_1.double() * self._scales[0],
+            self._weight_2.double() * self._scales[1],
+        )
+
+    def error_of_input_gradient(self, found: torch.Tensor) -> float:
+        """Compare sampled rows of the gradient with respect to the input."""
+        assert self._gradient is not None
+        return self._error_of_rows(
+            found, self._gradient, self._weight_2.double().t(), self._weight_1.double().t()
+        )
+
+    def _error_of_rows(
+        self, found: torch.Tensor, source: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+    ) -> float:
+        rows = self.rows.to(self._device)
+        mine = _rows(source, rows).cpu()
+        everyone = torch.empty(self._comm.size, *mine.shape, dtype=torch.float64)
+        self._comm.Allgather(mine, everyone)
+        expected = (everyone.flatten(0, 1).to(self._device) @ first @ second).cpu()
+        self._comm.Allreduce(MPI.IN_PLACE, expected)
+        return relative_error(_rows(found, rows).cpu(), expected.view_as(everyone)[self._comm.rank])
+
+    def errors_of_weight_gradients(self, found_1: torch.Tensor, found_2: torch.Tensor) -> list[float]:
+        """Compare the entries in which sampled rows and columns of each gradient cross.
+
+        With Y = X W1 and dY = dP W2ᵀ, dW1 = Xᵀ dY and dW2 = Yᵀ dP: of sampled columns of the inner width each
+        rank needs every rank's part of the weights, and sums over its own rows.
+        """
+        assert self._gradient is not None
+        inner = sample_rows(found_1.shape[1], 1, self._seed).to(self._device)
+        hidden = sample_rows(found_1.shape[0], 1, self._seed + 1).to(self._device)
+        source, gradient = self._input.double(), self._gradient.double()
+        # [N, samples, h]: the columns of W1 and the rows of W2 that belong to each rank's samples.
+        columns = self._everyones(self._weight_1[:, inner].double().t())
+        rows = self._everyones(self._weight_2[inner].double())
+        # [N, h's samples, f's samples] and its mirror, summed over the ranks' rows.
+        first = source[:, hidden].t() @ (gradient @ rows.transpose(1, 2))
+        second = (source @ columns.transpose(1, 2)).transpose(1, 2) @ gradient[:, hidden]
+        expected_1, expected_2 = self._summed(first), self._summed(second)
+        return [
+            relative_error(found_1[hidden][:, inner].double().cpu(), expected_1),
+            relative_error(found_2[inner][:, hidden].double().cpu(), expected_2),
+        ]
+
+    def _everyones(self, mine: torch.Tensor) -> torch.Tensor:
+        sent = mine.contiguous().cpu()
+        everyone = torch.empty(self._comm.size, *sent.shape, dtype=torch.float64)
+        self._comm.Allgather(sent, everyone)
+        return everyone.to(self._device)
+
+    def _summed(self, parts: torch.Tensor) -> torch.Tensor:
+        total = parts.contiguous().cpu()
+        self._comm.Allreduce(MPI.IN_PLACE, total)
+        return total[self._comm.rank]
+
+
+def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return some rows in float64; float8 can be indexed byte by byte alone."""
+    if tensor.dtype == torch.float8_e4m3fn:
+        return tensor.view(torch.uint8)[rows].view(tensor.dtype).double()
+    return tensor[rows].double()
 
 
 def sample_rows(count: int, ranks: int, seed: int) -> torch.Tensor:

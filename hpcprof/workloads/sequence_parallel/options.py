@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from hpcprof.errors import UsageError, unknown
 
-DTYPES = ("float32", "tf32", "float16", "bfloat16")
+DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
+DIRECTIONS = ("forward", "backward", "both")
 MODES = ("serial", "chunked", "symmetric", "copy-engine")
 BACKENDS = ("auto", "nccl", "gloo")
 # Hidden size and inner width, as the models' published configurations have them.
@@ -24,6 +25,7 @@ MODELS = {
 DEVICES = ("auto", "cpu", "cuda")
 
 _PROGRAM = "sequence-parallel"
+_FLOAT8_UNIT = 16
 # torch.manual_seed takes 64 bits; the workload adds the rank to a multiple of the seed.
 _MAX_SEED = 2**32 - 1
 
@@ -48,6 +50,12 @@ class Parameters:
     chunks: int = 4
     backend: str = "auto"
     device: str = "auto"
+    direction: str = "forward"
+    keep_gathered: bool = False
+    burn_in: int = 0
+    step_timeout: int = 300
+    cuda_graph: bool = False
+    comm_max_ctas: int | None = None
 
     @property
     def rows(self) -> int:
@@ -58,6 +66,16 @@ class Parameters:
     def modes(self) -> tuple[str, ...]:
         """The modes to measure; ``auto`` is every one."""
         return MODES if self.mode == "auto" else tuple(self.mode.split(","))
+
+    @property
+    def forward(self) -> bool:
+        """Whether a measured step goes forward."""
+        return self.direction != "backward"
+
+    @property
+    def backward(self) -> bool:
+        """Whether a measured step goes backward."""
+        return self.direction != "forward"
 
     @property
     def inner_size(self) -> int:
@@ -72,6 +90,8 @@ class Parameters:
         UsageError
             With the nearest valid values.
         """
+        if self.dtype == "float8":
+            self._validate_float8(world_size)
         if self.sequence_length % world_size:
             raise UsageError(
                 f"--sequence-length {self.sequence_length} is not divisible by {world_size} ranks: "
@@ -89,6 +109,16 @@ class Parameters:
                 f"--hidden-size {self.hidden_size} times --ffn-multiplier {self.ffn_multiplier} is not "
                 f"divisible by {world_size} ranks: use --hidden-size {_nearest(self.hidden_size, unit)}."
             )
+
+    def _validate_float8(self, world_size: int) -> None:
+        if self.backward:
+            raise UsageError("--dtype float8 goes forward only: use --direction forward, or bfloat16.")
+        # What cuBLAS asks of the operands of a scaled matmul.
+        for name, columns in (("h", self.hidden_size), ("f / N", self.inner_size // world_size)):
+            if columns % _FLOAT8_UNIT:
+                raise UsageError(
+                    f"--dtype float8 needs h and f / N in multiples of {_FLOAT8_UNIT}: {name} is {columns}."
+                )
 
 
 def _nearest(value: int, unit: int) -> str:
@@ -154,8 +184,16 @@ def _parser() -> _Parser:
     )
     number("--batch-size", minimum=1, text="sequences in the input")
     choice("--dtype", DTYPES, "type of weights and data")
+    choice("--direction", DIRECTIONS, "what a step is: the block, its gradients, or one after the other")
+    parser.add_argument(
+        "--keep-gathered",
+        action="store_true",
+        help="keep the gathered input for the backward instead of gathering it again",
+    )
     number("--steps", minimum=1, text="measured steps")
-    number("--warmup", minimum=0, text="steps before the measured ones")
+    number("--warmup", minimum=0, text="steps before the measured ones, and more until their time is stable")
+    number("--burn-in", minimum=0, text="seconds of steps before the warm-up, so that the GPUs are warm")
+    number("--step-timeout", minimum=1, text="seconds without progress after which the job ends")
     number("--seed", minimum=0, maximum=_MAX_SEED, text="seed of weights and data")
     parser.add_argument(
         "--mode",
@@ -167,6 +205,10 @@ def _parser() -> _Parser:
     )
     number("--chunks", minimum=1, text="parts of a rank's rows in the mode chunked")
     choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
+    parser.add_argument(
+        "--cuda-graph", action="store_true", help="capture each mode's step in a CUDA graph, and replay it"
+    )
+    number("--comm-max-ctas", minimum=1, text="thread blocks that a collective of NCCL may use at most")
     parser.add_argument(
         "--plan",
         type=_whole(1),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hpcprof.workloads.schema import Correctness, RankResult, Summary, summarize
+from hpcprof.workloads.schema import Correctness, Figures, RankResult, Summary, summarize
 from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.plan import is_matmul
 
 
 def table(result: RankResult, parameters: Parameters, nodes: int, worst_errors: dict[str, float]) -> str:
@@ -25,7 +26,8 @@ def table(result: RankResult, parameters: Parameters, nodes: int, worst_errors: 
     return "\n".join(
         [
             f"{result.workload} ({names}): {_count(result.world_size, 'rank')} "
-            f"on {_count(nodes, 'node')}, {result.device}, {result.backend}, {parameters.dtype}",
+            f"on {_count(nodes, 'node')}, {result.device}, {result.backend}, {parameters.dtype}, "
+            f"{parameters.direction}",
             f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}",
             "",
             *(_of_modes(result, parameters) if result.modes else _of_one(result, parameters)),
@@ -39,43 +41,82 @@ def table(result: RankResult, parameters: Parameters, nodes: int, worst_errors: 
 def _of_one(result: RankResult, parameters: Parameters) -> list[str]:
     latency = summarize(result.latency_ns or result.step_ns)
     phases = {name: result.summary[name] for name in result.phase_ns}
-    return [
-        f"{'':<32}{'p50 ms':>10}{'p95 ms':>10}{'n':>6}",
+    lines = [
+        f"{'':<32}{'p50 ms':>10}{'p95 ms':>10}{'p99 ms':>10}{'n':>6}",
         _row("step, maximum over ranks", latency),
         *(_row(f"{name}, rank {result.rank}", summary) for name, summary in phases.items()),
         "",
-        f"{_rate(parameters, result, latency):.3f} TFLOP/s per {_unit(result)}: 4 R h f / N over the p50 of "
-        f"a step, n = {latency.n}",
     ]
+    if result.figures is not None:
+        lines += [
+            f"{result.figures.tflops:.3f} TFLOP/s per {_unit(result)}: {_work(parameters)} over the p50 of "
+            f"a step, n = {latency.n}",
+            *_conditions(result, {result.mode: result.figures}),
+        ]
+    return lines
 
 
 def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
     """Return a line a mode: its step, and how near that is to perfect overlap."""
-    heads = f"{'p50 ms':>9}{'p95 ms':>9}{f'TFLOP/s/{_unit(result)}':>14}{'of bound':>10}{'hidden':>9}"
-    lines = [f"{'step, maximum over ranks':<26}{heads}"]
-    serial = result.modes.get("serial")
-    for name, mode in result.modes.items():
-        latency = summarize(mode.latency_ns)
-        line = f"{name:<26}{latency.p50_ns / 1e6:>9.3f}{latency.p95_ns / 1e6:>9.3f}"
-        line += f"{_rate(parameters, result, latency):>14.1f}"
-        if result.bound_ns is not None and serial is not None:
-            slowest = summarize(serial.latency_ns).p50_ns
-            line += f"{100 * result.bound_ns / latency.p50_ns:>8.1f} %"
-            can_hide = slowest - result.bound_ns
-            if can_hide > 0:
-                line += f"{100 * (slowest - latency.p50_ns) / can_hide:>7.1f} %"
-        lines.append(line)
-    fastest = min(result.modes, key=lambda name: summarize(result.modes[name].latency_ns).p50_ns)
-    lines += ["", f"fastest: {fastest}; n = {len(result.step_ns)} steps of each mode, in turns"]
-    if result.bound_ns is not None and serial is not None:
-        parts = ", ".join(
-            f"{name} {summarize(times).p50_ns / 1e6:.3f}" for name, times in serial.phase_ns.items()
+    unit = f"TFLOP/s/{_unit(result)}"
+    times = f"{'p50':>8}{'p95':>8}{'p99':>8}"
+    lines = [f"{'ms, slowest rank':<17}{times}{unit:>13}{'GB/s':>6}{'of bound':>9}{'hidden':>8}"]
+    known = {name: mode.figures for name, mode in result.modes.items() if mode.figures is not None}
+    for name, found in known.items():
+        step = found.step
+        times = "".join(f"{time / 1e6:>8.3f}" for time in (step.p50_ns, step.p95_ns, step.p99_ns))
+        lines.append(
+            f"{name:<17}{times}{found.tflops:>13.1f}{_number(found.bus_gbps, 6, 0)}"
+            f"{_number(found.of_bound_pct, 9, 1)}{_number(found.hidden_pct, 8, 1)}"
         )
+    fastest = min(known, key=lambda name: known[name].step.p50_ns)
+    lines += ["", f"fastest: {fastest}; n = {len(result.step_ns)} steps of each mode, in turns"]
+    if result.bound_ns is not None:
+        parts = [f"{name} {time / 1e6:.3f}" for name, time in result.parts_ns.items()]
         lines += [
-            f"bound {result.bound_ns / 1e6:.3f} ms: the larger of both matmuls and both collectives, alone",
-            f"parts of serial, ms, rank {result.rank}: {parts}",
+            f"bound {result.bound_ns / 1e6:.3f} ms: the larger of the matmuls and the collectives, alone",
+            "of bound and hidden in percent; GB/s: all collectives' over the step, on each rank's links",
+            f"parts of serial, ms, slowest rank: {', '.join(parts)}",
         ]
+    if result.rates:
+        parts = [
+            f"{name} {rate:.0f} {'TFLOP/s' if is_matmul(name) else 'GB/s'}"
+            for name, rate in result.rates.items()
+        ]
+        lines.append(f"which is: {', '.join(parts)}")
+    return lines + _conditions(result, known)
+
+
+def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
+    """Say under which conditions the figures were found."""
+    spread = ", ".join(f"{name} {found.spread_pct:.1f}" for name, found in known.items())
+    skew = ", ".join(f"{name} {found.skew_p50_ns / 1e3:.0f}" for name, found in known.items())
+    marks = ", ".join(f"{name} {found.marks_pct:.2f}" for name, found in known.items())
+    lines = [
+        f"spread (standard deviation), % of the mean: {spread}",
+        f"skew (slowest less fastest rank), us, p50: {skew}",
+        f"what the marks cost, % of a step: {marks}",
+    ]
+    peaks = {name: found.of_peak_pct for name, found in known.items() if found.of_peak_pct is not None}
+    if peaks:
+        lines.append(
+            "of the datasheet's peak, %: " + ", ".join(f"{name} {peak:.1f}" for name, peak in peaks.items())
+        )
+    memory = {name: mode.peak_bytes for name, mode in result.modes.items() if mode.peak_bytes is not None}
+    if memory:
+        each = ", ".join(f"{name} {count / 2**30:.2f}" for name, count in memory.items())
+        lines.append(f"memory, GiB, rank {result.rank}, without symmetric memory: {each}")
+    for when, state in (("before", result.gpu_before), ("after", result.gpu_after)):
+        if state is not None:
+            lines.append(
+                f"GPU {when}: SM {state.sm_mhz} MHz, memory {state.memory_mhz} MHz, {state.power_w:.0f} W, "
+                f"{state.temperature_c} °C, slowed down by {', '.join(state.throttled_by) or 'nothing'}"
+            )
     return lines
+
+
+def _number(value: float | None, width: int, digits: int) -> str:
+    return f"{'-' if value is None else f'{value:.{digits}f}':>{width}}"
 
 
 def _correct(name: str, worst: float, check: Correctness) -> str:
@@ -88,14 +129,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def _row(label: str, summary: Summary) -> str:
-    return f"{label:<32}{summary.p50_ns / 1e6:>10.3f}{summary.p95_ns / 1e6:>10.3f}{summary.n:>6}"
+    times = (summary.p50_ns, summary.p95_ns, summary.p99_ns)
+    return f"{label:<32}{''.join(f'{time / 1e6:>10.3f}' for time in times)}{summary.n:>6}"
 
 
-def _rate(parameters: Parameters, result: RankResult, latency: Summary) -> float:
-    """Return TFLOP per second: two matmuls of 2 R h f / N each, the collectives' time included."""
-    work = 4 * parameters.rows * parameters.hidden_size * parameters.inner_size / result.world_size
-    # FLOP per nanosecond are GFLOP per second.
-    return work / latency.p50_ns / 1e3
+def _work(parameters: Parameters) -> str:
+    """Return the formula of a step's operations on a rank."""
+    return f"{2 * (2 * parameters.forward + 4 * parameters.backward)} R h f / N"
 
 
 def _unit(result: RankResult) -> str:

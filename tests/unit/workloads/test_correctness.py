@@ -15,6 +15,7 @@ from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.modes import Mode, serial
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.steps import Outputs
 from hpcprof.workloads.timing import HostClock, Timer
 
 CPU = torch.device("cpu")
@@ -33,9 +34,10 @@ def checked(
     buffers = allocate(parameters, 0, 1, CPU)
     mode: Mode = Serial(parameters, SimpleNamespace(reduce_scatter=copy), buffers)  # type: ignore[arg-type]
     mode.poison()
-    output = mode.step(1, Timer(HostClock(), mode.phases))
+    output = mode.forward(1, Timer(HostClock(), mode.phases))
     damage(buffers)
-    return correctness.check(buffers, buffers.input(1), output, MPI.COMM_SELF, dtype=parameters.dtype, seed=0)
+    outputs = Outputs(output, None)
+    return correctness.check(buffers, outputs, MPI.COMM_SELF, dtype=parameters.dtype, seed=0, index=1)
 
 
 def nothing(_: Buffers) -> None:

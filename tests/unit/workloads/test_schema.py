@@ -21,11 +21,14 @@ from hpcprof.readers.results import parse_result
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
     Correctness,
+    ModeResult,
     RankResult,
     summarize,
     to_json,
     write,
 )
+
+DATA = Path(__file__).parents[3] / "docs" / "data"
 
 
 def result(**changes: Any) -> RankResult:
@@ -75,6 +78,25 @@ def test_an_error_that_is_no_number_is_strict_json_and_comes_back_as_nan(error: 
     text = to_json(result(correctness=Correctness(False, error, 1e-5, 16, "float64")))
     assert "NaN" not in text and "Infinity" not in text
     assert math.isnan(parse_result(text).correctness.relative_error)
+
+
+@pytest.mark.parametrize("shape", [path.name for path in DATA.glob("*.json")])
+def test_the_published_results_are_read(shape: str) -> None:
+    found = parse_result((DATA / shape).read_text())
+    assert parse_result(to_json(found)) == found
+    assert found.bound_ns is not None
+    for mode in found.modes.values():
+        assert mode.correctness.passed
+        assert mode.figures is not None
+        assert mode.figures.step == summarize(mode.latency_ns)
+        assert mode.figures.of_bound_pct == pytest.approx(100 * found.bound_ns / mode.figures.step.p50_ns)
+
+
+def test_an_error_that_is_no_number_is_read_of_every_mode() -> None:
+    wrong = Correctness(False, math.nan, 1e-5, 16, "float64")
+    modes = {name: ModeResult([1], {}, [1], wrong) for name in ("serial", "chunked")}
+    found = parse_result(to_json(result(modes=modes))).modes
+    assert all(math.isnan(mode.correctness.relative_error) for mode in found.values())
 
 
 def test_a_key_from_a_later_hpcprof_is_ignored() -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import torch
 
 from hpcprof.workloads.distributed import World, all_gather
-from hpcprof.workloads.sequence_parallel.buffers import Buffers
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.timing import Timer
+from hpcprof.workloads.timing import Phases
 
 
 class Chunked(Mode):
     """Each rank's own rows are cut into C chunks, which needs no permutation of the result.
 
     All collectives of a group share one stream, in the order in which they are issued: the all-gather of
-    chunk c + 1 goes before the matmuls of chunk c, whose reduce-scatter goes after them.
+    chunk c + 1 goes before the matmuls of chunk c, whose reduce-scatter goes after them. Backward, the
+    gradients of the weights sum over all rows: they come last, beside the last reduce-scatter.
     """
 
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
@@ -30,10 +31,15 @@ class Chunked(Mode):
         self._inner = buffers.inner.chunk(chunks)
         self._partial = buffers.partial.chunk(chunks)
         self._output = buffers.output.chunk(chunks)
+        if buffers.backward is not None:
+            self._grad_gathered = buffers.backward.gathered.chunk(chunks)
+            self._grad_inner = buffers.backward.inner.chunk(chunks)
+            self._grad_input = buffers.backward.found.input.chunk(chunks)
 
-    def step(self, index: int, timer: Timer) -> torch.Tensor:
-        """Run one step."""
+    def forward(self, index: int, timer: Phases) -> torch.Tensor:
+        """Run one step forward."""
         buffers = self._buffers
+        self._index = index
         parts = buffers.input(index).chunk(self._chunks)
         scattering = []
         gathering = all_gather(self._gathered[0], parts[0], async_op=True)
@@ -41,9 +47,34 @@ class Chunked(Mode):
             gathering.wait()
             if c + 1 < self._chunks:
                 gathering = all_gather(self._gathered[c + 1], parts[c + 1], async_op=True)
-            torch.mm(self._gathered[c], buffers.weight_1, out=self._inner[c])
-            torch.mm(self._inner[c], buffers.weight_2, out=self._partial[c])
+            buffers.multiply_1(self._gathered[c], self._inner[c])
+            buffers.multiply_2(self._inner[c], self._partial[c])
             scattering.append(self._reduce_scatter(self._output[c], self._partial[c], async_op=True))
         for work in scattering:
             work.wait()
         return buffers.output
+
+    def backward(self, index: int, timer: Phases) -> Gradients:
+        """Run one step backward."""
+        buffers, backward = self._buffers, self._backward
+        parts = backward.source(index).chunk(self._chunks)
+        scattering, again = [], []
+        gathering = all_gather(self._grad_gathered[0], parts[0], async_op=True)
+        for c in range(self._chunks):
+            gathering.wait()
+            if c + 1 < self._chunks:
+                gathering = all_gather(self._grad_gathered[c + 1], parts[c + 1], async_op=True)
+            elif self._again:
+                sources = buffers.input(self._index).chunk(self._chunks)
+                pairs = zip(self._gathered, sources, strict=True)
+                again = [all_gather(whole, part, async_op=True) for whole, part in pairs]
+            torch.mm(self._grad_gathered[c], buffers.weight_2.t(), out=self._grad_inner[c])
+            torch.mm(self._grad_inner[c], buffers.weight_1.t(), out=self._partial[c])
+            scattering.append(self._reduce_scatter(self._grad_input[c], self._partial[c], async_op=True))
+        torch.mm(buffers.inner.t(), backward.gathered, out=backward.found.weight_2)
+        for work in again:
+            work.wait()
+        torch.mm(buffers.gathered.t(), backward.inner, out=backward.found.weight_1)
+        for work in scattering:
+            work.wait()
+        return backward.found

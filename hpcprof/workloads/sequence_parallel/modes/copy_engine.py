@@ -2,43 +2,92 @@
 
 Each rank multiplies its own rows first, while it pulls the peers' from symmetric memory one after the other;
 then the peers' rows, whose products it pushes to their owners as they are ready; and its own rows last,
-while the last push is under way. At the end each rank adds up the N parts that it was sent.
+while the last push is under way. At the end each rank adds up the N parts that it was sent. Backward the same
+is done with the gradients, and the gradients of the weights come before the own rows: they need no peer.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from hpcprof.workloads.distributed import World
-from hpcprof.workloads.sequence_parallel.buffers import Buffers
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.summation import summation
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.timing import Timer
+from hpcprof.workloads.timing import Phases
 
 _TRIALS, _WARM = 16, 6
 
-Plan = tuple[int, ...]
-"""How many peers' rows are multiplied at once, group by group: ``(1, 2)`` for the first, then two together.
+Groups = tuple[int, ...]
+"""How many of the peers' rows are multiplied at once: ``(a, b)`` for the first a rows, then b rows."""
 
-Large groups make efficient matmuls; small ones can begin before all rows are there.
+Plan = tuple[Groups, Groups]
+"""The groups of the first matmul and those of the second.
+
+Large groups make efficient matmuls; small ones can begin before all rows are there, and be sent before all
+are done.
 """
 
+Multiply = Callable[[torch.Tensor, torch.Tensor], object]
+"""``f(rows, out)``: one of the matmuls of a step."""
 
-def plans(peers: int) -> list[Plan]:
-    """Return the plans that are worth a trial for so many peers."""
-    if peers < 1:
-        return [()]
-    candidates = [(peers,), (1,) * peers]
+
+def plans(peers: int, rows: int) -> list[Plan]:
+    """Return the plans that are worth a trial for so many peers with so many rows each."""
+    total = peers * rows
+    if not total:
+        return [((), ())]
+    groups = [(total,), (rows,) * peers]
     if peers > 1:
-        candidates += [(1, peers - 1), (peers - 1, 1)]
-    return list(dict.fromkeys(candidates))
+        # Two halves need not end where a peer's rows do: they fill the GPU's multiprocessors where the rows
+        # of one peer leave many idle.
+        half = total // 2
+        groups += [(rows, total - rows), (total - rows, rows), (half, total - half)]
+    different = dict.fromkeys(groups)
+    return list(itertools.product(different, different))
+
+
+def order(plan: Plan) -> list[tuple[int, slice]]:
+    """Return the matmuls of a plan in their order: 0 for the first or 1 for the second, and which rows.
+
+    A second matmul comes as soon as the first ones have made its rows.
+    """
+    matmuls: list[tuple[int, slice]] = []
+    ready, done = 0, 0
+    second = list(plan[1])
+    for count in plan[0]:
+        matmuls.append((0, slice(ready, ready + count)))
+        ready += count
+        while second and done + second[0] <= ready:
+            matmuls.append((1, slice(done, done + second[0])))
+            done += second.pop(0)
+    return matmuls
+
+
+def pieces(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
+    """Cut a part of the peers' rows where one peer's end.
+
+    Returns
+    -------
+    list of (int, slice, slice)
+        Which peer, which of its rows, and where these are among all.
+    """
+    found = []
+    start = part.start
+    while start < part.stop:
+        peer = start // rows
+        stop = min(part.stop, (peer + 1) * rows)
+        found.append((peer, slice(start - peer * rows, stop - peer * rows), slice(start, stop)))
+        start = stop
+    return found
 
 
 class CopyEngine(Mode):
@@ -50,90 +99,162 @@ class CopyEngine(Mode):
         self._rank, self._size = world.rank, world.size
         rows, hidden = buffers.output.shape
         dtype = buffers.output.dtype
-
+        # Peers in the order of their ranks after this one, so that no two ranks pull from the same one.
+        self._peers = [(world.rank + distance) % world.size for distance in range(1, world.size)]
         self._received = symmetric.empty(world.size, rows, hidden, dtype=dtype, device=world.device)
-        group = torch.distributed.group.WORLD
         try:
-            shards: Any = symmetric.rendezvous(buffers.inputs, group)
-            self._handle: Any = symmetric.rendezvous(self._received, group)
+            self._handle: Any = symmetric.rendezvous(self._received, torch.distributed.group.WORLD)
+            self._shards = self._of_peers(symmetric, buffers.inputs)
+            if buffers.backward is not None:
+                self._grad_shards = self._of_peers(symmetric, buffers.backward.sources)
         except RuntimeError as error:
             raise Unavailable(f"the GPUs cannot map each other's memory ({_first_line(error)})") from None
-        # Peers in the order of their ranks after this one, so that no two ranks pull from the same one.
-        peers = [(world.rank + distance) % world.size for distance in range(1, world.size)]
-        self._shards = [shards.get_buffer(peer, buffers.inputs.shape, dtype) for peer in peers]
         shape = (world.size, rows, hidden)
-        self._slots = [self._handle.get_buffer(p, shape, dtype)[world.rank] for p in peers]
-        self._weights = buffers.weight_1, buffers.weight_2
-        self._gathered = buffers.gathered[rows:]
-        self._own_inner, self._inner = buffers.inner[:rows], buffers.inner[rows:]
-        self._partial = buffers.partial[rows:]
-        self._output = buffers.output
+        self._slots = [self._handle.get_buffer(p, shape, dtype)[world.rank] for p in self._peers]
         self._rows = rows
         self._copies = torch.cuda.Stream(priority=-1)
         self._sum = summation()
-        self._plan = self._best_plan(world)
-        groups = " + ".join(map(str, self._plan)) or "none"
-        self.note = f"copy-engine multiplies its peers' rows in groups of {groups}, the fastest here"
+        self._plan = self._best_plan(world, self._run_forward)
+        self.note = f"copy-engine multiplies its peers' rows in groups of {_said(self._plan)}"
+        if buffers.backward is not None:
+            self._backward_plan = self._best_plan(world, self._run_backward)
+            self.note += f", backward {_said(self._backward_plan)}"
+        self.note += ", the fastest here"
 
-    def step(self, index: int, timer: Timer) -> torch.Tensor:
-        """Run one step."""
-        self._run(index, self._plan)
-        return self._output
+    def forward(self, index: int, timer: Phases) -> torch.Tensor:
+        """Run one step forward."""
+        self._run_forward(index, self._plan)
+        return self._buffers.output
+
+    def backward(self, index: int, timer: Phases) -> Gradients:
+        """Run one step backward."""
+        self._run_backward(index, self._backward_plan)
+        return self._backward.found
 
     def poison(self) -> None:
         """Fill also what the peers write."""
         super().poison()
         self._received.fill_(math.nan)
 
-    def _run(self, step: int, plan: Sequence[int]) -> None:
-        compute, copies = torch.cuda.current_stream(), self._copies
-        weight_1, weight_2 = self._weights
-        rows, which = self._rows, step % len(self._buffers.inputs)
-        copies.wait_stream(compute)
-        arrived = []
+    def poison_backward(self) -> None:
+        """Fill also what the peers write."""
+        super().poison_backward()
+        self._received.fill_(math.nan)
+
+    def _of_peers(self, symmetric: Any, rotating: torch.Tensor) -> list[torch.Tensor]:
+        """Return the peers' part of a tensor in symmetric memory."""
+        handle = symmetric.rendezvous(rotating, torch.distributed.group.WORLD)
+        return [handle.get_buffer(peer, rotating.shape, rotating.dtype) for peer in self._peers]
+
+    def _run_forward(self, index: int, plan: Plan) -> None:
+        buffers, rows = self._buffers, self._rows
+        self._index = index
+        arrived = self._pull(self._shards, index, buffers.gathered, plan[0])
+        buffers.multiply_1(buffers.input(index), buffers.inner[:rows])
+        by = buffers.multiply_1, buffers.multiply_2
+        self._multiply(buffers.gathered, buffers.inner, by, plan, arrived)
+        buffers.multiply_2(buffers.inner[:rows], self._received[self._rank])
+        self._add(buffers.output)
+
+    def _run_backward(self, index: int, plan: Plan) -> None:
+        buffers, backward, rows, copies = self._buffers, self._backward, self._rows, self._copies
+        source = backward.source(index)
+
+        def first(part: torch.Tensor, out: torch.Tensor) -> None:
+            torch.mm(part, buffers.weight_2.t(), out=out)
+
+        def second(part: torch.Tensor, out: torch.Tensor) -> None:
+            torch.mm(part, buffers.weight_1.t(), out=out)
+
+        arrived = self._pull(self._grad_shards, index, backward.gathered, plan[0])
         with torch.cuda.stream(copies):
+            # The weights' gradients sum over all rows: they need the own ones beside the peers'.
+            backward.gathered[:rows].copy_(source, non_blocking=True)
+            buffers.gathered[:rows].copy_(buffers.input(self._index), non_blocking=True)
+            if self._again:
+                self._copy_shards(self._shards, self._index, buffers.gathered, plan[0])
+            complete = copies.record_event()
+        first(source, backward.inner[:rows])
+        self._multiply(backward.gathered, backward.inner, (first, second), plan, arrived)
+        torch.cuda.current_stream().wait_event(complete)
+        torch.mm(buffers.inner.t(), backward.gathered, out=backward.found.weight_2)
+        torch.mm(buffers.gathered.t(), backward.inner, out=backward.found.weight_1)
+        second(backward.inner[:rows], self._received[self._rank])
+        self._add(backward.found.input)
+
+    def _pull(
+        self, shards: list[torch.Tensor], index: int, into: torch.Tensor, groups: Groups
+    ) -> dict[int, Any]:
+        """Copy the peers' rows, and return the event of each group by the row at which it ends."""
+        self._copies.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._copies):
             # Every rank's shard is there, and the parts of the step before have been added up.
             self._handle.barrier(channel=0)
-            for index, shards in enumerate(self._shards):
-                self._gathered[index * rows : (index + 1) * rows].copy_(shards[which], non_blocking=True)
-                arrived.append(copies.record_event())
-        torch.mm(self._buffers.input(step), weight_1, out=self._own_inner)
-        first = 0
-        for count in plan:
-            part = slice(first * rows, (first + count) * rows)
-            compute.wait_event(arrived[first + count - 1])
-            torch.mm(self._gathered[part], weight_1, out=self._inner[part])
-            torch.mm(self._inner[part], weight_2, out=self._partial[part])
+            return self._copy_shards(shards, index, into, groups)
+
+    def _copy_shards(
+        self, shards: list[torch.Tensor], index: int, into: torch.Tensor, groups: Groups
+    ) -> dict[int, Any]:
+        arrived = {}
+        # The first rows are this rank's own.
+        gathered = into[self._rows :]
+        for stop, count in zip(itertools.accumulate(groups), groups, strict=True):
+            for peer, theirs, here in pieces(slice(stop - count, stop), self._rows):
+                shard = shards[peer][index % len(shards[peer])]
+                gathered[here].copy_(shard[theirs], non_blocking=True)
+            arrived[stop] = self._copies.record_event()
+        return arrived
+
+    def _multiply(
+        self,
+        gathered: torch.Tensor,
+        inner: torch.Tensor,
+        by: tuple[Multiply, Multiply],
+        plan: Plan,
+        arrived: dict[int, Any],
+    ) -> None:
+        """Multiply the peers' rows twice and push each product to its owner."""
+        compute, copies = torch.cuda.current_stream(), self._copies
+        gathered, inner = gathered[self._rows :], inner[self._rows :]
+        partial = self._buffers.partial[self._rows :]
+        for which, part in order(plan):
+            if which == 0:
+                compute.wait_event(arrived[part.stop])
+                by[0](gathered[part], inner[part])
+                continue
+            by[1](inner[part], partial[part])
             copies.wait_event(compute.record_event())
             with torch.cuda.stream(copies):
-                for index in range(first, first + count):
-                    self._slots[index].copy_(
-                        self._partial[index * rows : (index + 1) * rows], non_blocking=True
-                    )
-            first += count
-        torch.mm(self._own_inner, weight_2, out=self._received[self._rank])
-        with torch.cuda.stream(copies):
-            # Every part has been sent.
-            self._handle.barrier(channel=1)
-        compute.wait_stream(copies)
-        self._sum(self._received, self._output)
+                for peer, theirs, here in pieces(part, self._rows):
+                    self._slots[peer][theirs].copy_(partial[here], non_blocking=True)
 
-    def _best_plan(self, world: World) -> Plan:
+    def _add(self, output: torch.Tensor) -> None:
+        """Add up the parts once every rank has sent its own."""
+        with torch.cuda.stream(self._copies):
+            self._handle.barrier(channel=1)
+        torch.cuda.current_stream().wait_stream(self._copies)
+        self._sum(self._received, output)
+
+    def _best_plan(self, world: World, run: Callable[[int, Plan], None]) -> Plan:
         """Return the plan whose slowest rank is the fastest; every rank finds the same."""
-        candidates = plans(world.size - 1)
+        candidates = plans(world.size - 1, self._rows)
         trials: list[list[tuple[Any, Any]]] = [[] for _ in candidates]
         # In turns and without a wait between them, as in the steps to come: an idle GPU is cool and fast.
         for trial in range(_TRIALS):
             for plan, mine in zip(candidates, trials, strict=True):
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 start.record()
-                self._run(trial, plan)
+                run(trial, plan)
                 end.record()
                 mine.append((start, end))
         torch.cuda.synchronize()
         medians = [statistics.median(a.elapsed_time(b) for a, b in mine[_WARM:]) for mine in trials]
         slowest = [max(ranks) for ranks in zip(*world.comm.allgather(medians), strict=True)]
         return candidates[slowest.index(min(slowest))]
+
+
+def _said(plan: Plan) -> str:
+    return " and then ".join(" + ".join(map(str, groups)) or "none" for groups in plan)
 
 
 def _first_line(error: Exception) -> str:

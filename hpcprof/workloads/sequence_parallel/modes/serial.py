@@ -1,36 +1,55 @@
-"""The serial mode: all-gather, two matmuls and reduce-scatter, one after the other."""
+"""The serial mode: the collectives and the matmuls one after the other."""
 
 from __future__ import annotations
 
 import torch
 
 from hpcprof.workloads.distributed import World, all_gather
-from hpcprof.workloads.sequence_parallel.buffers import Buffers
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.timing import Timer
-
-PHASES = ("allgather", "matmul_1", "matmul_2", "reduce_scatter")
+from hpcprof.workloads.sequence_parallel.plan import phases
+from hpcprof.workloads.timing import Phases
 
 
 class Serial(Mode):
     """NCCL and cuBLAS (gloo and the CPU's BLAS), each waiting for the one before."""
 
-    phases = PHASES
-
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
+        self.phases = phases(parameters)
         self._reduce_scatter = world.reduce_scatter
 
-    def step(self, index: int, timer: Timer) -> torch.Tensor:
-        """Run one step."""
+    def forward(self, index: int, timer: Phases) -> torch.Tensor:
+        """Run one step forward."""
         buffers = self._buffers
+        self._index = index
         with timer.phase("allgather"):
             all_gather(buffers.gathered, buffers.input(index))
         with timer.phase("matmul_1"):
-            torch.mm(buffers.gathered, buffers.weight_1, out=buffers.inner)
+            buffers.multiply_1(buffers.gathered, buffers.inner)
         with timer.phase("matmul_2"):
-            torch.mm(buffers.inner, buffers.weight_2, out=buffers.partial)
+            buffers.multiply_2(buffers.inner, buffers.partial)
         with timer.phase("reduce_scatter"):
             self._reduce_scatter(buffers.output, buffers.partial)
         return buffers.output
+
+    def backward(self, index: int, timer: Phases) -> Gradients:
+        """Run one step backward."""
+        buffers, backward = self._buffers, self._backward
+        with timer.phase("grad_allgather"):
+            all_gather(backward.gathered, backward.source(index))
+        if self._again:
+            with timer.phase("input_allgather"):
+                all_gather(buffers.gathered, buffers.input(self._index))
+        with timer.phase("grad_matmul_2"):
+            torch.mm(backward.gathered, buffers.weight_2.t(), out=backward.inner)
+        with timer.phase("weight_matmul_2"):
+            torch.mm(buffers.inner.t(), backward.gathered, out=backward.found.weight_2)
+        with timer.phase("weight_matmul_1"):
+            torch.mm(buffers.gathered.t(), backward.inner, out=backward.found.weight_1)
+        with timer.phase("grad_matmul_1"):
+            torch.mm(backward.inner, buffers.weight_1.t(), out=buffers.partial)
+        with timer.phase("grad_reduce_scatter"):
+            self._reduce_scatter(backward.found.input, buffers.partial)
+        return backward.found

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpcprof.workloads.distributed import World
-from hpcprof.workloads.sequence_parallel.buffers import Buffers
+from hpcprof.workloads.distributed import World, all_gather
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.timing import Timer
+from hpcprof.workloads.timing import Phases
 
 
 def symmetric_memory(world: World) -> Any:
@@ -45,6 +45,8 @@ class Symmetric(Mode):
 
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
+        if buffers.scales is not None:
+            raise Unavailable("it multiplies no float8 here")
         symmetric_memory(world)
         operators = torch.ops.symm_mem
         names = ("fused_all_gather_matmul", "fused_matmul_reduce_scatter")
@@ -54,10 +56,33 @@ class Symmetric(Mode):
         self._all_gather_matmul, self._matmul_reduce_scatter = (getattr(operators, name) for name in names)
         self._group = dist.group.WORLD.group_name
 
-    def step(self, index: int, timer: Timer) -> torch.Tensor:
-        """Run one step; the operators allocate their results."""
+        self._inner = buffers.inner
+        self._gathered = buffers.gathered
+
+    def forward(self, index: int, timer: Phases) -> torch.Tensor:
+        """Run one step forward; the operators allocate their results."""
         buffers = self._buffers
+        self._index = index
         source = buffers.input(index)
-        _, (inner,) = self._all_gather_matmul(source, [buffers.weight_1], 0, self._group, return_A=True)
+        gathered, (inner,) = self._all_gather_matmul(
+            source, [buffers.weight_1], 0, self._group, return_A=True
+        )
         output: torch.Tensor = self._matmul_reduce_scatter(inner, buffers.weight_2, "sum", 0, self._group)
+        self._gathered, self._inner = gathered, inner
         return output
+
+    def backward(self, index: int, timer: Phases) -> Gradients:
+        """Run one step backward; no operator fuses the gradients of the weights, which follow."""
+        buffers, backward = self._buffers, self._backward
+        if self._again:
+            self._gathered = buffers.gathered
+            again = all_gather(self._gathered, buffers.input(self._index), async_op=True)
+        gathered, (inner,) = self._all_gather_matmul(
+            backward.source(index), [buffers.weight_2.t()], 0, self._group, return_A=True
+        )
+        found = self._matmul_reduce_scatter(inner, buffers.weight_1.t(), "sum", 0, self._group)
+        torch.mm(self._inner.t(), gathered, out=backward.found.weight_2)
+        if self._again:
+            again.wait()
+        torch.mm(self._gathered.t(), inner, out=backward.found.weight_1)
+        return Gradients(found, backward.found.weight_1, backward.found.weight_2)

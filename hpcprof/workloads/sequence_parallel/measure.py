@@ -1,0 +1,135 @@
+"""Warm up, then time the modes in turns."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpcprof.workloads.capture import Capture, annotate, synchronize
+from hpcprof.workloads.distributed import World
+from hpcprof.workloads.gpu_state import GpuMonitor
+from hpcprof.workloads.rankenv import RankEnvironment
+from hpcprof.workloads.schema import GpuState
+from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
+from hpcprof.workloads.timing import Timer, Times, Untimed, clock_for
+from hpcprof.workloads.watch import Watch
+
+Steps = Mapping[str, Step | GraphedStep]
+
+# Two windows of warm-up whose medians differ by less are the same; so many times --warmup is enough of it.
+_STABLE = 0.01
+_PATIENCE = 5
+# Pairs of blocks of steps that show what the marks cost.
+_PAIRS, _BLOCK = 10, 4
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The times of each mode and the conditions; see `RankResult`."""
+
+    times: dict[str, Times]
+    warmup_steps: int
+    stable: bool | None
+    gpu_before: GpuState | None
+    gpu_after: GpuState | None
+    marks_pct: dict[str, float]
+
+
+class Measurement:
+    """Measures the modes in turns, step by step, so that a change of the clocks meets all of them."""
+
+    def __init__(
+        self, parameters: Parameters, environment: RankEnvironment, world: World, steps: Steps, watch: Watch
+    ) -> None:
+        self._parameters, self._environment, self._world = parameters, environment, world
+        self._steps, self._watch = steps, watch
+        self._monitor = GpuMonitor(world.device)
+        self._index = 0
+
+    def run(self) -> Measured:
+        """Burn in, warm up and measure; every rank calls it."""
+        self._burn_in()
+        stable, before = self._warm_up()
+        warmed = self._index
+        timers = self._timers()
+        with Capture(self._environment, rank=self._world.rank, barrier=self._world.comm.Barrier) as capture:
+            for _ in range(self._parameters.steps):
+                with capture.step():
+                    self._round(timers)
+            after = self._monitor.read()
+        times = {name: timer.read() for name, timer in timers.items()}
+        marks = {name: self._cost_of_marks(step) for name, step in self._steps.items()}
+        return Measured(times, warmed, stable, before, after, marks)
+
+    def _cost_of_marks(self, step: Step | GraphedStep) -> float:
+        """Return how much longer steps take with their marks than without, in percent.
+
+        Blocks of steps with and without follow each other, and the median of the pairs is taken: what one
+        mark costs alone says little, since the GPU can hide it behind the work before.
+        """
+        clock = clock_for(self._world.device)
+        timer = Timer(clock, step.phases)
+        blocks = []
+        for block in range(2 * _PAIRS):
+            # With, without, without, with: a drift of the clocks meets both.
+            marked = block % 4 in (0, 3)
+            start = clock.mark()
+            for index in range(_BLOCK):
+                if marked:
+                    with timer.step():
+                        step(index, timer)
+                else:
+                    with annotate("iteration"):
+                        step(index, Untimed())
+            blocks.append((marked, start, clock.mark()))
+        synchronize()
+        times: dict[bool, list[int]] = {True: [], False: []}
+        for marked, start, end in blocks:
+            times[marked].append(clock.elapsed_ns(start, end))
+        return 100 * statistics.median(a / b - 1 for a, b in zip(times[True], times[False], strict=True))
+
+    def _timers(self) -> dict[str, Timer]:
+        # A profile's steps are those of one mode; those of several get names of their own.
+        single = len(self._steps) == 1
+        clock = clock_for(self._world.device)
+        return {
+            name: Timer(clock, step.phases, "iteration" if single else f"iteration {name}", self._watch)
+            for name, step in self._steps.items()
+        }
+
+    def _round(self, timers: dict[str, Timer]) -> None:
+        for name, step in self._steps.items():
+            with timers[name].step():
+                step(self._index, timers[name])
+        self._index += 1
+
+    def _burn_in(self) -> None:
+        begun = time.monotonic()
+        # Rank 0 decides for all, as all must run the same number of steps.
+        while self._world.comm.bcast(time.monotonic() - begun < self._parameters.burn_in):
+            self._round(self._timers())
+            synchronize()
+
+    def _warm_up(self) -> tuple[bool | None, GpuState | None]:
+        """Go on until the medians of two windows agree; the path is the one that is measured."""
+        if not self._parameters.warmup:
+            return None, None
+        window = (self._parameters.warmup + 1) // 2
+        previous: list[float] | None = None
+        for _ in range(2 * _PATIENCE):
+            timers = self._timers()
+            for _ in range(window):
+                self._round(timers)
+            # Before the wait: a GPU that waits is not in the state in which it works.
+            state = self._monitor.read()
+            mine = [statistics.median(timer.read().step_ns) for timer in timers.values()]
+            medians = [max(ranks) for ranks in zip(*self._world.comm.allgather(mine), strict=True)]
+            if previous and all(
+                abs(now - before) < _STABLE * before for now, before in zip(medians, previous, strict=True)
+            ):
+                return True, state
+            previous = medians
+        return False, state

@@ -1,0 +1,107 @@
+"""A measured step of a mode: forward, backward, or both, eagerly or as a CUDA graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hpcprof.workloads.sequence_parallel.autograd import Block, Call
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
+from hpcprof.workloads.sequence_parallel.modes import Mode
+from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.timing import Phases, Untimed
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a step left: its output [R/N, h], its gradients, or both."""
+
+    output: torch.Tensor | None
+    gradients: Gradients | None
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return all of them."""
+        output = [] if self.output is None else [self.output]
+        return output + list(self.gradients or ())
+
+
+class Step:
+    """Runs a mode in one direction; the backward goes through autograd, as in a training."""
+
+    def __init__(self, parameters: Parameters, buffers: Buffers, mode: Mode) -> None:
+        self.mode = mode
+        self.phases = mode.phases
+        self._buffers = buffers
+        self._forward, self._backward = parameters.forward, parameters.backward
+        if self._backward:
+            leaves = [tensor.detach().requires_grad_() for tensor in (buffers.weight_1, buffers.weight_2)]
+            self._inputs = [[one.detach().requires_grad_(), *leaves] for one in buffers.inputs]
+            self._call = Call(mode, 0, Untimed())
+            if not self._forward:
+                # One forward, whose gradients every step computes.
+                self._output = self._apply(0)
+
+    def __call__(self, index: int, timer: Phases) -> Outputs:
+        """Run the step ``index``; on CUDA it only enqueues work."""
+        if not self._backward:
+            return Outputs(self.mode.forward(index, timer), None)
+        self._call.index, self._call.timer = index, timer
+        output = self._apply(index) if self._forward else self._output
+        assert self._buffers.backward is not None
+        self._call.gradient = self._buffers.backward.source(index)
+        # In this thread: the engine's own would mark the phases where no profiler looks for them.
+        with torch.autograd.set_multithreading_enabled(False):
+            found = torch.autograd.grad(
+                output,
+                self._leaves(index if self._forward else 0),
+                self._call.gradient,
+                retain_graph=not self._forward,
+            )
+        return Outputs(output.detach() if self._forward else None, Gradients(*found))
+
+    def run_plainly(self, index: int) -> Outputs:
+        """Run the step without autograd and without times: the same work in the same order."""
+        output = self.mode.forward(index, Untimed()) if self._forward else None
+        return Outputs(output, self.mode.backward(index, Untimed()) if self._backward else None)
+
+    def poison(self) -> None:
+        """Fill everything that a step writes with NaN."""
+        if self._forward:
+            self.mode.poison()
+        if self._backward:
+            self.mode.poison_backward()
+
+    def _apply(self, index: int) -> torch.Tensor:
+        with torch.enable_grad():
+            output: torch.Tensor = Block.apply(*self._leaves(index), self._call)
+        return output
+
+    def _leaves(self, index: int) -> list[torch.Tensor]:
+        return self._inputs[index % len(self._inputs)]
+
+
+class GraphedStep:
+    """The same work from CUDA graphs, one for each of the rotating inputs; it has no phases."""
+
+    phases: tuple[str, ...] = ()
+
+    def __init__(self, step: Step, inputs: int) -> None:
+        self.poison = step.poison
+        self._graphs = []
+        # Everything that is made at the first use must exist before a capture.
+        for index in range(inputs):
+            step.run_plainly(index)
+        torch.cuda.synchronize()
+        for index in range(inputs):
+            graph = torch.cuda.CUDAGraph()
+            # Other threads of the process may ask CUDA for something meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                outputs = step.run_plainly(index)
+            self._graphs.append((graph, outputs))
+
+    def __call__(self, index: int, timer: Phases) -> Outputs:
+        """Replay the graph of the step ``index``."""
+        graph, outputs = self._graphs[index % len(self._graphs)]
+        graph.replay()
+        return outputs

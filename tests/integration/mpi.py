@@ -1,0 +1,62 @@
+"""Start a program on real ranks of this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import hpcprof
+from hpcprof.readers.results import parse_result
+from hpcprof.workloads.schema import RankResult
+
+WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.sequence_parallel"]
+# Long enough for ranks that share one core, and far below the half hour that gloo waits for a lost rank.
+LIMIT_S = 60
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+    @property
+    def said(self) -> list[str]:
+        """The lines on stderr that are not MPI's own note of an abort."""
+        return [line for line in self.stderr.splitlines() if not line.startswith("Abort(")]
+
+    def results(self) -> list[RankResult]:
+        """Read every results file, by name."""
+        return [parse_result(path.read_text()) for path in sorted((self.folder / "results").iterdir())]
+
+
+def mpi(
+    ranks: int,
+    command: Sequence[str],
+    folder: Path,
+    limit_s: float = LIMIT_S,
+    **variables: str,
+) -> Finished:
+    """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``."""
+    # Beside the interpreter, not its resolved path: a virtual environment links to a python elsewhere.
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
+    root = Path(hpcprof.__file__).parents[1]
+    environment |= {"PYTHONPATH": str(root), **variables}
+    done = subprocess.run(
+        [str(mpiexec), "-iface", "lo", "-n", str(ranks), *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr, folder)

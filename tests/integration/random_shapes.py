@@ -1,0 +1,110 @@
+"""Run every mode on shapes that hypothesis chooses, on all ranks of one job.
+
+Rank 0 draws a shape and sends it to the others; all check their results and rank 0 asserts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+
+from hpcprof.workloads.distributed import World, connect, disconnect
+from hpcprof.workloads.sequence_parallel import correctness
+from hpcprof.workloads.sequence_parallel.buffers import allocate
+from hpcprof.workloads.sequence_parallel.modes import MODES
+from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.steps import Step
+from hpcprof.workloads.timing import Untimed
+
+EXAMPLES = 25
+
+
+def wrong(parameters: Parameters, world: World) -> list[str]:
+    """Return what is wrong with any mode on any rank."""
+    found = []
+    for name in parameters.modes:
+        buffers = allocate(parameters, world.rank, world.size, world.device)
+        step = Step(parameters, buffers, MODES[name](parameters, world, buffers))
+        # The second step finds what the first one left.
+        for index in (0, 1):
+            step.poison()
+            outputs = step(index, Untimed())
+            forward = index if parameters.forward else 0
+            if parameters.direction == "backward":
+                buffers_seen = replace(buffers, inputs=buffers.inputs[:1].expand_as(buffers.inputs))
+            else:
+                buffers_seen = buffers
+            check = correctness.check(
+                buffers_seen, outputs, world.comm, dtype=parameters.dtype, seed=forward, index=index
+            )
+            sentence = correctness.sentence(world.comm.allgather(check))
+            if sentence:
+                found.append(f"{name}, step {index}: {sentence}")
+    return found
+
+
+def main() -> None:
+    """Serve as one rank."""
+    comm = MPI.COMM_WORLD
+    world = connect(comm, device="cpu", backend="gloo")
+    examples = 0
+
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(
+        chunks=st.integers(1, 3),
+        rows=st.integers(1, 20),
+        hidden=st.integers(16, 48),
+        inner=st.integers(16, 40),
+        batch=st.integers(1, 2),
+        dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
+        direction=st.sampled_from(["forward", "backward", "both"]),
+        keep_gathered=st.booleans(),
+        seed=st.integers(0, 5),
+    )
+    def draw(
+        chunks: int,
+        rows: int,
+        hidden: int,
+        inner: int,
+        batch: int,
+        dtype: str,
+        direction: str,
+        keep_gathered: bool,
+        seed: int,
+    ) -> None:
+        nonlocal examples
+        examples += 1
+        parameters = Parameters(
+            sequence_length=chunks * rows * comm.size,
+            hidden_size=hidden,
+            ffn_size=inner * comm.size,
+            batch_size=batch,
+            dtype=dtype,
+            direction=direction,
+            keep_gathered=keep_gathered,
+            seed=seed,
+            mode="serial,chunked",
+            chunks=chunks,
+        )
+        comm.bcast(parameters)
+        assert wrong(parameters, world) == []
+
+    with torch.no_grad():
+        if comm.rank == 0:
+            try:
+                draw()
+            finally:
+                comm.bcast(None)
+            print(f"right: {examples} shapes on {comm.size} ranks")
+        else:
+            while (parameters := comm.bcast(None)) is not None:
+                wrong(parameters, world)
+    disconnect(world)
+
+
+if __name__ == "__main__":
+    main()

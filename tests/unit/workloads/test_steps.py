@@ -1,0 +1,87 @@
+"""A step goes through autograd, and gives the gradients that autograd itself finds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
+from hpcprof.workloads.sequence_parallel.modes import Mode, chunked, serial
+from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
+from hpcprof.workloads.sequence_parallel.modes.serial import Serial
+from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.plan import phases
+from hpcprof.workloads.sequence_parallel.steps import Step
+from hpcprof.workloads.timing import HostClock, Timer, Untimed
+
+
+def copy(output: torch.Tensor, source: torch.Tensor, async_op: bool = False) -> SimpleNamespace:
+    """Stand in for a collective of a single rank."""
+    output.copy_(source)
+    return SimpleNamespace(wait=lambda: None)
+
+
+def made(monkeypatch: pytest.MonkeyPatch, mode: type[Mode], parameters: Parameters) -> tuple[Step, Buffers]:
+    monkeypatch.setattr(serial, "all_gather", copy)
+    monkeypatch.setattr(chunked, "all_gather", copy)
+    buffers = allocate(parameters, 0, 1, torch.device("cpu"))
+    world = SimpleNamespace(reduce_scatter=copy)
+    return Step(parameters, buffers, mode(parameters, world, buffers)), buffers  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", [Serial, Chunked])
+@pytest.mark.parametrize("direction", ["backward", "both"])
+@pytest.mark.parametrize("keep_gathered", [False, True])
+def test_the_gradients_are_those_of_autograd(
+    mode: type[Mode], direction: str, keep_gathered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = Parameters(24, 16, direction=direction, keep_gathered=keep_gathered, chunks=3)
+    with torch.no_grad():
+        step, buffers = made(monkeypatch, mode, parameters)
+        assert buffers.backward is not None
+        for index in range(5):
+            step.poison()
+            outputs = step(index, Untimed())
+            # The backward alone is of the forward of the first input.
+            source = buffers.input(index if direction == "both" else 0)
+            tensors = (source, buffers.weight_1, buffers.weight_2)
+            leaves = [tensor.double().requires_grad_() for tensor in tensors]
+            with torch.enable_grad():
+                product = leaves[0] @ leaves[1] @ leaves[2]
+            expected = torch.autograd.grad(product, leaves, buffers.backward.source(index).double())
+            assert outputs.gradients is not None
+            for found, right in zip(outputs.gradients, expected, strict=True):
+                torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-4)
+            if direction == "both":
+                assert outputs.output is not None
+                torch.testing.assert_close(outputs.output.double(), product, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_the_serial_mode_times_every_phase_of_its_direction_once_a_step(
+    direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = Parameters(24, 16, direction=direction)
+    with torch.no_grad():
+        step, _ = made(monkeypatch, Serial, parameters)
+        timer = Timer(HostClock(), step.phases)
+        for index in range(2):
+            with timer.step():
+                step(index, timer)
+    times = timer.read()
+    assert tuple(times.phase_ns) == phases(parameters)
+    assert all(len(found) == 2 for found in times.phase_ns.values())
+    for index, whole in enumerate(times.step_ns):
+        # A phase lasts until the next begins, and the first begins with the step.
+        assert sum(found[index] for found in times.phase_ns.values()) == whole
+
+
+def test_a_gradient_that_the_peers_do_not_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.no_grad():
+        step, buffers = made(monkeypatch, Serial, Parameters(24, 16, direction="backward"))
+        assert buffers.backward is not None
+        step(0, Untimed())
+        with pytest.raises(RuntimeError, match="not where the mode's peers read it"):
+            torch.autograd.grad(step._output, step._leaves(0), buffers.backward.source(0).clone())

@@ -1,0 +1,104 @@
+"""The watch over the ranks names the one that is lost and where it was."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from hpcprof.workloads import watch
+from hpcprof.workloads.watch import Watch
+
+
+class Comm:
+    """One of several ranks that live in this process."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+    def Barrier(self) -> None:
+        """Pass: the test starts the ranks one after the other."""
+
+
+Ranks = tuple[list[Watch], "queue.Queue[str]"]
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], Ranks]]:
+    """Make three ranks that share a store; what they say goes into a queue."""
+    monkeypatch.setattr(watch, "_BEAT_S", 0.02)
+    monkeypatch.setattr(watch, "_SILENT_S", 1.5)
+    said: queue.Queue[str] = queue.Queue()
+
+    def end(comm: Any, text: str, code: int) -> None:
+        assert code == 1
+        said.put(text)
+
+    with ExitStack() as stack:
+
+        def make(timeout_s: float) -> Ranks:
+            store = dist.HashStore()
+            made = [Watch(Comm(rank, 3), store, timeout_s, end) for rank in range(3)]
+            # The fall-back ends the process, which here is that of the tests.
+            monkeypatch.setattr(watch.os, "_exit", lambda code: None)
+            for one in made:
+                stack.enter_context(one)
+            return made, said
+
+        yield make
+
+
+def test_the_rank_that_is_behind_the_others_is_named_with_its_phase(
+    ranks: Callable[[float], Ranks],
+) -> None:
+    made, said = ranks(1.0)
+    for one in made:
+        one.enter("allgather of step 4")
+    for one in (made[0], made[2]):
+        one.enter("reduce_scatter of step 4")
+    sentence = "no progress for 1 s (--step-timeout): rank 1 hangs in allgather of step 4.\n"
+    assert said.get(timeout=20) == sentence
+
+
+def test_a_rank_of_which_nothing_is_heard_is_named_with_what_it_said_last(
+    ranks: Callable[[float], Ranks],
+) -> None:
+    made, _ = ranks(60)
+    made[2].enter("matmul_1 of step 7")
+    while made[2]._count == 0:
+        pass
+    made[2]._tell()
+    assert made[0].lost() is None
+    # Its thread ends as it does when the process is killed.
+    made[2]._stopped.set()
+    made[2]._thread.join()
+    expected = "rank 2 died or was stopped; its last sign of life came from matmul_1 of step 7."
+    assert made[0].lost() == expected
+
+
+def test_ranks_that_all_hang_in_the_same_phase_are_all_named(ranks: Callable[[float], Ranks]) -> None:
+    made, said = ranks(1.0)
+    for one in made:
+        one.enter("allgather of step 0")
+    assert said.get(timeout=20).endswith("all 3 ranks hang in allgather of step 0.\n")
+
+
+def test_what_the_device_has_not_come_to_does_not_count(ranks: Callable[[float], Ranks]) -> None:
+    made, said = ranks(1.0)
+    for one in made:
+        one.enter("matmul_1 of step 2")
+        one.enter("matmul_2 of step 2", lambda: False)
+    assert "hang in matmul_1 of step 2" in said.get(timeout=20)
+
+
+def test_ranks_that_go_on_are_left_in_peace(ranks: Callable[[float], Ranks]) -> None:
+    made, said = ranks(0.6)
+    for _ in range(8):
+        for one in made:
+            one.enter("a step")
+        with pytest.raises(queue.Empty):
+            said.get(timeout=0.2)
