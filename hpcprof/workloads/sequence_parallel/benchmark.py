@@ -19,7 +19,15 @@ from hpcprof.workloads.capture import Capture, synchronize
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import run_or_abort
 from hpcprof.workloads.rankenv import RankEnvironment
-from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, ModeResult, RankResult, summarize, write
+from hpcprof.workloads.schema import (
+    SCHEMA_VERSION,
+    Correctness,
+    ModeResult,
+    RankResult,
+    slowest,
+    summarize,
+    write,
+)
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.modes import MODES, Mode, Unavailable
@@ -164,7 +172,7 @@ def _result(
             step_ns=found.step_ns,
             phase_ns=found.phase_ns,
             # A step ends when its last rank ends it.
-            latency_ns=_slowest(world, found.step_ns),
+            latency_ns=slowest(world.comm.allgather(found.step_ns)),
             correctness=checks[name],
         )
         for name, found in times.items()
@@ -201,15 +209,12 @@ def _result(
     )
 
 
-def _slowest(world: World, times: list[int]) -> list[int]:
-    """Return each step's time on the rank that took longest."""
-    everyone: list[list[int]] = world.comm.allgather(times)
-    return [max(step) for step in zip(*everyone, strict=True)]
-
-
 def _bound(world: World, serial: ModeResult) -> int:
     """Return the time of a step whose communication and compute overlap perfectly, in nanoseconds."""
-    part = {name: summarize(_slowest(world, times)).p50_ns for name, times in serial.phase_ns.items()}
+    part = {
+        name: summarize(slowest(world.comm.allgather(times))).p50_ns
+        for name, times in serial.phase_ns.items()
+    }
     return max(part["matmul_1"] + part["matmul_2"], part["allgather"] + part["reduce_scatter"])
 
 
