@@ -50,7 +50,8 @@ class GraphAttention(nn.Module):  # type: ignore[misc]
         score = nn.functional.leaky_relu(sent + received, 0.2)
         # A softmax over the edges into each node; no exponent is above 0.
         largest = score.new_full((len(nodes), self.heads), -torch.inf)
-        largest = largest.index_reduce(0, target, score.detach(), "amax")
+        column = target.unsqueeze(1).expand_as(score)
+        largest = largest.scatter_reduce(0, column, score.detach(), "amax")
         weight = (score - largest[target]).exp()
         total = weight.new_zeros(len(nodes), self.heads).index_add(0, target, weight)
         message = projected[source] * (weight / total[target]).unsqueeze(-1)
