@@ -20,7 +20,7 @@ DATA = Path(__file__).parents[1] / "data"
 SMALL = ["--epochs", "1", "--steps-per-epoch", "3", "--capture-steps", "1"]
 KERNEL = "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT"
 
-# Both run the program (whose MPI talks to its launcher over an open descriptor) and leave a recorded profile in place of its own.
+# Both run the program, whose MPI talks to its launcher over an open descriptor, and leave a recorded profile.
 NSYS = """#!{python}
 import lzma, pathlib, subprocess, sys
 words = sys.argv[1:]

@@ -30,7 +30,7 @@ from hpcprof.workloads.ddp.training import (
 )
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import run_or_abort
-from hpcprof.workloads.rankenv import RankEnvironment
+from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
     Correctness,
@@ -117,13 +117,19 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
         loader = job.get_dataloader(rank, parameters.batch_size)
     steps = _steps(loader, world)
     measured = steps * (parameters.epochs - parameters.warmup)
-    chosen = environment.capture_steps or middle(parameters.capture_steps, measured - steps, measured)
+    # A schedule of the PyTorch profiler chooses for itself among all measured steps.
+    scheduled = environment.torch_options.get("active") and environment.profiler is Profiler.TORCH
+    around = (
+        ((0, measured - 1),) if scheduled else middle(parameters.capture_steps, measured - steps, measured)
+    )
+    chosen = environment.capture_steps or around
     if chosen[-1][1] >= measured:
         raise UsageError(
             f"steps {chosen[-1][0]} to {chosen[-1][1]} are to be captured, but the measured steps are "
             f"0 to {measured - 1} ({measured // steps} of {parameters.epochs} epochs of {steps} steps)."
         )
-    environment = dataclasses.replace(environment, capture_steps=chosen)
+    if not scheduled:
+        environment = dataclasses.replace(environment, capture_steps=chosen)
     timer = _measure(parameters, environment, world, trainer, loader, steps)
     times = timer.read()
     latency = slowest(world.comm.allgather(times.step_ns))
