@@ -22,7 +22,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 @click.group("study", epilog=examples("hpcprof study kernel-metrics --workload ddp -- --model resnet50"))
 def command() -> None:
-    """Run a program several times under profilers, and say what the runs tell together."""
+    """Run a program several times under profilers, and say what they tell together."""
 
 
 @command.command(
