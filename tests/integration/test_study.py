@@ -72,7 +72,7 @@ def install(folder: Path, name: str, text: str, permitted: bool = True) -> None:
 
 def study(hpcprof: Hpcprof, *words: str) -> tuple[int, str, str]:
     job = ["--ranks-per-node", "2", "--workload", "ddp", "--", *SMALL]
-    done = hpcprof("study", *words, *job, timeout=90)
+    done = hpcprof("study", *words, *job, timeout=240)
     return done.returncode, done.stdout, done.stderr
 
 
