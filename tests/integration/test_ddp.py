@@ -258,3 +258,11 @@ def test_the_preset_of_backward_alone_captures_no_other_phase(tmp_path: Path) ->
     names = [event["name"] for event in events if event.get("cat") == "user_annotation"]
     assert names.count("backward") == 1
     assert not {"forward", "optimizer", "iteration"} & set(names)
+
+
+def test_a_schedule_on_one_rank_chooses_among_all_measured_steps(tmp_path: Path, hpcprof: Hpcprof) -> None:
+    job = ["--workload", "ddp", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "1"]
+    schedule = ["--profiler-option", "wait=3", "--profiler-option", "active=2", "--wait"]
+    done = hpcprof("submit", *job, *schedule, "--walltime", "1m", "--", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.glob("runs/*/profiles/*")] == ["rank00001.trace.json.gz"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import random
@@ -40,13 +41,15 @@ from hpcprof.workloads.schema import (
     summarize,
     write,
 )
-from hpcprof.workloads.timing import Timer, clock_for
+from hpcprof.workloads.timing import Timer, Times, clock_for
 from hpcprof.workloads.versions import device_name, versions
 
 # DDP rebuilds its buckets when the second step begins.
 _STEPS_TO_REBUILD = 2
 _COMPARED = 4096
 _AGREE = 1e-6
+
+Spans = tuple[tuple[int, int], ...]
 
 
 def run(wanted: Parameters | UsageError) -> int:
@@ -117,8 +120,32 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
         loader = job.get_dataloader(rank, parameters.batch_size)
     steps = _steps(loader, world)
     measured = steps * (parameters.epochs - parameters.warmup)
-    # A schedule of the PyTorch profiler chooses for itself among all measured steps.
-    scheduled = environment.torch_options.get("active") and environment.profiler is Profiler.TORCH
+    environment, captured = _captured(parameters, environment, world, measured, steps)
+    timer = _measure(parameters, environment, world, trainer, loader, steps)
+    work = work_of(next(batches(loader, 1)), parameters.batch_size)
+    result = _result(parameters, environment, world, trainer, timer.read(), work, captured, notes)
+    wrong = _wrong(result, world)
+    write(result, environment.results_dir)
+    if world.rank == 0:
+        print(table(result, world.nodes))
+        print(f"results: {environment.results_dir}", flush=True)
+    return wrong
+
+
+def _captured(
+    parameters: Parameters, environment: RankEnvironment, world: World, measured: int, steps: int
+) -> tuple[RankEnvironment, Spans]:
+    """Choose the steps to capture of the measured ones, where the job has not.
+
+    Raises
+    ------
+    UsageError
+        If the job chose steps that are not measured.
+    """
+    # A schedule of the PyTorch profiler, on some rank, chooses for itself among all measured steps; the
+    # others must pass the same barriers.
+    own = environment.profiler is Profiler.TORCH and bool(environment.torch_options.get("active"))
+    scheduled = any(world.comm.allgather(own))
     around = (
         ((0, measured - 1),) if scheduled else middle(parameters.capture_steps, measured - steps, measured)
     )
@@ -130,17 +157,27 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
         )
     if not scheduled:
         environment = dataclasses.replace(environment, capture_steps=chosen)
-    timer = _measure(parameters, environment, world, trainer, loader, steps)
-    times = timer.read()
+    return environment, chosen
+
+
+def _result(
+    parameters: Parameters,
+    environment: RankEnvironment,
+    world: World,
+    trainer: Trainer,
+    times: Times,
+    work: tuple[int, str],
+    captured: Spans,
+    notes: list[str],
+) -> RankResult:
     latency = slowest(world.comm.allgather(times.step_ns))
     losses = [value if math.isfinite(value) else None for value in map(float, trainer.losses)]
-    work, unit = work_of(next(batches(loader, 1)), parameters.batch_size)
     sizes, rebuilt = buckets(trainer.ddp)
     if not losses:
         notes.append("the loss is unknown: backward_pass returns none, and the output has none.")
     if parameters.replicas_differ:
         notes.append("the ranks' parameters are not compared: nothing sums the gradients.")
-    result = RankResult(
+    return RankResult(
         schema_version=SCHEMA_VERSION,
         workload="ddp",
         mode=parameters.comm_hook,
@@ -151,7 +188,7 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
         device=device_name(world.device),
         backend=world.backend,
         parameters={key: value for key, value in dataclasses.asdict(parameters).items() if key != "tools"}
-        | {"measured_steps": measured},
+        | {"measured_steps": len(times.step_ns)},
         versions=versions(world),
         profiler=environment.profiler.value,
         step_ns=times.step_ns,
@@ -164,20 +201,14 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
         notes=notes,
         training=Training(
             loss=losses,
-            rate=work * world.size / summarize(latency).p50_ns * 1e9,
-            unit=unit,
+            rate=work[0] * world.size / summarize(latency).p50_ns * 1e9,
+            unit=work[1],
             bucket_bytes=sizes,
             buckets_rebuilt=rebuilt,
             memory_bytes=peak_memory(world.device),
-            captured=[list(span) for span in chosen],
+            captured=[list(span) for span in captured],
         ),
     )
-    wrong = _wrong(result, world)
-    write(result, environment.results_dir)
-    if world.rank == 0:
-        print(table(result, world.nodes))
-        print(f"results: {environment.results_dir}", flush=True)
-    return wrong
 
 
 def _seed(seed: int) -> None:
@@ -208,7 +239,7 @@ def _steps(loader: Any, world: World) -> int:
     return least
 
 
-def middle(count: int, first: int, end: int) -> tuple[tuple[int, int]]:
+def middle(count: int, first: int, end: int) -> Spans:
     """Return the ``count`` steps in the middle of those from ``first`` to before ``end``, or all of them."""
     count = min(count, end - first)
     start = first + (end - first - count + 1) // 2
@@ -228,7 +259,7 @@ def _measure(
     warmup, timer = Timer(clock, PHASES), Timer(clock, PHASES)
     if not parameters.warmup:
         # Else the first measured steps would use buckets that later ones do not.
-        for index, inputs in enumerate(batches(list(loader) * _STEPS_TO_REBUILD, _STEPS_TO_REBUILD)):
+        for index, inputs in enumerate(batches(itertools.cycle(loader), _STEPS_TO_REBUILD)):
             trainer.step(inputs, f"warm-up step {index}", warmup, contextlib.nullcontext)
     for epoch in range(parameters.warmup):
         _epoch(trainer, loader, steps, epoch, warmup, contextlib.nullcontext, contextlib.nullcontext)
