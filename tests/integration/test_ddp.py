@@ -266,3 +266,12 @@ def test_a_schedule_on_one_rank_chooses_among_all_measured_steps(tmp_path: Path,
     done = hpcprof("submit", *job, *schedule, "--walltime", "1m", "--", *SMALL)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.glob("runs/*/profiles/*")] == ["rank00001.trace.json.gz"]
+
+
+def test_without_mpi4py_the_remedy_is_said(tmp_path: Path) -> None:
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(hpcprof.__file__).parents[1]}"}
+    done = subprocess.run(WORKLOAD, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    (sentence,) = done.stderr.splitlines()
+    assert "MPI's ranks need mpi4py" in sentence and "torchrun" in sentence

@@ -62,7 +62,15 @@ def run(wanted: Parameters | UsageError) -> int:
     if isinstance(wanted, Parameters) and wanted.cuda_visible_devices is not None:
         # A launcher that gives each rank its own GPUs knows better.
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", wanted.cuda_visible_devices)
-    comm = communicator(os.environ)
+    try:
+        comm = communicator(os.environ)
+    except ImportError as error:
+        print(
+            f"{sys.executable}: {error}. MPI's ranks need mpi4py: name a Python that has it by -o python=PATH, "
+            "or start them by torchrun.",
+            file=sys.stderr,
+        )
+        return 1
     return run_or_abort(comm, functools.partial(_run, wanted, comm))
 
 
