@@ -66,8 +66,8 @@ def run(wanted: Parameters | UsageError) -> int:
         comm = communicator(os.environ)
     except ImportError as error:
         print(
-            f"{sys.executable}: {error}. MPI's ranks need mpi4py: name a Python that has it by -o python=PATH, "
-            "or start them by torchrun.",
+            f"{sys.executable}: {error}. MPI's ranks need mpi4py: name a Python that has it by -o "
+            "python=PATH, or start them by torchrun.",
             file=sys.stderr,
         )
         return 1
