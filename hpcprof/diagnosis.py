@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +44,18 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         return code is None, (code or 0) > _SIGNALLED, rank
 
     return [RankFailure(r, codes.get(r), _last_words(run, r)) for r in sorted(failed, key=blame)]
+
+
+def profiler_complaint(run: Run) -> str:
+    """Return what Nsight Compute complained about on a rank, as the end of a sentence; empty if nothing."""
+    from hpcprof.readers.ncu_csv import complaint
+
+    for path in sorted((run.path / "logs").glob("rank*.[oe]*")):
+        with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("==ERROR=="):
+                    return complaint(line)
+    return ""
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:

@@ -65,9 +65,29 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     return written
 
 
+def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """Write rows as one CSV file, whole or not at all; its folder is made where it is missing.
+
+    Raises
+    ------
+    HpcprofError
+        If the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            _write(temporary, columns, rows)
+    except OSError as error:
+        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
+
+
 def _csv(path: Path, columns: Sequence[Column], rows: list[Row]) -> None:
+    _write(path, [column.name for column in columns], rows)
+
+
+def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [column.name for column in columns], lineterminator="\n")
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

@@ -23,6 +23,7 @@ from hpcprof.ranks import compress
 from hpcprof.site import load_site
 from hpcprof.site_model import SchedulerName, Site
 from hpcprof.walltime import format_walltime
+from hpcprof.workloads import catalogue
 
 JOB_SCRIPT = "job.sh"
 WRAPPER = "wrapper.sh"
@@ -115,6 +116,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     profiled = compress(job.profiled_ranks)
     pauses = site.dcgm and profiled and profiler.counters(job.target, job.profiler_options)
     flags = profiler.flags(job.target, job.profiler_options)
+    tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     values: dict[str, Any] = {
         "site": site,
         "job": job,
@@ -129,11 +131,13 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "directives": _directives(site, job),
         "program": rendering.program,
         "profiled_ranks": profiled,
-        "profiler_command": profiler.command,
+        "profiler_command": _found(profiler.command, tools),
         "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
         "versioned_flags": [word for word in flags if isinstance(word, Versioned)],
         "profiler_environment": profiler.environment(job.target, job.profiler_options),
-        "profiler_afterwards": profiler.afterwards(job.target, job.profiler_options),
+        "profiler_afterwards": [
+            _found(words, tools) for words in profiler.afterwards(job.target, job.profiler_options)
+        ],
     }
     script = rendering.template.name if rendering.template else f"job/{site.scheduler.value}.sh.j2"
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
@@ -142,6 +146,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         values |= kubernetes_manifest.manifest_values(site, job, run_id, texts)
         texts[kubernetes_manifest.MANIFEST] = _render(environment, kubernetes_manifest.TEMPLATE, values)
     return texts
+
+
+def _found(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a command with its program replaced by the path that ``tools`` has for it."""
+    return (tools.get(words[0], words[0]), *words[1:]) if words else words
 
 
 def render_text(name: str, values: dict[str, Any], template: Path | None = None) -> str:

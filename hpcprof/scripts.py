@@ -87,7 +87,7 @@ def _program(site: Site, job: Job) -> list[str]:
     if job.workload is None:
         return job.arguments
     workload = catalogue.find(job.workload)
-    python = job.options.get("python")
+    python = job.options.get("python") or workload.tools(job.arguments).get("python")
     if python and site.scheduler is not SchedulerName.KUBERNETES:
         return workload.foreign_command(python, job.arguments)
     return workload.command(python or sys.executable, job.arguments)

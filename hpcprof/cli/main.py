@@ -16,6 +16,7 @@ from hpcprof.errors import HpcprofError, unknown
 COMMANDS = {
     "submit": "Render a job's scripts and hand them to the scheduler.",
     "sweep": "Submit a run for every combination of parameters.",
+    "study": "Run a program several times under profilers, and say what they tell together.",
     "resubmit": "Submit a run's job again, exactly as it was.",
     "render": "Print or write the scripts that submit would use.",
     "list": "List the runs, oldest first.",

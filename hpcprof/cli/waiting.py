@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from hpcprof.diagnosis import failed_ranks, tail
+from hpcprof.diagnosis import failed_ranks, profiler_complaint, tail
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
 from hpcprof.schedulers.registry import scheduler_for
@@ -84,6 +84,8 @@ def _conclude(run: Run, status: JobStatus) -> None:
     failures = failed_ranks(run)
     for failure in failures[:1]:
         click.echo("\n  ".join((str(failure), *failure.last_lines)), err=True)
+    if said := profiler_complaint(run):
+        click.echo(f"the profiler failed{said}", err=True)
     if not failures or failures[0].exit_code is None:
         click.echo("\n  ".join(("job.err:", *tail(run.path / "logs" / "job.err"))), err=True)
     sys.exit(1)

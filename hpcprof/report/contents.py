@@ -15,7 +15,7 @@ from hpcprof.schedulers.base import JobState, JobStatus
 from hpcprof.store import Row, Store, Stored
 from hpcprof.store_tables import ProfileRow
 from hpcprof.units import format_bytes, format_ns, format_value
-from hpcprof.workloads.schema import RankResult, summarize
+from hpcprof.workloads.schema import RankResult, Training, summarize
 
 ORDER = (
     "steps_summary",
@@ -104,12 +104,6 @@ class Contents:
             return []
         first = self.results[0]
         latency = summarize(first.latency_ns or first.step_ns)
-        wrong = [r.rank for r in self.results if not r.correctness.passed]
-        # A wrong rank first: its error may be no number, which compares with nothing.
-        worst = max(
-            (r.correctness for r in self.results), key=lambda check: (not check.passed, check.relative_error)
-        )
-        verdict = f"wrong on ranks {', '.join(map(str, wrong))}" if wrong else "right"
         under = "" if all(r.profiler == "none" for r in self.results) else ", while profiled"
         return [
             (
@@ -117,11 +111,25 @@ class Contents:
                 f"step p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} "
                 f"(slowest rank of each step, n={latency.n}{under})",
             ),
+            *self._checked(),
+            *([("training", trained(first.training))] if first.training else []),
+        ]
+
+    def _checked(self) -> list[tuple[str, str]]:
+        """Return whether the results are right, where the workload compared them with something."""
+        checks = {r.rank: r.correctness for r in self.results if r.correctness is not None}
+        if not checks:
+            return []
+        wrong = [rank for rank, check in checks.items() if not check.passed]
+        # A wrong rank first: its error may be no number, which compares with nothing.
+        worst = max(checks.values(), key=lambda check: (not check.passed, check.relative_error))
+        verdict = f"wrong on ranks {', '.join(map(str, wrong))}" if wrong else "right"
+        return [
             (
                 "results",
                 f"{verdict}: relative error {worst.relative_error:.1e}, bound {worst.bound:.0e}, against "
                 f"{worst.reference} on {worst.rows} rows",
-            ),
+            )
         ]
 
     def _found(self) -> list[tuple[str, str]]:
@@ -145,6 +153,17 @@ class Contents:
 
     def _rows(self, analysis: str) -> list[Row]:
         return self.analyses[analysis].rows if analysis in self.analyses else []
+
+
+def trained(training: Training) -> str:
+    """Say how fast a training was, and where its loss ended."""
+    said = [f"{training.rate:.1f} {training.unit}/s over all ranks"]
+    if training.loss:
+        last = training.loss[-1]
+        said.append(f"loss {'no number' if last is None else f'{last:.4f}'} at the last step")
+    if training.bucket_bytes:
+        said.append(f"{len(training.bucket_bytes)} buckets, {format_bytes(sum(training.bucket_bytes))}")
+    return ", ".join(said)
 
 
 def stragglers(rows: list[Row]) -> str:

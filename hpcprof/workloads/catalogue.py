@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hpcprof.errors import unknown
 
@@ -60,8 +61,15 @@ class Workload:
         SystemExit
             With status 0, after ``--help`` is printed.
         """
-        options = importlib.import_module(f"{self.module}.options")
-        options.parse(arguments).validate(ranks)
+        self._parse(arguments).validate(ranks)
+
+    def tools(self, arguments: Sequence[str]) -> dict[str, str]:
+        """Return the paths of ``python``, ``nsys`` and ``ncu`` that the arguments' settings name."""
+        named: dict[str, str] = getattr(self._parse(arguments), "tools", {})
+        return named
+
+    def _parse(self, arguments: Sequence[str]) -> Any:
+        return importlib.import_module(f"{self.module}.options").parse(arguments)
 
 
 WORKLOADS: dict[str, Workload] = {
@@ -72,6 +80,11 @@ WORKLOADS: dict[str, Workload] = {
             "all-gather, two matmuls, reduce-scatter: a tensor-parallel block over sequence shards",
             "hpcprof.workloads.sequence_parallel",
             Size("sequence_length", per_rank=False),
+        ),
+        Workload(
+            "ddp",
+            "training by DistributedDataParallel: a model file of yours, or GPT-2, BERT, ResNet-50, GAT, MLP",
+            "hpcprof.workloads.ddp",
         ),
     )
 }

@@ -1,4 +1,4 @@
-"""Join the ranks: MPI says who is who, torch.distributed carries the data."""
+"""Join the ranks: the launcher says who is who, torch.distributed carries the data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from mpi4py import MPI
 
 from hpcprof.errors import UsageError
+from hpcprof.workloads.communicator import library_version, on_this_node
 from hpcprof.workloads.placement import choose_gpu, device_and_backend, thread_count
 from hpcprof.workloads.rankenv import RankEnvironment
 
@@ -90,32 +90,35 @@ def check_launch(comm: Any, environment: RankEnvironment) -> None:
         raise UsageError(f"MPI says rank {comm.rank}, but HPCPROF_RANK says {environment.rank}.")
 
 
-def library_version() -> str:
-    """Return the first line of the MPI library's description of itself."""
-    first_line: str = MPI.Get_library_version().rstrip("\0").splitlines()[0]
-    return " ".join(first_line.split())
-
-
-def connect(comm: Any, *, device: str, backend: str, max_ctas: int | None = None) -> World:
+def connect(
+    comm: Any,
+    *,
+    device: str,
+    backend: str,
+    max_ctas: int | None = None,
+    timeout_s: float | None = None,
+) -> World:
     """Make the process group; every rank of ``comm`` calls it.
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Intracomm
-        All ranks.
+    comm : mpi4py.MPI.Intracomm or StoreComm
+        All ranks, from `hpcprof.workloads.communicator`.
     device : str
         ``auto``, ``cpu`` or ``cuda``.
     backend : str
         ``auto``, ``gloo`` or ``nccl``.
     max_ctas : int or None
         Thread blocks that one collective of NCCL uses at most.
+    timeout_s : float, optional
+        How long a collective may wait for a rank; torch.distributed's own limit if it is not given.
 
     Raises
     ------
     UsageError
         The device does not exist, does not go with the backend, or there are too few of them.
     """
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    node = on_this_node(comm)
     host = socket.gethostname()
     kind, backend = device_and_backend(device, backend, cuda=torch.cuda.is_available())
     kinds = comm.allgather(kind)
@@ -134,6 +137,7 @@ def connect(comm: Any, *, device: str, backend: str, max_ctas: int | None = None
         store=_store(comm, _LOOPBACK if one_node else host),
         rank=comm.rank,
         world_size=comm.size,
+        timeout=None if timeout_s is None else timedelta(seconds=timeout_s),
         device_id=chosen if kind == "cuda" else None,
         pg_options=_options(backend, max_ctas),
     )
@@ -188,16 +192,16 @@ def _use_gpu(node: Any, host: str) -> torch.device:
 
 
 def _use_cpu(node: Any) -> torch.device:
-    cores = node.allgather(frozenset(os.sched_getaffinity(0)))
+    cores = [frozenset(seen) for seen in node.allgather(sorted(os.sched_getaffinity(0)))]
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(thread_count(cores, node.rank))
     return torch.device("cpu")
 
 
 def _store(comm: Any, host: str, timeout: timedelta = _PATIENCE) -> Any:
-    """Return the key-value store through which the ranks find each other, on a port the system chose."""
+    """Return the key-value store through which the ranks find each other, on rank 0's ``host``."""
     if comm.rank != 0:
-        port = comm.bcast(None)
+        host, port = comm.bcast(None)
         return dist.TCPStore(host, port, comm.size, is_master=False, wait_for_workers=False, timeout=timeout)
     if host != _LOOPBACK:
         store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=timeout)
@@ -214,7 +218,7 @@ def _store(comm: Any, host: str, timeout: timedelta = _PATIENCE) -> Any:
             timeout=timeout,
             master_listen_fd=listener.detach(),
         )
-    comm.bcast(store.port)
+    comm.bcast([host, store.port])
     return store
 
 

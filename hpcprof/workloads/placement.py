@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from hpcprof.errors import UsageError
 
+BACKENDS = ("auto", "nccl", "gloo")
+DEVICES = ("auto", "cpu", "cuda")
+
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 

@@ -112,6 +112,26 @@ class ModeResult:
 
 
 @dataclass(frozen=True)
+class Training:
+    """What one rank's training loop measured beside times.
+
+    ``loss`` holds one value a measured step, null where it is no number; it is empty where the model does not
+    tell. ``rate`` is the ``unit`` (``tokens`` or ``samples``) per second of all ranks together, at the median
+    latency of a step. ``bucket_bytes`` are the sizes of DDP's buckets of gradients, as DDP
+    rebuilt them after its first step where ``buckets_rebuilt``. ``memory_bytes`` are peaks.
+    ``captured`` are the first and last step of each span that was profiled, counted as measured steps.
+    """
+
+    loss: list[float | None]
+    rate: float
+    unit: str
+    bucket_bytes: list[int]
+    buckets_rebuilt: bool
+    memory_bytes: dict[str, int]
+    captured: list[list[int]]
+
+
+@dataclass(frozen=True)
 class RankResult:
     """What one rank measured.
 
@@ -120,6 +140,7 @@ class RankResult:
     ``step`` (of ``step_ns``) and one key a phase. Where several modes were measured in turns these are of the
     first, and ``modes`` holds all of them. ``bound_ns`` is what a step takes if communication and compute
     overlap perfectly, by the phases of the serial mode; None where that was not measured beside others.
+    ``correctness`` is None where there is nothing to compare with.
     """
 
     schema_version: int
@@ -138,7 +159,7 @@ class RankResult:
     phase_ns: dict[str, list[int]]
     summary: dict[str, Summary]
     latency_ns: list[int] | None
-    correctness: Correctness
+    correctness: Correctness | None
     notes: list[str]
     modes: dict[str, ModeResult] = field(default_factory=dict)
     bound_ns: int | None = None
@@ -149,6 +170,7 @@ class RankResult:
     gpu_after: GpuState | None = None
     warmup_steps: int | None = None
     stable: bool | None = None
+    training: Training | None = None
 
 
 def summarize(values: Sequence[int]) -> Summary:
@@ -188,11 +210,16 @@ def _percentile(ordered: Sequence[int], percent: int) -> int:
     return ordered[index] + ((ordered[index + 1] - ordered[index]) * hundredths + 50) // 100
 
 
+def slowest(everyone: Sequence[Sequence[int]]) -> list[int]:
+    """Return each step's time on the rank that took longest, of every rank's times."""
+    return [max(step) for step in zip(*everyone, strict=True)]
+
+
 def to_json(result: RankResult) -> str:
     """Return ``result`` as JSON text that any JSON parser reads."""
     data = asdict(result)
     for check in (data["correctness"], *(mode["correctness"] for mode in data["modes"].values())):
-        if not math.isfinite(check["relative_error"]):
+        if check is not None and not math.isfinite(check["relative_error"]):
             check["relative_error"] = None
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 
 import torch
 
 import hpcprof
-from hpcprof.workloads.distributed import World, library_version
+from hpcprof.workloads.communicator import launcher_versions
+from hpcprof.workloads.distributed import World
 
 
 def versions(world: World) -> dict[str, str]:
@@ -17,8 +17,7 @@ def versions(world: World) -> dict[str, str]:
         "hpcprof": hpcprof.__version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "mpi4py": importlib.metadata.version("mpi4py"),
-        "mpi": library_version(),
+        **launcher_versions(world.comm),
     }
     if world.device.type == "cuda":
         found["cuda"] = str(torch.version.cuda)

@@ -41,6 +41,7 @@ def test_the_readme_names_every_command() -> None:
         "docs/performance.md",
         "docs/profilers.md",
         "docs/results.md",
+        "docs/studies.md",
     ],
 )
 def test_every_file_that_a_document_names_exists(document: str) -> None:

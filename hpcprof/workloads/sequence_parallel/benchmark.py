@@ -20,7 +20,15 @@ from hpcprof.workloads.distributed import World, check_launch, connect, disconne
 from hpcprof.workloads.failure import run_or_abort
 from hpcprof.workloads.gpu_state import moved
 from hpcprof.workloads.rankenv import RankEnvironment
-from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, ModeResult, RankResult, summarize, write
+from hpcprof.workloads.schema import (
+    SCHEMA_VERSION,
+    Correctness,
+    ModeResult,
+    RankResult,
+    slowest,
+    summarize,
+    write,
+)
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, rates
@@ -186,7 +194,7 @@ def _result(
     device = device_name(world.device)
     everyone = {name: world.comm.allgather(found.step_ns) for name, found in measured.times.items()}
     # A step ends when its last rank ends it.
-    latencies = {name: [max(step) for step in zip(*ranks, strict=True)] for name, ranks in everyone.items()}
+    latencies = {name: slowest(ranks) for name, ranks in everyone.items()}
     parts = _parts(world, measured)
     bound = bound_ns(parts) if parts and len(measured.times) > 1 else None
     serial = summarize(latencies["serial"]).p50_ns if "serial" in latencies else None
@@ -254,11 +262,9 @@ def _parts(world: World, measured: Measured) -> dict[str, int]:
     times = measured.times.get(f"serial{EAGER}") or measured.times.get("serial")
     if times is None:
         return {}
-    found = {}
-    for name, mine in times.phase_ns.items():
-        ranks = world.comm.allgather(mine)
-        found[name] = summarize([max(step) for step in zip(*ranks, strict=True)]).p50_ns
-    return found
+    return {
+        name: summarize(slowest(world.comm.allgather(mine))).p50_ns for name, mine in times.phase_ns.items()
+    }
 
 
 def _conditions(changes: list[str | None], stable: bool | None) -> list[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NoReturn
 
 from hpcprof.errors import UsageError, unknown
+from hpcprof.workloads.arguments import WorkloadParser, whole
+from hpcprof.workloads.placement import BACKENDS, DEVICES
 
 DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
 DIRECTIONS = ("forward", "backward", "both")
 MODES = ("serial", "chunked", "symmetric", "copy-engine")
-BACKENDS = ("auto", "nccl", "gloo")
 # Hidden size and inner width, as the models' published configurations have them.
 MODELS = {
     "gpt2": (768, 3072),
@@ -22,7 +22,6 @@ MODELS = {
     "llama3-70b": (8192, 28672),
     "llama3-405b": (16384, 53248),
 }
-DEVICES = ("auto", "cpu", "cuda")
 
 _PROGRAM = "sequence-parallel"
 _FLOAT8_UNIT = 16
@@ -127,27 +126,6 @@ def _nearest(value: int, unit: int) -> str:
     return f"{below} or {below + unit}" if below else str(unit)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of exiting: the caller prints the sentence, and decides on which rank."""
-        raise UsageError(f"{_PROGRAM}: {message}.")
-
-
-def _whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    limits = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
-
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = minimum - 1
-        if value < minimum or (maximum is not None and value > maximum):
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limits}")
-        return value
-
-    return convert
-
-
 def _modes(text: str) -> str:
     for name in text.split(","):
         if name not in (*MODES, "auto"):
@@ -157,9 +135,9 @@ def _modes(text: str) -> str:
     return text
 
 
-def _parser() -> _Parser:
+def _parser() -> WorkloadParser:
     default = Parameters()
-    parser = _Parser(
+    parser = WorkloadParser(
         prog=_PROGRAM,
         description="All-gather the input's rows, multiply twice, reduce-scatter the sums, step after step.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -168,7 +146,7 @@ def _parser() -> _Parser:
 
     def number(*names: str, minimum: int, text: str, maximum: int | None = None) -> None:
         key = names[0].removeprefix("--").replace("-", "_")
-        kind = _whole(minimum, maximum)
+        kind = whole(minimum, maximum)
         parser.add_argument(*names, type=kind, default=getattr(default, key), metavar="N", help=text)
 
     def choice(name: str, choices: Sequence[str], text: str) -> None:
@@ -211,7 +189,7 @@ def _parser() -> _Parser:
     number("--comm-max-ctas", minimum=1, text="thread blocks that a collective of NCCL may use at most")
     parser.add_argument(
         "--plan",
-        type=_whole(1),
+        type=whole(1),
         metavar="RANKS",
         help="print memory, operations, bytes and the time at least for so many ranks, and end",
     )

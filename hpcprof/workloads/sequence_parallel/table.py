@@ -23,6 +23,7 @@ def table(result: RankResult, parameters: Parameters, nodes: int, worst_errors: 
     """
     names = ", ".join(result.modes) or result.mode
     check = result.correctness
+    assert check is not None
     return "\n".join(
         [
             f"{result.workload} ({names}): {_count(result.world_size, 'rank')} "

@@ -117,7 +117,7 @@ def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
         (damaged(lambda d: d["step_ns"].append(1.5)), r"Expected int, got float - at \$\.step_ns"),
         (damaged(lambda d: d.update(phase_ns=[])), r"Expected object, got array - at \$\.phase_ns"),
         (damaged(lambda d: d.update(latency_ns="x")), r"got str - at \$\.latency_ns"),
-        (damaged(lambda d: d.update(correctness=None)), r"got null - at \$\.correctness"),
+        (damaged(lambda d: d.update(correctness=1)), r"got int - at \$\.correctness"),
         (damaged(lambda d: d["correctness"].update(bound="x")), r"got str - at \$\.correctness\.bound"),
         (damaged(lambda d: d["versions"].update(torch=2)), r"Expected str, got int - at \$\.versions"),
         (damaged(lambda d: d["step_ns"].pop()), "phase_ns.allgather has 3 times, but step_ns has 2"),

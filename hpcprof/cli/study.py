@@ -1,0 +1,271 @@
+"""``hpcprof study``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpcprof.cli.examples import examples
+from hpcprof.cli.options import db_option, job_options, job_values, site_and_job
+from hpcprof.errors import HpcprofError, UsageError
+
+if TYPE_CHECKING:
+    from hpcprof.run import Run
+    from hpcprof.store import Row, Store
+    from hpcprof.study.slowdown import Made
+
+_LAUNCHES = 100
+"""How many launches are replayed unless the user says another number."""
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+@click.group("study", epilog=examples("hpcprof study kernel-metrics --workload ddp -- --model resnet50"))
+def command() -> None:
+    """Run a program several times under profilers, and say what they tell together."""
+
+
+@command.command(
+    "kernel-metrics",
+    epilog=examples(
+        "hpcprof study kernel-metrics --ranks-per-node 2 --workload ddp -- --model gpt2",
+        "hpcprof study kernel-metrics --top 5 --profiler-option launch-count=20 --workload ddp",
+    ),
+)
+@job_options
+@db_option
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Kernels to measure: those that take longest in the run under nsys.",
+)
+def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
+    """Measure the kernels of a program by hardware counters, and place them on the roofline.
+
+    Two runs of the same job: one under Nsight Systems for the times in situ and the choice of kernels, and
+    one with one rank (--profile-ranks, default 0) under Nsight Compute. --profiler-option is Nsight
+    Compute's; kernel=REGEX there chooses other kernels than --top. The tables are left in study/ of the
+    second run as CSV, and in the store.
+    """
+    from hpcprof.analysis.catalogue import ACROSS_RUNS, find
+    from hpcprof.cli.study_tables import show_and_write
+    from hpcprof.several_runs import over_pair
+    from hpcprof.study.kernel_choice import choose_kernels
+    from hpcprof.timelines import find_timelines
+
+    values = _values(options)
+    ranks = values["profile_ranks"] if options["profile_ranks"] is not None else "0"
+    settings = dict(values["profiler_options"])
+    nsys = {**values, "profiler": "nsys", "profile_ranks": ranks, "profiler_options": {}}
+    ncu = {**values, "profiler": "ncu", "profile_ranks": ranks}
+    # Checked before the first run: what is wrong with the second must not wait for it.
+    _, job = site_and_job(
+        {**ncu, "profiler_options": {"kernel": "^checked$", "launch-count": str(_LAUNCHES), **settings}}
+    )
+    if len(job.profiled_ranks) != 1:
+        raise UsageError(f"--profile-ranks {ranks}: choose one rank, whose kernels are to be replayed.")
+    (rank,) = job.profiled_ranks
+    store = _store(db, options["runs_dir"])
+    timed = _run(nsys, store)
+    if "kernel" not in settings:
+        launches = int(settings.get("launch-count") or _LAUNCHES)
+        choice = choose_kernels(find_timelines(timed).read(rank), top, launches)
+        chosen = {
+            "kernel": choice.pattern,
+            "launch-count": str(choice.count),
+            "launch-skip": str(choice.skip),
+        }
+        settings = {**chosen, **settings}
+        click.echo(
+            f"{len(choice.names)} kernels with {100 * choice.share:.1f} % of the compute time; "
+            f"{choice.count} launches of them from number {choice.skip} on"
+        )
+    else:
+        settings.setdefault("launch-count", str(_LAUNCHES))
+    counted = _run({**ncu, "profiler_options": settings}, store)
+    assert counted.manifest is not None
+    used = counted.manifest.job.profiler_options
+    click.echo(
+        f"ncu: rank {rank}, replay mode {used['replay-mode']}, clock control {used['clock-control']}, "
+        f"{'set ' + used['set'] if used['set'] else 'sections ' + used['sections']}"
+    )
+    folder = counted.path / "study"
+    show_and_write(find("ncu_kernels"), store.read(counted.id, "ncu_kernels"), folder)
+    roofline = ACROSS_RUNS["roofline"]
+    show_and_write(roofline, over_pair(roofline, [counted], [timed], store), folder)
+    click.echo(f"runs {timed.id} (nsys) and {counted.id} (ncu); tables in {folder}")
+
+
+def _values(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the job's values; the study chooses the profilers itself.
+
+    Raises
+    ------
+    UsageError
+        If the user chose one.
+    """
+    values = job_values(options)
+    if values["profiler"] != "none":
+        raise UsageError(f"--profiler {values['profiler']}: the study chooses the profilers itself.")
+    return values
+
+
+def _store(db: str | None, runs_dir: Path) -> Store:
+    from hpcprof.store import Store, store_url
+
+    store = Store(store_url(db, runs_dir))
+    store.prepare()
+    return store
+
+
+def _run(values: dict[str, Any], store: Store) -> Run:
+    """Submit a job, wait for it and collect it; a failed job ends the command.
+
+    Raises
+    ------
+    HpcprofError
+        If it left no profile, with what the profiler said.
+    """
+    from hpcprof.cli.waiting import wait_for
+    from hpcprof.collect import collect
+    from hpcprof.diagnosis import profiler_complaint
+    from hpcprof.readers.detect import find_profiles
+    from hpcprof.submission import submit
+
+    site, job = site_and_job(values)
+    run = submit(site, job, values["runs_dir"], ["hpcprof", *sys.argv[1:]], values.get("template"))
+    click.echo(f"submitted {run.id}")
+    wait_for(run)
+    if not find_profiles(run.path):
+        raise HpcprofError(
+            f"{run.id} left no profile{profiler_complaint(run)}. The steps that it ran, and what it was to "
+            f"capture, stand in {run.path / 'logs'}."
+        )
+    summary = collect(run, store)
+    for sentence in (*summary.warnings, *summary.skipped):
+        click.echo(f"hpcprof: {sentence}", err=True)
+    if summary.skipped:
+        raise HpcprofError(f"{run.id}: {len(summary.skipped)} profiles cannot be read.")
+    return run
+
+
+_ARMS = {
+    "hook": "the same ranks, whose gradients nothing sums (--comm-hook noop of the workload ddp)",
+    "one-rank": "one rank of the same program",
+}
+
+
+@command.command(
+    "slowdown",
+    epilog=examples(
+        "hpcprof study slowdown --ranks-per-node 2 --workload ddp -- --model gpt2",
+        "hpcprof study slowdown … --sweep bucket_cap_mb=1,2,5,10,25,50 --repeats 3 --workload ddp",
+    ),
+)
+@job_options
+@db_option
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side."
+)
+@click.option(
+    "--alone",
+    type=click.Choice(list(_ARMS)),
+    default="hook",
+    show_default=True,
+    help="; ".join(f"{name}: {text}" for name, text in _ARMS.items()) + ".",
+)
+@click.option(
+    "--sweep",
+    "parameters",
+    multiple=True,
+    metavar="KEY=VALUE,…",
+    help="Compare at each value of a parameter of the program. Repeatable.",
+)
+def slowdown(db: str | None, repeats: int, alone: str, parameters: tuple[str, ...], **options: Any) -> None:
+    """Run a program with and without communication, in turns, under Nsight Systems on every rank.
+
+    The table has for each value of --sweep the median step of both sides, the share of the GPU's time that
+    communication is exposed, and how much slower kernels run beside communication; then come the kernels,
+    each against its counterpart without communication. The study's folder, in the folder of runs, keeps the
+    tables as CSV, and the ids of all runs in study.json.
+    """
+    from hpcprof.atomic import write_atomically
+    from hpcprof.cli.tables import show
+    from hpcprof.export import write_csv
+    from hpcprof.run import new_run_id
+    from hpcprof.study.slowdown import COLUMNS, Arm, Made, as_json, best, by_point, plan
+    from hpcprof.sweep import parse_parameters, points, program_at
+    from hpcprof.units import format_value
+
+    values = _values(options)
+    if alone == "hook" and values.get("workload") != "ddp":
+        raise UsageError("--alone hook is for --workload ddp: choose --alone one-rank for another program.")
+    swept = parse_parameters(parameters)
+    planned = plan(points(swept), repeats)
+
+    def job(arm: Arm, program: list[str]) -> dict[str, Any]:
+        base = {**values, "profiler": "nsys", "profile_ranks": "all", "program": program}
+        if arm is Arm.COMMUNICATING:
+            return base
+        if alone == "one-rank":
+            return {**base, "nodes": 1, "ranks_per_node": 1}
+        return {**base, "program": [*program, "--comm-hook", "noop"]}
+
+    jobs = [job(one.arm, program_at(one.point, values["program"], values.get("workload"))) for one in planned]
+    # Every run is checked before the first one is submitted.
+    if max(site_and_job(one)[1].ranks for one in jobs) < 2:
+        raise UsageError("one rank has nobody to communicate with: give --ranks-per-node 2 or more.")
+    store = _store(db, options["runs_dir"])
+    folder = options["runs_dir"] / new_run_id("slowdown", options["runs_dir"])
+    made: list[Made] = []
+    for one, wanted in zip(planned, jobs, strict=True):
+        at = " ".join(f"{key}={value}" for key, value in one.point.items())
+        click.echo(f"run {len(made) + 1} of {len(planned)}: {one.arm.value} {at}".rstrip())
+        made.append(Made(one, _run(wanted, store).id))
+        write_atomically(folder / "study.json", as_json(made))
+    rows = by_point(store, made)
+    keys = list(swept)
+    write_csv(folder / "by_point.csv", [*keys, *COLUMNS], rows)
+    click.echo("")
+    show([[format_value(key, row[key]) for key in (*keys, *COLUMNS)] for row in rows], (*keys, *COLUMNS))
+    if sentence := best(rows, keys):
+        click.echo(sentence)
+    _compare_sides(made, store, options["runs_dir"], folder)
+    click.echo(f"the study's runs and tables: {folder}")
+
+
+def _compare_sides(made: Sequence[Made], store: Store, runs_dir: Path, folder: Path) -> None:
+    """Print and write ``slowdown_pairs`` of each point: its runs against those without communication."""
+    from hpcprof.analysis.catalogue import ACROSS_RUNS
+    from hpcprof.export import write_csv
+    from hpcprof.report.terminal import show_analysis
+    from hpcprof.run import find_run
+    from hpcprof.several_runs import over_pair
+    from hpcprof.study.slowdown import Arm
+
+    analysis = ACROSS_RUNS["slowdown_pairs"]
+    points = {json.dumps(one.planned.point): one.planned.point for one in made}
+    rows: list[Row] = []
+    for point in points.values():
+        sides = {
+            arm: [
+                find_run(one.run_id, runs_dir)
+                for one in made
+                if one.planned.point == point and one.planned.arm is arm
+            ]
+            for arm in Arm
+        }
+        stored = over_pair(analysis, sides[Arm.COMMUNICATING], sides[Arm.ALONE], store)
+        rows += [{**point, **row} for row in stored.rows]
+        at = " ".join(f"{key}={value}" for key, value in point.items())
+        click.echo(f"\n{' at '.join(filter(None, (analysis.title, at)))}")
+        show_analysis(analysis, stored)
+    keys = list(made[0].planned.point)
+    write_csv(folder / "slowdown_pairs.csv", [*keys, *(column.name for column in analysis.columns)], rows)

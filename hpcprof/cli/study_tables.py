@@ -1,0 +1,19 @@
+"""Tables of a study: on the terminal, and as CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcprof.analysis.catalogue import Analysis
+from hpcprof.export import write_csv
+from hpcprof.report.terminal import show_analysis
+from hpcprof.store import Stored
+
+
+def show_and_write(analysis: Analysis, stored: Stored, folder: Path) -> None:
+    """Print an analysis and write it to ``folder``/NAME.csv, whole."""
+    click.echo(f"\n{analysis.title}")
+    show_analysis(analysis, stored)
+    write_csv(folder / f"{analysis.name}.csv", [column.name for column in analysis.columns], stored.rows)

@@ -1,0 +1,1 @@
+"""What the studies compute between their runs; `hpcprof.cli.study` submits these."""

@@ -1,0 +1,99 @@
+"""Which kernels, and which launches of them, Nsight Compute shall measure, taken from a timeline."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.errors import HpcprofError
+from hpcprof.timeline import Category, Timeline
+
+_NAMELESS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{lambda[^}]*\}|\{unnamed[^}]*\}")
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """A filter of kernels as ncu takes it.
+
+    ``pattern`` matches the function names of the kernels and no communication; of the launches that it
+    matches ``skip`` are passed over and ``count`` measured. ``names`` are the kernels, by falling time,
+    ``share`` is the part of the time of all compute kernels that they take.
+    """
+
+    pattern: str
+    skip: int
+    count: int
+    names: tuple[str, ...]
+    share: float
+
+
+def choose_kernels(timeline: Timeline, top: int, launches: int) -> KernelChoice:
+    """Choose the ``top`` compute kernels that take longest, and ``launches`` launches in a row of them.
+
+    ncu measures launches in a row, so the row is the one whose kernels, each counted once, stand for the
+    most time: in a training step rather the end of one step and the beginning of the next than one
+    layer's.
+
+    Raises
+    ------
+    HpcprofError
+        If the timeline has no compute kernels.
+    """
+    kernels = timeline.kernels
+    rows = np.flatnonzero(kernels.category == Category.COMP)
+    if not len(rows):
+        raise HpcprofError(f"no compute kernels in {timeline.origin.path.name}: there is nothing to measure.")
+    rows = rows[np.argsort(kernels.start[rows], kind="stable")]
+    duration = kernels.end - kernels.start
+    ids, number = np.unique(kernels.name[rows], return_inverse=True)
+    functions = [function_name(name or "") for name in timeline.names(ids)]
+    time = dict.fromkeys(functions, 0.0)
+    for name, total in zip(functions, np.bincount(number, duration[rows]).tolist(), strict=True):
+        time[name] += total
+    chosen = sorted((name for name in time if name), key=lambda name: -time[name])[:top]
+    sequence = [functions[index] for index in number.tolist() if functions[index] in chosen]
+    count = min(launches, len(sequence))
+    return KernelChoice(
+        pattern=f"^(.*::)?({'|'.join(map(re.escape, chosen))})$",
+        skip=best_window(sequence, {name: time[name] for name in chosen}, count),
+        count=count,
+        names=tuple(chosen),
+        share=sum(time[name] for name in chosen) / max(1.0, sum(time.values())),
+    )
+
+
+def best_window(sequence: Sequence[str], weight: dict[str, float], count: int) -> int:
+    """Return where the ``count`` elements in a row begin whose distinct names weigh most; the first such."""
+    inside: Counter[str] = Counter()
+    best, start, covered = -1.0, 0, 0.0
+    for index, name in enumerate(sequence):
+        covered += 0 if inside[name] else weight[name]
+        inside[name] += 1
+        if index >= count:
+            gone = sequence[index - count]
+            inside[gone] -= 1
+            covered -= 0 if inside[gone] else weight[gone]
+        # A sum of the same weights in another order differs in its last digits.
+        if index >= count - 1 and covered > best * (1 + 1e-9):
+            best, start = covered, index - count + 1
+    return start
+
+
+def function_name(demangled: str) -> str:
+    """Return the name that ncu filters by: without result, namespaces, template arguments and parameters.
+
+    ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``f``; empty where there is none.
+    """
+    depth, kept = 0, []
+    for character in _NAMELESS.sub("_", demangled):
+        if character == "(" and depth == 0:
+            break
+        depth += {"<": 1, ">": -1}.get(character, 0)
+        if depth == 0 and character != ">":
+            kept.append(character)
+    words = "".join(kept).split()
+    return words[-1].rpartition("::")[2] if words else ""

@@ -1,0 +1,146 @@
+"""The study of slowdown: which runs it needs, and what they say by point of the sweep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from statistics import median
+from typing import Any
+
+from hpcprof.analysis.slowdown import TOTAL
+from hpcprof.store import Row, Store
+from hpcprof.sweep import Point
+
+
+class Arm(Enum):
+    """One side of the comparison."""
+
+    ALONE = "alone"
+    COMMUNICATING = "communicating"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run to be made: the values of the sweep's parameters, the side, and which repeat it is."""
+
+    point: Point
+    arm: Arm
+    repeat: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """A run that was made and collected."""
+
+    planned: Planned
+    run_id: str
+
+
+COLUMNS = (
+    "runs",
+    "alone_step_p50_ns",
+    "step_p50_ns",
+    "step_min_ns",
+    "step_max_ns",
+    "exposed_comm_pct",
+    "slowdown_within",
+)
+"""What `by_point` tells of each point beside the parameters."""
+
+
+def plan(points: Sequence[Point], repeats: int) -> list[Planned]:
+    """Return the runs in the order in which they are made.
+
+    Points and sides are interleaved, and the sides change their order from repeat to repeat, so that what
+    drifts meets all of them alike.
+    """
+    return [
+        Planned(point, arm, repeat)
+        for repeat in range(repeats)
+        for point in points
+        for arm in (list(Arm) if repeat % 2 == 0 else reversed(list(Arm)))
+    ]
+
+
+def by_point(store: Store, made: Sequence[Made]) -> list[Row]:
+    """Return one row a point: its parameters and `COLUMNS`.
+
+    Each figure is the median over the runs of the communicating side, but ``alone_step_p50_ns``, which is the
+    other's; ``step_min_ns`` and ``step_max_ns`` are the runs with the shortest and longest median step.
+    ``slowdown_within`` is the total of the analysis ``slowdown``, the mean over the ranks of a run: kernels
+    beside communication against the same kernels alone in the same run. What no run tells is None.
+    """
+    points: dict[str, list[Made]] = {}
+    for one in made:
+        points.setdefault(json.dumps(one.planned.point, sort_keys=True), []).append(one)
+    rows: list[Row] = []
+    for runs in points.values():
+        sides = {arm: [one.run_id for one in runs if one.planned.arm is arm] for arm in Arm}
+        own = sides[Arm.COMMUNICATING]
+        steps = [value for run in own if (value := _step(store, run)) is not None]
+        rows.append(
+            {
+                **runs[0].planned.point,
+                "runs": len(own),
+                "alone_step_p50_ns": _median([_step(store, run) for run in sides[Arm.ALONE]], round),
+                "step_p50_ns": _median(steps, round),
+                "step_min_ns": min(steps, default=None),
+                "step_max_ns": max(steps, default=None),
+                "exposed_comm_pct": _median([_exposed(store, run) for run in own], _two_digits),
+                "slowdown_within": _median([_slowdown(store, run) for run in own], _four_digits),
+            }
+        )
+    return rows
+
+
+def best(rows: Sequence[Row], keys: Sequence[str]) -> str:
+    """Return a sentence that names the point with the shortest step; nothing where there is one point."""
+    timed = sorted((row for row in rows if row["step_p50_ns"] is not None), key=lambda r: r["step_p50_ns"])
+    if len(timed) < 2:
+        return ""
+    first, second = timed[:2]
+    named, other = (", ".join(f"{key}={row[key]}" for key in keys) for row in (first, second))
+    said = f"best: {named}, step p50 {first['step_p50_ns'] / 1e6:.3f} ms (n={first['runs']} runs)"
+    if first["runs"] < 2:
+        return f"{said}; one run each: no statistics"
+    if first["step_max_ns"] >= second["step_min_ns"]:
+        return f"{said}; its runs are not all shorter than those of {other}"
+    return said
+
+
+def as_json(made: Sequence[Made]) -> str:
+    """Return which runs the study made, as JSON: point, arm, repeat and run id of each."""
+    rows = [{**asdict(one.planned), "arm": one.planned.arm.value, "run": one.run_id} for one in made]
+    return json.dumps({"study": "slowdown", "runs": rows}, indent=1) + "\n"
+
+
+def _step(store: Store, run: str) -> int | None:
+    rows = store.read(run, "steps_summary").rows
+    return rows[0]["p50_ns"] if rows else None
+
+
+def _exposed(store: Store, run: str) -> float | None:
+    return _mean([row["exposed_comm_pct"] for row in store.read(run, "breakdown").rows])
+
+
+def _slowdown(store: Store, run: str) -> float | None:
+    return _mean([row["slowdown"] for row in store.read(run, "slowdown").rows if row["name"] == TOTAL])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _median(values: Sequence[Any], rounded: Callable[[float], Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return rounded(median(known)) if known else None
+
+
+def _two_digits(value: float) -> float:
+    return round(value, 2)
+
+
+def _four_digits(value: float) -> float:
+    return round(value, 4)

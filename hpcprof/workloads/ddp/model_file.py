@@ -1,0 +1,80 @@
+"""A model file of the user's, looked at without running it: on the submit side there is no torch."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from hpcprof.errors import UsageError
+
+FUNCTIONS = {
+    "get_model": ("rank", "cap_size"),
+    "get_dataloader": ("rank", "batchsize"),
+    "forward_pass": ("model", "inputs"),
+    "backward_pass": ("output",),
+}
+"""The functions that a model file must have, with their parameters."""
+
+
+def check_model_file(path: Path) -> None:
+    """Refuse a model file that cannot be read, is no Python, or lacks a function.
+
+    Raises
+    ------
+    UsageError
+        With the line.
+    """
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except SyntaxError as error:
+        raise UsageError(f"{path}, line {error.lineno}: {error.msg}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no Python: {error}.") from None
+    defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if _imports_everything(tree):
+        return
+    others = _assigned(tree)
+    for name, parameters in FUNCTIONS.items():
+        if name in defined:
+            _check_parameters(path, defined[name], parameters)
+        elif name not in others:
+            found = [f"{key} in line {node.lineno}" for key, node in defined.items() if key in FUNCTIONS]
+            raise UsageError(
+                f"{path} lacks the function {name}({', '.join(parameters)}); it has "
+                f"{', '.join(found) or 'none of ' + ', '.join(FUNCTIONS)}."
+            )
+
+
+def _check_parameters(path: Path, function: ast.FunctionDef, parameters: tuple[str, ...]) -> None:
+    given = function.args
+    positional = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+    required = len(positional) - len(given.defaults)
+    keywords = [a.arg for a, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if not default]
+    enough = given.vararg is not None or len(positional) >= len(parameters)
+    if required > len(parameters) or keywords or not enough:
+        raise UsageError(
+            f"{path}, line {function.lineno}: {function.name} takes ({', '.join(positional + keywords)}), "
+            f"but is called with ({', '.join(parameters)})."
+        )
+
+
+def _imports_everything(tree: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+        for node in ast.walk(tree)
+    )
+
+
+def _assigned(tree: ast.Module) -> set[str]:
+    """Return the names that the file binds in some other way: imported, assigned, defined in a branch."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.If | ast.Try):
+            names |= {child.name for child in ast.walk(node) if isinstance(child, ast.FunctionDef)}
+    return names

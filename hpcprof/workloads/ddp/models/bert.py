@@ -1,0 +1,34 @@
+"""A BERT-like encoder (Devlin et al. 2018) that fills in masked tokens of random text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hpcprof.workloads.ddp.models.transformer import library, tokens
+from hpcprof.workloads.ddp.options import Parameters
+
+_VOCABULARY = 30522
+_MASK = 103
+_MASKED_SHARE = 0.15
+_IGNORED = -100
+
+
+def build() -> Any:
+    """Return the model, BERT-base with its language-modelling head."""
+    return library().BertForMaskedLM(library().BertConfig())
+
+
+def batch(parameters: Parameters, device: Any) -> Any:
+    """Return random tokens, a part of them masked, and the tokens to be found."""
+    text = tokens(parameters, "cpu", _VOCABULARY)
+    masked = torch.rand(text.shape) < _MASKED_SHARE
+    masked[:, 0] = True
+    shown, labels = text.masked_fill(masked, _MASK), text.masked_fill(~masked, _IGNORED)
+    return [{"tokens": shown.to(device), "labels": labels.to(device)}]
+
+
+def loss(model: Any, inputs: Any) -> Any:
+    """Return the cross entropy of the masked tokens."""
+    return model(input_ids=inputs["tokens"], labels=inputs["labels"]).loss

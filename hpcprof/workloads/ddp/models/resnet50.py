@@ -1,0 +1,77 @@
+"""ResNet-50 for ImageNet (He et al. 2015), with the stride in the 3x3 convolution as is usual today."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcprof.workloads.ddp.options import Parameters
+
+_CLASSES = 1000
+_PIXELS = 224
+_EXPANSION = 4
+# Blocks and inner channels of the four stages.
+_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
+
+
+class _Bottleneck(nn.Module):  # type: ignore[misc]
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut, which is projected where shapes differ."""
+
+    def __init__(self, channels: int, inner: int, stride: int) -> None:
+        super().__init__()
+        outer = inner * _EXPANSION
+        self.body = nn.Sequential(
+            *_convolution(channels, inner, 1),
+            nn.ReLU(inplace=True),
+            *_convolution(inner, inner, 3, stride),
+            nn.ReLU(inplace=True),
+            *_convolution(inner, outer, 1),
+        )
+        same = stride == 1 and channels == outer
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(channels, outer, 1, stride))
+
+    def forward(self, x: Any) -> Any:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def _convolution(channels: int, outer: int, size: int, stride: int = 1) -> tuple[Any, Any]:
+    convolution = nn.Conv2d(channels, outer, size, stride, padding=size // 2, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    return convolution, nn.BatchNorm2d(outer)
+
+
+def build() -> Any:
+    """Return the model, 25,557,032 parameters."""
+    blocks: list[Any] = []
+    channels = 64
+    for stage, (count, inner) in enumerate(_STAGES):
+        for block in range(count):
+            blocks.append(_Bottleneck(channels, inner, 2 if stage and not block else 1))
+            channels = inner * _EXPANSION
+    return nn.Sequential(
+        *_convolution(3, 64, 7, 2),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, padding=1),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, _CLASSES),
+    )
+
+
+def batch(parameters: Parameters, device: Any) -> Any:
+    """Return random pictures and their classes."""
+    samples = torch.randn(parameters.batch_size, 3, _PIXELS, _PIXELS).to(device)
+    return [{"samples": samples, "classes": torch.randint(0, _CLASSES, (len(samples),)).to(device)}]
+
+
+def loss(model: Any, inputs: Any) -> Any:
+    """Return the cross entropy."""
+    return nn.functional.cross_entropy(model(inputs["samples"]), inputs["classes"])
+
+
+def optimizer(parameters: Any) -> Any:
+    """Return SGD with momentum, as the paper trains."""
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-4)

@@ -1,0 +1,155 @@
+"""What is trained: the four functions of a model file, or of a built-in model."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.workloads.ddp.model_file import FUNCTIONS
+from hpcprof.workloads.ddp.options import Parameters
+
+_MODELS = "hpcprof.workloads.ddp.models"
+_LEARNING_RATE = 2e-5
+
+
+@dataclass(frozen=True)
+class Program:
+    """The functions that a training step calls; ``file`` is the user's, None for a built-in model.
+
+    ``backward_pass`` may return the loss. ``rank``, the first argument of the other two, is what
+    ``tensor.to`` takes: the number of the rank's GPU, or the CPU device.
+    """
+
+    get_model: Callable[[Any, float], Any]
+    get_dataloader: Callable[[Any, int], Any]
+    forward_pass: Callable[[Any, Any], Any]
+    backward_pass: Callable[[Any], Any]
+    get_optimizer: Callable[[Iterable[Any]], Any]
+    file: Path | None = None
+
+    @contextlib.contextmanager
+    def blamed(self, what: str) -> Iterator[None]:
+        """Turn what fails inside into a sentence: ``what``, the error, and the line of the user's file."""
+        try:
+            yield
+        except HpcprofError:
+            raise
+        except Exception as error:
+            lines = str(error).strip().splitlines()
+            said = f": {lines[0].rstrip('.')}" if lines else ""
+            raise HpcprofError(f"{what}: {type(error).__name__}{said}{self._where(error)}.") from error
+
+    def _where(self, error: Exception) -> str:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if self.file and frame.filename == str(self.file)]
+        return f" ({self.file}, line {lines[-1]})" if lines else ""
+
+
+def adam_w(parameters: Iterable[Any]) -> Any:
+    """Return the optimizer of model files, and of built-in models that choose no other."""
+    return torch.optim.AdamW(parameters, lr=_LEARNING_RATE)
+
+
+def program(parameters: Parameters, ddp: type) -> Program:
+    """Load the model file, or take a built-in model.
+
+    Raises
+    ------
+    UsageError
+        The file does not import, or lacks a function.
+    """
+    return _built_in(parameters, ddp) if parameters.built_in else _from_file(Path(parameters.model), ddp)
+
+
+def configured_ddp(parameters: Parameters, device: torch.device) -> type:
+    """Return DistributedDataParallel with the job's options, whatever else it is called with.
+
+    On a CPU it takes no ``device_ids``, so that a file written for GPUs runs there too.
+    """
+
+    class ConfiguredDDP(DistributedDataParallel):  # type: ignore[misc]
+        def __init__(
+            self, module: Any, device_ids: Any = None, output_device: Any = None, *rest: Any, **options: Any
+        ) -> None:
+            for name in ("gradient_as_bucket_view", "static_graph"):
+                if getattr(parameters, name):
+                    options[name] = True
+            if device.type == "cpu":
+                device_ids = output_device = None
+            super().__init__(module, device_ids, output_device, *rest, **options)
+
+    return ConfiguredDDP
+
+
+@contextlib.contextmanager
+def in_place_of_torchs(ddp: type) -> Iterator[None]:
+    """Let a model file that imports ``torch.nn.parallel.DistributedDataParallel`` get ``ddp``."""
+    torchs = torch.nn.parallel.DistributedDataParallel
+    torch.nn.parallel.DistributedDataParallel = ddp
+    try:
+        yield
+    finally:
+        torch.nn.parallel.DistributedDataParallel = torchs
+
+
+def _from_file(path: Path, ddp: type) -> Program:
+    path = path.absolute()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    # Its folder is that of a script: what lies beside it can be imported.
+    sys.path.insert(0, str(path.parent))
+    neighbour = (path.parent / "transformer.py").is_file()
+    # Names that model files of this form use without importing them.
+    module.torch, module.DDP = torch, ddp  # type: ignore[attr-defined]
+    module.transformer = importlib.import_module(  # type: ignore[attr-defined]
+        "transformer" if neighbour else f"{_MODELS}.transformer"
+    )
+    try:
+        with in_place_of_torchs(ddp):
+            spec.loader.exec_module(module)
+    except Exception as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        where = f", line {lines[-1]}" if lines else ""
+        raise UsageError(f"{path}{where}: {type(error).__name__}: {error}.") from error
+    for name in FUNCTIONS:
+        if not callable(getattr(module, name, None)):
+            raise UsageError(f"{path} lacks the function {name}.")
+    return Program(**{name: getattr(module, name) for name in FUNCTIONS}, get_optimizer=adam_w, file=path)
+
+
+def _built_in(parameters: Parameters, ddp: type) -> Program:
+    source = importlib.import_module(f"{_MODELS}.{parameters.model}")
+
+    def get_model(rank: Any, cap_size: float) -> Any:
+        return source.build().to(rank)
+
+    def get_dataloader(rank: Any, batchsize: int) -> Any:
+        # As a real loader's, every batch is another one; a few of them rotate, to save memory.
+        count = min(parameters.steps_per_epoch, 4)
+        batches = [source.batch(parameters, rank) for _ in range(count)]
+        return [batches[step % count] for step in range(parameters.steps_per_epoch)]
+
+    def backward_pass(output: Any) -> Any:
+        output.backward()
+        return output
+
+    return Program(
+        get_model=get_model,
+        get_dataloader=get_dataloader,
+        forward_pass=source.loss,
+        backward_pass=backward_pass,
+        get_optimizer=cast("Callable[[Iterable[Any]], Any]", getattr(source, "optimizer", adam_w)),
+    )

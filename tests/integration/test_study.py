@@ -1,0 +1,172 @@
+"""The studies from submission to tables, with stand-ins for Nsight Systems and Nsight Compute."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Hpcprof
+
+pytestmark = pytest.mark.slow
+
+DATA = Path(__file__).parents[1] / "data"
+SMALL = ["--epochs", "1", "--steps-per-epoch", "3", "--capture-steps", "1"]
+KERNEL = "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT"
+
+# Both run the program, whose MPI talks to its launcher over an open descriptor, and leave a recorded profile.
+NSYS = """#!{python}
+import lzma, pathlib, subprocess, sys
+words = sys.argv[1:]
+output = next(word.removeprefix("--output=") for word in words if word.startswith("--output="))
+if words[0] == "export":
+    rank = pathlib.Path(words[-1]).stem[-1]
+    packed = pathlib.Path({data!r}) / f"sp_bf16_rank{{rank}}.sqlite.xz"
+    pathlib.Path(output).write_bytes(lzma.decompress(packed.read_bytes()))
+else:
+    program = next(i for i, word in enumerate(words) if i and not word.startswith("-"))
+    pathlib.Path(output + ".nsys-rep").touch()
+    sys.exit(subprocess.run(words[program:], close_fds=False).returncode)
+"""
+NCU = """#!{python}
+import gzip, json, pathlib, subprocess, sys
+words = sys.argv[1:]
+if words[0] == "--import":
+    print(gzip.decompress((pathlib.Path({data!r}) / "ncu/roofline.raw.csv.gz").read_bytes()).decode())
+    sys.exit()
+pathlib.Path({log!r}).write_text(json.dumps(words))
+program = next(i for i, word in enumerate(words) if not word.startswith("-"))
+done = subprocess.run(words[program:], close_fds=False)
+if {permitted}:
+    export = next(word.removeprefix("--export=") for word in words if word.startswith("--export="))
+    pathlib.Path(export + ".ncu-rep").write_bytes(b"report")
+else:
+    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters")
+sys.exit(done.returncode)
+"""  # noqa: E501
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Put the stand-ins first on the PATH, and return their folder."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    install(folder, "nsys", NSYS)
+    install(folder, "ncu", NCU)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def install(folder: Path, name: str, text: str, permitted: bool = True) -> None:
+    path = folder / name
+    values = {"python": sys.executable, "data": str(DATA), "log": str(folder / "ncu.json")}
+    path.write_text(text.format(**values, permitted=permitted))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def study(hpcprof: Hpcprof, *words: str) -> tuple[int, str, str]:
+    job = ["--ranks-per-node", "2", "--workload", "ddp", "--", *SMALL]
+    done = hpcprof("study", *words, *job, timeout=240)
+    # The stand-in's profiles are of a run on four ranks.
+    said = [line for line in done.stderr.splitlines(True) if "is of 4 ranks, the run has 2" not in line]
+    return done.returncode, done.stdout, "".join(said)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_kernel_metrics_are_one_command(hpcprof: Hpcprof, tools: Path, tmp_path: Path) -> None:
+    code, out, err = study(hpcprof, "kernel-metrics", "--profiler-option", "launch-count=7")
+    assert (code, err) == (0, "")
+    words = json.loads((tools / "ncu.json").read_text())
+    assert f"--kernel-name=regex:^(.*::)?({KERNEL})$" in words
+    assert "--launch-count=7" in words and "--launch-skip=0" in words
+    assert "1 kernels with 100.0 % of the compute time; 7 launches of them from number 0 on" in out
+    assert "ncu: rank 0, replay mode kernel, clock control none, sections SpeedOfLight,LaunchStats" in out
+    nsys, ncu = sorted((tmp_path / "runs").glob("2*"), key=lambda path: (path / "job.sh").stat().st_mtime)
+    assert [path.name for path in (nsys / "profiles").glob("*.sqlite")] == ["rank00000.sqlite"]
+    # As ncu's own table has them: six kernels, the achieved occupancy of the first.
+    recorded = gzip.decompress((DATA / "ncu/roofline.raw.csv.gz").read_bytes()).decode()
+    found = table(ncu / "study/ncu_kernels.csv")
+    assert len(found) == recorded.count("\n") - 2 == 6
+    assert [row["name"] for row in table(ncu / "study/roofline.csv")]
+    stored = hpcprof(
+        "query",
+        "--format",
+        "json",
+        f"select count(*) n from analysis_ncu_kernels where run_id = '{ncu.name}'",
+    )
+    assert json.loads(stored.stdout) == [{"n": 6}]
+
+
+def test_ncu_without_permission_says_what_it_means_and_the_remedy(hpcprof: Hpcprof, tools: Path) -> None:
+    install(tools, "ncu", NCU, permitted=False)
+    code, _, err = study(hpcprof, "kernel-metrics")
+    assert code == 1
+    assert "left no profile: the driver keeps hardware counters to administrators (ERR_NVGPUCTRPERM)" in err
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["kernel-metrics", "--profiler", "nsys"],
+            "the study chooses the profilers itself.",
+        ),
+        (["kernel-metrics", "--profile-ranks", "all"], "--profile-ranks all: choose one rank"),
+        (["kernel-metrics", "--profiler-option", "kernel=nccl"], "also matches nccl"),
+        (["slowdown", "--sweep", "bucket_cap_mb=0,1"], "'0' is not a number of MB above 0"),
+        (["slowdown", "--sweep", "no_such=1"], "unknown option '--no-such' of ddp"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_first_run(
+    words: list[str], says: str, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    code, out, err = study(hpcprof, *words)
+    assert (code, out) == (2, "") and says in err
+    assert not list(tmp_path.glob("runs/2*"))
+
+
+def test_slowdown_makes_both_sides_of_every_point_in_turns(
+    hpcprof: Hpcprof, tools: Path, tmp_path: Path
+) -> None:
+    code, out, err = study(hpcprof, "slowdown", "--repeats", "1", "--sweep", "bucket_cap_mb=1,25")
+    assert (code, err) == (0, "")
+    (folder,) = tmp_path.glob("runs/*-slowdown-*")
+    runs = json.loads((folder / "study.json").read_text())["runs"]
+    assert [(run["point"]["bucket_cap_mb"], run["arm"]) for run in runs] == [
+        ("1", "alone"), ("1", "communicating"), ("25", "alone"), ("25", "communicating")
+    ]  # fmt: skip
+    for run in runs:
+        results = json.loads((tmp_path / "runs" / run["run"] / "results/rank00001.json").read_text())
+        assert results["mode"] == ("noop" if run["arm"] == "alone" else "allreduce")
+        assert results["parameters"]["bucket_cap_mb"] == float(run["point"]["bucket_cap_mb"])
+    rows = table(folder / "by_point.csv")
+    assert [row["bucket_cap_mb"] for row in rows] == ["1", "25"]
+    assert all(int(row["step_p50_ns"]) > 0 and float(row["exposed_comm_pct"]) > 0 for row in rows)
+    assert "one run each: no statistics" in out
+
+
+def test_one_rank_against_two_is_the_other_comparison(hpcprof: Hpcprof, tools: Path, tmp_path: Path) -> None:
+    assert study(hpcprof, "slowdown", "--repeats", "1", "--alone", "one-rank")[0] == 0
+    (folder,) = tmp_path.glob("runs/*-slowdown-*")
+    alone, both = (run["run"] for run in json.loads((folder / "study.json").read_text())["runs"])
+    ranks = [len(list((tmp_path / "runs" / run / "results").iterdir())) for run in (alone, both)]
+    assert ranks == [1, 2]
+
+
+def test_slowdown_needs_somebody_to_communicate_with(hpcprof: Hpcprof) -> None:
+    done = hpcprof("study", "slowdown", "--workload", "ddp")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "one rank has nobody to communicate with" in done.stderr
+    done = hpcprof("study", "slowdown", "--", "true")
+    assert "--alone hook is for --workload ddp" in done.stderr
