@@ -24,6 +24,7 @@ ORDER = (
     "overlap",
     "collectives_summary",
     "skew",
+    "slowdown",
     "kernels",
     "roofline",
     "ncu_kernels",

@@ -57,7 +57,7 @@ _COLUMNS = {
 _SHORTEST_NAME = 8
 _READABLE_NAME = 40
 # Long lists, much the same on every rank: the full report shows the first rank's.
-_OF_ONE_RANK = ("kernels", "api", "ranges", "range_gpu")
+_OF_ONE_RANK = ("slowdown", "kernels", "api", "ranges", "range_gpu")
 
 
 def console() -> Console:

@@ -73,7 +73,7 @@ def test_tables_over_several_runs_fit_with_their_figures(
     analysis, row = ACROSS_RUNS[name], OVER_RUNS[name]
     assert list(row) == [column.name for column in analysis.columns]
     monkeypatch.setenv("COLUMNS", str(width))
-    show_analysis(analysis, Stored([row], {}))
+    show_analysis(analysis, Stored({key: [value] for key, value in row.items()}, {}))
     out = capsys.readouterr().out
     assert all(len(line) <= width for line in out.splitlines())
     for key in ("ratio", "slowdown", "speedup", "ci_low", "ci_high", "efficiency"):

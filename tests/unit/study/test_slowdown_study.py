@@ -18,7 +18,8 @@ class FakeStore:
         self.runs = runs
 
     def read(self, run_id: str, analysis: str) -> Stored:
-        return Stored(self.runs[run_id].get(analysis, []), {})
+        rows = self.runs[run_id].get(analysis, [])
+        return Stored({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, {})
 
 
 def run(step: int, exposed: float = 0.0, ratio: float | None = None) -> dict[str, list[dict[str, Any]]]:
