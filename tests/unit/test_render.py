@@ -206,7 +206,7 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
         "PATH": f"{tools}:{os.environ['PATH']}",
         "NOTES": str(tmp_path / "notes"),
     }
-    chosen = job(profiler="nsys", workload="sequence-parallel")
+    chosen = job(profiler="nsys", workload="sequence-parallel", arguments=[])
     done = run_wrapper(shell, chosen, folder, environment, "true", "x y")
     assert done.returncode == 0
     profile, export = (tmp_path / "notes").read_text().splitlines()
