@@ -21,8 +21,9 @@ run: $(VENV)/.installed
 	$(BIN)/hpcprof collect
 	$(BIN)/hpcprof report --html runs/report.html
 
+# Two files of tests at a time; those of one file share what they start.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 peers: $(VENV)/.installed
 	HPCPROF_PEERS_DIR=$(CURDIR)/build/peers $(BIN)/python -m pytest -m peers tests/peers
