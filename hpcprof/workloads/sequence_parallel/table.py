@@ -81,11 +81,15 @@ def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
         ]
     if result.rates:
         parts = [
-            f"{name} {rate:.0f} {'TFLOP/s' if is_matmul(name) else 'GB/s'}"
+            f"{name} {_digits(rate)} {'TFLOP/s' if is_matmul(name) else 'GB/s'}"
             for name, rate in result.rates.items()
         ]
         lines.append(f"which is: {', '.join(parts)}")
     return lines + _conditions(result, known)
+
+
+def _digits(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
