@@ -23,7 +23,7 @@ run: $(VENV)/.installed
 
 # Two files of tests at a time; those of one file share what they start.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 peers: $(VENV)/.installed
 	HPCPROF_PEERS_DIR=$(CURDIR)/build/peers $(BIN)/python -m pytest -m peers tests/peers
