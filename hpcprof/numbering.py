@@ -11,14 +11,24 @@ _LATEST = int(np.iinfo(np.int64).max)
 _SPAN = 4
 
 
+def distinct(values: Ints) -> Ints:
+    """Return the distinct values in ascending order, as ``np.unique(values)`` does."""
+    low, span = _extent(values)
+    if 0 < span <= _SPAN * len(values):
+        seen = np.zeros(span, bool)
+        seen[values - low] = True
+        return np.flatnonzero(seen) + low
+    found: Ints = np.unique(values)
+    return found
+
+
 def numbered(values: Ints) -> tuple[Ints, Ints]:
     """Return the distinct values in ascending order, and the number of each row's value among them.
 
     The same as ``np.unique(values, return_inverse=True)``, which sorts all rows: here they are counted
     where they lie close together, and hashed where not.
     """
-    low = int(values.min(initial=_LATEST))
-    span = int(values.max(initial=-_LATEST)) - low + 1
+    low, span = _extent(values)
     if span == 1:
         return np.array([low]), np.zeros(len(values), np.int64)
     if 0 < span <= _SPAN * len(values):
@@ -34,6 +44,12 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     number = np.empty(len(found), np.int64)
     number[order] = np.arange(len(found))
     return found[order], number[row]
+
+
+def _extent(values: Ints) -> tuple[int, int]:
+    """Return the least value and how many there are from it to the greatest, none where there is no value."""
+    low = int(values.min(initial=_LATEST))
+    return low, int(values.max(initial=-_LATEST)) - low + 1
 
 
 def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:

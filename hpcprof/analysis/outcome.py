@@ -15,6 +15,9 @@ from hpcprof.analysis.run_data import RunData
 from hpcprof.kernel_report import KernelReport
 from hpcprof.timeline import Timeline
 
+# What a column can hold that is never a missing value or a type of numpy's.
+_PLAIN = {int, str, type(None)}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -29,9 +32,9 @@ class Outcome:
 
 
 def _values(column: pd.Series[Any]) -> list[Any]:
-    if column.dtype == np.int64:
-        numbers: list[Any] = column.tolist()
-        return numbers
+    found: list[Any] = column.tolist()
+    if {*map(type, found)} <= _PLAIN:
+        return found
     values = column.astype(object)
     plain = values.where(values.notna(), None).tolist()
     return [value.item() if isinstance(value, np.generic) else value for value in plain]

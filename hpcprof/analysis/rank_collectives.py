@@ -15,7 +15,7 @@ from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.step_ranges import steps_of
 from hpcprof.analysis.summary import objects, texts
 from hpcprof.collective_operations import operation
-from hpcprof.numbering import numbered
+from hpcprof.numbering import numbered, numbered_rows
 from hpcprof.timeline import (
     NO_BYTES,
     NO_NAME,
@@ -146,10 +146,7 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     kernel, launches = _launches(timeline, rows)
     # A carrier is a call that launches: one of these for all collectives of a group.
     where, launch_where = pair_keys((calls.process, calls.thread), (launches.process, launches.thread))
-    carriers, carrier = np.unique(
-        np.column_stack((where, calls.start, calls.end)), axis=0, return_inverse=True
-    )
-    carrier = carrier.reshape(-1)
+    carriers, carrier = numbered_rows(where, calls.start, calls.end)
     owner = _inside(carriers, launch_where, launches.start)
     kernel, owner = kernel[owner != _NONE], owner[owner != _NONE]
     spare = len(kernels) - len(np.unique(kernel))
@@ -160,16 +157,16 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     device = np.zeros(len(carriers), np.int64)
     device[owner] = kernels.device
     count = np.bincount(owner, minlength=len(carriers))
-    pairs = np.unique(np.column_stack((carrier, calls.communicator)), axis=0)
+    pairs, _ = numbered_rows(carrier, calls.communicator)
     communicators = np.bincount(pairs[:, 0], minlength=len(carriers))
     told_apart = (count > 0) & ((count == 1) | (communicators == 1))
     kept = np.flatnonzero(told_apart[carrier])
     carrier = carrier[kept]
-    _, kind = np.unique(np.column_stack((calls.operation, calls.communicator)), axis=0, return_inverse=True)
+    _, kind = numbered_rows(calls.operation, calls.communicator)
     found = _Found(
         operation=[str(name) for name in timeline.names(calls.operation[kept])],
         communicator=timeline.names(calls.communicator[kept]),
-        seq=_running(kind.reshape(-1))[kept],
+        seq=_running(kind)[kept],
         bytes=calls.bytes[kept],
         ranks=calls.ranks[kept],
         fused=np.bincount(carrier, minlength=len(carriers))[carrier],

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcprof import kernel_classes
 from hpcprof.errors import DamagedInput
-from hpcprof.numbering import numbered
+from hpcprof.numbering import distinct, numbered
 from hpcprof.readers.nsys_collectives import read_collectives
 from hpcprof.readers.nsys_export import NO_ID, PROCESS_SHIFT, Export, opened
 from hpcprof.readers.nsys_operations import (
@@ -52,7 +52,7 @@ def _timeline(export: Export) -> Timeline:
     gpu, kernels_lost = read_kernels(export, process)
     events = read_events(export)
     used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
-    ids = np.concatenate([numbered(column)[0] for column in used])
+    ids = np.concatenate([distinct(column) for column in used])
     strings = StringTable()
     # In the order of their ids, which ``nsys stats`` follows where two rows of a table are equal.
     numbers = {i: strings.add(text) for i, text in sorted(export.strings(ids).items())}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-from sqlalchemy import func, null, select
+from sqlalchemy import func, literal, null, select
 
 from hpcprof.collective_operations import operation
+from hpcprof.numbering import distinct
 from hpcprof.readers.nsys_export import MISSING, NO_ID, PROCESS_SHIFT, THREAD_BITS, Export, Source
 from hpcprof.readers.nvtx_payloads import Payloads, layouts
-from hpcprof.readers.strings import StringTable
+from hpcprof.readers.strings import StringTable, translate
 from hpcprof.timeline import NO_BYTES, NO_NAME, NO_PROCESS, UNKNOWN_RANKS, Collectives, Ints
 
 _PUSH_POP, _DOMAIN_CREATE = 59, 75
@@ -38,8 +39,7 @@ def read_collectives(export: Export, strings: StringTable) -> Collectives:
         return Collectives.empty()
     events = _Events(source, domains)
     launched_by = events.launched_by()
-    names, name = np.unique(np.array(events.names), return_inverse=True)
-    operations = strings_of(strings, [operation(text) for text in names.tolist()])[name]
+    operations = strings_of(strings, [operation(text) for text in events.texts])[events.name]
     chosen = np.flatnonzero(operations != NO_NAME)
     return Collectives(
         start=events.start[launched_by][chosen],
@@ -65,43 +65,51 @@ def _domains(source: Source) -> dict[tuple[int, int], None]:
 
 
 class _Events:
-    """The ranges of NCCL's domains, sorted by thread and start, with their names and payloads."""
+    """The ranges of NCCL's domains, sorted by thread and start, with their names and payloads.
 
-    def __init__(self, source: Source, domains: dict[tuple[int, int], None]) -> None:
-        self.path = source.export.path
-        table = source.clause
+    ``name`` are indices into ``texts``; of a range without a payload the blob is empty.
+    """
+
+    def __init__(self, source: Source, domains: Iterable[tuple[int, int]]) -> None:
+        export, table = source.export, source.clause
         cells = (
             func.coalesce(table.c.start, MISSING),
             func.coalesce(table.c.end, MISSING),
             func.coalesce(table.c.globalTid, NO_ID),
             table.c.domainId,
-            *(
-                table.c[name] if name in source.columns else null()
-                for name in ("textId", "text", "binaryData")
-            ),
+            func.coalesce(table.c.textId, NO_ID) if "textId" in source.columns else literal(NO_ID),
+            table.c.text,
+            table.c.binaryData if "binaryData" in source.columns else null(),
         )
         wanted = (table.c.eventType == _PUSH_POP, table.c.domainId.in_({domain for domain, _ in domains}))
-        rows = [
-            row
-            for row in source.export.rows(select(*cells).where(*wanted))
-            if (row[3], row[2] >> PROCESS_SHIFT) in domains and MISSING not in row[:2]
-        ]
-        rows.sort(key=lambda row: (row[2], row[0]))
-        columns = list(zip(*rows, strict=True)) or [()] * 7
-        self.start, self.end, self.thread, self.domain = (
-            source.export.numbers(iter(column), source.name) for column in columns[:4]
+        rows = export.connection.execute(select(*cells).where(*wanted)).all()
+        *numbers, inline, blobs = list(zip(*rows, strict=True)) or [()] * len(cells)
+        start, end, thread, domain, text = (export.numbers(iter(column), source.name) for column in numbers)
+        owned = np.logical_or.reduce(
+            [(domain == number) & (thread >> PROCESS_SHIFT == process) for number, process in domains]
         )
-        texts = source.export.strings(np.array([i for i in columns[4] if i is not None], np.int64))
-        inline = [text if isinstance(text, str) else "" for text in columns[5]]
-        self.names = [texts.get(i, text) for i, text in zip(columns[4], inline, strict=True)]
-        self.blobs = [blob if isinstance(blob, bytes) else None for blob in columns[6]]
+        chosen = np.flatnonzero(owned & (start != MISSING) & (end != MISSING))
+        chosen = chosen[np.lexsort((start[chosen], thread[chosen]))]
+        self.start, self.end, self.thread, self.domain = (
+            column[chosen] for column in (start, end, thread, domain)
+        )
+        names = StringTable()
+        ids = text[chosen]
+        known = export.strings(distinct(ids))
+        self.name = translate(ids, {i: names.add(value) for i, value in known.items()})
+        for row in np.flatnonzero(self.name == NO_NAME).tolist():
+            value = inline[chosen[row]]
+            self.name[row] = names.add(value if isinstance(value, str) else "")
+        self.texts: list[str] = names.array().tolist()
+        self.blobs = [blobs[row] if isinstance(blobs[row], bytes) else b"" for row in chosen.tolist()]
 
     def launched_by(self) -> Ints:
         """Return, for each call, the call that launches its work.
 
         That is the call itself, or where it stands in a group the one that ends the outermost group.
         """
-        kind = np.array([(n == _GROUP_START) - (n == _GROUP_END) for n in self.names], np.int64)
+        kinds = [(text == _GROUP_START) - (text == _GROUP_END) for text in self.texts]
+        kind = np.array(kinds, np.int64)[self.name]
         result = np.arange(len(kind))
         cuts = np.flatnonzero(np.diff(self.thread)) + 1
         for rows in np.split(result.copy(), cuts):
@@ -119,7 +127,7 @@ class _Events:
 def _decoded(export: Export, events: _Events, strings: StringTable) -> dict[str, Ints]:
     """Return communicator, bytes and ranks of each call, as far as the payloads tell."""
     known = layouts(export)
-    count = len(events.names)
+    count = len(events.name)
     communicator = np.full(count, NO_NAME)
     size, ranks = np.full(count, NO_BYTES), np.full(count, UNKNOWN_RANKS)
     for domain in np.unique(events.domain).tolist():

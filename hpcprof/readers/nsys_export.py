@@ -104,9 +104,9 @@ class Source:
         query, present = self._query(defaults, where)
         text_cell = self.clause.c[text] if text in self.columns else null()
         rows = self.export.connection.execute(query.add_columns(text_cell)).all()
-        flat = self.export.numbers(chain.from_iterable(row[:-1] for row in rows), self.name)
-        texts = [None if row[-1] is None else str(row[-1]) for row in rows]
-        return _columns(flat.reshape(-1, len(present)).T, present, defaults), texts
+        *cells, texts = list(zip(*rows, strict=True)) or [()] * (len(present) + 1)
+        values = [self.export.numbers(iter(cell), self.name) for cell in cells]
+        return _columns(values, present, defaults), [None if text is None else str(text) for text in texts]
 
     def _query(
         self, defaults: Mapping[str, int | None], where: Sequence[ColumnElement[bool]]

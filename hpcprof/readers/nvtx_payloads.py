@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.numbering import numbered_rows
 from hpcprof.readers.nsys_export import NO_ID, Export
+from hpcprof.readers.windows import windows
 from hpcprof.timeline import Ints
 
 Unsigned = NDArray[np.uint64]
@@ -86,9 +88,9 @@ def _enums(export: Export) -> dict[Key, str]:
 
 @dataclass(frozen=True)
 class Payloads:
-    """Payloads of one domain, one an event; None where the event has none."""
+    """Payloads of one domain, one an event; empty where the event has none."""
 
-    blobs: Sequence[bytes | None]
+    blobs: Sequence[bytes]
     layouts: Mapping[int, Layout]
 
     def values(self, *names: str) -> tuple[Unsigned, NDArray[np.bool_]]:
@@ -108,21 +110,20 @@ class Payloads:
 
     def _alike(self) -> Iterator[tuple[Ints, Layout, NDArray[np.uint8]]]:
         """Yield the rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
-        known = [row for row, blob in enumerate(self.blobs) if blob and len(blob) >= _HEADER.itemsize]
-        if not known:
+        length = np.array([len(blob) for blob in self.blobs], np.int64)
+        known = np.flatnonzero(length >= _HEADER.itemsize)
+        if not len(known):
             return
-        blobs = [self.blobs[row] or b"" for row in known]
-        header = np.frombuffer(b"".join(blob[: _HEADER.itemsize] for blob in blobs), _HEADER)
-        length = np.array([len(blob) for blob in blobs], np.uint64)
-        whole = (header["size"] <= length) & (header["offset"] <= length - np.minimum(header["size"], length))
-        kinds, kind = np.unique(header, return_inverse=True)
+        content = np.frombuffer(b"".join(self.blobs), np.uint8)
+        begin = (np.cumsum(length) - length)[known]
+        header = windows(content, _HEADER.itemsize)[begin].view(_HEADER)
+        # As signed numbers: none that fits is negative.
+        kinds, kind = numbered_rows(*(header[name].view(np.int64) for name in _HEADER.names or ()))
         for number, (count, schema, size, offset) in enumerate(kinds.tolist()):
-            chosen = np.flatnonzero((kind == number) & whole)
             layout = self.layouts.get(schema)
-            if count and size and layout is not None and len(chosen):
-                content = b"".join(blobs[i][offset : offset + size] for i in chosen.tolist())
-                yield (
-                    np.array(known, np.int64)[chosen],
-                    layout,
-                    np.frombuffer(content, np.uint8).reshape(-1, size),
-                )
+            if not count or size <= 0 or offset < 0 or layout is None:
+                continue
+            chosen = np.flatnonzero((kind == number) & (length[known] - size >= offset))
+            if len(chosen):
+                parts = windows(content, size)[begin[chosen] + offset]
+                yield known[chosen], layout, parts.view(np.uint8).reshape(-1, size)

@@ -14,12 +14,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.readers.windows import windows
 from hpcprof.timeline import Ints
 
 Bytes = NDArray[np.uint8]
@@ -29,11 +30,15 @@ _DEEPEST = 20
 # So many pages are decoded at once: their arrays fit into the second-level cache.
 _PAGES = 256
 _WORD = 8
+# Among so many rows there are at most so many kinds; with more, SQLite is as fast.
+_KINDS = 256
+# In a number of variable length: another byte follows.
+_CONTINUED = 128
 
 # Of each serial type the bytes of its value, -1 for those that are not read: two are reserved, and those of
 # longer texts take several bytes.
 _SHORT_TEXT = [(kind - 12) // 2 for kind in range(12, 128)]
-_SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *_SHORT_TEXT, *[-1] * 128])
+_SIZES = [0, 1, 2, 3, 4, 6, 8, 8, 0, 0, -1, -1, *_SHORT_TEXT, *[-1] * 128]
 _NULL, _REAL, _ONE, _LAST = 0, 7, 9, 9
 
 
@@ -157,38 +162,69 @@ def _children(page: Bytes) -> Ints:
 
 
 def _decoded(file: _File, leaves: Ints, wanted: dict[int, int]) -> dict[int, Ints]:
-    """Return the wanted columns of leaf pages by their place in the table."""
+    """Return the wanted columns of leaf pages by their place in the table.
+
+    A record begins with the serial types of its values, a byte each. Rows of the same types have their
+    values in the same places and are read together; a table has few kinds of rows.
+    """
     content = file.read(leaves)
-    # A word from every place in the content, aligned or not.
-    words = np.ndarray((len(content) - _WORD + 1,), ">i8", content, strides=(1,))
     cell = _cells(content, file.page, len(leaves))
-    payload_bytes = _bytes_at(words, cell)
+    record, payload = _records(file, content, cell)
+    header = _header(content, record, max(wanted) + 2)
+    found = {column: np.empty(len(cell), np.int64) for column in wanted}
+    left = np.arange(len(cell))
+    for _ in range(_KINDS):
+        if not len(left):
+            return found
+        alike = np.logical_and.reduce([word[left] == word[left[0]] for word in header])
+        rows, left = left[np.flatnonzero(alike)], left[np.flatnonzero(~alike)]
+        kinds = np.array([word[rows[0]] for word in header]).view(np.uint8).tolist()
+        places = _places(kinds, max(wanted))
+        begin, end = places[min(wanted)], places[-1]
+        if end > payload[rows].min():
+            raise _Unusual
+        parts = windows(content, end - begin + _WORD)[record[rows] + begin]
+        for column, null in wanted.items():
+            found[column][rows] = _values(parts, places[column] - begin, kinds[column + 1], null)
+    raise _Unusual
+
+
+def _records(file: _File, content: Bytes, cell: Ints) -> tuple[Ints, Ints]:
+    """Return where the record of each cell begins, and its bytes."""
+    payload_bytes = _bytes_at(content, cell)
     rowid = cell + _varint_length(payload_bytes)
-    record = rowid + _varint_length(_bytes_at(words, rowid))
+    record = rowid + _varint_length(_bytes_at(content, rowid))
     payload = _payload(payload_bytes)
-    columns = max(wanted) + 1
-    header = content[record]
+    # A longer one goes on in overflow pages; one that leaves its page is damaged.
     if len(cell) and (
-        # It goes on in overflow pages, or leaves its own.
-        payload.max() > file.usable - 35
-        or np.any(cell % file.page + (record - cell) + payload > file.usable)
-        # It was written before its table had all columns, or has a header of 128 bytes and more.
-        or header.min() < columns + 1
-        or header.max() > 127
+        payload.max() > file.usable - 35 or np.any(cell % file.page + (record - cell) + payload > file.usable)
     ):
         raise _Unusual
-    place = record + header
-    found = {}
-    for column in range(columns):
-        if column % _WORD == 0:
-            types = _bytes_at(words, record + 1 + column)
-        kind = types[:, column % _WORD]
-        if column in wanted:
-            found[column] = _values(words, place, kind, wanted[column])
-        place = place + _size(kind)
-    if np.any(place > record + payload):
+    return record, payload
+
+
+def _header(content: Bytes, record: Ints, size: int) -> list[Ints]:
+    """Return the first ``size`` bytes of each record, in words; what is behind them is zero."""
+    words = []
+    for at in range(0, size, _WORD):
+        part = _bytes_at(content, record + at)
+        part[:, max(0, size - at) :] = 0
+        words.append(part.view(np.int64)[:, 0])
+    return words
+
+
+def _places(kinds: Sequence[int], last: int) -> list[int]:
+    """Return where in a record each value up to that of the column ``last`` begins, and where that ends.
+
+    ``kinds`` begins with the size of the record's header, which the values follow, then come their types.
+    """
+    # A smaller header was written before its table had all columns.
+    if not last + 1 < kinds[0] < _CONTINUED:
         raise _Unusual
-    return found
+    sizes = [_SIZES[kind] for kind in kinds[1 : last + 2]]
+    if min(sizes) < 0:
+        raise _Unusual
+    return list(accumulate(sizes, initial=kinds[0]))
 
 
 def _cells(content: Bytes, page: int, pages: int) -> Ints:
@@ -204,9 +240,9 @@ def _cells(content: Bytes, page: int, pages: int) -> Ints:
     return cells
 
 
-def _bytes_at(words: NDArray[np.int64], place: Ints) -> Bytes:
+def _bytes_at(content: Bytes, place: Ints) -> Bytes:
     """Return the eight bytes from each place on, shape (n, 8)."""
-    return words[place].view(np.uint8).reshape(-1, _WORD)
+    return windows(content, _WORD)[place].view(np.uint8).reshape(-1, _WORD)
 
 
 def _varint_length(content: Bytes) -> Ints:
@@ -233,20 +269,13 @@ def _payload(content: Bytes) -> Ints:
     return np.where(long, ((first & 127) << 7) + second, first)
 
 
-def _size(kind: Bytes) -> Ints | int:
-    """Return the bytes of the values of some serial types; often all are of one."""
-    size = _SIZES[kind[0]] if len(kind) and np.all(kind == kind[0]) else _SIZES[kind]
-    if np.any(size < 0):
+def _values(parts: NDArray[np.void], place: int, kind: int, null: int) -> Ints | int:
+    """Return the integers of one serial type that stand at a place in parts of records."""
+    size = _SIZES[kind]
+    if kind > _LAST or kind == _REAL:
         raise _Unusual
-    return size
-
-
-def _values(words: NDArray[np.int64], place: Ints, kind: Bytes, null: int) -> Ints:
-    """Return big-endian integers of the sizes that serial types say."""
-    if np.any((kind > _LAST) | (kind == _REAL)):
-        raise _Unusual
-    size = _size(kind)
-    values: Ints = words[place].astype(np.int64) >> (64 - 8 * np.maximum(size, 1))
-    if np.any(np.equal(size, 0)):
-        values = np.where(np.equal(size, 0), np.where(kind == _NULL, null, kind == _ONE), values)
-    return values
+    if not size:
+        return null if kind == _NULL else int(kind == _ONE)
+    values = np.ndarray((len(parts),), ">i8", parts, place, (parts.itemsize,))
+    shifted: Ints = values.astype(np.int64) >> (8 * (_WORD - size))
+    return shifted
