@@ -189,12 +189,15 @@ def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
     # pandas is not needed before, and not at all where nothing has changed.
     import pandas as pd
 
-    from hpcprof.analysis.outcome import of_run
+    from hpcprof.analysis.outcome import Outcome, of_run
 
-    analyses = {name: analysis for name, analysis in ANALYSES.items() if analysis.scope is Scope.RUN}
-    needs = {need for analysis in analyses.values() for need in analysis.needs}
-    needed = {need: pd.DataFrame(store.read(run.id, need).columns) for need in needs}
-    return {name: as_result(of_run(analysis, needed)) for name, analysis in analyses.items()}
+    analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
+    names = {analysis.name for analysis in analyses}
+    needs = {need for analysis in analyses for need in analysis.needs} - names
+    outcomes = {need: Outcome(pd.DataFrame(store.read(run.id, need).columns)) for need in needs}
+    for analysis in analyses:
+        outcomes[analysis.name] = of_run(analysis, outcomes)
+    return {analysis.name: as_result(outcomes[analysis.name]) for analysis in analyses}
 
 
 def _run_row(run: Run) -> RunRow:

@@ -55,7 +55,8 @@ class Analysis:
 
     ``function`` is ``module:name``. A rank analysis is called as ``f(profile)``, with a `Timeline` or a
     `KernelReport` as ``reads`` says; a run analysis as ``f(results)``, where ``results`` maps the names in
-    ``needs`` to frames over all ranks. A pair analysis is called as ``f(runs, against)``, a store analysis as
+    ``needs`` to frames over all ranks; these are rank analyses, or run analyses that stand before it, whose
+    reasons are then its own too. A pair analysis is called as ``f(runs, against)``, a store analysis as
     ``f(runs)``, with sequences of `hpcprof.analysis.run_data.RunData` whose tables are those in ``needs``.
     All return an `hpcprof.analysis.outcome.Outcome` whose columns are ``columns``, without ``rank`` for rank
     analyses. ``packed`` marks one of so many rows, read by other analyses, that the store keeps those of a
@@ -315,7 +316,7 @@ ANALYSES: dict[str, Analysis] = {
                 "busbw_p50_gbps:float spread_p50_ns"
             ),
             "hpcprof.analysis.collectives:collectives_summary",
-            needs=("rank_collectives",),
+            needs=("collectives",),
         ),
         Analysis(
             "skew",

@@ -41,12 +41,15 @@ def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 
 def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the collectives of each operation, communicator and size: medians, rows by total latency."""
-    outcome = collectives(results)
-    if not len(outcome.rows):
-        return outcome
+    """Summarize the collectives of each operation, communicator and size: medians, rows by total latency.
+
+    Why rows or values are missing is said by `collectives`.
+    """
+    rows = results["collectives"]
+    if not len(rows):
+        return nothing("")
     keys = ["op", "comm_id", "bytes", "ranks"]
-    table = outcome.rows.assign(count=1)
+    table = rows.assign(count=1)
     values = ["latency_ns", "algbw_gbps", "busbw_gbps", "spread_ns"]
     numbers = table.astype(dict.fromkeys(values, float))
     summary = numbers.groupby(keys, dropna=False, sort=False).agg(
@@ -61,7 +64,7 @@ def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
         **{f"{name[:-3]}_p50_ns": _whole(summary[name]) for name in ("latency_ns", "spread_ns")},
         **{f"{name[:-5]}_p50_gbps": objects(_none(summary[name])) for name in ("algbw_gbps", "busbw_gbps")},
     }
-    return Outcome(pd.DataFrame(shown), outcome.reason)
+    return Outcome(pd.DataFrame(shown))
 
 
 def _none(column: pd.Series[Any]) -> list[Any]:
@@ -76,7 +79,9 @@ def _table(one: Matched, clock: Clocks | None) -> pd.DataFrame:
     """Return the rows of one operation of one communicator; ``begin`` orders them."""
     count = len(one.seq)
     latency = (one.end - one.start).min(axis=1)
-    size = [None if np.isnan(m) else whole_bytes(one.op, int(m), one.size) for m in one.message.tolist()]
+    messages, place = np.unique(one.message, return_inverse=True)
+    sizes = [None if np.isnan(m) else whole_bytes(one.op, int(m), one.size) for m in messages.tolist()]
+    size = [sizes[i] for i in place.tolist()]
     factor = None if one.size is None else bus_factor(one.op, one.size)
     timed = (latency > 0) & (one.fused == 1)
     bandwidth = [

@@ -62,10 +62,12 @@ def of_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int) -> 
     return Outcome(_shaped(outcome.rows.assign(rank=rank), analysis), outcome.reason)
 
 
-def of_run(analysis: Analysis, results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Run a run analysis over the ranks' results that it needs."""
-    outcome: Outcome = _function(analysis)({name: results[name] for name in analysis.needs})
-    return Outcome(_shaped(outcome.rows, analysis), outcome.reason)
+def of_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
+    """Run a run analysis over the results that it needs, whose reasons it takes over."""
+    needed = {name: results[name] for name in analysis.needs}
+    outcome: Outcome = _function(analysis)({name: found.rows for name, found in needed.items()})
+    reasons = dict.fromkeys([*(found.reason for found in needed.values()), outcome.reason])
+    return Outcome(_shaped(outcome.rows, analysis), "; ".join(filter(None, reasons)))
 
 
 def of_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:

@@ -52,7 +52,7 @@ def test_the_bandwidth_of_a_real_run_is_the_one_computed_independently(real: dic
 
 
 def test_the_summary_has_a_row_for_each_operation_and_size(real: dict[str, pd.DataFrame]) -> None:
-    summary = collectives_summary(real).rows
+    summary = collectives_summary({"collectives": collectives(real).rows}).rows
     assert summary["op"].tolist() == ["AllGather", "ReduceScatter"]
     assert summary["count"].tolist() == [43, 43]
     assert [round(value, 1) for value in summary["busbw_p50_gbps"]] == [285.8, 287.5]

@@ -7,7 +7,7 @@ import pytest
 from timelines import COMP, timeline
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Reads, Scope
-from hpcprof.analysis.outcome import of_rank, of_run
+from hpcprof.analysis.outcome import Outcome, of_rank, of_run
 from hpcprof.kernel_report import KernelReport
 from hpcprof.timeline import Timeline
 
@@ -59,11 +59,14 @@ def test_run_analyses_return_the_columns_of_the_catalogue(
     analysis: Analysis, sequence_parallel: Timeline, kernel_report: KernelReport
 ) -> None:
     profiles = {Reads.TIMELINE: sequence_parallel, Reads.KERNEL_REPORT: kernel_report}
-    results = {}
-    for name in analysis.needs:
-        needed = of_rank(ANALYSES[name], profiles[ANALYSES[name].reads], 0).rows
-        results[name] = pd.concat([needed, needed.assign(rank=1)])
-    rows = of_run(analysis, results).rows
+
+    def result(needed: Analysis) -> Outcome:
+        if needed.scope is Scope.RUN:
+            return of_run(needed, {name: result(ANALYSES[name]) for name in needed.needs})
+        rows = of_rank(needed, profiles[needed.reads], 0).rows
+        return Outcome(pd.concat([rows, rows.assign(rank=1)]))
+
+    rows = result(analysis).rows
     assert rows.columns.tolist() == [column.name for column in analysis.columns]
     assert len(rows)
 
@@ -88,3 +91,10 @@ def test_operations_without_ranges_and_outside_ranges_are_told_apart() -> None:
     assert of_rank(analysis, timeline([(0, 5, COMP, 0)]), 0).reason == "no ranges in rank00000.sqlite"
     outside = of_rank(analysis, timeline([(0, 5, COMP, 50)], [(0, 10, "iteration")]), 0)
     assert outside.reason == "no GPU operation of rank00000.sqlite was launched inside a range"
+
+
+def test_what_stands_on_another_analysis_takes_over_why_values_are_missing() -> None:
+    found = of_run(
+        ANALYSES["collectives_summary"], {"collectives": Outcome(pd.DataFrame(), "no rank has any")}
+    )
+    assert (len(found.rows), found.reason) == (0, "no rank has any")
