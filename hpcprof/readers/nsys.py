@@ -22,7 +22,7 @@ from hpcprof.readers.nsys_operations import (
 from hpcprof.readers.nsys_origin import origin
 from hpcprof.readers.nsys_ranges import ranges, read_events
 from hpcprof.readers.strings import StringTable, translate
-from hpcprof.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
+from hpcprof.timeline import NO_NAME, Collectives, Ints, Operations, Ranges, Timeline
 
 # Every export has at least one of these, however little was traced.
 _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
@@ -60,7 +60,7 @@ def _timeline(export: Export) -> Timeline:
     memory, memory_lost = read_memory(export, strings, process)
     graphs, graphs_lost = read_graphs(export, strings, process)
     names = translate(gpu["demangledName"], numbers)
-    collectives = read_collectives(export, strings)
+    collectives = read_collectives(export, events, strings) if events else Collectives.empty()
     lost = {
         "kernels": kernels_lost,
         "memory operations": memory_lost,

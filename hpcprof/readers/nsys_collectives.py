@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from sqlalchemy import func, literal, null, select
 
 from hpcprof.collective_operations import operation
-from hpcprof.numbering import distinct
-from hpcprof.readers.nsys_export import MISSING, NO_ID, PROCESS_SHIFT, THREAD_BITS, Export, Source
+from hpcprof.numbering import distinct, numbered_rows
+from hpcprof.readers.nsys_export import MISSING, NO_ID, PROCESS_SHIFT, THREAD_BITS, Export
+from hpcprof.readers.nsys_ranges import DOMAIN_CREATE, PUSH_POP, Events
 from hpcprof.readers.nvtx_payloads import Payloads, layouts
 from hpcprof.readers.strings import StringTable, translate
 from hpcprof.timeline import NO_BYTES, NO_NAME, NO_PROCESS, UNKNOWN_RANKS, Collectives, Ints
 
-_PUSH_POP, _DOMAIN_CREATE = 59, 75
 _DOMAIN = "NCCL"
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 
@@ -24,30 +23,25 @@ _MESSAGE = ("Message size [bytes]", "Bytes")
 _RANKS = ("No. of ranks",)
 
 
-def read_collectives(export: Export, strings: StringTable) -> Collectives:
+def read_collectives(export: Export, events: Events, strings: StringTable) -> Collectives:
     """Return the collectives that NCCL annotated, in the order of their threads and calls.
 
     Size and communicator come from the payloads, which an export has with ``--include-blobs=true`` and
     from NCCL versions that write them.
     """
-    source = export.source("NVTX_EVENTS")
-    needed = {"domainId", "globalTid", "start", "end", "eventType", "text"}
-    if source is None or not needed <= source.columns:
+    if not events.present >= {"domainId", "globalTid", "text"}:
         return Collectives.empty()
-    domains = _domains(source)
-    if not domains:
-        return Collectives.empty()
-    events = _Events(source, domains)
-    launched_by = events.launched_by()
-    operations = strings_of(strings, [operation(text) for text in events.texts])[events.name]
+    calls = _Calls(export, events)
+    launched_by = calls.launched_by()
+    operations = strings_of(strings, [operation(text) for text in calls.texts])[calls.name]
     chosen = np.flatnonzero(operations != NO_NAME)
     return Collectives(
-        start=events.start[launched_by][chosen],
-        end=events.end[launched_by][chosen],
-        process=np.where(events.thread == NO_ID, NO_PROCESS, events.thread >> PROCESS_SHIFT)[chosen],
-        thread=(events.thread & THREAD_BITS)[chosen],
+        start=calls.start[launched_by][chosen],
+        end=calls.end[launched_by][chosen],
+        process=np.where(calls.thread == NO_ID, NO_PROCESS, calls.thread >> PROCESS_SHIFT)[chosen],
+        thread=(calls.thread & THREAD_BITS)[chosen],
         operation=operations[chosen],
-        **{column: values[chosen] for column, values in _decoded(export, events, strings).items()},
+        **{column: values[chosen] for column, values in _decoded(export, calls, strings).items()},
     )
 
 
@@ -56,52 +50,34 @@ def strings_of(strings: StringTable, texts: Sequence[str | None]) -> Ints:
     return np.array([strings.add(text) for text in texts], np.int64)
 
 
-def _domains(source: Source) -> dict[tuple[int, int], None]:
-    """Return the id and process of each domain of NCCL, once each."""
-    created = (source.clause.c.eventType == _DOMAIN_CREATE, source.clause.c.text == _DOMAIN)
-    columns = source.ints({"domainId": NO_ID, "globalTid": NO_ID}, *created)
-    process = columns["globalTid"] >> PROCESS_SHIFT
-    return dict.fromkeys(zip(columns["domainId"].tolist(), process.tolist(), strict=True))
-
-
-class _Events:
+class _Calls:
     """The ranges of NCCL's domains, sorted by thread and start, with their names and payloads.
 
     ``name`` are indices into ``texts``; of a range without a payload the blob is empty.
     """
 
-    def __init__(self, source: Source, domains: Iterable[tuple[int, int]]) -> None:
-        export, table = source.export, source.clause
-        cells = (
-            func.coalesce(table.c.start, MISSING),
-            func.coalesce(table.c.end, MISSING),
-            func.coalesce(table.c.globalTid, NO_ID),
-            table.c.domainId,
-            func.coalesce(table.c.textId, NO_ID) if "textId" in source.columns else literal(NO_ID),
-            table.c.text,
-            table.c.binaryData if "binaryData" in source.columns else null(),
-        )
-        wanted = (table.c.eventType == _PUSH_POP, table.c.domainId.in_({domain for domain, _ in domains}))
-        rows = export.connection.execute(select(*cells).where(*wanted)).all()
-        *numbers, inline, blobs = list(zip(*rows, strict=True)) or [()] * len(cells)
-        start, end, thread, domain, text = (export.numbers(iter(column), source.name) for column in numbers)
-        owned = np.logical_or.reduce(
-            [(domain == number) & (thread >> PROCESS_SHIFT == process) for number, process in domains]
-        )
-        chosen = np.flatnonzero(owned & (start != MISSING) & (end != MISSING))
-        chosen = chosen[np.lexsort((start[chosen], thread[chosen]))]
-        self.start, self.end, self.thread, self.domain = (
-            column[chosen] for column in (start, end, thread, domain)
+    def __init__(self, export: Export, events: Events) -> None:
+        columns = events.columns
+        kind = columns["eventType"]
+        created = np.flatnonzero(kind == DOMAIN_CREATE)
+        of_nccl = [row for row in created.tolist() if events.text[row] == _DOMAIN]
+        # A domain's id is unique within a process.
+        _, domain = numbered_rows(columns["domainId"], columns["globalTid"] >> PROCESS_SHIFT)
+        owned = np.isin(domain, domain[of_nccl])
+        timed = (columns["start"] != MISSING) & (columns["end"] != MISSING)
+        rows = np.flatnonzero(owned & timed & (kind == PUSH_POP))
+        rows = rows[np.lexsort((columns["start"][rows], columns["globalTid"][rows]))]
+        self.start, self.end, self.thread, self.domain, ids = (
+            columns[name][rows] for name in ("start", "end", "globalTid", "domainId", "textId")
         )
         names = StringTable()
-        ids = text[chosen]
         known = export.strings(distinct(ids))
         self.name = translate(ids, {i: names.add(value) for i, value in known.items()})
-        for row in np.flatnonzero(self.name == NO_NAME).tolist():
-            value = inline[chosen[row]]
-            self.name[row] = names.add(value if isinstance(value, str) else "")
+        for place in np.flatnonzero(self.name == NO_NAME).tolist():
+            self.name[place] = names.add(events.text[rows[place]] or "")
         self.texts: list[str] = names.array().tolist()
-        self.blobs = [blobs[row] if isinstance(blobs[row], bytes) else b"" for row in chosen.tolist()]
+        payloads = (events.payload[row] for row in rows.tolist())
+        self.blobs = [payload if isinstance(payload, bytes) else b"" for payload in payloads]
 
     def launched_by(self) -> Ints:
         """Return, for each call, the call that launches its work.
@@ -124,16 +100,16 @@ class _Events:
         return result
 
 
-def _decoded(export: Export, events: _Events, strings: StringTable) -> dict[str, Ints]:
+def _decoded(export: Export, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
     """Return communicator, bytes and ranks of each call, as far as the payloads tell."""
     known = layouts(export)
-    count = len(events.name)
+    count = len(calls.name)
     communicator = np.full(count, NO_NAME)
     size, ranks = np.full(count, NO_BYTES), np.full(count, UNKNOWN_RANKS)
-    for domain in np.unique(events.domain).tolist():
-        rows = np.flatnonzero(events.domain == domain)
+    for domain in np.unique(calls.domain).tolist():
+        rows = np.flatnonzero(calls.domain == domain)
         payloads = Payloads(
-            [events.blobs[row] for row in rows.tolist()],
+            [calls.blobs[row] for row in rows.tolist()],
             {schema: layout for (owner, schema), layout in known.items() if owner == domain},
         )
         identity, identified = payloads.values(*_COMMUNICATOR)

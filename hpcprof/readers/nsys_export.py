@@ -94,19 +94,19 @@ class Source:
             columns = list(flat.reshape(-1, len(present)).T)
         return _columns(columns, present, defaults)
 
-    def ints_and_text(
-        self, defaults: Mapping[str, int | None], text: str, *where: ColumnElement[bool]
-    ) -> tuple[dict[str, Ints], list[str | None]]:
-        """Return what `ints` does, and a column of text, which is all None where it is absent.
+    def ints_and_cells(
+        self, defaults: Mapping[str, int | None], others: Sequence[str], *where: ColumnElement[bool]
+    ) -> tuple[dict[str, Ints], list[Sequence[Any]]]:
+        """Return what `ints` does, and other columns as they stand, all None where one is absent.
 
-        One query reads both: two could return their rows in different orders.
+        One query reads them all: several could return their rows in different orders.
         """
         query, present = self._query(defaults, where)
-        text_cell = self.clause.c[text] if text in self.columns else null()
-        rows = self.export.connection.execute(query.add_columns(text_cell)).all()
-        *cells, texts = list(zip(*rows, strict=True)) or [()] * (len(present) + 1)
-        values = [self.export.numbers(iter(cell), self.name) for cell in cells]
-        return _columns(values, present, defaults), [None if text is None else str(text) for text in texts]
+        more = [self.clause.c[name] if name in self.columns else null() for name in others]
+        rows = self.export.connection.execute(query.add_columns(*more)).all()
+        cells = list(zip(*rows, strict=True)) or [()] * (len(present) + len(others))
+        values = [self.export.numbers(iter(cell), self.name) for cell in cells[: len(present)]]
+        return _columns(values, present, defaults), [*cells[len(present) :]]
 
     def _query(
         self, defaults: Mapping[str, int | None], where: Sequence[ColumnElement[bool]]

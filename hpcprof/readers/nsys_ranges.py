@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sqlalchemy import func, select
@@ -13,9 +14,9 @@ from hpcprof.readers.strings import StringTable, translate
 from hpcprof.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges, Style, plausible
 
 # Event types of ENUM_NSYS_EVENT_TYPE; 70 and 71 come from NVTXT files.
-_STYLES = {59: Style.PUSH_POP, 60: Style.START_END, 70: Style.PUSH_POP, 71: Style.START_END}
-_DOMAIN_CREATE = 75
-NAMED_EVENTS = (*_STYLES, _DOMAIN_CREATE)
+PUSH_POP, DOMAIN_CREATE = 59, 75
+_STYLES = {PUSH_POP: Style.PUSH_POP, 60: Style.START_END, 70: Style.PUSH_POP, 71: Style.START_END}
+NAMED_EVENTS = (*_STYLES, DOMAIN_CREATE)
 """The types of events whose names are read."""
 
 # The bits of a global thread id that name the process on its machine.
@@ -36,11 +37,14 @@ _COLUMNS = {
 class Events:
     """Rows of NVTX_EVENTS that are ranges or create a domain.
 
-    ``text`` is the inline text of each, ``last`` the last stamp of any event, marks included.
+    ``present`` are the columns that the table has. ``text`` is the inline text of each row and ``payload``
+    its binary data, ``last`` the last stamp of any event, marks included.
     """
 
+    present: frozenset[str]
     columns: dict[str, Ints]
     text: list[str | None]
+    payload: Sequence[Any]
     last: int
 
 
@@ -51,14 +55,15 @@ def read_events(export: Export) -> Events | None:
         return None
     source.require("start", "end", "eventType")
     wanted = source.clause.c.eventType.in_(NAMED_EVENTS)
-    columns, text = source.ints_and_text(_COLUMNS, "text", wanted)
+    columns, (text, payload) = source.ints_and_cells(_COLUMNS, ["text", "binaryData"], wanted)
+    texts = [None if value is None else str(value) for value in text]
     stamps = source.clause
     latest = [
         next(export.rows(select(func.max(stamp)).where(stamp < LATEST)))[0]
         for stamp in (stamps.c.start, stamps.c.end)
     ]
     known = export.numbers((stamp for stamp in latest if stamp is not None), source.name)
-    return Events(columns, text, int(known.max(initial=MISSING)))
+    return Events(source.columns, columns, texts, payload, int(known.max(initial=MISSING)))
 
 
 def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> tuple[Ranges, int]:
@@ -116,7 +121,7 @@ def _created(events: Events) -> dict[tuple[int, int], str | None]:
     """Return the name of each domain by its id and process, the first one created where several."""
     columns = events.columns
     identified = (columns["domainId"] != NO_ID) & (columns["globalTid"] != NO_ID)
-    rows = np.flatnonzero((columns["eventType"] == _DOMAIN_CREATE) & identified)
+    rows = np.flatnonzero((columns["eventType"] == DOMAIN_CREATE) & identified)
     rows = rows[np.argsort(columns["start"][rows], kind="stable")]
     names: dict[tuple[int, int], str | None] = {}
     for row in rows.tolist():

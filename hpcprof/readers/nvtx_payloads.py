@@ -47,7 +47,7 @@ def layouts(export: Export) -> dict[Key, Layout]:
     if source is None or not {"domainId", "schemaId", "idx", "type", "name"} <= source.columns:
         return {}
     wanted = {"domainId": NO_ID, "schemaId": NO_ID, "idx": 0, "type": 0, "flags": 0, "offset": NO_ID}
-    columns, names = source.ints_and_text(wanted, "name")
+    columns, (names,) = source.ints_and_cells(wanted, ["name"])
     enums = _enums(export)
     found: dict[Key, dict[str, Field]] = {}
     ends: dict[Key, int | None] = {}
@@ -62,7 +62,7 @@ def layouts(export: Export) -> dict[Key, Layout]:
             continue
         field = Field(offset, np.dtype(name))
         ends[key] = offset + field.kind.itemsize
-        found.setdefault(key, {})[names[row] or ""] = field
+        found.setdefault(key, {})[str(names[row] or "")] = field
     return dict(found)
 
 
