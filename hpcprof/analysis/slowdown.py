@@ -13,7 +13,7 @@ import pandas as pd
 from hpcprof.analysis.instances import NONE, Instances, instances
 from hpcprof.analysis.medians import percentile_interval, resampled_medians
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.summary import Floats
+from hpcprof.analysis.summary import Floats, sorted_in_groups
 from hpcprof.timeline import Category, Ints, Timeline
 
 FEWEST = 5
@@ -83,11 +83,13 @@ def _strata(placed: Instances) -> Iterator[tuple[int, Ints, Ints]]:
         np.bincount(cell[placed.alone], minlength=size) >= FEWEST
     )
     rows = np.flatnonzero(compared[cell] & (placed.overlapped | placed.alone))
-    rows = rows[np.lexsort((placed.duration[rows], placed.overlapped[rows], cell[rows]))]
-    for part in np.split(rows, np.flatnonzero(np.diff(cell[rows])) + 1):
-        if len(part):
-            beside = placed.overlapped[part]
-            yield int(placed.shape[part[0]]), placed.duration[part[beside]], placed.duration[part[~beside]]
+    side = 2 * cell[rows] + placed.overlapped[rows]
+    duration = sorted_in_groups(side, placed.duration[rows])
+    ends = np.cumsum(np.bincount(side, minlength=2 * size))
+    for place in np.flatnonzero(compared).tolist():
+        first = int(ends[2 * place - 1]) if place else 0
+        alone, overlapped = duration[first : ends[2 * place]], duration[ends[2 * place] : ends[2 * place + 1]]
+        yield place // phases, overlapped, alone
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def summarize(group: Ints, value: Ints, groups: int) -> Summary:
     groups : int
     """
     count = np.bincount(group, minlength=groups)
-    value = _sorted(group, value)
+    value = sorted_in_groups(group, value)
     first = np.cumsum(count) - count
     total = np.add.reduceat(value, first) if groups else np.empty(0, np.int64)
     average = total / count
@@ -84,7 +84,7 @@ def summarize(group: Ints, value: Ints, groups: int) -> Summary:
     )
 
 
-def _sorted(group: Ints, value: Ints) -> Ints:
+def sorted_in_groups(group: Ints, value: Ints) -> Ints:
     """Return the values by group, then value. One packed key sorts several times faster than two columns."""
     if not len(value):
         return value
