@@ -46,23 +46,27 @@ EAGER = " (eager)"
 """Added to the name of a mode that is measured without a CUDA graph beside the one with it."""
 
 
-def run(parameters: Parameters) -> int:
-    """Run the workload on all ranks and return the exit status.
+def run(wanted: Parameters | UsageError) -> int:
+    """Run the workload on all ranks, or say what is wrong with its arguments; return the exit status.
 
-    Status 1 stands for a failed correctness check, 2 for a shape that the ranks cannot share; both are
-    found on every rank, so all end in an orderly way and rank 0 speaks. Any other failure aborts the job.
+    Status 1 stands for a failed correctness check, 2 for wrong arguments or a shape that the ranks cannot
+    share; these are found on every rank, so all end in an orderly way and rank 0 speaks. Any other failure
+    aborts the job.
     """
     comm = MPI.COMM_WORLD
-    return run_or_abort(comm, functools.partial(_run, parameters, comm))
+    return run_or_abort(comm, functools.partial(_run, wanted, comm))
 
 
-def _run(parameters: Parameters, comm: Any) -> int:
+def _run(wanted: Parameters | UsageError, comm: Any) -> int:
     environment = RankEnvironment.from_environment(os.environ)
     check_launch(comm, environment)
     try:
-        parameters.validate(comm.size)
+        if isinstance(wanted, UsageError):
+            raise wanted
+        wanted.validate(comm.size)
     except UsageError as error:
-        return refuse(error)
+        return _say(comm, str(error), error.exit_code)
+    parameters = wanted
     world = connect(
         comm, device=parameters.device, backend=parameters.backend, max_ctas=parameters.comm_max_ctas
     )
@@ -77,16 +81,11 @@ def _run(parameters: Parameters, comm: Any) -> int:
                 raise HpcprofError(lost) from error
             raise
     disconnect(world)
-    return _say(wrong, 1) if wrong else 0
+    return _say(comm, wrong, 1) if wrong else 0
 
 
-def refuse(error: UsageError) -> int:
-    """Print the sentence on rank 0 alone, since every rank was given the same arguments."""
-    return _say(str(error), error.exit_code)
-
-
-def _say(sentence: str, code: int) -> int:
-    if MPI.COMM_WORLD.rank == 0:
+def _say(comm: Any, sentence: str, code: int) -> int:
+    if comm.rank == 0:
         print(sentence, file=sys.stderr, flush=True)
     return code
 

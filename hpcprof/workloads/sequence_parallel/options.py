@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.errors import UsageError
 from hpcprof.workloads.arguments import WorkloadParser, whole
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 
@@ -136,64 +136,53 @@ def _modes(text: str) -> str:
 
 
 def _parser() -> WorkloadParser:
-    default = Parameters()
     parser = WorkloadParser(
-        prog=_PROGRAM,
-        description="All-gather the input's rows, multiply twice, reduce-scatter the sums, step after step.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
+        _PROGRAM,
+        "All-gather the input's rows, multiply twice, reduce-scatter the sums, step after step.",
+        Parameters(),
     )
-
-    def number(*names: str, minimum: int, text: str, maximum: int | None = None) -> None:
-        key = names[0].removeprefix("--").replace("-", "_")
-        kind = whole(minimum, maximum)
-        parser.add_argument(*names, type=kind, default=getattr(default, key), metavar="N", help=text)
-
-    def choice(name: str, choices: Sequence[str], text: str) -> None:
-        key = name.removeprefix("--")
-        parser.add_argument(name, choices=choices, default=getattr(default, key), help=text)
-
-    number("--sequence-length", "-s", minimum=1, text="rows of one sequence, divisible by the ranks")
-    number("--hidden-size", minimum=1, text="columns of input and output, h")
-    number("--ffn-multiplier", minimum=1, text="inner width over hidden size, f / h")
-    number("--ffn-size", minimum=1, text="inner width f itself, instead of --ffn-multiplier")
+    parser.number("--sequence-length", 1, "rows of one sequence, divisible by the ranks", also=["-s"])
+    parser.number("--hidden-size", 1, "columns of input and output, h")
+    parser.number("--ffn-multiplier", 1, "inner width over hidden size, f / h")
+    parser.number("--ffn-size", 1, "inner width f itself, instead of --ffn-multiplier")
     parser.add_argument(
         "--model", choices=sorted(MODELS), help="hidden size and inner width of a model's feed-forward block"
     )
-    number("--batch-size", minimum=1, text="sequences in the input")
-    choice("--dtype", DTYPES, "type of weights and data")
-    choice("--direction", DIRECTIONS, "what a step is: the block, its gradients, or one after the other")
+    parser.number("--batch-size", 1, "sequences in the input")
+    parser.choice("--dtype", DTYPES, "type of weights and data")
+    parser.choice(
+        "--direction", DIRECTIONS, "what a step is: the block, its gradients, or one after the other"
+    )
     parser.add_argument(
         "--keep-gathered",
         action="store_true",
         help="keep the gathered input for the backward instead of gathering it again",
     )
-    number("--steps", minimum=1, text="measured steps")
-    number("--warmup", minimum=0, text="steps before the measured ones, and more until their time is stable")
-    number("--burn-in", minimum=0, text="seconds of steps before the warm-up, so that the GPUs are warm")
-    number("--step-timeout", minimum=1, text="seconds without progress after which the job ends")
-    number("--seed", minimum=0, maximum=_MAX_SEED, text="seed of weights and data")
+    parser.number("--steps", 1, "measured steps")
+    parser.number("--warmup", 0, "steps before the measured ones, and more until their time is stable")
+    parser.number("--burn-in", 0, "seconds of steps before the warm-up, so that the GPUs are warm")
+    parser.number("--step-timeout", 1, "seconds without progress after which the job ends")
+    parser.number("--seed", 0, "seed of weights and data", maximum=_MAX_SEED)
     parser.add_argument(
         "--mode",
         type=_modes,
-        default=default.mode,
         metavar="MODE[,MODE]",
         help=f"how communication and compute are ordered: {', '.join(MODES)}; several are measured in turns, "
-        "auto is all that can run here",
+        "auto is all that can run here" + parser.default("--mode"),
     )
-    number("--chunks", minimum=1, text="parts of a rank's rows in the mode chunked")
-    choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
+    parser.number("--chunks", 1, "parts of a rank's rows in the mode chunked")
+    parser.choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
     parser.add_argument(
         "--cuda-graph", action="store_true", help="capture each mode's step in a CUDA graph, and replay it"
     )
-    number("--comm-max-ctas", minimum=1, text="thread blocks that a collective of NCCL may use at most")
+    parser.number("--comm-max-ctas", 1, "thread blocks that a collective of NCCL may use at most")
     parser.add_argument(
         "--plan",
         type=whole(1),
         metavar="RANKS",
         help="print memory, operations, bytes and the time at least for so many ranks, and end",
     )
-    choice("--device", DEVICES, "auto is CUDA where there is one")
+    parser.choice("--device", DEVICES, "auto is CUDA where there is one")
     return parser
 
 
@@ -207,12 +196,8 @@ def parse(arguments: Sequence[str]) -> Parameters:
     SystemExit
         With status 0, after ``--help`` or a plan is printed.
     """
-    values, others = _parser().parse_known_args(list(arguments))
-    if others:
-        valid = [f"--{field.name.replace('_', '-')}" for field in fields(Parameters)]
-        raise unknown("option", others[0], valid, f" of {_PROGRAM}")
-    given = vars(values)
-    ranks, model = given.pop("plan"), given.pop("model")
+    given = _parser().given(arguments)
+    ranks, model = given.pop("plan", None), given.pop("model", None)
     if model:
         given["hidden_size"], given["ffn_size"] = MODELS[model]
     parameters = Parameters(**given)
