@@ -140,7 +140,8 @@ class RankResult:
     ``step`` (of ``step_ns``) and one key a phase. Where several modes were measured in turns these are of the
     first, and ``modes`` holds all of them. ``bound_ns`` is what a step takes if communication and compute
     overlap perfectly, by the phases of the serial mode; None where that was not measured beside others.
-    ``correctness`` is None where there is nothing to compare with.
+    ``correctness`` is None where there is nothing to compare with. Of a sweep this is the first point, and
+    ``points`` holds all of them, each whole and with its name in ``point``.
     """
 
     schema_version: int
@@ -171,6 +172,12 @@ class RankResult:
     warmup_steps: int | None = None
     stable: bool | None = None
     training: Training | None = None
+    point: str = ""
+    points: list[RankResult] = field(default_factory=list)
+
+    def every_point(self) -> list[RankResult]:
+        """Return the points of a sweep, or else this result alone."""
+        return self.points or [self]
 
 
 def summarize(values: Sequence[int]) -> Summary:
@@ -218,9 +225,10 @@ def slowest(everyone: Sequence[Sequence[int]]) -> list[int]:
 def to_json(result: RankResult) -> str:
     """Return ``result`` as JSON text that any JSON parser reads."""
     data = asdict(result)
-    for check in (data["correctness"], *(mode["correctness"] for mode in data["modes"].values())):
-        if check is not None and not math.isfinite(check["relative_error"]):
-            check["relative_error"] = None
+    for point in (data, *data["points"]):
+        for check in (point["correctness"], *(mode["correctness"] for mode in point["modes"].values())):
+            if check is not None and not math.isfinite(check["relative_error"]):
+                check["relative_error"] = None
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 

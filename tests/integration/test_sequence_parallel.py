@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import itertools
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -359,6 +361,71 @@ def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:
     assert "4 ranks on 2 nodes" in run.stdout
     assert sorted(result.local_rank for result in run.results()) == [0, 0, 1, 1]
     assert all(mode.correctness.passed for result in run.results() for mode in result.modes.values())
+
+
+SWEEP = ["--sweep", "hidden-size=32,48", "--sweep", "dtype=float32,bfloat16"]
+UNSWEPT = ["-s", "64", *SMALL[4:]]
+
+
+def test_a_sweep_measures_every_point_in_one_start_and_each_has_its_whole_entry(tmp_path: Path) -> None:
+    run = mpi(2, [*WORKLOAD, *UNSWEPT, *SWEEP, "--mode", "auto", "--chunks", "2"], tmp_path)
+    assert (run.code, run.stderr) == (0, "")
+    names = [f"hidden-size={h} dtype={dtype}" for h in (32, 48) for dtype in ("float32", "bfloat16")]
+    for result in run.results():
+        assert [point.point for point in result.points] == names
+        assert dataclasses.replace(result, points=[]) == result.points[0]
+        for point, (h, dtype) in zip(
+            result.points, itertools.product((32, 48), ("float32", "bfloat16")), strict=True
+        ):
+            assert (point.parameters["hidden_size"], point.parameters["dtype"]) == (h, dtype)
+            assert list(point.modes) == ["serial", "chunked"]
+            assert point.bound_ns is not None
+            for mode in point.modes.values():
+                assert (mode.correctness.passed, len(mode.latency_ns)) == (True, STEPS)
+                # bfloat16 is measured in bfloat16, and float32 after it in float32 again.
+                assert (mode.correctness.relative_error > 1e-4) == (dtype == "bfloat16")
+    lines = run.stdout.splitlines()
+    assert sum(line.startswith(("serial  ", "chunked  ")) for line in lines) == 8
+    assert sum(line.startswith("fastest: ") for line in lines) == 4
+    assert [line.partition(":")[0] for line in lines if line.startswith("hidden-size=")] == names
+    # What holds at every point is said once.
+    assert run.stdout.count("symmetric is left out") == 1
+
+
+def test_a_point_whose_results_are_wrong_fails_the_sweep_with_its_name_and_the_others_are_kept(
+    tmp_path: Path,
+) -> None:
+    damage = "def damaged(a, b, out):\n    mm(a, b, out=out).mul_(1.01 if out.shape[1] == 48 else 1)\n"
+    command = [*driver(tmp_path, damage)[:2], *UNSWEPT, "--sweep", "hidden-size=32,48,64"]
+    run = mpi(2, command, tmp_path)
+    assert run.code == 1
+    (sentence,) = run.said
+    assert sentence.startswith("at hidden-size=48: serial: rank 0: the results are wrong: relative error ")
+    for result in run.results():
+        assert [point.correctness.passed for point in result.points] == [True, False, True]
+
+
+def test_a_point_that_does_not_fit_is_refused_with_its_bytes_before_any_is_measured(tmp_path: Path) -> None:
+    # 2 ** 32 rows of 4096 numbers of 4 bytes are 64 TiB: the gathered input, the inner rows (2 of the 4 times
+    # 4096 columns) and the products are four times that, a rank's output half, and four inputs twice.
+    huge = ["--hidden-size", "4096", "--sweep", "sequence-length=64,4294967296"]
+    run = mpi(2, [*WORKLOAD, *huge], tmp_path)
+    assert (run.code, run.stdout) == (1, "")
+    assert run.said[0].startswith("rank ")
+    assert re.search(
+        r": at sequence-length=4294967296: a rank needs 4259\d\d\.\d GiB and cpu has [\d.]+ GiB in all: make "
+        r"the shape smaller, use more ranks, or fewer modes",
+        run.said[0],
+    )
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_sweep_under_a_profiler_is_one_sentence(tmp_path: Path) -> None:
+    wrapper = '[ "$PMI_RANK" -ne 1 ] || export HPCPROF_PROFILER=torch; exec "$@"'
+    run = mpi(2, ["sh", "-c", wrapper, "sh", *WORKLOAD, *UNSWEPT, *SWEEP], tmp_path)
+    assert (run.code, run.stdout) == (2, "")
+    (sentence,) = run.said
+    assert sentence.startswith("--sweep measures without a profiler, as a profile would mix the points")
 
 
 SHAPES = Path(__file__).with_name("random_shapes.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -183,11 +184,10 @@ def allocate(
     HpcprofError
         They do not fit, the device cannot multiply this type, or the data drawn are not finite.
     """
+    check_device(parameters, size, device)
     generator = torch.Generator(device).manual_seed(parameters.seed * size + rank)
     dtype = DTYPES[parameters.dtype]
     eight = parameters.dtype == "float8"
-    if eight:
-        _check_float8(device)
     result = torch.bfloat16 if eight else dtype
     rows, hidden, inner = parameters.rows, parameters.hidden_size, parameters.inner_size
     shard, middle = rows // size, inner // size
@@ -211,7 +211,6 @@ def allocate(
         return made
 
     count = input_count(shard * hidden * dtype.itemsize, device)
-    _check_memory(memory(parameters, size, count), device)
     deviations = 1 / math.sqrt(hidden), 1 / math.sqrt(inner)
     buffers = Buffers(
         inputs=rotating(),
@@ -261,6 +260,20 @@ def finite(tensor: torch.Tensor) -> bool:
     return all(bool(torch.isfinite(part.float()).all()) for part in tensor.split(_CHECKED_ROWS))
 
 
+def check_device(parameters: Parameters, size: int, device: torch.device) -> None:
+    """Refuse what cannot run on a device, before anything is allocated.
+
+    Raises
+    ------
+    HpcprofError
+        It does not fit, with the bytes, or the device cannot multiply this type.
+    """
+    if parameters.dtype == "float8":
+        _check_float8(device)
+    input_bytes = parameters.rows // size * parameters.hidden_size * DTYPES[parameters.dtype].itemsize
+    _check_memory(memory(parameters, size, input_count(input_bytes, device)), device)
+
+
 def _check_float8(device: torch.device) -> None:
     """Refuse a device that multiplies no float8.
 
@@ -279,20 +292,22 @@ def _check_float8(device: torch.device) -> None:
 
 
 def _check_memory(needed: Memory, device: torch.device) -> None:
-    """Refuse what does not fit, before anything is allocated.
+    """Refuse what does not fit.
 
     Raises
     ------
     HpcprofError
-        With the bytes that are needed and those that are free.
+        With the bytes that are needed and those that there are.
     """
-    if device.type != "cuda":
-        return
-    free, _ = torch.cuda.mem_get_info(device)
-    if needed.total > free:
+    if device.type == "cuda":
+        there, which = torch.cuda.mem_get_info(device)[0], "free"
+    else:
+        # What is free on a host is not known, as the kernel gives back its caches: all of it is the limit.
+        there, which = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "in all"
+    if needed.total > there:
         raise HpcprofError(
-            f"a rank needs {needed.total / 2**30:.1f} GiB and {device} has {free / 2**30:.1f} GiB free: make "
-            "the shape smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
+            f"a rank needs {needed.total / 2**30:.1f} GiB and {device} has {there / 2**30:.1f} GiB {which}: "
+            "make the shape smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
         )
 
 

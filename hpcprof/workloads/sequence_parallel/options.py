@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
-from hpcprof.errors import UsageError
+from hpcprof.errors import HpcprofError, UsageError, unknown
+from hpcprof.sweep import Point, label, parse_parameters, points, program_at
 from hpcprof.workloads.arguments import WorkloadParser, whole
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 
@@ -22,6 +25,19 @@ MODELS = {
     "llama3-70b": (8192, 28672),
     "llama3-405b": (16384, 53248),
 }
+
+SWEPT = (
+    "sequence-length",
+    "hidden-size",
+    "ffn-multiplier",
+    "ffn-size",
+    "model",
+    "batch-size",
+    "dtype",
+    "direction",
+    "chunks",
+)
+"""What ``--sweep`` may have several values of; the modes are measured in turns anyway."""
 
 _PROGRAM = "sequence-parallel"
 _FLOAT8_UNIT = 16
@@ -91,6 +107,8 @@ class Parameters:
         """
         if self.dtype == "float8":
             self._validate_float8(world_size)
+        if self.modes == ("chunked",) and (shard := self.rows // world_size) % self.chunks:
+            raise UsageError(f"the {shard} rows of a rank cannot be cut into --chunks {self.chunks}.")
         if self.sequence_length % world_size:
             raise UsageError(
                 f"--sequence-length {self.sequence_length} is not divisible by {world_size} ranks: "
@@ -112,12 +130,57 @@ class Parameters:
     def _validate_float8(self, world_size: int) -> None:
         if self.backward:
             raise UsageError("--dtype float8 goes forward only: use --direction forward, or bfloat16.")
+        if self.modes == ("symmetric",):
+            raise UsageError("--dtype float8: the mode symmetric multiplies none; use another mode.")
         # What cuBLAS asks of the operands of a scaled matmul.
         for name, columns in (("h", self.hidden_size), ("f / N", self.inner_size // world_size)):
             if columns % _FLOAT8_UNIT:
                 raise UsageError(
                     f"--dtype float8 needs h and f / N in multiples of {_FLOAT8_UNIT}: {name} is {columns}."
                 )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points to measure in one start, by their names; without ``--sweep`` a single one without a name."""
+
+    points: dict[str, Parameters]
+
+    @property
+    def first(self) -> Parameters:
+        """The first point; what cannot be swept is the same at all."""
+        return next(iter(self.points.values()))
+
+    @property
+    def swept(self) -> bool:
+        """Whether the points have names."""
+        return "" not in self.points
+
+    def validate(self, world_size: int) -> None:
+        """Refuse points that ``world_size`` ranks cannot share evenly.
+
+        Raises
+        ------
+        UsageError
+            With the first of them and the nearest valid values.
+        """
+        for name, parameters in self.points.items():
+            with blamed(name):
+                parameters.validate(world_size)
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """Put the point before the sentence of what goes wrong inside."""
+    try:
+        yield
+    except HpcprofError as error:
+        raise type(error)(at(name, str(error))) from None
+
+
+def at(name: str, sentence: str) -> str:
+    """Put the point that a sentence is about before it."""
+    return f"at {name}: {sentence}" if name else sentence
 
 
 def _nearest(value: int, unit: int) -> str:
@@ -177,6 +240,12 @@ def _parser() -> WorkloadParser:
     )
     parser.number("--comm-max-ctas", 1, "thread blocks that a collective of NCCL may use at most")
     parser.add_argument(
+        "--sweep",
+        action="append",
+        metavar="KEY=VALUE,…",
+        help=f"measure at each value of {', '.join(SWEPT)}; repeatable: every combination is a point",
+    )
+    parser.add_argument(
         "--plan",
         type=whole(1),
         metavar="RANKS",
@@ -186,7 +255,7 @@ def _parser() -> WorkloadParser:
     return parser
 
 
-def parse(arguments: Sequence[str]) -> Parameters:
+def parse(arguments: Sequence[str]) -> Sweep:
     """Parse the workload's arguments.
 
     Raises
@@ -197,13 +266,36 @@ def parse(arguments: Sequence[str]) -> Parameters:
         With status 0, after ``--help`` or a plan is printed.
     """
     given = _parser().given(arguments)
-    ranks, model = given.pop("plan", None), given.pop("model", None)
-    if model:
-        given["hidden_size"], given["ffn_size"] = MODELS[model]
-    parameters = Parameters(**given)
+    ranks, swept = given.pop("plan", None), parse_parameters(given.pop("sweep", []), "--sweep")
+    for key in swept:
+        if key.replace("_", "-") not in SWEPT:
+            raise unknown("parameter", key, SWEPT, " of --sweep")
+        if key.replace("-", "_") in given:
+            raise UsageError(f"--{key.replace('_', '-')} is given and swept: leave one of them out.")
+    wanted: dict[str, Parameters] = {}
+    seen: dict[Parameters, str] = {}
+    for point in points(swept):
+        name, parameters = label(point), _at(point, given)
+        shape = replace(parameters, ffn_size=parameters.inner_size, ffn_multiplier=1)
+        if shape in seen:
+            raise UsageError(
+                f"--sweep: {seen[shape]} and {name} are the same: a value stands there twice, or --model or "
+                "--ffn-size decides instead."
+            )
+        wanted[name], seen[shape] = parameters, name
+    sweep = Sweep(wanted)
     if ranks is not None:
-        from hpcprof.workloads.sequence_parallel.plan import plan
+        from hpcprof.workloads.sequence_parallel.plan import plans
 
-        print(plan(parameters, ranks))
+        print(plans(sweep, ranks))
         raise SystemExit(0)
-    return parameters
+    return sweep
+
+
+def _at(point: Point, given: Mapping[str, Any]) -> Parameters:
+    """Return the parameters at a point of the sweep; ``given`` are the options beside it."""
+    values = {**given, **_parser().given(program_at(point, [], _PROGRAM))}
+    model = values.pop("model", None)
+    if model:
+        values["hidden_size"], values["ffn_size"] = MODELS[model]
+    return Parameters(**values)

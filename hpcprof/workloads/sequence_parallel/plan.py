@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.options import Parameters, Sweep
 
 ELEMENT_BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 # What is added up over the ranks: float8 has too few bits for sums.
@@ -128,15 +128,23 @@ def is_matmul(phase: str) -> bool:
     return "matmul" in phase
 
 
-def plan(parameters: Parameters, ranks: int) -> str:
-    """Return the plan as lines for people.
+def plans(sweep: Sweep, ranks: int) -> str:
+    """Return the plan of every point as lines for people.
 
     Raises
     ------
     UsageError
-        If the ranks cannot share the shape.
+        If the ranks cannot share the shape of one.
     """
-    parameters.validate(ranks)
+    sweep.validate(ranks)
+    blocks = []
+    for name, parameters in sweep.points.items():
+        blocks.append(f"at {name}:\n{plan(parameters, ranks)}" if name else plan(parameters, ranks))
+    return "\n\n".join(blocks)
+
+
+def plan(parameters: Parameters, ranks: int) -> str:
+    """Return the plan of one point, which must be valid for the ranks, as lines for people."""
     size = ELEMENT_BYTES[parameters.dtype]
     flops, moved = step_flops(parameters, ranks), link_bytes(parameters, ranks)
     input_bytes = parameters.rows // ranks * parameters.hidden_size * size

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from hpcprof.readers.results import parse_result
+from hpcprof.report.charts import charts
+from hpcprof.report.contents import Contents
+from hpcprof.run import Run
 from hpcprof.workloads.gpu_state import GpuMonitor, moved
-from hpcprof.workloads.schema import GpuState
+from hpcprof.workloads.schema import GpuState, RankResult
 from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, peak_tflops, rates
 from hpcprof.workloads.sequence_parallel.options import Parameters
 
@@ -96,13 +99,44 @@ def test_without_a_gpu_or_without_the_library_the_state_is_unknown(monkeypatch: 
 
 
 def test_the_chart_of_the_modes_shows_each_against_the_bound() -> None:
-    from hpcprof.report.charts import _modes
-
     result = parse_result((DATA / "h200x4-8192-8192-32768.json").read_text())
-    _, note, figure = _modes(result)
+    ((title, note, figure),) = charts(contents(result))
+    assert title == "Modes against perfect overlap"
     bars, line = figure.data
     assert list(bars.x) == ["serial", "chunked", "symmetric", "copy-engine"]
     assert [round(value, 3) for value in bars.y] == [4.168, 4.001, 3.463, 3.363]
     assert set(line.y) == {result.bound_ns / 1e6 if result.bound_ns else 0}
     assert bars.text[3] == "99.8 % of the bound"
     assert "n = 60 steps" in note
+
+
+def contents(result: RankResult) -> Contents:
+    return Contents(Run("r", Path("r")), None, [], {}, {}, [result], [])
+
+
+def test_a_report_shows_every_point_of_a_sweep_with_its_fastest_mode() -> None:
+    points = [
+        dataclasses.replace(parse_result((DATA / f"h200x4-{shape}.json").read_text()), point=f"p={shape}")
+        for shape in ("8192-8192-32768", "4608-9216-9216")
+    ]
+    swept = contents(dataclasses.replace(points[0], points=points))
+    assert [title for title, _, _ in charts(swept)] == [
+        f"Modes against perfect overlap, {point.point}" for point in points
+    ]
+    clocks = [value for name, value in swept.facts() if name == "own clock"]
+    assert [clock.partition(",")[0] for clock in clocks] == [
+        "p=8192-8192-32768: step p50 3.363 ms",
+        "p=4608-9216-9216: step p50 656.7 µs",
+    ]
+    assert all("copy-engine, the fastest of 4 modes" in clock for clock in clocks)
+
+
+def test_a_report_says_that_results_are_wrong_which_are_so_at_a_later_point_alone() -> None:
+    right = parse_result((DATA / "h200x4-8192-8192-32768.json").read_text())
+    mode = right.modes["chunked"]
+    check = dataclasses.replace(mode.correctness, passed=False, relative_error=float("nan"))
+    modes = {**right.modes, "chunked": dataclasses.replace(mode, correctness=check)}
+    wrong = dataclasses.replace(right, modes=modes)
+    swept = dataclasses.replace(right, points=[right, wrong])
+    for result, verdict in ((right, "right: "), (wrong, "wrong on ranks 0"), (swept, "wrong on ranks 0")):
+        assert dict(contents(result).facts())["results"].startswith(verdict)

@@ -37,7 +37,7 @@ def test_the_options_name_every_mode_and_no_other() -> None:
     ],
 )
 def test_several_modes_can_be_measured_in_one_run(text: str, modes: tuple[str, ...]) -> None:
-    assert parse(["--mode", text]).modes == modes
+    assert parse(["--mode", text]).first.modes == modes
 
 
 @pytest.mark.parametrize("text", ["", "fast", "serial,", "serial,serial", "auto,serial"])
@@ -169,11 +169,19 @@ def tensors(buffers: Buffers) -> list[torch.Tensor]:
 
 
 def test_a_model_gives_the_shape_and_a_plan_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    shape = parse(["--model", "llama3-70b"])
+    shape = parse(["--model", "llama3-70b"]).first
     assert (shape.hidden_size, shape.inner_size) == (8192, 28672)
     with pytest.raises(SystemExit) as ended:
         parse(["--model", "gpt3-175b", "--plan", "8"])
     assert ended.value.code == 0
     assert "h = 12288, f = 49152, N = 8 ranks" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        parse(["--plan", "2", "--sweep", "hidden-size=32,64"])
+    told = capsys.readouterr().out
+    assert [told.count(text) for text in ("at hidden-size=32:", "h = 64, f = 256", "memory of a rank")] == [
+        1,
+        1,
+        2,
+    ]
     with pytest.raises(UsageError, match=r"--ffn-size 14336 is not divisible by 3 ranks: use 14334 or 14337"):
         parse(["-s", "300", "--model", "llama3-8b", "--plan", "3"])
