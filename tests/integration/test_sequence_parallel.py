@@ -272,6 +272,23 @@ def test_each_wrong_matmul_of_the_backward_on_one_rank_fails_the_run(index: int,
     assert "the results are wrong: relative error" in run.stderr
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_weights_that_are_used_in_turns_give_right_results_in_every_direction(
+    direction: str, tmp_path: Path
+) -> None:
+    damage = (
+        "damaged = mm\n"
+        "from hpcprof.workloads.sequence_parallel import buffers, plan\n"
+        "buffers.rotation_on = lambda *_: plan.Rotation(inputs=6, weights=3)\n"
+    )
+    run = mpi(2, [*driver(tmp_path, damage), "--direction", direction, "--mode", "auto"], tmp_path)
+    assert run.code == 0, run.stderr
+    assert "note: the steps use 3 copies of the weights in turns" in run.stdout
+    for result in run.results():
+        assert list(result.modes) == ["serial", "chunked"]
+        assert all(1e-8 < mode.correctness.relative_error < 1e-5 for mode in result.modes.values())
+
+
 def test_float8_multiplies_scaled_or_says_why_it_cannot(tmp_path: Path) -> None:
     run = mpi(1, [*WORKLOAD, *SMALL, "--dtype", "float8"], tmp_path)
     if run.code == 0:

@@ -11,7 +11,7 @@ import torch
 
 from hpcprof.errors import HpcprofError
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.sequence_parallel.plan import Memory, memory, rotating_inputs
+from hpcprof.workloads.sequence_parallel.plan import Memory, Rotation, memory, rotation
 
 DTYPES = {
     "float32": torch.float32,
@@ -23,7 +23,7 @@ DTYPES = {
 }
 
 # A CPU's last-level cache differs too much to be measured here; four inputs already alternate.
-_CPU_INPUTS = 4
+_ON_CPU = Rotation(inputs=4, weights=1)
 
 # Every exponent bit and every bit of the mantissa: e4m3fn's only NaN beside its negative.
 _FLOAT8_NAN = 0x7F
@@ -48,6 +48,26 @@ class Gradients:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter((self.input, self.weight_1, self.weight_2))
+
+
+class Weights:
+    """This rank's parts of both weights, in as many copies of other data as rotate.
+
+    Attributes
+    ----------
+    first : list of Tensor [h, f/N]
+    second : list of Tensor [f/N, h]
+    present : int
+        The copy that is used.
+    """
+
+    def __init__(self, first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
+        self.first, self.second = first, second
+        self.present = 0
+
+    def use(self, step: int) -> None:
+        """Take the copy of a step."""
+        self.present = step % len(self.first)
 
 
 @dataclass(frozen=True)
@@ -84,10 +104,8 @@ class Buffers:
     ----------
     inputs : Tensor [count, R/N, h]
         Several inputs; a step uses one, and never one that the caches still hold.
-    weight_1 : Tensor [h, f/N]
-        The first matmul's columns on this rank.
-    weight_2 : Tensor [f/N, h]
-        The second matmul's rows on this rank.
+    weights : Weights
+        The first matmul's columns on this rank, and the second one's rows; a step uses one copy of them.
     gathered : Tensor [R, h]
         The all-gather's output.
     inner : Tensor [R, f/N]
@@ -104,8 +122,7 @@ class Buffers:
     """
 
     inputs: torch.Tensor
-    weight_1: torch.Tensor
-    weight_2: torch.Tensor
+    weights: Weights
     gathered: torch.Tensor
     inner: torch.Tensor
     partial: torch.Tensor
@@ -116,6 +133,16 @@ class Buffers:
     def input(self, step: int) -> torch.Tensor:
         """Return the input of a step, [R/N, h]."""
         return self.inputs[step % len(self.inputs)]
+
+    @property
+    def weight_1(self) -> torch.Tensor:
+        """The present copy of the first weight, [h, f/N]."""
+        return self.weights.first[self.weights.present]
+
+    @property
+    def weight_2(self) -> torch.Tensor:
+        """The present copy of the second weight, [f/N, h]."""
+        return self.weights.second[self.weights.present]
 
     def multiply_1(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Multiply rows of the gathered input by the first weight."""
@@ -205,17 +232,19 @@ def allocate(
         return fill(empty(columns, rows).t() if eight else empty(rows, columns), deviation)
 
     def rotating() -> torch.Tensor:
-        made = empty_input(count, shard, hidden, device=device, dtype=dtype)
+        made = empty_input(turns.inputs, shard, hidden, device=device, dtype=dtype)
         for one in made:
             fill(one)
         return made
 
-    count = input_count(shard * hidden * dtype.itemsize, device)
+    turns = rotation_on(parameters, size, device)
     deviations = 1 / math.sqrt(hidden), 1 / math.sqrt(inner)
     buffers = Buffers(
         inputs=rotating(),
-        weight_1=weight(hidden, middle, deviations[0]),
-        weight_2=weight(middle, hidden, deviations[1]),
+        weights=Weights(
+            [weight(hidden, middle, deviations[0]) for _ in range(turns.weights)],
+            [weight(middle, hidden, deviations[1]) for _ in range(turns.weights)],
+        ),
         gathered=empty(rows, hidden),
         inner=empty(rows, middle),
         partial=empty(rows, hidden, dtype=result),
@@ -247,11 +276,12 @@ def _check_finite(buffers: Buffers, rank: int) -> None:
     HpcprofError
         With the rank and the tensor.
     """
-    data = {"input": buffers.inputs, "weight_1": buffers.weight_1, "weight_2": buffers.weight_2}
+    weights = buffers.weights
+    data = {"input": [buffers.inputs], "weight_1": weights.first, "weight_2": weights.second}
     if buffers.backward is not None:
-        data["gradient"] = buffers.backward.sources
-    for name, tensor in data.items():
-        if not finite(tensor):
+        data["gradient"] = [buffers.backward.sources]
+    for name, tensors in data.items():
+        if not all(map(finite, tensors)):
             raise HpcprofError(f"the {name} of rank {rank} holds NaN or infinity before the first step.")
 
 
@@ -270,8 +300,7 @@ def check_device(parameters: Parameters, size: int, device: torch.device) -> Non
     """
     if parameters.dtype == "float8":
         _check_float8(device)
-    input_bytes = parameters.rows // size * parameters.hidden_size * DTYPES[parameters.dtype].itemsize
-    _check_memory(memory(parameters, size, input_count(input_bytes, device)), device)
+    _check_memory(memory(parameters, size, rotation_on(parameters, size, device)), device)
 
 
 def _check_float8(device: torch.device) -> None:
@@ -311,9 +340,8 @@ def _check_memory(needed: Memory, device: torch.device) -> None:
         )
 
 
-def input_count(input_bytes: int, device: torch.device) -> int:
-    """Return how many inputs rotate: on CUDA twice the L2 cache, so that each is read from memory."""
+def rotation_on(parameters: Parameters, size: int, device: torch.device) -> Rotation:
+    """Return how much rotates on a device: on CUDA by the size of its L2 cache."""
     if device.type != "cuda":
-        return _CPU_INPUTS
-    cache: int = torch.cuda.get_device_properties(device).L2_cache_size
-    return rotating_inputs(input_bytes, cache)
+        return _ON_CPU
+    return rotation(parameters, size, torch.cuda.get_device_properties(device).L2_cache_size)

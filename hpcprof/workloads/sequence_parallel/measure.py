@@ -28,9 +28,13 @@ _PAIRS, _BLOCK = 10, 4
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of each mode and the conditions; see `RankResult`."""
+    """The times of each mode and the conditions; see `RankResult`.
+
+    ``rounds`` are the steps of each mode, with those before the measured ones.
+    """
 
     times: dict[str, Times]
+    rounds: int
     warmup_steps: int
     stable: bool | None
     gpu_before: GpuState | None
@@ -62,7 +66,7 @@ class Measurement:
             after = self._monitor.read()
         times = {name: timer.read() for name, timer in timers.items()}
         marks = {name: self._cost_of_marks(step) for name, step in self._steps.items()}
-        return Measured(times, warmed, stable, before, after, marks)
+        return Measured(times, self._index, warmed, stable, before, after, marks)
 
     def _cost_of_marks(self, step: Step | GraphedStep) -> float:
         """Return how much longer steps take with their marks than without, in percent.

@@ -72,7 +72,7 @@ def measure_point(
     checks = {}
     for mode, step in steps.items():
         watch.enter(f"the check of {mode}")
-        checks[mode] = _check(parameters, world, buffers, step)
+        checks[mode] = _check(parameters, world, buffers, step, measured.rounds)
     watch.enter("the results")
     result = _result(parameters, environment, world, measured, checks, notes)
     everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
@@ -98,6 +98,9 @@ def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps
     """
     steps: dict[str, Step | GraphedStep] = {}
     notes = list(world.notes)
+    copies = len(buffers.weights.first)
+    if copies > 1:
+        notes.append(f"the steps use {copies} copies of the weights in turns, more than the cache holds.")
     for name in parameters.modes:
         kept = buffers if parameters.forward or not steps else _apart(buffers, parameters)
         try:
@@ -127,23 +130,38 @@ def _apart(buffers: Buffers, parameters: Parameters) -> Buffers:
 
 
 def _check(
-    parameters: Parameters, world: World, buffers: Buffers, step: Step | GraphedStep
+    parameters: Parameters, world: World, buffers: Buffers, step: Step | GraphedStep, rounds: int
 ) -> tuple[Correctness, int | None]:
-    """Run one step on poisoned memory; return how right it is and the most memory that it needed."""
+    """Run a step on poisoned memory with every copy of the weights that was used in so many rounds.
+
+    Return how right they are and the most memory that they needed.
+    """
     on_gpu = world.device.type == "cuda"
-    step.poison()
-    # A rank whose memory is still to be poisoned must not be written to by its peers.
-    synchronize()
-    world.comm.Barrier()
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-    outputs = step(0, Untimed())
-    synchronize()
-    peak = torch.cuda.max_memory_allocated() if on_gpu else None
-    return (
-        correctness.check(buffers, outputs, world.comm, dtype=parameters.dtype, seed=parameters.seed),
-        peak,
-    )
+    checks, peaks = [], []
+    for index in range(min(rounds, len(buffers.weights.first))):
+        step.poison()
+        # A rank whose memory is still to be poisoned must not be written to by its peers.
+        synchronize()
+        world.comm.Barrier()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        outputs = step(index, Untimed())
+        synchronize()
+        if on_gpu:
+            peaks.append(torch.cuda.max_memory_allocated())
+        checks.append(
+            correctness.check(
+                buffers,
+                outputs,
+                world.comm,
+                dtype=parameters.dtype,
+                seed=parameters.seed,
+                index=index,
+                # The backward alone is of one forward.
+                forward=index if parameters.forward else 0,
+            )
+        )
+    return correctness.worst(checks), max(peaks, default=None)
 
 
 def _result(

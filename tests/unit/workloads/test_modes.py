@@ -17,7 +17,7 @@ from hpcprof.workloads.sequence_parallel.modes import MODES
 from hpcprof.workloads.sequence_parallel.modes.copy_engine import order, pieces, plans
 from hpcprof.workloads.sequence_parallel.options import MODES as NAMES
 from hpcprof.workloads.sequence_parallel.options import Parameters, parse
-from hpcprof.workloads.sequence_parallel.plan import link_bytes, memory, plan, step_flops
+from hpcprof.workloads.sequence_parallel.plan import Rotation, link_bytes, memory, plan, rotation, step_flops
 from hpcprof.workloads.sequence_parallel.table import table
 
 RIGHT = Correctness(True, 1e-6, 1e-5, 8, "float64")
@@ -154,10 +154,58 @@ def test_a_plan_counts_what_the_formulas_of_the_pattern_say() -> None:
     ("dtype", "direction"),
     [("float32", "forward"), ("bfloat16", "both"), ("float32", "backward"), ("float8", "forward")],
 )
-def test_a_plan_counts_the_bytes_that_are_allocated(dtype: str, direction: str) -> None:
+@pytest.mark.parametrize("turns", [Rotation(4, 1), Rotation(6, 3)])
+def test_a_plan_counts_the_bytes_that_are_allocated(
+    dtype: str, direction: str, turns: Rotation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.workloads.sequence_parallel.buffers.rotation_on", lambda *_: turns)
+    monkeypatch.setattr("hpcprof.workloads.sequence_parallel.buffers._check_float8", lambda _: None)
     shape = Parameters(96, 64, dtype=dtype, direction=direction)
     buffers = allocate(shape, 0, 2, torch.device("cpu"))
-    assert memory(shape, 2, len(buffers.inputs)).total == sum(t.nbytes for t in tensors(buffers))
+    assert (len(buffers.inputs), len(buffers.weights.first)) == (turns.inputs, turns.weights)
+    assert memory(shape, 2, turns).total == sum(t.nbytes for t in tensors(buffers))
+
+
+L2 = 50 << 20
+
+
+@given(
+    st.builds(
+        Parameters,
+        sequence_length=st.integers(1, 2000).map(lambda rows: 4 * rows),
+        hidden_size=st.integers(1, 3000),
+        ffn_multiplier=st.sampled_from([1, 4]).map(lambda times: 4 * times),
+        dtype=st.sampled_from(["float32", "bfloat16", "float8"]),
+    )
+)
+def test_twice_the_cache_is_read_before_an_input_or_a_copy_of_the_weights_comes_again(
+    shape: Parameters,
+) -> None:
+    turns = rotation(shape, 4, L2)
+    one = memory(shape, 4, Rotation(1, 1)).parts
+    assert turns.inputs >= 2
+    assert turns.inputs % turns.weights == 0
+    assert turns.inputs * one["inputs"] >= 2 * L2
+    assert turns.weights * (one["inputs"] + one["weights"]) >= 2 * L2
+    # And no more than is needed.
+    assert turns.weights == 1 or (turns.weights - 1) * (one["inputs"] + one["weights"]) < 2 * L2
+    assert turns.inputs < max(2, 2 * L2 / one["inputs"] + 1) + turns.weights
+
+
+def test_large_weights_stay_the_same_and_small_ones_rotate_by_the_cache() -> None:
+    # MiB of a rank's weights and of an input: 256 and 32, 81 and 20, 64 and 16, 20 and 4.5, 0.25 and 0.0625.
+    shapes = {
+        (8192, 8192, 4): 1,
+        (4608, 9216, 1): 1,
+        (8192, 4096, 4): 2,
+        (4096, 2304, 4): 5,
+        (512, 256, 4): 320,
+    }
+    for (rows, hidden, times), copies in shapes.items():
+        shape = Parameters(rows, hidden, ffn_multiplier=times, dtype="bfloat16")
+        assert rotation(shape, 4, L2).weights == copies
+    # Without a cache one copy is enough.
+    assert rotation(Parameters(512, 256), 4, 0) == Rotation(2, 1)
 
 
 def tensors(buffers: Buffers) -> list[torch.Tensor]:
@@ -165,6 +213,7 @@ def tensors(buffers: Buffers) -> list[torch.Tensor]:
     backward = buffers.backward
     more = [] if backward is None else [backward.sources, backward.gathered, backward.inner, *backward.found]
     found = [getattr(buffers, field.name) for field in fields(buffers)]
+    more += [*buffers.weights.first, *buffers.weights.second]
     return more + [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
 
 

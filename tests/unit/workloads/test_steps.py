@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from hpcprof.workloads.sequence_parallel import buffers as memory
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.modes import Mode, chunked, serial
 from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.sequence_parallel.plan import phases
+from hpcprof.workloads.sequence_parallel.plan import Rotation, phases
 from hpcprof.workloads.sequence_parallel.steps import Step
 from hpcprof.workloads.timing import HostClock, Timer, Untimed
 
@@ -34,9 +35,11 @@ def made(monkeypatch: pytest.MonkeyPatch, mode: type[Mode], parameters: Paramete
 @pytest.mark.parametrize("mode", [Serial, Chunked])
 @pytest.mark.parametrize("direction", ["backward", "both"])
 @pytest.mark.parametrize("keep_gathered", [False, True])
+@pytest.mark.parametrize("copies", [1, 2])
 def test_the_gradients_are_those_of_autograd(
-    mode: type[Mode], direction: str, keep_gathered: bool, monkeypatch: pytest.MonkeyPatch
+    mode: type[Mode], direction: str, keep_gathered: bool, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(memory, "rotation_on", lambda *_: Rotation(4, copies))
     parameters = Parameters(24, 16, direction=direction, keep_gathered=keep_gathered, chunks=3)
     with torch.no_grad():
         step, buffers = made(monkeypatch, mode, parameters)
@@ -45,12 +48,16 @@ def test_the_gradients_are_those_of_autograd(
             step.poison()
             outputs = step(index, Untimed())
             # The backward alone is of the forward of the first input.
-            source = buffers.input(index if direction == "both" else 0)
-            tensors = (source, buffers.weight_1, buffers.weight_2)
-            leaves = [tensor.double().requires_grad_() for tensor in tensors]
+            forward = index if direction == "both" else 0
+            weights = buffers.weights.first[index % copies], buffers.weights.second[index % copies]
+            leaves = [tensor.double().requires_grad_() for tensor in (buffers.input(forward), *weights)]
+            gradient = buffers.backward.source(index).double()
             with torch.enable_grad():
                 product = leaves[0] @ leaves[1] @ leaves[2]
-            expected = torch.autograd.grad(product, leaves, buffers.backward.source(index).double())
+            expected = list(torch.autograd.grad(product, leaves, gradient))
+            # The second weight's gradient is of the rows between the matmuls, which the forward made.
+            inner = leaves[0] @ buffers.weights.first[forward % copies].double()
+            expected[2] = inner.t() @ gradient
             assert outputs.gradients is not None
             for found, right in zip(outputs.gradients, expected, strict=True):
                 torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-4)
