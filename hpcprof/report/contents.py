@@ -16,6 +16,8 @@ from hpcprof.store import Row, Store, Stored
 from hpcprof.store_tables import ProfileRow
 from hpcprof.units import format_bytes, format_ns, format_value
 from hpcprof.workloads.schema import RankResult, Training, summarize
+from hpcprof.workloads.sequence_parallel.figures import no_overlap
+from hpcprof.workloads.sequence_parallel.options import at
 
 ORDER = (
     "steps_summary",
@@ -108,6 +110,7 @@ class Contents:
         return [
             *(("own clock", _timed(point, under)) for point in first.every_point()),
             *self._checked(),
+            *(("overlap", sentence) for point in first.every_point() for sentence in _no_overlap(point)),
             *([("training", trained(first.training))] if first.training else []),
         ]
 
@@ -170,6 +173,13 @@ def _timed(result: RankResult, under: str) -> str:
         f"{result.point}{': ' * bool(result.point)}step p50 {format_ns(latency.p50_ns)}, "
         f"p95 {format_ns(latency.p95_ns)} (slowest rank of each step, n={latency.n}{mode}{under})"
     )
+
+
+def _no_overlap(result: RankResult) -> list[str]:
+    """Say which modes show no overlap of communication and compute."""
+    figures = {name: mode.figures for name, mode in result.modes.items() if mode.figures is not None}
+    said = (no_overlap(name, found) for name, found in figures.items())
+    return [at(result.point, sentence) for sentence in said if sentence]
 
 
 def trained(training: Training) -> str:

@@ -71,6 +71,11 @@ class Figures:
         ``tflops`` of the datasheet's.
     marks_pct : float
         What the marks of a step cost, in percent of it.
+    hidden_low_pct, hidden_high_pct : float or None
+        The 95 % interval of the median share that is hidden, each step with the serial one of its round.
+    overlapped : bool or None
+        Whether that shows that communication and compute overlap; None for the serial mode and where it
+        cannot be told.
     """
 
     step: Summary
@@ -82,6 +87,9 @@ class Figures:
     hidden_pct: float | None
     of_peak_pct: float | None
     marks_pct: float
+    hidden_low_pct: float | None = None
+    hidden_high_pct: float | None = None
+    overlapped: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,8 @@ def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tm
         assert list(result.modes) == ["serial", "chunked"]
         assert all(mode.correctness.passed for mode in result.modes.values())
         assert all(len(mode.latency_ns) == STEPS for mode in result.modes.values())
+        # On a CPU communication and compute share the cores.
+        assert all(mode.figures.overlapped is None for mode in result.modes.values())
         medians = [summarize(times).p50_ns for times in result.modes["serial"].phase_ns.values()]
         assert result.bound_ns is not None
         # It is made of maxima over the ranks, which are not below any one rank's.

@@ -23,7 +23,7 @@ from hpcprof.workloads.schema import (
 )
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
-from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, rates
+from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, no_overlap, rates
 from hpcprof.workloads.sequence_parallel.measure import Measured, Measurement, Steps
 from hpcprof.workloads.sequence_parallel.modes import MODES, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
@@ -178,7 +178,6 @@ def _result(
     latencies = {name: slowest(ranks) for name, ranks in everyone.items()}
     parts = _parts(world, measured)
     bound = bound_ns(parts) if parts and len(measured.times) > 1 else None
-    serial = summarize(latencies["serial"]).p50_ns if "serial" in latencies else None
     modes = {}
     for name, times in measured.times.items():
         check, peak = checks[name]
@@ -194,8 +193,9 @@ def _result(
                 device=device,
                 backend=world.backend,
                 bound=bound,
-                serial=serial,
+                serial_ns=latencies.get("serial"),
                 marks_pct=measured.marks_pct[name],
+                overlaps=not name.startswith("serial"),
             ),
         )
     name, first = next(iter(modes.items()))
@@ -225,7 +225,7 @@ def _result(
         },
         latency_ns=first.latency_ns,
         correctness=first.correctness,
-        notes=notes + _conditions(world.comm.allgather(change), measured.stable),
+        notes=notes + _unseen(modes) + _conditions(world.comm.allgather(change), measured.stable),
         modes=modes if len(modes) > 1 else {},
         bound_ns=bound,
         figures=first.figures,
@@ -236,6 +236,12 @@ def _result(
         warmup_steps=measured.warmup_steps,
         stable=measured.stable,
     )
+
+
+def _unseen(modes: dict[str, ModeResult]) -> list[str]:
+    """Say which modes show no overlap."""
+    said = (no_overlap(name, mode.figures) for name, mode in modes.items() if mode.figures is not None)
+    return [sentence for sentence in said if sentence]
 
 
 def _parts(world: World, measured: Measured) -> dict[str, int]:
