@@ -301,19 +301,31 @@ def test_float8_multiplies_scaled_or_says_why_it_cannot(tmp_path: Path) -> None:
         assert run.said[-1].startswith("rank 0: --dtype float8: cpu has no scaled matmul")
 
 
-def test_data_that_are_not_finite_end_the_job_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tensor", "call", "value"),
+    [("input", 4, "nan"), ("weight_1", 5, "inf"), ("weight_2", 6, "-inf"), ("gradient", 8, "nan")],
+)
+def test_data_that_are_not_finite_end_the_job_in_one_sentence(
+    tensor: str, call: int, value: str, tmp_path: Path
+) -> None:
+    # Drawn in this order: four inputs, both weights, four gradients.
     damage = (
         "damaged = mm\n"
         "normal = torch.Tensor.normal_\n"
+        "calls = 0\n"
         "def spoiled(tensor, *args, **options):\n"
-        "    normal(tensor, *args, **options)[-1, -1] = float('nan')\n"
-        "    return tensor\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    drawn = normal(tensor, *args, **options)\n"
+        f"    if calls == {call}:\n"
+        f"        drawn[-1, -1] = float('{value}')\n"
+        "    return drawn\n"
         "if MPI.COMM_WORLD.rank == 1:\n"
         "    torch.Tensor.normal_ = spoiled\n"
     )
-    run = mpi(2, driver(tmp_path, damage), tmp_path)
+    run = mpi(2, [*driver(tmp_path, damage), "--direction", "both"], tmp_path)
     assert run.code == 1
-    assert run.said == ["rank 1: the input of rank 1 holds NaN or infinity before the first step."]
+    assert run.said == [f"rank 1: the {tensor} of rank 1 holds NaN or infinity before the first step."]
 
 
 @pytest.mark.parametrize(
@@ -365,6 +377,14 @@ def test_a_rank_that_is_killed_ends_the_job(tmp_path: Path) -> None:
     # This launcher ends the others at once; where one does not, the watch says which rank is gone.
     damage = HANG.format(fate="import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert mpi(4, [*driver(tmp_path, damage), "--step-timeout", "4"], tmp_path, limit_s=40).code != 0
+
+
+def test_a_rank_that_is_killed_is_named_where_the_launcher_lets_the_others_live(tmp_path: Path) -> None:
+    damage = HANG.format(fate="import os, signal, time; time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)")
+    command = [*driver(tmp_path, damage), "--step-timeout", "4"]
+    run = mpi(4, command, tmp_path, limit_s=60, launcher=["-disable-auto-cleanup"])
+    assert run.code != 0
+    assert "rank 1 died or was stopped; its last sign of life came from matmul_2 of step" in run.stderr
 
 
 def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.errors import UsageError
+from hpcprof.errors import HpcprofError, UsageError
 from hpcprof.workloads.schema import Correctness, ModeResult, RankResult, summarize
-from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate, check_device
 from hpcprof.workloads.sequence_parallel.figures import figures
 from hpcprof.workloads.sequence_parallel.modes import MODES
 from hpcprof.workloads.sequence_parallel.modes.copy_engine import order, pieces, plans
@@ -167,6 +168,24 @@ def test_a_plan_counts_the_bytes_that_are_allocated(
 
 
 L2 = 50 << 20
+
+
+def test_what_does_not_fit_into_a_gpus_free_memory_is_refused_with_the_bytes_of_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=L2))
+    shape = Parameters(8192, 8192, mode="auto", direction="both")
+    needed = memory(shape, 4, rotation(shape, 4, L2)).total
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (needed, 139 << 30))
+    check_device(shape, 4, gpu)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (needed - 1, 139 << 30))
+    with pytest.raises(HpcprofError) as caught:
+        check_device(shape, 4, gpu)
+    assert str(caught.value) == (
+        f"a rank needs {needed / 2**30:.1f} GiB and cuda:1 has {needed / 2**30:.1f} GiB free: make the shape "
+        "smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
+    )
 
 
 @given(
