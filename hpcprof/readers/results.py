@@ -67,6 +67,8 @@ def _check_lengths(result: RankResult) -> None:
     lists = {f"phase_ns.{name}": times for name, times in result.phase_ns.items()}
     if result.latency_ns is not None:
         lists["latency_ns"] = result.latency_ns
+    if result.marked_ns:
+        lists["marked_ns"] = result.marked_ns
     for key, times in lists.items():
         if len(times) != steps:
             raise ValueError(f"{key} has {len(times)} times, but step_ns has {steps}")

@@ -67,8 +67,8 @@ def test_the_phases_of_a_step_fit_into_the_step(plain: tuple[int, str, Finished]
     _, _, run = plain
     for result in run.results():
         assert list(result.phase_ns) == PHASES
-        assert len(result.step_ns) == STEPS
-        for step, phases in zip(result.step_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
+        assert len(result.step_ns) == len(result.marked_ns) == STEPS
+        for step, phases in zip(result.marked_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
             assert 0 < sum(phases) <= step
         assert result.summary == {
             name: summarize(times) for name, times in {"step": result.step_ns, **result.phase_ns}.items()
@@ -98,6 +98,8 @@ def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tm
         assert list(result.modes) == ["serial", "chunked"]
         assert all(mode.correctness.passed for mode in result.modes.values())
         assert all(len(mode.latency_ns) == STEPS for mode in result.modes.values())
+        serial, chunked = (mode.figures for mode in result.modes.values())
+        assert (serial.marked.n, chunked.marked) == (STEPS, None)
         # On a CPU communication and compute share the cores.
         assert all(mode.figures.overlapped is None for mode in result.modes.values())
         medians = [summarize(times).p50_ns for times in result.modes["serial"].phase_ns.values()]
@@ -154,6 +156,11 @@ def test_under_the_torch_profiler_each_profiled_rank_writes_a_trace_of_the_measu
             (_, start, end), *inside = ranges[first : first + 1 + len(PHASES)]
             assert all(start <= begin <= stop <= end for _, begin, stop in inside)
     results = [parse_result(p.read_text()) for p in sorted((tmp_path / "a run" / "results").iterdir())]
+    for result in results:
+        # The steps of the profile are those that are timed, on the rank without a profiler too.
+        assert not result.marked_ns
+        for step, phases in zip(result.step_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
+            assert 0 < sum(phases) <= step
     assert [result.profiler for result in results] == ["torch", "none", "torch"]
 
 

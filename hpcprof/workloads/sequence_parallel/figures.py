@@ -128,6 +128,7 @@ def figures(
     serial_ns: Sequence[int] | None,
     marks_pct: float,
     overlaps: bool = True,
+    marked_ns: Sequence[int] | None = None,
 ) -> Figures:
     """Return the figures of a mode.
 
@@ -147,6 +148,8 @@ def figures(
         What the marks of one step cost, in percent of it.
     overlaps : bool
         Whether the mode is to overlap anything; the serial one is not.
+    marked_ns : sequence of int or None
+        The latencies of further steps, whose phases are marked, in nanoseconds.
     """
     steps = list(zip(*ranks_ns, strict=True))
     latencies = [max(step) for step in steps]
@@ -175,5 +178,6 @@ def figures(
         marks_pct=marks_pct,
         hidden_low_pct=hidden[0] if hidden else None,
         hidden_high_pct=hidden[1] if hidden else None,
+        marked=summarize(marked_ns) if marked_ns else None,
         overlapped=did,
     )

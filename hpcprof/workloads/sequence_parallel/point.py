@@ -72,7 +72,7 @@ def measure_point(
     checks = {}
     for mode, step in steps.items():
         watch.enter(f"the check of {mode}")
-        checks[mode] = _check(parameters, world, buffers, step, measured.rounds)
+        checks[mode] = _check(parameters, world, buffers, step, measured.steps)
     watch.enter("the results")
     result = _result(parameters, environment, world, measured, checks, notes)
     everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
@@ -130,15 +130,15 @@ def _apart(buffers: Buffers, parameters: Parameters) -> Buffers:
 
 
 def _check(
-    parameters: Parameters, world: World, buffers: Buffers, step: Step | GraphedStep, rounds: int
+    parameters: Parameters, world: World, buffers: Buffers, step: Step | GraphedStep, steps: int
 ) -> tuple[Correctness, int | None]:
-    """Run a step on poisoned memory with every copy of the weights that was used in so many rounds.
+    """Run a step on poisoned memory with every copy of the weights that was used in so many steps.
 
     Return how right they are and the most memory that they needed.
     """
     on_gpu = world.device.type == "cuda"
     checks, peaks = [], []
-    for index in range(min(rounds, len(buffers.weights.first))):
+    for index in range(min(steps, len(buffers.weights.first))):
         step.poison()
         # A rank whose memory is still to be poisoned must not be written to by its peers.
         synchronize()
@@ -176,6 +176,7 @@ def _result(
     everyone = {name: world.comm.allgather(found.step_ns) for name, found in measured.times.items()}
     # A step ends when its last rank ends it.
     latencies = {name: slowest(ranks) for name, ranks in everyone.items()}
+    marked = {name: slowest(world.comm.allgather(mine)) for name, mine in measured.marked_ns.items()}
     parts = _parts(world, measured)
     bound = bound_ns(parts) if parts and len(measured.times) > 1 else None
     modes = {}
@@ -196,7 +197,9 @@ def _result(
                 serial_ns=latencies.get("serial"),
                 marks_pct=measured.marks_pct[name],
                 overlaps=not name.startswith("serial"),
+                marked_ns=marked.get(name),
             ),
+            marked_ns=measured.marked_ns.get(name, []),
         )
     name, first = next(iter(modes.items()))
     change = moved(measured.gpu_before, measured.gpu_after)
@@ -235,6 +238,7 @@ def _result(
         gpu_after=measured.gpu_after,
         warmup_steps=measured.warmup_steps,
         stable=measured.stable,
+        marked_ns=first.marked_ns,
     )
 
 

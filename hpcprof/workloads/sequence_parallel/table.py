@@ -161,7 +161,14 @@ def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
     spread = ", ".join(f"{name} {found.spread_pct:.1f}" for name, found in known.items())
     skew = ", ".join(f"{name} {found.skew_p50_ns / 1e3:.0f}" for name, found in known.items())
     marks = ", ".join(f"{name} {found.marks_pct:.2f}" for name, found in known.items())
+    marked = [
+        f"{name}: p50 {found.marked.p50_ns / 1e6:.3f} ms with marked phases, "
+        f"{found.step.p50_ns / 1e6:.3f} without"
+        for name, found in known.items()
+        if found.marked is not None
+    ]
     lines = [
+        *marked,
         f"spread (standard deviation), % of the mean: {spread}",
         f"skew (slowest less fastest rank), us, p50: {skew}",
         f"what the marks cost, % of a step: {marks}",

@@ -140,6 +140,7 @@ def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
         (damaged(lambda d: d["versions"].update(torch=2)), r"Expected str, got int - at \$\.versions"),
         (damaged(lambda d: d["step_ns"].pop()), "phase_ns.allgather has 3 times, but step_ns has 2"),
         (damaged(lambda d: d["latency_ns"].pop()), "latency_ns has 2 times, but step_ns has 3"),
+        (damaged(lambda d: d["marked_ns"].append(1)), "marked_ns has 1 times, but step_ns has 3"),
     ],
 )
 def test_damage_is_refused_with_a_sentence_that_names_it(text: str, sentence: str) -> None:
