@@ -44,7 +44,8 @@ def _run(wanted: Sweep | UsageError, comm: Any) -> int:
         if isinstance(wanted, UsageError):
             raise wanted
         wanted.validate(comm.size)
-        _refuse_profile(wanted, environment, comm)
+        if any(comm.allgather(environment.profiler is not Profiler.NONE)):
+            wanted.validate_profiled()
     except UsageError as error:
         return _say(comm, str(error), error.exit_code)
     common = wanted.first
@@ -70,21 +71,6 @@ def _say(comm: Any, sentence: str, code: int) -> int:
     if comm.rank == 0:
         print(sentence, file=sys.stderr, flush=True)
     return code
-
-
-def _refuse_profile(wanted: Sweep, environment: RankEnvironment, comm: Any) -> None:
-    """Refuse a sweep under a profiler, on every rank.
-
-    Raises
-    ------
-    UsageError
-        A profile would mix the steps of all points.
-    """
-    if any(comm.allgather(environment.profiler is not Profiler.NONE)) and wanted.swept:
-        raise UsageError(
-            "--sweep measures without a profiler, as a profile would mix the points: profile one of them, or "
-            "each in a run of its own by hpcprof sweep -P KEY=VALUE,VALUE."
-        )
 
 
 def _measure_and_write(wanted: Sweep, environment: RankEnvironment, world: World, watch: Watch) -> str | None:

@@ -168,6 +168,20 @@ class Sweep:
             with blamed(name):
                 parameters.validate(world_size)
 
+    def validate_profiled(self) -> None:
+        """Refuse a sweep of which any rank is profiled.
+
+        Raises
+        ------
+        UsageError
+            A profile would mix the steps of all points.
+        """
+        if self.swept:
+            raise UsageError(
+                "--sweep measures without a profiler, as a profile would mix the points: profile one of "
+                "them, or each in a run of its own by hpcprof sweep -P KEY=VALUE,VALUE."
+            )
+
 
 @contextmanager
 def blamed(name: str) -> Iterator[None]:

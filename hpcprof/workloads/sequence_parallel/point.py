@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -71,8 +72,8 @@ def measure_point(
     measured = Measurement(parameters, environment, world, steps, watch).run()
     checks = {}
     for mode, step in steps.items():
-        watch.enter(f"the check of {mode}")
-        checks[mode] = _check(parameters, world, buffers, step, measured.steps)
+        tell = functools.partial(watch.enter, f"the check of {mode}")
+        checks[mode] = _check(parameters, world, buffers, step, measured.steps, tell)
     watch.enter("the results")
     result = _result(parameters, environment, world, measured, checks, notes)
     everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
@@ -130,15 +131,21 @@ def _apart(buffers: Buffers, parameters: Parameters) -> Buffers:
 
 
 def _check(
-    parameters: Parameters, world: World, buffers: Buffers, step: Step | GraphedStep, steps: int
+    parameters: Parameters,
+    world: World,
+    buffers: Buffers,
+    step: Step | GraphedStep,
+    steps: int,
+    tell: Callable[[], None],
 ) -> tuple[Correctness, int | None]:
     """Run a step on poisoned memory with every copy of the weights that was used in so many steps.
 
-    Return how right they are and the most memory that they needed.
+    ``tell`` is called before each. Return how right they are and the most memory that they needed.
     """
     on_gpu = world.device.type == "cuda"
     checks, peaks = [], []
     for index in range(min(steps, len(buffers.weights.first))):
+        tell()
         step.poison()
         # A rank whose memory is still to be poisoned must not be written to by its peers.
         synchronize()

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.errors import UsageError
+from hpcprof.job import make_job
+from hpcprof.site import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.sequence_parallel.options import Parameters, parse
 
@@ -184,6 +186,21 @@ def test_the_catalogue_checks_arguments_before_launch() -> None:
         workload.check(["-s", "1000"], 3)
     with pytest.raises(UsageError, match="unknown option"):
         workload.check(["--nothing"], 3)
+
+
+def test_a_sweep_under_a_profiler_is_refused_before_launch() -> None:
+    workload = catalogue.find("sequence-parallel")
+    workload.check(["--sweep", "dtype=float32,bfloat16"], 2)
+    workload.check(["--dtype", "bfloat16"], 2, profiled=True)
+    with pytest.raises(UsageError, match="--sweep measures without a profiler, as a profile would mix"):
+        workload.check(["--sweep", "dtype=float32,bfloat16"], 2, profiled=True)
+    with pytest.raises(UsageError, match="--sweep measures without a profiler"):
+        make_job(
+            load_site("local"),
+            workload="sequence-parallel",
+            arguments=["--sweep", "dtype=float32,bfloat16"],
+            profiler="torch",
+        )
 
 
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:

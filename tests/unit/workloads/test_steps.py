@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +16,7 @@ from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.options import Parameters
 from hpcprof.workloads.sequence_parallel.plan import Rotation, phases
-from hpcprof.workloads.sequence_parallel.steps import Step
+from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Outputs, Step
 from hpcprof.workloads.timing import HostClock, Timer, Untimed
 
 
@@ -92,3 +94,52 @@ def test_a_gradient_that_the_peers_do_not_see_is_refused(monkeypatch: pytest.Mon
         step(0, Untimed())
         with pytest.raises(RuntimeError, match="not where the mode's peers read it"):
             torch.autograd.grad(step._output, step._leaves(0), buffers.backward.source(0).clone())
+
+
+@pytest.mark.parametrize("direction", ["forward", "both"])
+def test_a_step_without_autograd_takes_the_same_copy_of_the_weights(
+    direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "rotation_on", lambda *_: Rotation(4, 2))
+    with torch.no_grad():
+        step, _ = made(monkeypatch, Serial, Parameters(24, 16, direction=direction))
+        for index in (3, 0, 5):
+            plain = [tensor.clone() for tensor in step.run_plainly(index).tensors()]
+            step.poison()
+            # What a step with another copy gave would differ.
+            for found, right in zip(step(index, Untimed()).tensors(), plain, strict=True):
+                assert torch.equal(found, right)
+        assert not torch.equal(step.run_plainly(4).tensors()[0], plain[0])
+
+
+def test_there_is_a_graph_for_every_input_and_a_step_replays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[tuple[str, int]] = []
+    captured: list[int] = []
+
+    class Graph:
+        def replay(self) -> None:
+            happened.append(("replay", captured[graphs.index(self)]))
+
+    graphs: list[Graph] = []
+
+    @contextmanager
+    def capturing(graph: Graph, capture_error_mode: str) -> Iterator[None]:
+        graphs.append(graph)
+        yield
+        captured.append(happened[-1][1])
+
+    def run_plainly(index: int) -> Outputs:
+        happened.append(("run", index))
+        return Outputs(torch.tensor(index), None)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capturing)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    step = SimpleNamespace(run_plainly=run_plainly, poison=lambda: None)
+    graphed = GraphedStep(step, 3)  # type: ignore[arg-type]
+    # Once each for what is made at the first use, then each into a graph.
+    assert happened == [("run", 0), ("run", 1), ("run", 2)] * 2
+    for index in (0, 4, 8):
+        output = graphed(index, Untimed()).output
+        assert output is not None
+        assert happened[-1] == ("replay", index % 3) == ("replay", int(output))
