@@ -451,6 +451,22 @@ def test_a_point_whose_results_are_wrong_fails_the_sweep_with_its_name_and_the_o
         assert [point.correctness.passed for point in result.points] == [True, False, True]
 
 
+def test_float32_is_float32_also_at_a_point_after_tf32(tmp_path: Path) -> None:
+    damage = (
+        "seen = []\n"
+        "def damaged(a, b, out):\n"
+        "    now = torch.get_float32_matmul_precision()\n"
+        "    if seen[-1:] != [now]:\n"
+        "        seen.append(now)\n"
+        "        print('rank 1 multiplies in', now, flush=True)\n"
+        "    return mm(a, b, out=out)\n"
+    )
+    run = mpi(2, [*driver(tmp_path, damage)[:2], *UNSWEPT, "--sweep", "dtype=tf32,float32"], tmp_path)
+    assert run.code == 0, run.stderr
+    said = [line for line in run.stdout.splitlines() if line.startswith("rank 1 multiplies")]
+    assert said == ["rank 1 multiplies in high", "rank 1 multiplies in highest"]
+
+
 def test_a_point_that_does_not_fit_is_refused_with_its_bytes_before_any_is_measured(tmp_path: Path) -> None:
     # 2 ** 32 rows of 4096 numbers of 4 bytes are 64 TiB: the gathered input, the inner rows (2 of the 4 times
     # 4096 columns) and the products are four times that, a rank's output half, and four inputs twice.
