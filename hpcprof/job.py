@@ -131,7 +131,7 @@ def make_job(
         raise UsageError(lacks[0])
     check(job, site)
     if program is not None:
-        program.check(arguments, job.ranks)
+        program.check(arguments, job.ranks, profiled=bool(job.profiled_ranks))
     return job
 
 

@@ -10,8 +10,8 @@ from hpcprof.errors import UsageError
 Point = dict[str, str]
 
 
-def parse_parameters(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Read ``KEY=VALUE,VALUE`` texts.
+def parse_parameters(texts: Sequence[str], option: str = "-P") -> dict[str, list[str]]:
+    """Read ``KEY=VALUE,VALUE`` texts, which were given by ``option``.
 
     Raises
     ------
@@ -22,9 +22,11 @@ def parse_parameters(texts: Sequence[str]) -> dict[str, list[str]]:
     for text in texts:
         key, separator, values = text.partition("=")
         if not separator or not key or not all(values.split(",")):
-            raise UsageError(f"-P {text}: write it as KEY=VALUE,VALUE.")
+            raise UsageError(f"{option} {text}: write it as KEY=VALUE,VALUE.")
         if key in parameters:
-            raise UsageError(f"-P {text}: {key} was given before; put all its values into one -P.")
+            raise UsageError(
+                f"{option} {text}: {key} was given before; put all its values into one {option}."
+            )
         parameters[key] = values.split(",")
     return parameters
 
@@ -32,6 +34,11 @@ def parse_parameters(texts: Sequence[str]) -> dict[str, list[str]]:
 def points(parameters: Mapping[str, Sequence[str]]) -> list[Point]:
     """Return every combination, the last parameter changing first."""
     return [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
+
+
+def label(point: Point) -> str:
+    """Return what a point is called: ``a=1 b=x``."""
+    return " ".join(f"{key}={value}" for key, value in point.items())
 
 
 def program_at(point: Point, program: Sequence[str], workload: str | None) -> list[str]:

@@ -201,13 +201,13 @@ def slowdown(db: str | None, repeats: int, alone: str, parameters: tuple[str, ..
     from hpcprof.export import write_csv
     from hpcprof.run import new_run_id
     from hpcprof.study.slowdown import COLUMNS, Arm, Made, as_json, best, by_point, plan
-    from hpcprof.sweep import parse_parameters, points, program_at
+    from hpcprof.sweep import label, parse_parameters, points, program_at
     from hpcprof.units import format_value
 
     values = _values(options)
     if alone == "hook" and values.get("workload") != "ddp":
         raise UsageError("--alone hook is for --workload ddp: choose --alone one-rank for another program.")
-    swept = parse_parameters(parameters)
+    swept = parse_parameters(parameters, "--sweep")
     planned = plan(points(swept), repeats)
 
     def job(arm: Arm, program: list[str]) -> dict[str, Any]:
@@ -226,8 +226,7 @@ def slowdown(db: str | None, repeats: int, alone: str, parameters: tuple[str, ..
     folder = options["runs_dir"] / new_run_id("slowdown", options["runs_dir"])
     made: list[Made] = []
     for one, wanted in zip(planned, jobs, strict=True):
-        at = " ".join(f"{key}={value}" for key, value in one.point.items())
-        click.echo(f"run {len(made) + 1} of {len(planned)}: {one.arm.value} {at}".rstrip())
+        click.echo(f"run {len(made) + 1} of {len(planned)}: {one.arm.value} {label(one.point)}".rstrip())
         made.append(Made(one, _run(wanted, store).id))
         write_atomically(folder / "study.json", as_json(made))
     rows = by_point(store, made)

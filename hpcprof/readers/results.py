@@ -46,16 +46,19 @@ def parse_result(text: bytes | str) -> RankResult:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != SCHEMA_VERSION:
         raise ValueError(f"schema_version is {version!r}: this hpcprof reads version {SCHEMA_VERSION}")
-    modes = data.get("modes")
-    for part in (data, *(modes.values() if isinstance(modes, dict) else ())):
-        correctness = part.get("correctness") if isinstance(part, dict) else None
-        if isinstance(correctness, dict) and correctness.get("relative_error", 0) is None:
-            correctness["relative_error"] = math.nan
+    points = data.get("points")
+    for point in (data, *(points if isinstance(points, list) else ())):
+        modes = point.get("modes") if isinstance(point, dict) else None
+        for part in (point, *(modes.values() if isinstance(modes, dict) else ())):
+            correctness = part.get("correctness") if isinstance(part, dict) else None
+            if isinstance(correctness, dict) and correctness.get("relative_error", 0) is None:
+                correctness["relative_error"] = math.nan
     try:
         result = msgspec.convert(data, RankResult)
     except msgspec.ValidationError as error:
         raise ValueError(f"{error}".replace("`", "")) from None
-    _check_lengths(result)
+    for one in (result, *result.points):
+        _check_lengths(one)
     return result
 
 
@@ -64,6 +67,8 @@ def _check_lengths(result: RankResult) -> None:
     lists = {f"phase_ns.{name}": times for name, times in result.phase_ns.items()}
     if result.latency_ns is not None:
         lists["latency_ns"] = result.latency_ns
+    if result.marked_ns:
+        lists["marked_ns"] = result.marked_ns
     for key, times in lists.items():
         if len(times) != steps:
             raise ValueError(f"{key} has {len(times)} times, but step_ns has {steps}")

@@ -33,8 +33,8 @@ def charts(contents: Contents) -> list[tuple[str, str, go.Figure]]:
     names = ("step_times", "steps", "phases", "breakdown", "kernels")
     rows = {name: contents.analyses[name].rows for name in names if name in contents.analyses}
     made = []
-    if contents.results and contents.results[0].modes:
-        made.append(_modes(contents.results[0]))
+    if contents.results:
+        made += [_modes(point) for point in contents.results[0].every_point() if point.modes]
     if rows.get("step_times"):
         made.append(_steps(rows["step_times"], rows["steps"]))
     if rows.get("phases"):
@@ -74,7 +74,8 @@ def _modes(result: RankResult) -> tuple[str, str, go.Figure]:
             line={"width": 2, "color": COLOURS[5], "dash": "dot"},
         )
         note += " Perfect overlap is the larger of the matmuls and the collectives, measured alone."
-    return "Modes against perfect overlap", note, figure
+    title = "Modes against perfect overlap"
+    return f"{title}, {result.point}" if result.point else title, note, figure
 
 
 def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> tuple[str, str, go.Figure]:

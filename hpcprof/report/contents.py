@@ -16,6 +16,8 @@ from hpcprof.store import Row, Store, Stored
 from hpcprof.store_tables import ProfileRow
 from hpcprof.units import format_bytes, format_ns, format_value
 from hpcprof.workloads.schema import RankResult, Training, summarize
+from hpcprof.workloads.sequence_parallel.figures import no_overlap
+from hpcprof.workloads.sequence_parallel.options import at
 
 ORDER = (
     "steps_summary",
@@ -104,26 +106,30 @@ class Contents:
         if not self.results:
             return []
         first = self.results[0]
-        latency = summarize(first.latency_ns or first.step_ns)
         under = "" if all(r.profiler == "none" for r in self.results) else ", while profiled"
         return [
-            (
-                "own clock",
-                f"step p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} "
-                f"(slowest rank of each step, n={latency.n}{under})",
-            ),
+            *(("own clock", _timed(point, under)) for point in first.every_point()),
             *self._checked(),
+            *(("overlap", sentence) for point in first.every_point() for sentence in _no_overlap(point)),
             *([("training", trained(first.training))] if first.training else []),
         ]
 
     def _checked(self) -> list[tuple[str, str]]:
         """Return whether the results are right, where the workload compared them with something."""
-        checks = {r.rank: r.correctness for r in self.results if r.correctness is not None}
+        checks = [
+            (result.rank, check)
+            for result in self.results
+            for point in result.every_point()
+            for check in (point.correctness, *(mode.correctness for mode in point.modes.values()))
+            if check is not None
+        ]
         if not checks:
             return []
-        wrong = [rank for rank, check in checks.items() if not check.passed]
+        wrong = sorted({rank for rank, check in checks if not check.passed})
         # A wrong rank first: its error may be no number, which compares with nothing.
-        worst = max(checks.values(), key=lambda check: (not check.passed, check.relative_error))
+        _, worst = max(
+            checks, key=lambda found: (not found[1].passed, found[1].relative_error / found[1].bound)
+        )
         verdict = f"wrong on ranks {', '.join(map(str, wrong))}" if wrong else "right"
         return [
             (
@@ -154,6 +160,26 @@ class Contents:
 
     def _rows(self, analysis: str) -> list[Row]:
         return self.analyses[analysis].rows if analysis in self.analyses else []
+
+
+def _timed(result: RankResult, under: str) -> str:
+    """Say how long a step took, of the fastest mode where there were several, and at which point."""
+    latencies = {name: summarize(mode.latency_ns) for name, mode in result.modes.items()}
+    latencies = latencies or {result.mode: summarize(result.latency_ns or result.step_ns)}
+    fastest = min(latencies, key=lambda name: latencies[name].p50_ns)
+    latency = latencies[fastest]
+    mode = f", {fastest}, the fastest of {len(latencies)} modes" if len(latencies) > 1 else ""
+    return (
+        f"{result.point}{': ' * bool(result.point)}step p50 {format_ns(latency.p50_ns)}, "
+        f"p95 {format_ns(latency.p95_ns)} (slowest rank of each step, n={latency.n}{mode}{under})"
+    )
+
+
+def _no_overlap(result: RankResult) -> list[str]:
+    """Say which modes show no overlap of communication and compute."""
+    figures = {name: mode.figures for name, mode in result.modes.items() if mode.figures is not None}
+    said = (no_overlap(name, found) for name, found in figures.items())
+    return [at(result.point, sentence) for sentence in said if sentence]
 
 
 def trained(training: Training) -> str:

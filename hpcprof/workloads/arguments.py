@@ -3,14 +3,64 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-from hpcprof.errors import UsageError
+from hpcprof.errors import UsageError, unknown
 
 
 class WorkloadParser(argparse.ArgumentParser):
-    """A parser that raises instead of exiting: the caller prints the sentence, and decides on which rank."""
+    """A parser that raises instead of exiting: the caller prints the sentence, and decides on which rank.
+
+    Parameters
+    ----------
+    program : str
+        The workload's name.
+    description : str
+        What it does, for ``--help``.
+    defaults : object
+        Has an attribute for each option that `number` and `choice` add, and its value is the default. None
+        stands for no default.
+    """
+
+    def __init__(self, program: str, description: str, defaults: object) -> None:
+        # What is not given stays away: the caller may have other values that come before the defaults.
+        super().__init__(
+            prog=program, description=description, allow_abbrev=False, argument_default=argparse.SUPPRESS
+        )
+        self._defaults_of = defaults
+
+    def number(
+        self, name: str, minimum: int, text: str, *, maximum: int | None = None, also: Sequence[str] = ()
+    ) -> None:
+        """Add an option that takes a whole number; ``also`` are further names of it."""
+        kind, said = whole(minimum, maximum), text + self.default(name)
+        self.add_argument(name, *also, type=kind, metavar="N", help=said)
+
+    def choice(self, name: str, choices: Sequence[str], text: str) -> None:
+        """Add an option that takes one of some words."""
+        self.add_argument(name, choices=choices, help=text + self.default(name))
+
+    def default(self, name: str) -> str:
+        """Return the end of an option's help that tells its default, empty where it has none."""
+        value = getattr(self._defaults_of, name.removeprefix("--").replace("-", "_"))
+        return "" if value is None else f" (default: {value})"
+
+    def given(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return the values of the options that ``arguments`` name, and of no others.
+
+        Raises
+        ------
+        UsageError
+            With one sentence.
+        SystemExit
+            With status 0, after ``--help`` is printed.
+        """
+        values, others = self.parse_known_args(list(arguments))
+        if others:
+            valid = (name for name in self._option_string_actions if name.startswith("--"))
+            raise unknown("option", others[0], valid, f" of {self.prog}")
+        return vars(values)
 
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the workload's name before the sentence."""

@@ -1,7 +1,8 @@
 """The list of workloads. It imports none of them: the submit side must not load torch.
 
 To add a workload, write a package with ``__main__.py`` (what runs on the ranks) and ``options.py``
-(standard library only; ``parse(arguments)`` returns an object with ``validate(ranks)``), and add a row.
+(standard library only; ``parse(arguments)`` returns an object with ``validate(ranks)``, and with
+``validate_profiled()`` where not everything can be profiled), and add a row.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Workload:
         """Return the command line of one rank for a Python that need not have hpcprof."""
         return [python, str(Path(__file__).with_name("run.py")), self.module, *arguments]
 
-    def check(self, arguments: Sequence[str], ranks: int) -> None:
-        """Refuse arguments that the workload would refuse on the ranks.
+    def check(self, arguments: Sequence[str], ranks: int, *, profiled: bool = False) -> None:
+        """Refuse arguments that the workload would refuse on the ranks, any of which may be ``profiled``.
 
         Raises
         ------
@@ -61,7 +62,10 @@ class Workload:
         SystemExit
             With status 0, after ``--help`` is printed.
         """
-        self._parse(arguments).validate(ranks)
+        wanted = self._parse(arguments)
+        wanted.validate(ranks)
+        if profiled and hasattr(wanted, "validate_profiled"):
+            wanted.validate_profiled()
 
     def tools(self, arguments: Sequence[str]) -> dict[str, str]:
         """Return the paths of ``python``, ``nsys`` and ``ncu`` that the arguments' settings name."""

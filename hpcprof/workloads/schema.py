@@ -71,6 +71,13 @@ class Figures:
         ``tflops`` of the datasheet's.
     marks_pct : float
         What the marks of a step cost, in percent of it.
+    hidden_low_pct, hidden_high_pct : float or None
+        The 95 % interval of the median share that is hidden, each step with the serial one of its round.
+    marked : Summary or None
+        Of the latencies of the steps whose phases are marked, where ``step`` is of others without.
+    overlapped : bool or None
+        Whether that shows that communication and compute overlap; None for the serial mode and where it
+        cannot be told.
     """
 
     step: Summary
@@ -82,6 +89,10 @@ class Figures:
     hidden_pct: float | None
     of_peak_pct: float | None
     marks_pct: float
+    hidden_low_pct: float | None = None
+    hidden_high_pct: float | None = None
+    marked: Summary | None = None
+    overlapped: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +120,7 @@ class ModeResult:
     correctness: Correctness
     peak_bytes: int | None = None
     figures: Figures | None = None
+    marked_ns: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -136,11 +148,14 @@ class RankResult:
     """What one rank measured.
 
     ``step_ns`` and each list of ``phase_ns`` hold one time a measured step, in the order of the steps, on
-    this rank. ``latency_ns`` holds the maximum over all ranks of each step. ``summary`` has the key
-    ``step`` (of ``step_ns``) and one key a phase. Where several modes were measured in turns these are of the
-    first, and ``modes`` holds all of them. ``bound_ns`` is what a step takes if communication and compute
-    overlap perfectly, by the phases of the serial mode; None where that was not measured beside others.
-    ``correctness`` is None where there is nothing to compare with.
+    this rank. ``marked_ns`` is empty where these are the same steps; else it holds the times of those whose
+    phases are marked, and the steps of ``step_ns`` have no such marks. ``latency_ns`` holds the maximum over
+    all ranks of each step. ``summary`` has the key ``step`` (of ``step_ns``) and one key a phase. Where
+    several modes were measured in turns these are of the first, and ``modes`` holds all of them. ``bound_ns``
+    is what a step takes if communication and compute overlap perfectly, by the phases of the serial mode;
+    None where that was not measured beside others. ``correctness`` is None where there is nothing to compare
+    with. Of a sweep this is the first point, and ``points`` holds all of them, each whole and with its name
+    in ``point``.
     """
 
     schema_version: int
@@ -171,6 +186,13 @@ class RankResult:
     warmup_steps: int | None = None
     stable: bool | None = None
     training: Training | None = None
+    marked_ns: list[int] = field(default_factory=list)
+    point: str = ""
+    points: list[RankResult] = field(default_factory=list)
+
+    def every_point(self) -> list[RankResult]:
+        """Return the points of a sweep, or else this result alone."""
+        return self.points or [self]
 
 
 def summarize(values: Sequence[int]) -> Summary:
@@ -218,9 +240,10 @@ def slowest(everyone: Sequence[Sequence[int]]) -> list[int]:
 def to_json(result: RankResult) -> str:
     """Return ``result`` as JSON text that any JSON parser reads."""
     data = asdict(result)
-    for check in (data["correctness"], *(mode["correctness"] for mode in data["modes"].values())):
-        if check is not None and not math.isfinite(check["relative_error"]):
-            check["relative_error"] = None
+    for point in (data, *data["points"]):
+        for check in (point["correctness"], *(mode["correctness"] for mode in point["modes"].values())):
+            if check is not None and not math.isfinite(check["relative_error"]):
+                check["relative_error"] = None
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 

@@ -17,7 +17,12 @@ from hpcprof.workloads.watch import Watch
 
 
 class Clock(Protocol):
-    """Marks moments, and tells the nanoseconds between two of them once the work is done."""
+    """Marks moments, and tells the nanoseconds between two of them once the work is done.
+
+    ``follows_host`` says whether the work is done when the host goes on.
+    """
+
+    follows_host: bool
 
     def passed(self, mark: Any) -> bool:
         """Say whether the device has come to a mark."""
@@ -31,6 +36,8 @@ class Clock(Protocol):
 
 class HostClock:
     """The host's monotonic clock: right on a CPU, where a call returns when its work is done."""
+
+    follows_host = True
 
     def mark(self) -> int:
         """Return the clock's nanoseconds."""
@@ -47,6 +54,8 @@ class HostClock:
 
 class CudaClock:
     """CUDA events on the current stream: the GPU's own times, read only after the last step."""
+
+    follows_host = False
 
     def mark(self) -> Any:
         """Record an event on the current stream."""
@@ -100,7 +109,7 @@ class Timer:
     clock : Clock
         Marks the beginnings and ends.
     phases : sequence of str
-        The names of the phases.
+        The names of the phases to time; others are annotated alone, which costs the device nothing.
     name : str
         The step's name in a profile.
     watch : Watch
@@ -138,7 +147,11 @@ class Timer:
         """
         with annotate(name):
             what = f"{name} of step {len(self._steps)} of {self._name}"
-            if len(self._begun) == 1 and self._begun[0][0] is None:
+            if name not in self._phases:
+                # Where the host is says nothing about a device that works through a queue.
+                if self._watch is not None and self._clock.follows_host:
+                    self._watch.enter(what)
+            elif len(self._begun) == 1 and self._begun[0][0] is None:
                 self._begun = [(name, self._begun[0][1])]
                 self._tell(what, self._begun[0][1])
             else:

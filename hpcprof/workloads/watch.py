@@ -67,6 +67,7 @@ class Watch:
         self._begun: deque[tuple[str, Callable[[], bool]]] = deque()
         self._entered = self._count = self._beats = 0
         self._what = "the start"
+        self._where = ""
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="watch")
 
@@ -82,10 +83,14 @@ class Watch:
         self._stopped.set()
         self._thread.join()
 
+    def within(self, point: str) -> None:
+        """Name the point of a sweep that what begins from now on belongs to."""
+        self._where = f" at {point}" if point else ""
+
     def enter(self, what: str, passed: Callable[[], bool] = lambda: True) -> None:
         """Note that ``what`` begins; the device has come there when ``passed()`` says so."""
         self._entered += 1
-        self._begun.append((what, passed))
+        self._begun.append((what + self._where, passed))
 
     def lost(self) -> str | None:
         """Return a sentence on the ranks that give no sign of life, None if all do; it takes seconds."""

@@ -42,16 +42,17 @@ def mpi(
     command: Sequence[str],
     folder: Path,
     limit_s: float = LIMIT_S,
+    launcher: Sequence[str] = (),
     **variables: str,
 ) -> Finished:
-    """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``."""
+    """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``, with options of mpiexec's."""
     # Beside the interpreter, not its resolved path: a virtual environment links to a python elsewhere.
     mpiexec = Path(sys.executable).with_name("mpiexec")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
     root = Path(hpcprof.__file__).parents[1]
     environment |= {"PYTHONPATH": str(root), **variables}
     done = subprocess.run(
-        [str(mpiexec), "-iface", "lo", "-n", str(ranks), *command],
+        [str(mpiexec), "-iface", "lo", *launcher, "-n", str(ranks), *command],
         cwd=folder,
         env=environment,
         capture_output=True,

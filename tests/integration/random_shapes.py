@@ -5,18 +5,18 @@ Rank 0 draws a shape and sends it to the others; all check their results and ran
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
 from hpcprof.workloads.distributed import World, connect, disconnect
+from hpcprof.workloads.sequence_parallel import buffers as memory
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import allocate
 from hpcprof.workloads.sequence_parallel.modes import MODES
 from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.plan import Rotation
 from hpcprof.workloads.sequence_parallel.steps import Step
 from hpcprof.workloads.timing import Untimed
 
@@ -29,17 +29,19 @@ def wrong(parameters: Parameters, world: World) -> list[str]:
     for name in parameters.modes:
         buffers = allocate(parameters, world.rank, world.size, world.device)
         step = Step(parameters, buffers, MODES[name](parameters, world, buffers))
-        # The second step finds what the first one left.
+        # The second step finds what the first one left, and other weights.
         for index in (0, 1):
             step.poison()
             outputs = step(index, Untimed())
             forward = index if parameters.forward else 0
-            if parameters.direction == "backward":
-                buffers_seen = replace(buffers, inputs=buffers.inputs[:1].expand_as(buffers.inputs))
-            else:
-                buffers_seen = buffers
             check = correctness.check(
-                buffers_seen, outputs, world.comm, dtype=parameters.dtype, seed=forward, index=index
+                buffers,
+                outputs,
+                world.comm,
+                dtype=parameters.dtype,
+                seed=parameters.seed,
+                index=index,
+                forward=forward,
             )
             sentence = correctness.sentence(world.comm.allgather(check))
             if sentence:
@@ -51,6 +53,8 @@ def main() -> None:
     """Serve as one rank."""
     comm = MPI.COMM_WORLD
     world = connect(comm, device="cpu", backend="gloo")
+    # As on a GPU, where several copies of small weights are used in turns.
+    memory.rotation_on = lambda *_: Rotation(inputs=2, weights=2)
     examples = 0
 
     @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

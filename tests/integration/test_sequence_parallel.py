@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import itertools
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -65,8 +67,8 @@ def test_the_phases_of_a_step_fit_into_the_step(plain: tuple[int, str, Finished]
     _, _, run = plain
     for result in run.results():
         assert list(result.phase_ns) == PHASES
-        assert len(result.step_ns) == STEPS
-        for step, phases in zip(result.step_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
+        assert len(result.step_ns) == len(result.marked_ns) == STEPS
+        for step, phases in zip(result.marked_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
             assert 0 < sum(phases) <= step
         assert result.summary == {
             name: summarize(times) for name, times in {"step": result.step_ns, **result.phase_ns}.items()
@@ -96,6 +98,10 @@ def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tm
         assert list(result.modes) == ["serial", "chunked"]
         assert all(mode.correctness.passed for mode in result.modes.values())
         assert all(len(mode.latency_ns) == STEPS for mode in result.modes.values())
+        serial, chunked = (mode.figures for mode in result.modes.values())
+        assert (serial.marked.n, chunked.marked) == (STEPS, None)
+        # On a CPU communication and compute share the cores.
+        assert all(mode.figures.overlapped is None for mode in result.modes.values())
         medians = [summarize(times).p50_ns for times in result.modes["serial"].phase_ns.values()]
         assert result.bound_ns is not None
         # It is made of maxima over the ranks, which are not below any one rank's.
@@ -150,6 +156,11 @@ def test_under_the_torch_profiler_each_profiled_rank_writes_a_trace_of_the_measu
             (_, start, end), *inside = ranges[first : first + 1 + len(PHASES)]
             assert all(start <= begin <= stop <= end for _, begin, stop in inside)
     results = [parse_result(p.read_text()) for p in sorted((tmp_path / "a run" / "results").iterdir())]
+    for result in results:
+        # The steps of the profile are those that are timed, on the rank without a profiler too.
+        assert not result.marked_ns
+        for step, phases in zip(result.step_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
+            assert 0 < sum(phases) <= step
     assert [result.profiler for result in results] == ["torch", "none", "torch"]
 
 
@@ -270,6 +281,23 @@ def test_each_wrong_matmul_of_the_backward_on_one_rank_fails_the_run(index: int,
     assert "the results are wrong: relative error" in run.stderr
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_weights_that_are_used_in_turns_give_right_results_in_every_direction(
+    direction: str, tmp_path: Path
+) -> None:
+    damage = (
+        "damaged = mm\n"
+        "from hpcprof.workloads.sequence_parallel import buffers, plan\n"
+        "buffers.rotation_on = lambda *_: plan.Rotation(inputs=6, weights=3)\n"
+    )
+    run = mpi(2, [*driver(tmp_path, damage), "--direction", direction, "--mode", "auto"], tmp_path)
+    assert run.code == 0, run.stderr
+    assert "note: the steps use 3 copies of the weights in turns" in run.stdout
+    for result in run.results():
+        assert list(result.modes) == ["serial", "chunked"]
+        assert all(1e-8 < mode.correctness.relative_error < 1e-5 for mode in result.modes.values())
+
+
 def test_float8_multiplies_scaled_or_says_why_it_cannot(tmp_path: Path) -> None:
     run = mpi(1, [*WORKLOAD, *SMALL, "--dtype", "float8"], tmp_path)
     if run.code == 0:
@@ -280,19 +308,31 @@ def test_float8_multiplies_scaled_or_says_why_it_cannot(tmp_path: Path) -> None:
         assert run.said[-1].startswith("rank 0: --dtype float8: cpu has no scaled matmul")
 
 
-def test_data_that_are_not_finite_end_the_job_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tensor", "call", "value"),
+    [("input", 4, "nan"), ("weight_1", 5, "inf"), ("weight_2", 6, "-inf"), ("gradient", 8, "nan")],
+)
+def test_data_that_are_not_finite_end_the_job_in_one_sentence(
+    tensor: str, call: int, value: str, tmp_path: Path
+) -> None:
+    # Drawn in this order: four inputs, both weights, four gradients.
     damage = (
         "damaged = mm\n"
         "normal = torch.Tensor.normal_\n"
+        "calls = 0\n"
         "def spoiled(tensor, *args, **options):\n"
-        "    normal(tensor, *args, **options)[-1, -1] = float('nan')\n"
-        "    return tensor\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        "    drawn = normal(tensor, *args, **options)\n"
+        f"    if calls == {call}:\n"
+        f"        drawn[-1, -1] = float('{value}')\n"
+        "    return drawn\n"
         "if MPI.COMM_WORLD.rank == 1:\n"
         "    torch.Tensor.normal_ = spoiled\n"
     )
-    run = mpi(2, driver(tmp_path, damage), tmp_path)
+    run = mpi(2, [*driver(tmp_path, damage), "--direction", "both"], tmp_path)
     assert run.code == 1
-    assert run.said == ["rank 1: the input of rank 1 holds NaN or infinity before the first step."]
+    assert run.said == [f"rank 1: the {tensor} of rank 1 holds NaN or infinity before the first step."]
 
 
 @pytest.mark.parametrize(
@@ -346,6 +386,14 @@ def test_a_rank_that_is_killed_ends_the_job(tmp_path: Path) -> None:
     assert mpi(4, [*driver(tmp_path, damage), "--step-timeout", "4"], tmp_path, limit_s=40).code != 0
 
 
+def test_a_rank_that_is_killed_is_named_where_the_launcher_lets_the_others_live(tmp_path: Path) -> None:
+    damage = HANG.format(fate="import os, signal, time; time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)")
+    command = [*driver(tmp_path, damage), "--step-timeout", "4"]
+    run = mpi(4, command, tmp_path, limit_s=60, launcher=["-disable-auto-cleanup"])
+    assert run.code != 0
+    assert "rank 1 died or was stopped; its last sign of life came from matmul_2 of step" in run.stderr
+
+
 def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:
     # MPICH's own emulation: ranks are split into nodes that share no memory.
     run = mpi(
@@ -359,6 +407,87 @@ def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:
     assert "4 ranks on 2 nodes" in run.stdout
     assert sorted(result.local_rank for result in run.results()) == [0, 0, 1, 1]
     assert all(mode.correctness.passed for result in run.results() for mode in result.modes.values())
+
+
+SWEEP = ["--sweep", "hidden-size=32,48", "--sweep", "dtype=float32,bfloat16"]
+UNSWEPT = ["-s", "64", *SMALL[4:]]
+
+
+def test_a_sweep_measures_every_point_in_one_start_and_each_has_its_whole_entry(tmp_path: Path) -> None:
+    run = mpi(2, [*WORKLOAD, *UNSWEPT, *SWEEP, "--mode", "auto", "--chunks", "2"], tmp_path)
+    assert (run.code, run.stderr) == (0, "")
+    names = [f"hidden-size={h} dtype={dtype}" for h in (32, 48) for dtype in ("float32", "bfloat16")]
+    for result in run.results():
+        assert [point.point for point in result.points] == names
+        assert dataclasses.replace(result, points=[]) == result.points[0]
+        for point, (h, dtype) in zip(
+            result.points, itertools.product((32, 48), ("float32", "bfloat16")), strict=True
+        ):
+            assert (point.parameters["hidden_size"], point.parameters["dtype"]) == (h, dtype)
+            assert list(point.modes) == ["serial", "chunked"]
+            assert point.bound_ns is not None
+            for mode in point.modes.values():
+                assert (mode.correctness.passed, len(mode.latency_ns)) == (True, STEPS)
+                # bfloat16 is measured in bfloat16, and float32 after it in float32 again.
+                assert (mode.correctness.relative_error > 1e-4) == (dtype == "bfloat16")
+    lines = run.stdout.splitlines()
+    assert sum(line.startswith(("serial  ", "chunked  ")) for line in lines) == 8
+    assert sum(line.startswith("fastest: ") for line in lines) == 4
+    assert [line.partition(":")[0] for line in lines if line.startswith("hidden-size=")] == names
+    # What holds at every point is said once.
+    assert run.stdout.count("symmetric is left out") == 1
+
+
+def test_a_point_whose_results_are_wrong_fails_the_sweep_with_its_name_and_the_others_are_kept(
+    tmp_path: Path,
+) -> None:
+    damage = "def damaged(a, b, out):\n    mm(a, b, out=out).mul_(1.01 if out.shape[1] == 48 else 1)\n"
+    command = [*driver(tmp_path, damage)[:2], *UNSWEPT, "--sweep", "hidden-size=32,48,64"]
+    run = mpi(2, command, tmp_path)
+    assert run.code == 1
+    (sentence,) = run.said
+    assert sentence.startswith("at hidden-size=48: serial: rank 0: the results are wrong: relative error ")
+    for result in run.results():
+        assert [point.correctness.passed for point in result.points] == [True, False, True]
+
+
+def test_float32_is_float32_also_at_a_point_after_tf32(tmp_path: Path) -> None:
+    damage = (
+        "seen = []\n"
+        "def damaged(a, b, out):\n"
+        "    now = torch.get_float32_matmul_precision()\n"
+        "    if seen[-1:] != [now]:\n"
+        "        seen.append(now)\n"
+        "        print('rank 1 multiplies in', now, flush=True)\n"
+        "    return mm(a, b, out=out)\n"
+    )
+    run = mpi(2, [*driver(tmp_path, damage)[:2], *UNSWEPT, "--sweep", "dtype=tf32,float32"], tmp_path)
+    assert run.code == 0, run.stderr
+    said = [line for line in run.stdout.splitlines() if line.startswith("rank 1 multiplies")]
+    assert said == ["rank 1 multiplies in high", "rank 1 multiplies in highest"]
+
+
+def test_a_point_that_does_not_fit_is_refused_with_its_bytes_before_any_is_measured(tmp_path: Path) -> None:
+    # 2 ** 32 rows of 4096 numbers of 4 bytes are 64 TiB: the gathered input, the inner rows (2 of the 4 times
+    # 4096 columns) and the products are four times that, a rank's output half, and four inputs twice.
+    huge = ["--hidden-size", "4096", "--sweep", "sequence-length=64,4294967296"]
+    run = mpi(2, [*WORKLOAD, *huge], tmp_path)
+    assert (run.code, run.stdout) == (1, "")
+    assert run.said[0].startswith("rank ")
+    assert re.search(
+        r": at sequence-length=4294967296: a rank needs 4259\d\d\.\d GiB and cpu has [\d.]+ GiB in all: make "
+        r"the shape smaller, use more ranks, or fewer modes",
+        run.said[0],
+    )
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_sweep_under_a_profiler_is_one_sentence(tmp_path: Path) -> None:
+    wrapper = '[ "$PMI_RANK" -ne 1 ] || export HPCPROF_PROFILER=torch; exec "$@"'
+    run = mpi(2, ["sh", "-c", wrapper, "sh", *WORKLOAD, *UNSWEPT, *SWEEP], tmp_path)
+    assert (run.code, run.stdout) == (2, "")
+    (sentence,) = run.said
+    assert sentence.startswith("--sweep measures without a profiler, as a profile would mix the points")
 
 
 SHAPES = Path(__file__).with_name("random_shapes.py")

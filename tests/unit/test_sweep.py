@@ -24,8 +24,10 @@ def test_every_combination_is_a_point_the_last_parameter_changing_first() -> Non
 
 @pytest.mark.parametrize("text", ["a", "=1", "a=", "a=1,,2"])
 def test_what_is_no_parameter_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="write it as KEY=VALUE,VALUE"):
+    with pytest.raises(UsageError, match=f"^-P {text}: write it as KEY=VALUE,VALUE"):
         parse_parameters([text])
+    with pytest.raises(UsageError, match=f"^--sweep {text}: write it as"):
+        parse_parameters([text], "--sweep")
 
 
 def test_a_parameter_given_twice_is_refused() -> None:

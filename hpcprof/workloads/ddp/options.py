@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcprof.errors import UsageError, unknown
-from hpcprof.workloads.arguments import WorkloadParser, whole
+from hpcprof.workloads.arguments import WorkloadParser
 from hpcprof.workloads.ddp.model_file import check_model_file
 from hpcprof.workloads.ddp.settings import GLOBAL, LOCAL, read_settings
 from hpcprof.workloads.placement import BACKENDS, DEVICES
@@ -105,22 +105,10 @@ def _above_zero(text: str) -> float:
 def _parser() -> WorkloadParser:
     default = Parameters()
     parser = WorkloadParser(
-        prog=_PROGRAM,
-        description="Train a model with PyTorch's DistributedDataParallel, and profile steps in the middle.",
-        allow_abbrev=False,
-        # What is not given stays away, so that the settings of --input come before the defaults.
-        argument_default=argparse.SUPPRESS,
+        _PROGRAM,
+        "Train a model with PyTorch's DistributedDataParallel, and profile steps in the middle.",
+        default,
     )
-
-    def number(name: str, minimum: int, text: str, maximum: int | None = None) -> None:
-        value = getattr(default, name.removeprefix("--").replace("-", "_"))
-        said = "" if value is None else f" (default: {value})"
-        parser.add_argument(name, type=whole(minimum, maximum), metavar="N", help=text + said)
-
-    def choice(name: str, choices: Sequence[str], text: str) -> None:
-        value = getattr(default, name.removeprefix("--").replace("-", "_"))
-        parser.add_argument(name, choices=choices, help=f"{text} (default: {value})")
-
     parser.add_argument(
         "--input",
         type=Path,
@@ -130,8 +118,8 @@ def _parser() -> WorkloadParser:
     parser.add_argument(
         "--model",
         metavar="NAME|FILE.py",
-        help=f"{', '.join(MODELS)}, or a file with get_model, get_dataloader, forward_pass and backward_pass "
-        f"(default: {default.model})",
+        help=f"{', '.join(MODELS)}, or a file with get_model, get_dataloader, forward_pass and backward_pass"
+        + parser.default("--model"),
     )
     parser.add_argument(
         "--bucket-cap-mb",
@@ -139,20 +127,22 @@ def _parser() -> WorkloadParser:
         metavar="MB",
         help=f"DDP's size of a bucket of gradients (default: {default.bucket_cap_mb:g})",
     )
-    number("--epochs", 1, "epochs in all")
-    number("--warmup-epochs", 0, "epochs before the measured ones (default: all but the last)")
-    number("--batch-size", 1, "samples of a rank in a step")
-    number("--steps-per-epoch", 1, "batches of an epoch, of a built-in model")
-    number("--sequence-length", 2, "tokens of a sample, of gpt2 and bert")
-    choice("--capture", CAPTURES, "what the profiler sees of a captured step")
-    number("--capture-steps", 1, "steps to capture, in the middle of the last epoch")
-    choice("--comm-hook", COMM_HOOKS, "what is done with a bucket; builtin is DDP's own, without ranges")
+    parser.number("--epochs", 1, "epochs in all")
+    parser.number("--warmup-epochs", 0, "epochs before the measured ones (default: all but the last)")
+    parser.number("--batch-size", 1, "samples of a rank in a step")
+    parser.number("--steps-per-epoch", 1, "batches of an epoch, of a built-in model")
+    parser.number("--sequence-length", 2, "tokens of a sample, of gpt2 and bert")
+    parser.choice("--capture", CAPTURES, "what the profiler sees of a captured step")
+    parser.number("--capture-steps", 1, "steps to capture, in the middle of the last epoch")
+    parser.choice(
+        "--comm-hook", COMM_HOOKS, "what is done with a bucket; builtin is DDP's own, without ranges"
+    )
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=text)
-    number("--seed", 0, "seed of weights and data", _MAX_SEED)
-    number("--timeout", 1, "seconds that a collective waits for a rank before the job ends")
-    choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
-    choice("--device", DEVICES, "auto is CUDA where there is one")
+    parser.number("--seed", 0, "seed of weights and data", maximum=_MAX_SEED)
+    parser.number("--timeout", 1, "seconds that a collective waits for a rank before the job ends")
+    parser.choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
+    parser.choice("--device", DEVICES, "auto is CUDA where there is one")
     return parser
 
 
@@ -166,11 +156,7 @@ def parse(arguments: Sequence[str]) -> Parameters:
     SystemExit
         With status 0, after ``--help`` is printed.
     """
-    values, others = _parser().parse_known_args(list(arguments))
-    given = vars(values)
-    if others:
-        valid = [f"--{f.name.replace('_', '-')}" for f in fields(Parameters)] + ["--input"]
-        raise unknown("option", others[0], valid, f" of {_PROGRAM}")
+    given = _parser().given(arguments)
     folder = given.pop("input", None)
     if folder is not None:
         settings = read_settings(folder)

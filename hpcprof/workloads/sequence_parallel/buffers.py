@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import torch
 
 from hpcprof.errors import HpcprofError
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.sequence_parallel.plan import Memory, memory, rotating_inputs
+from hpcprof.workloads.sequence_parallel.plan import Memory, Rotation, memory, rotation
 
 DTYPES = {
     "float32": torch.float32,
@@ -22,7 +23,7 @@ DTYPES = {
 }
 
 # A CPU's last-level cache differs too much to be measured here; four inputs already alternate.
-_CPU_INPUTS = 4
+_ON_CPU = Rotation(inputs=4, weights=1)
 
 # Every exponent bit and every bit of the mantissa: e4m3fn's only NaN beside its negative.
 _FLOAT8_NAN = 0x7F
@@ -47,6 +48,26 @@ class Gradients:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter((self.input, self.weight_1, self.weight_2))
+
+
+class Weights:
+    """This rank's parts of both weights, in as many copies of other data as rotate.
+
+    Attributes
+    ----------
+    first : list of Tensor [h, f/N]
+    second : list of Tensor [f/N, h]
+    present : int
+        The copy that is used.
+    """
+
+    def __init__(self, first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
+        self.first, self.second = first, second
+        self.present = 0
+
+    def use(self, step: int) -> None:
+        """Take the copy of a step."""
+        self.present = step % len(self.first)
 
 
 @dataclass(frozen=True)
@@ -83,10 +104,8 @@ class Buffers:
     ----------
     inputs : Tensor [count, R/N, h]
         Several inputs; a step uses one, and never one that the caches still hold.
-    weight_1 : Tensor [h, f/N]
-        The first matmul's columns on this rank.
-    weight_2 : Tensor [f/N, h]
-        The second matmul's rows on this rank.
+    weights : Weights
+        The first matmul's columns on this rank, and the second one's rows; a step uses one copy of them.
     gathered : Tensor [R, h]
         The all-gather's output.
     inner : Tensor [R, f/N]
@@ -103,8 +122,7 @@ class Buffers:
     """
 
     inputs: torch.Tensor
-    weight_1: torch.Tensor
-    weight_2: torch.Tensor
+    weights: Weights
     gathered: torch.Tensor
     inner: torch.Tensor
     partial: torch.Tensor
@@ -115,6 +133,16 @@ class Buffers:
     def input(self, step: int) -> torch.Tensor:
         """Return the input of a step, [R/N, h]."""
         return self.inputs[step % len(self.inputs)]
+
+    @property
+    def weight_1(self) -> torch.Tensor:
+        """The present copy of the first weight, [h, f/N]."""
+        return self.weights.first[self.weights.present]
+
+    @property
+    def weight_2(self) -> torch.Tensor:
+        """The present copy of the second weight, [f/N, h]."""
+        return self.weights.second[self.weights.present]
 
     def multiply_1(self, rows: torch.Tensor, out: torch.Tensor) -> None:
         """Multiply rows of the gathered input by the first weight."""
@@ -183,11 +211,10 @@ def allocate(
     HpcprofError
         They do not fit, the device cannot multiply this type, or the data drawn are not finite.
     """
+    check_device(parameters, size, device)
     generator = torch.Generator(device).manual_seed(parameters.seed * size + rank)
     dtype = DTYPES[parameters.dtype]
     eight = parameters.dtype == "float8"
-    if eight:
-        _check_float8(device)
     result = torch.bfloat16 if eight else dtype
     rows, hidden, inner = parameters.rows, parameters.hidden_size, parameters.inner_size
     shard, middle = rows // size, inner // size
@@ -205,18 +232,19 @@ def allocate(
         return fill(empty(columns, rows).t() if eight else empty(rows, columns), deviation)
 
     def rotating() -> torch.Tensor:
-        made = empty_input(count, shard, hidden, device=device, dtype=dtype)
+        made = empty_input(turns.inputs, shard, hidden, device=device, dtype=dtype)
         for one in made:
             fill(one)
         return made
 
-    count = input_count(shard * hidden * dtype.itemsize, device)
-    _check_memory(memory(parameters, size, count), device)
+    turns = rotation_on(parameters, size, device)
     deviations = 1 / math.sqrt(hidden), 1 / math.sqrt(inner)
     buffers = Buffers(
         inputs=rotating(),
-        weight_1=weight(hidden, middle, deviations[0]),
-        weight_2=weight(middle, hidden, deviations[1]),
+        weights=Weights(
+            [weight(hidden, middle, deviations[0]) for _ in range(turns.weights)],
+            [weight(middle, hidden, deviations[1]) for _ in range(turns.weights)],
+        ),
         gathered=empty(rows, hidden),
         inner=empty(rows, middle),
         partial=empty(rows, hidden, dtype=result),
@@ -248,17 +276,31 @@ def _check_finite(buffers: Buffers, rank: int) -> None:
     HpcprofError
         With the rank and the tensor.
     """
-    data = {"input": buffers.inputs, "weight_1": buffers.weight_1, "weight_2": buffers.weight_2}
+    weights = buffers.weights
+    data = {"input": [buffers.inputs], "weight_1": weights.first, "weight_2": weights.second}
     if buffers.backward is not None:
-        data["gradient"] = buffers.backward.sources
-    for name, tensor in data.items():
-        if not finite(tensor):
+        data["gradient"] = [buffers.backward.sources]
+    for name, tensors in data.items():
+        if not all(map(finite, tensors)):
             raise HpcprofError(f"the {name} of rank {rank} holds NaN or infinity before the first step.")
 
 
 def finite(tensor: torch.Tensor) -> bool:
     """Say whether every value is a number; along the first dimension, so as to need little memory."""
     return all(bool(torch.isfinite(part.float()).all()) for part in tensor.split(_CHECKED_ROWS))
+
+
+def check_device(parameters: Parameters, size: int, device: torch.device) -> None:
+    """Refuse what cannot run on a device, before anything is allocated.
+
+    Raises
+    ------
+    HpcprofError
+        It does not fit, with the bytes, or the device cannot multiply this type.
+    """
+    if parameters.dtype == "float8":
+        _check_float8(device)
+    _check_memory(memory(parameters, size, rotation_on(parameters, size, device)), device)
 
 
 def _check_float8(device: torch.device) -> None:
@@ -279,26 +321,27 @@ def _check_float8(device: torch.device) -> None:
 
 
 def _check_memory(needed: Memory, device: torch.device) -> None:
-    """Refuse what does not fit, before anything is allocated.
+    """Refuse what does not fit.
 
     Raises
     ------
     HpcprofError
-        With the bytes that are needed and those that are free.
+        With the bytes that are needed and those that there are.
     """
-    if device.type != "cuda":
-        return
-    free, _ = torch.cuda.mem_get_info(device)
-    if needed.total > free:
+    if device.type == "cuda":
+        there, which = torch.cuda.mem_get_info(device)[0], "free"
+    else:
+        # What is free on a host is not known, as the kernel gives back its caches: all of it is the limit.
+        there, which = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "in all"
+    if needed.total > there:
         raise HpcprofError(
-            f"a rank needs {needed.total / 2**30:.1f} GiB and {device} has {free / 2**30:.1f} GiB free: make "
-            "the shape smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
+            f"a rank needs {needed.total / 2**30:.1f} GiB and {device} has {there / 2**30:.1f} GiB {which}: "
+            "make the shape smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
         )
 
 
-def input_count(input_bytes: int, device: torch.device) -> int:
-    """Return how many inputs rotate: on CUDA twice the L2 cache, so that each is read from memory."""
+def rotation_on(parameters: Parameters, size: int, device: torch.device) -> Rotation:
+    """Return how much rotates on a device: on CUDA by the size of its L2 cache."""
     if device.type != "cuda":
-        return _CPU_INPUTS
-    cache: int = torch.cuda.get_device_properties(device).L2_cache_size
-    return rotating_inputs(input_bytes, cache)
+        return _ON_CPU
+    return rotation(parameters, size, torch.cuda.get_device_properties(device).L2_cache_size)

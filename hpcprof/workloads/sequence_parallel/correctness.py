@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,7 +24,14 @@ _SAMPLED_ROWS = 64
 
 
 def check(
-    buffers: Buffers, outputs: Outputs, comm: Any, *, dtype: str, seed: int, index: int = 0
+    buffers: Buffers,
+    outputs: Outputs,
+    comm: Any,
+    *,
+    dtype: str,
+    seed: int,
+    index: int = 0,
+    forward: int | None = None,
 ) -> Correctness:
     """Check what a step left that began with poisoned memory; every rank of ``comm`` calls it.
 
@@ -44,9 +52,11 @@ def check(
     seed : int
         Chooses what is sampled.
     index : int
-        Which of the rotating inputs the step took.
+        Which step it was: it chooses the input, the gradient and the copy of the weights.
+    forward : int, optional
+        The step whose forward the gradients are of, where that is another one.
     """
-    reference = _Reference(buffers, comm, seed, index)
+    reference = _Reference(buffers, comm, seed, index, index if forward is None else forward)
     errors = [] if outputs.output is None else [reference.error_of_output(outputs.output)]
     if outputs.gradients is not None:
         gradients = outputs.gradients
@@ -68,14 +78,17 @@ def check(
 class _Reference:
     """What a step must give, in float64."""
 
-    def __init__(self, buffers: Buffers, comm: Any, seed: int, index: int) -> None:
+    def __init__(self, buffers: Buffers, comm: Any, seed: int, index: int, forward: int) -> None:
         self._comm, self._seed = comm, seed
         self._device = buffers.inputs.device
         self.rows = sample_rows(len(buffers.input(index)), comm.size, seed)
         scales = (1.0, 1.0) if buffers.scales is None else tuple(float(s) for s in buffers.scales[1:])
-        self._weight_1, self._weight_2 = buffers.weight_1, buffers.weight_2
+        weights = buffers.weights
+        copies = len(weights.first)
+        self._weight_1, self._weight_2 = weights.first[index % copies], weights.second[index % copies]
+        self._weight_1_forward = weights.first[forward % copies]
         self._scales = scales
-        self._input = buffers.input(index)
+        self._input = buffers.input(forward)
         self._gradient = None if buffers.backward is None else buffers.backward.source(index)
 
     def error_of_output(self, output: torch.Tensor) -> float:
@@ -116,7 +129,7 @@ class _Reference:
         hidden = sample_rows(found_1.shape[0], 1, self._seed + 1).to(self._device)
         source, gradient = self._input.double(), self._gradient.double()
         # [N, samples, h]: the columns of W1 and the rows of W2 that belong to each rank's samples.
-        columns = self._everyones(self._weight_1[:, inner].double().t())
+        columns = self._everyones(self._weight_1_forward[:, inner].double().t())
         rows = self._everyones(self._weight_2[inner].double())
         # [N, h's samples, f's samples] and its mirror, summed over the ranks' rows.
         first = source[:, hidden].t() @ (gradient @ rows.transpose(1, 2))
@@ -156,6 +169,11 @@ def sample_rows(count: int, ranks: int, seed: int) -> torch.Tensor:
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Return ``norm(found - expected) / norm(expected)``; NaN where the reference is all zeros."""
     return float(torch.linalg.norm(found - expected) / torch.linalg.norm(expected))
+
+
+def worst(checks: Sequence[Correctness]) -> Correctness:
+    """Return the check of several steps together: it passes where all do, with the largest error or NaN."""
+    return max(checks, key=lambda check: (math.isnan(check.relative_error), check.relative_error))
 
 
 def sentence(checks: list[Correctness]) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hpcprof.workloads.capture import Capture, annotate, synchronize
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.gpu_state import GpuMonitor
-from hpcprof.workloads.rankenv import RankEnvironment
+from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import GpuState
 from hpcprof.workloads.sequence_parallel.options import Parameters
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
@@ -28,9 +28,15 @@ _PAIRS, _BLOCK = 10, 4
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of each mode and the conditions; see `RankResult`."""
+    """The times of each mode and the conditions; see `RankResult`.
+
+    ``marked_ns`` are the steps whose phases were timed, of the modes of which ``times`` has other steps.
+    ``steps`` counts those of all modes, with those before the measured ones.
+    """
 
     times: dict[str, Times]
+    marked_ns: dict[str, list[int]]
+    steps: int
     warmup_steps: int
     stable: bool | None
     gpu_before: GpuState | None
@@ -46,23 +52,31 @@ class Measurement:
     ) -> None:
         self._parameters, self._environment, self._world = parameters, environment, world
         self._steps, self._watch = steps, watch
+        # The steps of a profile are to be those that are timed, on every rank.
+        self._profiled = any(world.comm.allgather(environment.profiler is not Profiler.NONE))
         self._monitor = GpuMonitor(world.device)
-        self._index = 0
+        self._index = self._rounds = 0
 
     def run(self) -> Measured:
         """Burn in, warm up and measure; every rank calls it."""
         self._burn_in()
         stable, before = self._warm_up()
-        warmed = self._index
+        warmed = self._rounds
         timers = self._timers()
         with Capture(self._environment, rank=self._world.rank, barrier=self._world.comm.Barrier) as capture:
             for _ in range(self._parameters.steps):
                 with capture.step():
                     self._round(timers)
             after = self._monitor.read()
-        times = {name: timer.read() for name, timer in timers.items()}
+        times, marked = {}, {}
+        for name, (plain, *apart) in timers.items():
+            times[name] = plain.read()
+            for timer in apart:
+                found = timer.read()
+                times[name] = Times(times[name].step_ns, found.phase_ns)
+                marked[name] = found.step_ns
         marks = {name: self._cost_of_marks(step) for name, step in self._steps.items()}
-        return Measured(times, warmed, stable, before, after, marks)
+        return Measured(times, marked, self._index, warmed, stable, before, after, marks)
 
     def _cost_of_marks(self, step: Step | GraphedStep) -> float:
         """Return how much longer steps take with their marks than without, in percent.
@@ -77,13 +91,13 @@ class Measurement:
             # With, without, without, with: a drift of the clocks meets both.
             marked = block % 4 in (0, 3)
             start = clock.mark()
-            for index in range(_BLOCK):
+            for _ in range(_BLOCK):
                 if marked:
                     with timer.step():
-                        step(index, timer)
+                        step(self._next(), timer)
                 else:
                     with annotate("iteration"):
-                        step(index, Untimed())
+                        step(self._next(), Untimed())
             blocks.append((marked, start, clock.mark()))
         synchronize()
         times: dict[bool, list[int]] = {True: [], False: []}
@@ -91,20 +105,33 @@ class Measurement:
             times[marked].append(clock.elapsed_ns(start, end))
         return 100 * statistics.median(a / b - 1 for a, b in zip(times[True], times[False], strict=True))
 
-    def _timers(self) -> dict[str, Timer]:
+    def _timers(self) -> dict[str, list[Timer]]:
+        """Return each mode's timers; each times a step of its own in a round.
+
+        Marks of phases lengthen a step. So where there are phases the first timer is one without them, and
+        the second one is for them; under a profiler one does both.
+        """
         # A profile's steps are those of one mode; those of several get names of their own.
         single = len(self._steps) == 1
         clock = clock_for(self._world.device)
-        return {
-            name: Timer(clock, step.phases, "iteration" if single else f"iteration {name}", self._watch)
-            for name, step in self._steps.items()
-        }
-
-    def _round(self, timers: dict[str, Timer]) -> None:
+        timers = {}
         for name, step in self._steps.items():
-            with timers[name].step():
-                step(self._index, timers[name])
+            kinds = [(), step.phases] if step.phases and not self._profiled else [step.phases]
+            called = "iteration" if single else f"iteration {name}"
+            timers[name] = [Timer(clock, phases, called, self._watch) for phases in kinds]
+        return timers
+
+    def _round(self, timers: dict[str, list[Timer]]) -> None:
+        for name, step in self._steps.items():
+            for timer in timers[name]:
+                with timer.step():
+                    step(self._next(), timer)
+        self._rounds += 1
+
+    def _next(self) -> int:
+        """Return the index of the next step: no two steps in a row read the same memory, of no mode."""
         self._index += 1
+        return self._index - 1
 
     def _burn_in(self) -> None:
         begun = time.monotonic()
@@ -125,7 +152,7 @@ class Measurement:
                 self._round(timers)
             # Before the wait: a GPU that waits is not in the state in which it works.
             state = self._monitor.read()
-            mine = [statistics.median(timer.read().step_ns) for timer in timers.values()]
+            mine = [statistics.median(plain.read().step_ns) for plain, *_ in timers.values()]
             medians = [max(ranks) for ranks in zip(*self._world.comm.allgather(mine), strict=True)]
             if previous and all(
                 abs(now - before) < _STABLE * before for now, before in zip(medians, previous, strict=True)

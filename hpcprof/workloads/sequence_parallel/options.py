@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.errors import HpcprofError, UsageError, unknown
+from hpcprof.sweep import Point, label, parse_parameters, points, program_at
 from hpcprof.workloads.arguments import WorkloadParser, whole
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 
@@ -22,6 +25,19 @@ MODELS = {
     "llama3-70b": (8192, 28672),
     "llama3-405b": (16384, 53248),
 }
+
+SWEPT = (
+    "sequence-length",
+    "hidden-size",
+    "ffn-multiplier",
+    "ffn-size",
+    "model",
+    "batch-size",
+    "dtype",
+    "direction",
+    "chunks",
+)
+"""What ``--sweep`` may have several values of; the modes are measured in turns anyway."""
 
 _PROGRAM = "sequence-parallel"
 _FLOAT8_UNIT = 16
@@ -91,6 +107,8 @@ class Parameters:
         """
         if self.dtype == "float8":
             self._validate_float8(world_size)
+        if self.modes == ("chunked",) and (shard := self.rows // world_size) % self.chunks:
+            raise UsageError(f"the {shard} rows of a rank cannot be cut into --chunks {self.chunks}.")
         if self.sequence_length % world_size:
             raise UsageError(
                 f"--sequence-length {self.sequence_length} is not divisible by {world_size} ranks: "
@@ -112,12 +130,71 @@ class Parameters:
     def _validate_float8(self, world_size: int) -> None:
         if self.backward:
             raise UsageError("--dtype float8 goes forward only: use --direction forward, or bfloat16.")
+        if self.modes == ("symmetric",):
+            raise UsageError("--dtype float8: the mode symmetric multiplies none; use another mode.")
         # What cuBLAS asks of the operands of a scaled matmul.
         for name, columns in (("h", self.hidden_size), ("f / N", self.inner_size // world_size)):
             if columns % _FLOAT8_UNIT:
                 raise UsageError(
                     f"--dtype float8 needs h and f / N in multiples of {_FLOAT8_UNIT}: {name} is {columns}."
                 )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points to measure in one start, by their names; without ``--sweep`` a single one without a name."""
+
+    points: dict[str, Parameters]
+
+    @property
+    def first(self) -> Parameters:
+        """The first point; what cannot be swept is the same at all."""
+        return next(iter(self.points.values()))
+
+    @property
+    def swept(self) -> bool:
+        """Whether the points have names."""
+        return "" not in self.points
+
+    def validate(self, world_size: int) -> None:
+        """Refuse points that ``world_size`` ranks cannot share evenly.
+
+        Raises
+        ------
+        UsageError
+            With the first of them and the nearest valid values.
+        """
+        for name, parameters in self.points.items():
+            with blamed(name):
+                parameters.validate(world_size)
+
+    def validate_profiled(self) -> None:
+        """Refuse a sweep of which any rank is profiled.
+
+        Raises
+        ------
+        UsageError
+            A profile would mix the steps of all points.
+        """
+        if self.swept:
+            raise UsageError(
+                "--sweep measures without a profiler, as a profile would mix the points: profile one of "
+                "them, or each in a run of its own by hpcprof sweep -P KEY=VALUE,VALUE."
+            )
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """Put the point before the sentence of what goes wrong inside."""
+    try:
+        yield
+    except HpcprofError as error:
+        raise type(error)(at(name, str(error))) from None
+
+
+def at(name: str, sentence: str) -> str:
+    """Put the point that a sentence is about before it."""
+    return f"at {name}: {sentence}" if name else sentence
 
 
 def _nearest(value: int, unit: int) -> str:
@@ -136,68 +213,63 @@ def _modes(text: str) -> str:
 
 
 def _parser() -> WorkloadParser:
-    default = Parameters()
     parser = WorkloadParser(
-        prog=_PROGRAM,
-        description="All-gather the input's rows, multiply twice, reduce-scatter the sums, step after step.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
+        _PROGRAM,
+        "All-gather the input's rows, multiply twice, reduce-scatter the sums, step after step.",
+        Parameters(),
     )
-
-    def number(*names: str, minimum: int, text: str, maximum: int | None = None) -> None:
-        key = names[0].removeprefix("--").replace("-", "_")
-        kind = whole(minimum, maximum)
-        parser.add_argument(*names, type=kind, default=getattr(default, key), metavar="N", help=text)
-
-    def choice(name: str, choices: Sequence[str], text: str) -> None:
-        key = name.removeprefix("--")
-        parser.add_argument(name, choices=choices, default=getattr(default, key), help=text)
-
-    number("--sequence-length", "-s", minimum=1, text="rows of one sequence, divisible by the ranks")
-    number("--hidden-size", minimum=1, text="columns of input and output, h")
-    number("--ffn-multiplier", minimum=1, text="inner width over hidden size, f / h")
-    number("--ffn-size", minimum=1, text="inner width f itself, instead of --ffn-multiplier")
+    parser.number("--sequence-length", 1, "rows of one sequence, divisible by the ranks", also=["-s"])
+    parser.number("--hidden-size", 1, "columns of input and output, h")
+    parser.number("--ffn-multiplier", 1, "inner width over hidden size, f / h")
+    parser.number("--ffn-size", 1, "inner width f itself, instead of --ffn-multiplier")
     parser.add_argument(
         "--model", choices=sorted(MODELS), help="hidden size and inner width of a model's feed-forward block"
     )
-    number("--batch-size", minimum=1, text="sequences in the input")
-    choice("--dtype", DTYPES, "type of weights and data")
-    choice("--direction", DIRECTIONS, "what a step is: the block, its gradients, or one after the other")
+    parser.number("--batch-size", 1, "sequences in the input")
+    parser.choice("--dtype", DTYPES, "type of weights and data")
+    parser.choice(
+        "--direction", DIRECTIONS, "what a step is: the block, its gradients, or one after the other"
+    )
     parser.add_argument(
         "--keep-gathered",
         action="store_true",
         help="keep the gathered input for the backward instead of gathering it again",
     )
-    number("--steps", minimum=1, text="measured steps")
-    number("--warmup", minimum=0, text="steps before the measured ones, and more until their time is stable")
-    number("--burn-in", minimum=0, text="seconds of steps before the warm-up, so that the GPUs are warm")
-    number("--step-timeout", minimum=1, text="seconds without progress after which the job ends")
-    number("--seed", minimum=0, maximum=_MAX_SEED, text="seed of weights and data")
+    parser.number("--steps", 1, "measured steps")
+    parser.number("--warmup", 0, "steps before the measured ones, and more until their time is stable")
+    parser.number("--burn-in", 0, "seconds of steps before the warm-up, so that the GPUs are warm")
+    parser.number("--step-timeout", 1, "seconds without progress after which the job ends")
+    parser.number("--seed", 0, "seed of weights and data", maximum=_MAX_SEED)
     parser.add_argument(
         "--mode",
         type=_modes,
-        default=default.mode,
         metavar="MODE[,MODE]",
         help=f"how communication and compute are ordered: {', '.join(MODES)}; several are measured in turns, "
-        "auto is all that can run here",
+        "auto is all that can run here" + parser.default("--mode"),
     )
-    number("--chunks", minimum=1, text="parts of a rank's rows in the mode chunked")
-    choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
+    parser.number("--chunks", 1, "parts of a rank's rows in the mode chunked")
+    parser.choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
     parser.add_argument(
         "--cuda-graph", action="store_true", help="capture each mode's step in a CUDA graph, and replay it"
     )
-    number("--comm-max-ctas", minimum=1, text="thread blocks that a collective of NCCL may use at most")
+    parser.number("--comm-max-ctas", 1, "thread blocks that a collective of NCCL may use at most")
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        metavar="KEY=VALUE,…",
+        help=f"measure at each value of {', '.join(SWEPT)}; repeatable: every combination is a point",
+    )
     parser.add_argument(
         "--plan",
         type=whole(1),
         metavar="RANKS",
         help="print memory, operations, bytes and the time at least for so many ranks, and end",
     )
-    choice("--device", DEVICES, "auto is CUDA where there is one")
+    parser.choice("--device", DEVICES, "auto is CUDA where there is one")
     return parser
 
 
-def parse(arguments: Sequence[str]) -> Parameters:
+def parse(arguments: Sequence[str]) -> Sweep:
     """Parse the workload's arguments.
 
     Raises
@@ -207,18 +279,37 @@ def parse(arguments: Sequence[str]) -> Parameters:
     SystemExit
         With status 0, after ``--help`` or a plan is printed.
     """
-    values, others = _parser().parse_known_args(list(arguments))
-    if others:
-        valid = [f"--{field.name.replace('_', '-')}" for field in fields(Parameters)]
-        raise unknown("option", others[0], valid, f" of {_PROGRAM}")
-    given = vars(values)
-    ranks, model = given.pop("plan"), given.pop("model")
-    if model:
-        given["hidden_size"], given["ffn_size"] = MODELS[model]
-    parameters = Parameters(**given)
+    given = _parser().given(arguments)
+    ranks, swept = given.pop("plan", None), parse_parameters(given.pop("sweep", []), "--sweep")
+    for key in swept:
+        if key.replace("_", "-") not in SWEPT:
+            raise unknown("parameter", key, SWEPT, " of --sweep")
+        if key.replace("-", "_") in given:
+            raise UsageError(f"--{key.replace('_', '-')} is given and swept: leave one of them out.")
+    wanted: dict[str, Parameters] = {}
+    seen: dict[Parameters, str] = {}
+    for point in points(swept):
+        name, parameters = label(point), _at(point, given)
+        shape = replace(parameters, ffn_size=parameters.inner_size, ffn_multiplier=1)
+        if shape in seen:
+            raise UsageError(
+                f"--sweep: {seen[shape]} and {name} are the same: a value stands there twice, or --model or "
+                "--ffn-size decides instead."
+            )
+        wanted[name], seen[shape] = parameters, name
+    sweep = Sweep(wanted)
     if ranks is not None:
-        from hpcprof.workloads.sequence_parallel.plan import plan
+        from hpcprof.workloads.sequence_parallel.plan import plans
 
-        print(plan(parameters, ranks))
+        print(plans(sweep, ranks))
         raise SystemExit(0)
-    return parameters
+    return sweep
+
+
+def _at(point: Point, given: Mapping[str, Any]) -> Parameters:
+    """Return the parameters at a point of the sweep; ``given`` are the options beside it."""
+    values = {**given, **_parser().given(program_at(point, [], _PROGRAM))}
+    model = values.pop("model", None)
+    if model:
+        values["hidden_size"], values["ffn_size"] = MODELS[model]
+    return Parameters(**values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.options import Parameters, Sweep
 
 ELEMENT_BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 # What is added up over the ranks: float8 has too few bits for sums.
@@ -62,22 +62,33 @@ class Memory:
         return sum(self.parts.values())
 
 
-def memory(parameters: Parameters, ranks: int, inputs: int) -> Memory:
-    """Return what one rank's buffers and modes allocate; so many ``inputs`` rotate."""
+@dataclass(frozen=True)
+class Rotation:
+    """How many copies of a step's inputs, and of the weights, the steps use in turns.
+
+    Step i takes input i modulo ``inputs``, which is a multiple of ``weights``, and copy i modulo ``weights``.
+    """
+
+    inputs: int
+    weights: int
+
+
+def memory(parameters: Parameters, ranks: int, rotation: Rotation) -> Memory:
+    """Return what one rank's buffers and modes allocate."""
     rows, hidden, inner = parameters.rows, parameters.hidden_size, parameters.inner_size
     size, result = ELEMENT_BYTES[parameters.dtype], RESULT_BYTES[parameters.dtype]
     whole, shard, middle = rows * hidden, rows // ranks * hidden, rows * inner // ranks
     weights = 2 * hidden * inner // ranks
     parts = {
-        "inputs": inputs * shard * size,
-        "weights": weights * size,
+        "inputs": rotation.inputs * shard * size,
+        "weights": rotation.weights * weights * size,
         "gathered": whole * size,
         "inner": middle * size,
         "products": whole * result,
         "output": shard * result,
     }
     if parameters.backward:
-        parts["gradients"] = (inputs * shard + whole + middle + shard + weights) * size
+        parts["gradients"] = (rotation.inputs * shard + whole + middle + shard + weights) * size
     if not parameters.forward:
         # The results of the one forward, which each mode has in an order of its own.
         kept = middle + whole * parameters.keep_gathered
@@ -90,9 +101,19 @@ def memory(parameters: Parameters, ranks: int, inputs: int) -> Memory:
     return Memory(parts)
 
 
-def rotating_inputs(input_bytes: int, cache_bytes: int) -> int:
-    """Return how many inputs rotate: twice the cache, so that each is read from memory."""
-    return max(2, math.ceil(2 * cache_bytes / input_bytes))
+def rotation(parameters: Parameters, ranks: int, cache_bytes: int) -> Rotation:
+    """Return how much rotates so that every step reads its inputs and weights from memory.
+
+    The inputs are twice the cache, and so are the inputs and weights that are read before a copy of the
+    weights comes again. Where one input and one copy are that large the weights stay the same.
+    """
+    size = ELEMENT_BYTES[parameters.dtype]
+    one_input = parameters.rows // ranks * parameters.hidden_size * size
+    weights = 2 * parameters.hidden_size * parameters.inner_size // ranks * size
+    copies = max(1, math.ceil(2 * cache_bytes / (one_input + weights)))
+    inputs = max(2, math.ceil(2 * cache_bytes / one_input))
+    # A step's input says which copy goes with it: a CUDA graph is captured for each input.
+    return Rotation(copies * math.ceil(inputs / copies), copies)
 
 
 def step_flops(parameters: Parameters, ranks: int) -> int:
@@ -128,19 +149,26 @@ def is_matmul(phase: str) -> bool:
     return "matmul" in phase
 
 
-def plan(parameters: Parameters, ranks: int) -> str:
-    """Return the plan as lines for people.
+def plans(sweep: Sweep, ranks: int) -> str:
+    """Return the plan of every point as lines for people.
 
     Raises
     ------
     UsageError
-        If the ranks cannot share the shape.
+        If the ranks cannot share the shape of one.
     """
-    parameters.validate(ranks)
-    size = ELEMENT_BYTES[parameters.dtype]
+    sweep.validate(ranks)
+    blocks = []
+    for name, parameters in sweep.points.items():
+        blocks.append(f"at {name}:\n{plan(parameters, ranks)}" if name else plan(parameters, ranks))
+    return "\n\n".join(blocks)
+
+
+def plan(parameters: Parameters, ranks: int) -> str:
+    """Return the plan of one point, which must be valid for the ranks, as lines for people."""
     flops, moved = step_flops(parameters, ranks), link_bytes(parameters, ranks)
-    input_bytes = parameters.rows // ranks * parameters.hidden_size * size
-    needed = memory(parameters, ranks, rotating_inputs(input_bytes, GPUS[-1].l2_bytes))
+    turns = rotation(parameters, ranks, GPUS[-1].l2_bytes)
+    needed = memory(parameters, ranks, turns)
     heads = f"{'matmuls ms':>12}{'collectives ms':>16}{'serial ms':>12}{'overlapped ms':>15}"
     lines = [
         f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}, "
@@ -148,6 +176,7 @@ def plan(parameters: Parameters, ranks: int) -> str:
         "",
         f"memory of a rank    {_gib(needed.total)}",
         *(f"  {name:<34}{_gib(count)}" for name, count in needed.parts.items()),
+        f"in turns: {turns.inputs} inputs, {turns.weights} copies of the weights",
         f"operations of a step on a rank    {flops / 1e12:.3f} TFLOP",
         "bytes over a rank's links, MB: "
         + ", ".join(f"{name} {count / 1e6:.1f}" for name, count in moved.items()),

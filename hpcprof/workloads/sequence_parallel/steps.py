@@ -35,15 +35,21 @@ class Step:
         self._buffers = buffers
         self._forward, self._backward = parameters.forward, parameters.backward
         if self._backward:
-            leaves = [tensor.detach().requires_grad_() for tensor in (buffers.weight_1, buffers.weight_2)]
-            self._inputs = [[one.detach().requires_grad_(), *leaves] for one in buffers.inputs]
+            weights = zip(buffers.weights.first, buffers.weights.second, strict=True)
+            copies = [[tensor.detach().requires_grad_() for tensor in copy] for copy in weights]
+            self._inputs = [
+                [one.detach().requires_grad_(), *copies[index % len(copies)]]
+                for index, one in enumerate(buffers.inputs)
+            ]
             self._call = Call(mode, 0, Untimed())
             if not self._forward:
                 # One forward, whose gradients every step computes.
+                buffers.weights.use(0)
                 self._output = self._apply(0)
 
     def __call__(self, index: int, timer: Phases) -> Outputs:
         """Run the step ``index``; on CUDA it only enqueues work."""
+        self._buffers.weights.use(index)
         if not self._backward:
             return Outputs(self.mode.forward(index, timer), None)
         self._call.index, self._call.timer = index, timer
@@ -62,6 +68,7 @@ class Step:
 
     def run_plainly(self, index: int) -> Outputs:
         """Run the step without autograd and without times: the same work in the same order."""
+        self._buffers.weights.use(index)
         output = self.mode.forward(index, Untimed()) if self._forward else None
         return Outputs(output, self.mode.backward(index, Untimed()) if self._backward else None)
 
@@ -82,7 +89,10 @@ class Step:
 
 
 class GraphedStep:
-    """The same work from CUDA graphs, one for each of the rotating inputs; it has no phases."""
+    """The same work from CUDA graphs, one for each of the rotating inputs with its copy of the weights.
+
+    It has no phases.
+    """
 
     phases: tuple[str, ...] = ()
 

@@ -3,8 +3,44 @@
 from __future__ import annotations
 
 from hpcprof.workloads.schema import Correctness, Figures, RankResult, Summary, summarize
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.options import Parameters, Sweep
 from hpcprof.workloads.sequence_parallel.plan import is_matmul
+
+
+class Printed:
+    """What is printed of each point: of a single one the whole table, of those of a sweep a few lines."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._head = True
+        self._notes: set[str] = set()
+
+    def text(self, result: RankResult, parameters: Parameters, nodes: int, worst: dict[str, float]) -> str:
+        """Return the lines of the next point; the parameters are those of `table`."""
+        if not self._sweep.swept:
+            return table(result, parameters, nodes, worst)
+        check = result.correctness
+        assert check is not None
+        lines = []
+        if self._head:
+            self._head = False
+            points = _count(len(self._sweep.points), "point")
+            lines = [f"{_ranks(result, nodes)}; {points}", "of bound and hidden in percent", _columns(result)]
+        known = _figures(result)
+        # What holds at every point is said once, but a warning is about one point.
+        notes = [note for note in result.notes if note not in self._notes or note.startswith("WARNING")]
+        self._notes |= set(notes)
+        return "\n".join(
+            [
+                *lines,
+                "",
+                f"{result.point}: {_shape(parameters)}, {parameters.dtype}, {parameters.direction}",
+                *(_mode(name, found) for name, found in known.items()),
+                _fastest(known, len(result.step_ns)),
+                *(_correct(name, error, check) for name, error in worst.items()),
+                *(f"note: {note}" for note in notes),
+            ]
+        )
 
 
 def table(result: RankResult, parameters: Parameters, nodes: int, worst_errors: dict[str, float]) -> str:
@@ -21,15 +57,12 @@ def table(result: RankResult, parameters: Parameters, nodes: int, worst_errors: 
     worst_errors : dict
         By mode, the largest relative error of all ranks; NaN if one is not finite.
     """
-    names = ", ".join(result.modes) or result.mode
     check = result.correctness
     assert check is not None
     return "\n".join(
         [
-            f"{result.workload} ({names}): {_count(result.world_size, 'rank')} "
-            f"on {_count(nodes, 'node')}, {result.device}, {result.backend}, {parameters.dtype}, "
-            f"{parameters.direction}",
-            f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}",
+            f"{_ranks(result, nodes)}, {parameters.dtype}, {parameters.direction}",
+            _shape(parameters),
             "",
             *(_of_modes(result, parameters) if result.modes else _of_one(result, parameters)),
             *(_correct(name, worst, check) for name, worst in worst_errors.items()),
@@ -59,19 +92,9 @@ def _of_one(result: RankResult, parameters: Parameters) -> list[str]:
 
 def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
     """Return a line a mode: its step, and how near that is to perfect overlap."""
-    unit = f"TFLOP/s/{_unit(result)}"
-    times = f"{'p50':>8}{'p95':>8}{'p99':>8}"
-    lines = [f"{'ms, slowest rank':<17}{times}{unit:>13}{'GB/s':>6}{'of bound':>9}{'hidden':>8}"]
-    known = {name: mode.figures for name, mode in result.modes.items() if mode.figures is not None}
-    for name, found in known.items():
-        step = found.step
-        times = "".join(f"{time / 1e6:>8.3f}" for time in (step.p50_ns, step.p95_ns, step.p99_ns))
-        lines.append(
-            f"{name:<17}{times}{found.tflops:>13.1f}{_number(found.bus_gbps, 6, 0)}"
-            f"{_number(found.of_bound_pct, 9, 1)}{_number(found.hidden_pct, 8, 1)}"
-        )
-    fastest = min(known, key=lambda name: known[name].step.p50_ns)
-    lines += ["", f"fastest: {fastest}; n = {len(result.step_ns)} steps of each mode, in turns"]
+    known = _figures(result)
+    lines = [_columns(result), *(_mode(name, found) for name, found in known.items())]
+    lines += ["", _fastest(known, len(result.step_ns))]
     if result.bound_ns is not None:
         parts = [f"{name} {time / 1e6:.3f}" for name, time in result.parts_ns.items()]
         lines += [
@@ -88,6 +111,47 @@ def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
     return lines + _conditions(result, known)
 
 
+def _ranks(result: RankResult, nodes: int) -> str:
+    """Say what was measured, and where."""
+    names = ", ".join(result.modes) or result.mode
+    return (
+        f"{result.workload} ({names}): {_count(result.world_size, 'rank')} on {_count(nodes, 'node')}, "
+        f"{result.device}, {result.backend}"
+    )
+
+
+def _shape(parameters: Parameters) -> str:
+    return f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}"
+
+
+def _figures(result: RankResult) -> dict[str, Figures]:
+    """Return the figures of each mode, of a single one too."""
+    found = {name: mode.figures for name, mode in result.modes.items()} or {result.mode: result.figures}
+    return {name: figures for name, figures in found.items() if figures is not None}
+
+
+def _columns(result: RankResult) -> str:
+    times = f"{'p50':>8}{'p95':>8}{'p99':>8}"
+    unit = f"TFLOP/s/{_unit(result)}"
+    return f"{'ms, slowest rank':<17}{times}{unit:>13}{'GB/s':>6}{'of bound':>9}{'hidden':>8}"
+
+
+def _mode(name: str, found: Figures) -> str:
+    step = found.step
+    times = "".join(f"{time / 1e6:>8.3f}" for time in (step.p50_ns, step.p95_ns, step.p99_ns))
+    return (
+        f"{name:<17}{times}{found.tflops:>13.1f}{_number(found.bus_gbps, 6, 0)}"
+        f"{_number(found.of_bound_pct, 9, 1)}{_number(found.hidden_pct, 8, 1)}"
+    )
+
+
+def _fastest(known: dict[str, Figures], steps: int) -> str:
+    if len(known) == 1:
+        return f"n = {steps} steps"
+    fastest = min(known, key=lambda name: known[name].step.p50_ns)
+    return f"fastest: {fastest}; n = {steps} steps of each mode, in turns"
+
+
 def _digits(rate: float) -> str:
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
 
@@ -97,7 +161,14 @@ def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
     spread = ", ".join(f"{name} {found.spread_pct:.1f}" for name, found in known.items())
     skew = ", ".join(f"{name} {found.skew_p50_ns / 1e3:.0f}" for name, found in known.items())
     marks = ", ".join(f"{name} {found.marks_pct:.2f}" for name, found in known.items())
+    marked = [
+        f"{name}: p50 {found.marked.p50_ns / 1e6:.3f} ms with marked phases, "
+        f"{found.step.p50_ns / 1e6:.3f} without"
+        for name, found in known.items()
+        if found.marked is not None
+    ]
     lines = [
+        *marked,
         f"spread (standard deviation), % of the mean: {spread}",
         f"skew (slowest less fastest rank), us, p50: {skew}",
         f"what the marks cost, % of a step: {marks}",

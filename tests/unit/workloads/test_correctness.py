@@ -10,12 +10,15 @@ import torch
 from mpi4py import MPI
 
 from hpcprof.workloads.schema import Correctness
+from hpcprof.workloads.sequence_parallel import buffers as memory
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.modes import Mode, serial
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.sequence_parallel.steps import Outputs
+from hpcprof.workloads.sequence_parallel.plan import Rotation
+from hpcprof.workloads.sequence_parallel.point import _check
+from hpcprof.workloads.sequence_parallel.steps import Outputs, Step
 from hpcprof.workloads.timing import HostClock, Timer
 
 CPU = torch.device("cpu")
@@ -124,6 +127,36 @@ def test_inputs_rotate_and_differ() -> None:
     buffers = allocate(SHAPE, 0, 1, CPU)
     assert buffers.input(0).data_ptr() == buffers.input(len(buffers.inputs)).data_ptr()
     assert not torch.equal(buffers.input(0), buffers.input(1))
+
+
+def test_every_copy_of_the_weights_that_was_used_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "rotation_on", lambda *_: Rotation(4, 2))
+    monkeypatch.setattr(serial, "all_gather", copy)
+    buffers = allocate(SHAPE, 0, 1, CPU)
+    assert not torch.equal(buffers.weights.first[0], buffers.weights.first[1])
+    world = SimpleNamespace(reduce_scatter=copy, comm=MPI.COMM_SELF, device=CPU)
+    step = Step(SHAPE, buffers, Serial(SHAPE, world, buffers))  # type: ignore[arg-type]
+    told: list[int] = []
+    right, product = _check(SHAPE, world, buffers, step, 9, told.clear)[0], torch.mm  # type: ignore[arg-type]
+    assert right.passed
+
+    def wrong(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+        product(a, b, out=out)
+        if b is buffers.weights.second[1]:
+            out.mul_(1.001)
+
+    monkeypatch.setattr(torch, "mm", wrong)
+    for rounds, passed in ((1, True), (2, False), (9, False)):
+        told.clear()
+        check, peak = _check(SHAPE, world, buffers, step, rounds, lambda: told.append(1))  # type: ignore[arg-type]
+        assert len(told) == min(rounds, 2)
+        assert (check.passed, peak) == (passed, None)
+
+
+def test_the_worst_of_several_checks_is_the_one_that_is_no_number() -> None:
+    checks = [Correctness(error < 1e-5, error, 1e-5, 8, "r") for error in (1e-7, 1e-3, float("nan"), 1e-6)]
+    assert correctness.worst(checks[:2]) is checks[1]
+    assert correctness.worst(checks) is checks[2]
 
 
 def test_every_rank_draws_its_own_part() -> None:

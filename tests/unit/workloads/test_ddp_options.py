@@ -105,6 +105,13 @@ def test_a_wrong_argument_is_one_sentence(arguments: str, says: str) -> None:
     assert says in sentence(*arguments.split())
 
 
+@pytest.mark.parametrize("key", ["tools", "world-size", "cuda-version", "cuda-visible-devices"])
+def test_what_only_a_settings_file_can_say_is_no_option_and_not_offered_as_one(key: str) -> None:
+    said = sentence(f"--{key}", "1")
+    assert said.startswith(f"unknown option '--{key}' of ddp")
+    assert f"--{key}" not in said.partition("of ddp")[2]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

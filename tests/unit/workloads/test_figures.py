@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpcprof.readers.results import parse_result
+from hpcprof.report.charts import charts
+from hpcprof.report.contents import Contents
+from hpcprof.run import Run
 from hpcprof.workloads.gpu_state import GpuMonitor, moved
-from hpcprof.workloads.schema import GpuState
-from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, peak_tflops, rates
+from hpcprof.workloads.schema import Figures, GpuState, RankResult
+from hpcprof.workloads.sequence_parallel.figures import (
+    bound_ns,
+    figures,
+    hidden_interval,
+    no_overlap,
+    overlapped,
+    peak_tflops,
+    rates,
+)
 from hpcprof.workloads.sequence_parallel.options import Parameters
 
 SHAPE = Parameters(8192, 8192, dtype="bfloat16")
@@ -32,7 +47,13 @@ def test_the_figures_are_those_of_a_calculation_by_hand() -> None:
     # Two ranks of four steps: the slowest of each is 4 ms, and the other is 1 ms faster.
     ranks = [[4_000_000] * 4, [3_000_000] * 4]
     found = figures(
-        ranks, SHAPE, device="NVIDIA H200", backend="nccl", bound=3_000_000, serial=5_000_000, marks_pct=0.1
+        ranks,
+        SHAPE,
+        device="NVIDIA H200",
+        backend="nccl",
+        bound=3_000_000,
+        serial_ns=[5_000_000] * 4,
+        marks_pct=0.1,
     )
     flops = 4 * 8192 * 8192 * 32768 / 2
     assert found.tflops == pytest.approx(flops / 4e-3 / 1e12)
@@ -41,6 +62,82 @@ def test_the_figures_are_those_of_a_calculation_by_hand() -> None:
     assert found.bus_gbps == pytest.approx(2 * 8192 * 8192 * 2 / 2 / 4e-3 / 1e9)
     assert (found.of_bound_pct, found.hidden_pct) == (75.0, 50.0)
     assert (found.skew_p50_ns, found.spread_pct, found.step.n) == (1_000_000, 0.0, 4)
+
+
+def judged(shares: list[float], **changes: Any) -> Figures:
+    """Return the figures of steps that hide these shares of the 1 ms that can be hidden of 4 ms."""
+    # The serial mode itself gets slower and slower: each step must be compared with that of its own round.
+    serial = [4_000_000 + 100_000 * (index - len(shares) // 2) for index in range(len(shares))]
+    steps = [whole - round(share * 1_000_000) for whole, share in zip(serial, shares, strict=True)]
+    given = {"device": "NVIDIA H200", "bound": 3_000_000, "serial_ns": serial, "ranks": 2, **changes}
+    ranks = [steps] * given.pop("ranks")
+    return figures(ranks, SHAPE, backend="nccl", marks_pct=0.0, **given)
+
+
+def test_a_mode_overlaps_if_it_hides_communication_beyond_what_chance_gives() -> None:
+    assert judged([0.6, 0.7, 0.8] * 7).overlapped is True
+    # Once ten times as slow.
+    assert judged([0.6, 0.7, 0.8] * 7 + [-40.0]).overlapped is True
+    for shares in ([0.0] * 21, [-0.2, 0.1, 0.2] * 7, [-1.0, 1.0] * 20, [0.04] * 21, [-0.3] * 21):
+        found = judged(shares)
+        assert found.overlapped is False
+        said = no_overlap("symmetric", found)
+        assert said is not None and said.startswith(
+            "symmetric did not overlap here, or gained nothing by it: "
+        )
+    assert "hides -30 to -30 % (95 % interval) of the communication that" in said
+    assert no_overlap("symmetric", judged([0.7] * 9)) is None
+
+
+def test_whether_a_mode_overlaps_is_not_told_where_it_cannot_be_known() -> None:
+    nothing: list[dict[str, Any]] = [
+        {"ranks": 1},
+        {"device": "cpu"},
+        {"serial_ns": None},
+        {"bound": None},
+        # The serial mode itself, no communication to speak of, and none at all.
+        {"overlaps": False},
+        {"bound": 3_900_000},
+        {"bound": 4_100_000},
+    ]
+    for change in nothing:
+        found = judged([0.0] * 21, **change)
+        assert found.overlapped is None
+        assert no_overlap("symmetric", found) is None
+
+
+@given(st.integers(1, 400))
+def test_the_interval_of_the_hidden_share_holds_the_median_in_95_of_100_runs(count: int) -> None:
+    low, high = hidden_interval([-index for index in range(count)], [0] * count, -100) or (0.0, 0.0)
+    # Shares of 0 to count - 1 percent: by the binomial distribution of how many lie below the median.
+    assert low + high == count - 1
+    outside = round(low)
+    coverage = 1 - 2 * sum(math.comb(count, below) for below in range(outside + 1)) / 2**count
+    # Of few steps it is all of them, which is less for fewer than six.
+    assert coverage > 0.945 or count < 6
+    assert coverage < 0.99 or count < 20
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
+def test_the_published_runs_did_overlap_where_they_are_faster_than_serial(path: Path) -> None:
+    result = parse_result(path.read_text())
+    serial = result.modes["serial"]
+    assert serial.figures is not None
+    for name in result.modes.keys() - {"serial", "serial (eager)"}:
+        mode = result.modes[name]
+        assert mode.figures is not None and result.bound_ns is not None
+        interval = hidden_interval(mode.latency_ns, serial.latency_ns, result.bound_ns)
+        assert interval is not None and mode.figures.hidden_pct is not None
+        assert interval[0] - 3 < mode.figures.hidden_pct < interval[1] + 3
+        did = overlapped(
+            interval,
+            serial=serial.figures.step.p50_ns,
+            bound=result.bound_ns,
+            device=result.device,
+            ranks=result.world_size,
+        )
+        faster = mode.figures.step.p50_ns < serial.figures.step.p50_ns * 0.99
+        assert did is (True if name in ("symmetric", "copy-engine") else faster)
 
 
 def test_gloo_is_given_no_bandwidth() -> None:
@@ -96,13 +193,60 @@ def test_without_a_gpu_or_without_the_library_the_state_is_unknown(monkeypatch: 
 
 
 def test_the_chart_of_the_modes_shows_each_against_the_bound() -> None:
-    from hpcprof.report.charts import _modes
-
     result = parse_result((DATA / "h200x4-8192-8192-32768.json").read_text())
-    _, note, figure = _modes(result)
+    ((title, note, figure),) = charts(contents(result))
+    assert title == "Modes against perfect overlap"
     bars, line = figure.data
     assert list(bars.x) == ["serial", "chunked", "symmetric", "copy-engine"]
     assert [round(value, 3) for value in bars.y] == [4.168, 4.001, 3.463, 3.363]
     assert set(line.y) == {result.bound_ns / 1e6 if result.bound_ns else 0}
     assert bars.text[3] == "99.8 % of the bound"
     assert "n = 60 steps" in note
+
+
+def contents(result: RankResult) -> Contents:
+    return Contents(Run("r", Path("r")), None, [], {}, {}, [result], [])
+
+
+def test_a_report_shows_every_point_of_a_sweep_with_its_fastest_mode() -> None:
+    points = [
+        dataclasses.replace(parse_result((DATA / f"h200x4-{shape}.json").read_text()), point=f"p={shape}")
+        for shape in ("8192-8192-32768", "4608-9216-9216")
+    ]
+    swept = contents(dataclasses.replace(points[0], points=points))
+    assert [title for title, _, _ in charts(swept)] == [
+        f"Modes against perfect overlap, {point.point}" for point in points
+    ]
+    clocks = [value for name, value in swept.facts() if name == "own clock"]
+    assert [clock.partition(",")[0] for clock in clocks] == [
+        "p=8192-8192-32768: step p50 3.363 ms",
+        "p=4608-9216-9216: step p50 656.7 µs",
+    ]
+    assert all("copy-engine, the fastest of 4 modes" in clock for clock in clocks)
+
+
+def test_a_report_says_that_results_are_wrong_which_are_so_at_a_later_point_alone() -> None:
+    right = parse_result((DATA / "h200x4-8192-8192-32768.json").read_text())
+    mode = right.modes["chunked"]
+    check = dataclasses.replace(mode.correctness, passed=False, relative_error=float("nan"))
+    modes = {**right.modes, "chunked": dataclasses.replace(mode, correctness=check)}
+    wrong = dataclasses.replace(right, modes=modes)
+    swept = dataclasses.replace(right, points=[right, wrong])
+    for result, verdict in ((right, "right: "), (wrong, "wrong on ranks 0"), (swept, "wrong on ranks 0")):
+        assert dict(contents(result).facts())["results"].startswith(verdict)
+
+
+def test_a_report_names_a_mode_that_shows_no_overlap_and_its_point() -> None:
+    result = dataclasses.replace(
+        parse_result((DATA / "h200x4-8192-8192-32768.json").read_text()), point="p=1"
+    )
+    assert "overlap" not in dict(contents(result).facts())
+    mode = result.modes["symmetric"]
+    assert mode.figures is not None
+    found = dataclasses.replace(mode.figures, overlapped=False, hidden_low_pct=-1.0, hidden_high_pct=2.0)
+    modes = {**result.modes, "symmetric": dataclasses.replace(mode, figures=found)}
+    said = dict(contents(dataclasses.replace(result, modes=modes)).facts())["overlap"]
+    assert said.startswith(
+        "at p=1: symmetric did not overlap here, or gained nothing by it: its median step "
+    )
+    assert "hides -1 to 2 %" in said

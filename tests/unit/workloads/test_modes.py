@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.errors import UsageError
+from hpcprof.errors import HpcprofError, UsageError
 from hpcprof.workloads.schema import Correctness, ModeResult, RankResult, summarize
-from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate, check_device
 from hpcprof.workloads.sequence_parallel.figures import figures
 from hpcprof.workloads.sequence_parallel.modes import MODES
 from hpcprof.workloads.sequence_parallel.modes.copy_engine import order, pieces, plans
 from hpcprof.workloads.sequence_parallel.options import MODES as NAMES
 from hpcprof.workloads.sequence_parallel.options import Parameters, parse
-from hpcprof.workloads.sequence_parallel.plan import link_bytes, memory, plan, step_flops
+from hpcprof.workloads.sequence_parallel.plan import Rotation, link_bytes, memory, plan, rotation, step_flops
 from hpcprof.workloads.sequence_parallel.table import table
 
 RIGHT = Correctness(True, 1e-6, 1e-5, 8, "float64")
@@ -37,7 +38,7 @@ def test_the_options_name_every_mode_and_no_other() -> None:
     ],
 )
 def test_several_modes_can_be_measured_in_one_run(text: str, modes: tuple[str, ...]) -> None:
-    assert parse(["--mode", text]).modes == modes
+    assert parse(["--mode", text]).first.modes == modes
 
 
 @pytest.mark.parametrize("text", ["", "fast", "serial,", "serial,serial", "auto,serial"])
@@ -92,8 +93,9 @@ def result(serial_ns: int, other_ns: int, bound_ns: int) -> RankResult:
                 device="NVIDIA H200",
                 backend="nccl",
                 bound=bound_ns,
-                serial=serial_ns,
+                serial_ns=[serial_ns] * 3,
                 marks_pct=0.1,
+                marked_ns=[time + 20_000] * 3 if phases else None,
             ),
         )
         for name, time, phases in (
@@ -135,6 +137,7 @@ def test_the_table_of_several_modes_says_how_near_each_is_to_perfect_overlap() -
     assert serial[-2:] == ["80.0", "0.0"]
     assert other[-2:] == ["94.1", "75.0"]
     assert "fastest: copy-engine; n = 3 steps of each mode, in turns" in lines
+    assert "serial: p50 4.020 ms with marked phases, 4.000 without" in lines
     assert all(len(line) <= 80 for line in lines if line.startswith(("serial ", "copy-engine ", "ms,")))
 
 
@@ -154,10 +157,76 @@ def test_a_plan_counts_what_the_formulas_of_the_pattern_say() -> None:
     ("dtype", "direction"),
     [("float32", "forward"), ("bfloat16", "both"), ("float32", "backward"), ("float8", "forward")],
 )
-def test_a_plan_counts_the_bytes_that_are_allocated(dtype: str, direction: str) -> None:
+@pytest.mark.parametrize("turns", [Rotation(4, 1), Rotation(6, 3)])
+def test_a_plan_counts_the_bytes_that_are_allocated(
+    dtype: str, direction: str, turns: Rotation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.workloads.sequence_parallel.buffers.rotation_on", lambda *_: turns)
+    monkeypatch.setattr("hpcprof.workloads.sequence_parallel.buffers._check_float8", lambda _: None)
     shape = Parameters(96, 64, dtype=dtype, direction=direction)
     buffers = allocate(shape, 0, 2, torch.device("cpu"))
-    assert memory(shape, 2, len(buffers.inputs)).total == sum(t.nbytes for t in tensors(buffers))
+    assert (len(buffers.inputs), len(buffers.weights.first)) == (turns.inputs, turns.weights)
+    assert memory(shape, 2, turns).total == sum(t.nbytes for t in tensors(buffers))
+
+
+L2 = 50 << 20
+
+
+def test_what_does_not_fit_into_a_gpus_free_memory_is_refused_with_the_bytes_of_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = torch.device("cuda", 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=L2))
+    shape = Parameters(8192, 8192, mode="auto", direction="both")
+    needed = memory(shape, 4, rotation(shape, 4, L2)).total
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (needed, 139 << 30))
+    check_device(shape, 4, gpu)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (needed - 1, 139 << 30))
+    with pytest.raises(HpcprofError) as caught:
+        check_device(shape, 4, gpu)
+    assert str(caught.value) == (
+        f"a rank needs {needed / 2**30:.1f} GiB and cuda:1 has {needed / 2**30:.1f} GiB free: make the shape "
+        "smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
+    )
+
+
+@given(
+    st.builds(
+        Parameters,
+        sequence_length=st.integers(1, 2000).map(lambda rows: 4 * rows),
+        hidden_size=st.integers(1, 3000),
+        ffn_multiplier=st.sampled_from([1, 4]).map(lambda times: 4 * times),
+        dtype=st.sampled_from(["float32", "bfloat16", "float8"]),
+    )
+)
+def test_twice_the_cache_is_read_before_an_input_or_a_copy_of_the_weights_comes_again(
+    shape: Parameters,
+) -> None:
+    turns = rotation(shape, 4, L2)
+    one = memory(shape, 4, Rotation(1, 1)).parts
+    assert turns.inputs >= 2
+    assert turns.inputs % turns.weights == 0
+    assert turns.inputs * one["inputs"] >= 2 * L2
+    assert turns.weights * (one["inputs"] + one["weights"]) >= 2 * L2
+    # And no more than is needed.
+    assert turns.weights == 1 or (turns.weights - 1) * (one["inputs"] + one["weights"]) < 2 * L2
+    assert turns.inputs < max(2, 2 * L2 / one["inputs"] + 1) + turns.weights
+
+
+def test_large_weights_stay_the_same_and_small_ones_rotate_by_the_cache() -> None:
+    # MiB of a rank's weights and of an input: 256 and 32, 81 and 20, 64 and 16, 20 and 4.5, 0.25 and 0.0625.
+    shapes = {
+        (8192, 8192, 4): 1,
+        (4608, 9216, 1): 1,
+        (8192, 4096, 4): 2,
+        (4096, 2304, 4): 5,
+        (512, 256, 4): 320,
+    }
+    for (rows, hidden, times), copies in shapes.items():
+        shape = Parameters(rows, hidden, ffn_multiplier=times, dtype="bfloat16")
+        assert rotation(shape, 4, L2).weights == copies
+    # Without a cache one copy is enough.
+    assert rotation(Parameters(512, 256), 4, 0) == Rotation(2, 1)
 
 
 def tensors(buffers: Buffers) -> list[torch.Tensor]:
@@ -165,15 +234,24 @@ def tensors(buffers: Buffers) -> list[torch.Tensor]:
     backward = buffers.backward
     more = [] if backward is None else [backward.sources, backward.gathered, backward.inner, *backward.found]
     found = [getattr(buffers, field.name) for field in fields(buffers)]
+    more += [*buffers.weights.first, *buffers.weights.second]
     return more + [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
 
 
 def test_a_model_gives_the_shape_and_a_plan_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    shape = parse(["--model", "llama3-70b"])
+    shape = parse(["--model", "llama3-70b"]).first
     assert (shape.hidden_size, shape.inner_size) == (8192, 28672)
     with pytest.raises(SystemExit) as ended:
         parse(["--model", "gpt3-175b", "--plan", "8"])
     assert ended.value.code == 0
     assert "h = 12288, f = 49152, N = 8 ranks" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        parse(["--plan", "2", "--sweep", "hidden-size=32,64"])
+    told = capsys.readouterr().out
+    assert [told.count(text) for text in ("at hidden-size=32:", "h = 64, f = 256", "memory of a rank")] == [
+        1,
+        1,
+        2,
+    ]
     with pytest.raises(UsageError, match=r"--ffn-size 14336 is not divisible by 3 ranks: use 14334 or 14337"):
         parse(["-s", "300", "--model", "llama3-8b", "--plan", "3"])

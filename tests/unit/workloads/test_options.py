@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.errors import UsageError
+from hpcprof.job import make_job
+from hpcprof.site import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.sequence_parallel.options import Parameters, parse
 
@@ -29,7 +31,8 @@ def suggestions(parameters: Parameters, ranks: int) -> list[int]:
 
 
 def test_no_arguments_give_the_defaults() -> None:
-    assert parse([]) == Parameters()
+    assert parse([]).points == {"": Parameters()}
+    assert not parse([]).swept
 
 
 def test_every_option_reaches_its_field() -> None:
@@ -38,7 +41,7 @@ def test_every_option_reaches_its_field() -> None:
         "--warmup 0 --seed 7 --mode serial --backend gloo --device cpu"
     )
     expected = Parameters(64, 32, 2, 64, 3, "bfloat16", 5, 0, 7, mode="serial", backend="gloo", device="cpu")
-    assert parse(given_options.split()) == expected
+    assert parse(given_options.split()).points == {"": expected}
     assert (expected.rows, expected.inner_size) == (192, 64)
 
 
@@ -54,6 +57,27 @@ def test_every_option_reaches_its_field() -> None:
         (["--stepz", "5"], "unknown option '--stepz' of sequence-parallel; did you mean '--steps'"),
         (["--step", "5"], "unknown option '--step'"),
         (["extra"], "unknown option 'extra'"),
+        (["--sweep", "dtype"], "--sweep dtype: write it as KEY=VALUE,VALUE."),
+        (
+            ["--sweep", "chunks=1", "--sweep", "chunks=2"],
+            "chunks was given before; put all its values into one",
+        ),
+        (["--sweep", "mode=serial"], "unknown parameter 'mode' of --sweep; did you mean 'model'"),
+        (["--sweep", "dtype=float32,float64"], "argument --dtype: invalid choice: 'float64'"),
+        (["--sweep", "hidden-size=32,0"], "argument --hidden-size: '0' is not a whole number from 1."),
+        (
+            ["-s", "8", "--sweep", "sequence_length=8,16"],
+            "--sequence-length is given and swept: leave one of",
+        ),
+        (
+            ["--sweep", "dtype=float32,float16,float32"],
+            "--sweep: dtype=float32 and dtype=float32 are the same: a value stands there twice",
+        ),
+        (["--model", "gpt2", "--sweep", "hidden-size=8,16"], "hidden-size=8 and hidden-size=16 are the same"),
+        (
+            ["--ffn-size", "8", "--sweep", "ffn-multiplier=1,2"],
+            "ffn-multiplier=1 and ffn-multiplier=2 are the",
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_sentence(arguments: list[str], sentence: str) -> None:
@@ -61,6 +85,41 @@ def test_a_wrong_argument_is_one_sentence(arguments: list[str], sentence: str) -
         parse(arguments)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_sweep_has_a_point_for_every_combination_and_each_is_checked() -> None:
+    sweep = parse(["-s", "64", "--sweep", "hidden_size=32,48", "--sweep", "dtype=float32,bfloat16"])
+    assert sweep.swept
+    assert sweep.points == {
+        f"hidden_size={h} dtype={dtype}": Parameters(64, h, dtype=dtype)
+        for h in (32, 48)
+        for dtype in ("float32", "bfloat16")
+    }
+    sweep.validate(4)
+    with pytest.raises(UsageError) as caught:
+        parse(["--sweep", "sequence-length=64,66,68"]).validate(4)
+    assert str(caught.value) == (
+        "at sequence-length=66: --sequence-length 66 is not divisible by 4 ranks: use 64 or 68."
+    )
+
+
+def test_a_sweep_of_one_value_still_names_its_point() -> None:
+    assert list(parse(["--sweep", "model=gpt2"]).points) == ["model=gpt2"]
+    assert parse(["--sweep", "model=gpt2"]).first == Parameters(hidden_size=768, ffn_size=3072)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("-s 64 --mode chunked --sweep chunks=4,5", "at chunks=5: the 32 rows of a rank cannot be cut into"),
+        ("--mode symmetric --sweep dtype=bfloat16,float8", "at dtype=float8: --dtype float8: the mode symm"),
+    ],
+)
+def test_a_point_at_which_the_only_mode_cannot_run_is_refused_before_the_start(
+    arguments: str, sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        parse(arguments.split()).validate(2)
 
 
 def test_help_is_printed_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +186,21 @@ def test_the_catalogue_checks_arguments_before_launch() -> None:
         workload.check(["-s", "1000"], 3)
     with pytest.raises(UsageError, match="unknown option"):
         workload.check(["--nothing"], 3)
+
+
+def test_a_sweep_under_a_profiler_is_refused_before_launch() -> None:
+    workload = catalogue.find("sequence-parallel")
+    workload.check(["--sweep", "dtype=float32,bfloat16"], 2)
+    workload.check(["--dtype", "bfloat16"], 2, profiled=True)
+    with pytest.raises(UsageError, match="--sweep measures without a profiler, as a profile would mix"):
+        workload.check(["--sweep", "dtype=float32,bfloat16"], 2, profiled=True)
+    with pytest.raises(UsageError, match="--sweep measures without a profiler"):
+        make_job(
+            load_site("local"),
+            workload="sequence-parallel",
+            arguments=["--sweep", "dtype=float32,bfloat16"],
+            profiler="torch",
+        )
 
 
 def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hpcprof.job import make_job
 from hpcprof.scripts import scripts
 from hpcprof.site import load_site
@@ -28,13 +30,14 @@ def test_a_workload_starts_without_hpcprof_being_installed(tmp_path: Path) -> No
     assert done.stdout.startswith("usage: sequence-parallel")
 
 
-def test_a_python_without_torch_gets_one_sentence(tmp_path: Path) -> None:
-    _, *words = WORKLOAD.foreign_command(sys.executable, [])
+@pytest.mark.parametrize(("workload", "needs"), [("sequence-parallel", "torch and mpi4py"), ("ddp", "torch")])
+def test_a_python_without_torch_gets_one_sentence(workload: str, needs: str, tmp_path: Path) -> None:
+    _, *words = WORKLOADS[workload].foreign_command(sys.executable, [])
     done = run([*BARE, *words], tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"{sys.executable}: No module named " in done.stderr
-    assert "name a Python that has them by -o python=PATH" in done.stderr
+    assert done.stderr.endswith(f". The workload needs a Python with {needs}: name one by -o python=PATH.\n")
 
 
 def test_the_packages_beside_hpcprof_are_not_put_on_the_path(tmp_path: Path) -> None:

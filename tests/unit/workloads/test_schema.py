@@ -56,6 +56,9 @@ def result(**changes: Any) -> RankResult:
     return dataclasses.replace(whole, **changes)
 
 
+MODE = ModeResult([1], {}, [1], Correctness(True, 1e-7, 1e-5, 16, "float64"))
+
+
 def damaged(change: Any) -> str:
     data = json.loads(to_json(result()))
     change(data)
@@ -99,6 +102,21 @@ def test_an_error_that_is_no_number_is_read_of_every_mode() -> None:
     assert all(math.isnan(mode.correctness.relative_error) for mode in found.values())
 
 
+def test_the_points_of_a_sweep_are_read_back_each_whole() -> None:
+    wrong = Correctness(False, math.nan, 1e-5, 16, "float64")
+    points = [result(point="s=1"), result(point="s=2", correctness=wrong, modes={"m": MODE})]
+    swept = dataclasses.replace(points[0], points=points)
+    text = to_json(swept)
+    assert "NaN" not in text
+    found = parse_result(text)
+    assert [one.point for one in found.every_point()] == ["s=1", "s=2"]
+    assert found.points[0] == points[0]
+    assert math.isnan(found.points[1].correctness.relative_error)
+    assert result().every_point() == [result()]
+    with pytest.raises(ValueError, match="latency_ns has 2 times, but step_ns has 3"):
+        parse_result(to_json(dataclasses.replace(swept, points=[result(latency_ns=[1, 2])])))
+
+
 def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
     assert parse_result(damaged(lambda d: d.update(later=1))) == result()
 
@@ -122,6 +140,7 @@ def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
         (damaged(lambda d: d["versions"].update(torch=2)), r"Expected str, got int - at \$\.versions"),
         (damaged(lambda d: d["step_ns"].pop()), "phase_ns.allgather has 3 times, but step_ns has 2"),
         (damaged(lambda d: d["latency_ns"].pop()), "latency_ns has 2 times, but step_ns has 3"),
+        (damaged(lambda d: d["marked_ns"].append(1)), "marked_ns has 1 times, but step_ns has 3"),
     ],
 )
 def test_damage_is_refused_with_a_sentence_that_names_it(text: str, sentence: str) -> None:

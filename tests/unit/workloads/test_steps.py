@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from hpcprof.workloads.sequence_parallel import buffers as memory
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.modes import Mode, chunked, serial
 from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.options import Parameters
-from hpcprof.workloads.sequence_parallel.plan import phases
-from hpcprof.workloads.sequence_parallel.steps import Step
+from hpcprof.workloads.sequence_parallel.plan import Rotation, phases
+from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Outputs, Step
 from hpcprof.workloads.timing import HostClock, Timer, Untimed
 
 
@@ -34,9 +37,11 @@ def made(monkeypatch: pytest.MonkeyPatch, mode: type[Mode], parameters: Paramete
 @pytest.mark.parametrize("mode", [Serial, Chunked])
 @pytest.mark.parametrize("direction", ["backward", "both"])
 @pytest.mark.parametrize("keep_gathered", [False, True])
+@pytest.mark.parametrize("copies", [1, 2])
 def test_the_gradients_are_those_of_autograd(
-    mode: type[Mode], direction: str, keep_gathered: bool, monkeypatch: pytest.MonkeyPatch
+    mode: type[Mode], direction: str, keep_gathered: bool, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(memory, "rotation_on", lambda *_: Rotation(4, copies))
     parameters = Parameters(24, 16, direction=direction, keep_gathered=keep_gathered, chunks=3)
     with torch.no_grad():
         step, buffers = made(monkeypatch, mode, parameters)
@@ -45,12 +50,16 @@ def test_the_gradients_are_those_of_autograd(
             step.poison()
             outputs = step(index, Untimed())
             # The backward alone is of the forward of the first input.
-            source = buffers.input(index if direction == "both" else 0)
-            tensors = (source, buffers.weight_1, buffers.weight_2)
-            leaves = [tensor.double().requires_grad_() for tensor in tensors]
+            forward = index if direction == "both" else 0
+            weights = buffers.weights.first[index % copies], buffers.weights.second[index % copies]
+            leaves = [tensor.double().requires_grad_() for tensor in (buffers.input(forward), *weights)]
+            gradient = buffers.backward.source(index).double()
             with torch.enable_grad():
                 product = leaves[0] @ leaves[1] @ leaves[2]
-            expected = torch.autograd.grad(product, leaves, buffers.backward.source(index).double())
+            expected = list(torch.autograd.grad(product, leaves, gradient))
+            # The second weight's gradient is of the rows between the matmuls, which the forward made.
+            inner = leaves[0] @ buffers.weights.first[forward % copies].double()
+            expected[2] = inner.t() @ gradient
             assert outputs.gradients is not None
             for found, right in zip(outputs.gradients, expected, strict=True):
                 torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-4)
@@ -85,3 +94,52 @@ def test_a_gradient_that_the_peers_do_not_see_is_refused(monkeypatch: pytest.Mon
         step(0, Untimed())
         with pytest.raises(RuntimeError, match="not where the mode's peers read it"):
             torch.autograd.grad(step._output, step._leaves(0), buffers.backward.source(0).clone())
+
+
+@pytest.mark.parametrize("direction", ["forward", "both"])
+def test_a_step_without_autograd_takes_the_same_copy_of_the_weights(
+    direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "rotation_on", lambda *_: Rotation(4, 2))
+    with torch.no_grad():
+        step, _ = made(monkeypatch, Serial, Parameters(24, 16, direction=direction))
+        for index in (3, 0, 5):
+            plain = [tensor.clone() for tensor in step.run_plainly(index).tensors()]
+            step.poison()
+            # What a step with another copy gave would differ.
+            for found, right in zip(step(index, Untimed()).tensors(), plain, strict=True):
+                assert torch.equal(found, right)
+        assert not torch.equal(step.run_plainly(4).tensors()[0], plain[0])
+
+
+def test_there_is_a_graph_for_every_input_and_a_step_replays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[tuple[str, int]] = []
+    captured: list[int] = []
+
+    class Graph:
+        def replay(self) -> None:
+            happened.append(("replay", captured[graphs.index(self)]))
+
+    graphs: list[Graph] = []
+
+    @contextmanager
+    def capturing(graph: Graph, capture_error_mode: str) -> Iterator[None]:
+        graphs.append(graph)
+        yield
+        captured.append(happened[-1][1])
+
+    def run_plainly(index: int) -> Outputs:
+        happened.append(("run", index))
+        return Outputs(torch.tensor(index), None)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capturing)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    step = SimpleNamespace(run_plainly=run_plainly, poison=lambda: None)
+    graphed = GraphedStep(step, 3)  # type: ignore[arg-type]
+    # Once each for what is made at the first use, then each into a graph.
+    assert happened == [("run", 0), ("run", 1), ("run", 2)] * 2
+    for index in (0, 4, 8):
+        output = graphed(index, Untimed()).output
+        assert output is not None
+        assert happened[-1] == ("replay", index % 3) == ("replay", int(output))

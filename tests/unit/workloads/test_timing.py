@@ -14,12 +14,17 @@ from hpcprof.workloads.timing import CudaClock, HostClock, Timer, clock_for
 class Ticks:
     """A clock that counts its marks, in milliseconds."""
 
+    follows_host = True
+
     def __init__(self) -> None:
         self.now = 0
 
     def mark(self) -> int:
         self.now += 1_000_000
         return self.now
+
+    def passed(self, mark: int) -> bool:
+        return True
 
     def elapsed_ns(self, start: int, end: int) -> int:
         return end - start
@@ -37,6 +42,33 @@ def test_each_step_and_each_phase_gives_one_time() -> None:
     # Three marks a step: the phases share one, and their outer ones with the step.
     assert times.step_ns == [2_000_000] * 3
     assert times.phase_ns == {"a": [1_000_000] * 3, "b": [1_000_000] * 3}
+
+
+class Seen:
+    """A watch that keeps what begins."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def enter(self, what: str, passed: Any = None) -> None:
+        self.seen.append(what)
+
+
+@pytest.mark.parametrize("follows_host", [True, False])
+def test_a_phase_that_is_not_timed_costs_no_mark_and_is_told_where_the_host_knows(follows_host: bool) -> None:
+    clock, watch = Ticks(), Seen()
+    clock.follows_host = follows_host
+    timer = Timer(clock, (), watch=watch)  # type: ignore[arg-type]
+    for _ in range(2):
+        with timer.step():
+            for name in ("a", "b"):
+                with timer.phase(name):
+                    pass
+    times = timer.read()
+    # The marks of the step alone.
+    assert (times.step_ns, times.phase_ns, clock.now) == ([1_000_000] * 2, {}, 4_000_000)
+    told = ("", "a of ", "b of ") if follows_host else ("",)
+    assert watch.seen == [f"{what}step {step} of iteration" for step in range(2) for what in told]
 
 
 def test_the_host_clock_goes_forward() -> None:

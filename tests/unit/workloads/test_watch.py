@@ -87,6 +87,14 @@ def test_ranks_that_all_hang_in_the_same_phase_are_all_named(ranks: Callable[[fl
     assert said.get(timeout=20).endswith("all 3 ranks hang in allgather of step 0.\n")
 
 
+def test_the_point_of_a_sweep_is_named_with_the_phase(ranks: Callable[[float], Ranks]) -> None:
+    made, said = ranks(1.0)
+    for one in made:
+        one.within("hidden-size=64")
+        one.enter("allgather of step 0")
+    assert said.get(timeout=20).endswith("hang in allgather of step 0 at hidden-size=64.\n")
+
+
 def test_what_the_device_has_not_come_to_does_not_count(ranks: Callable[[float], Ranks]) -> None:
     made, said = ranks(1.0)
     for one in made:

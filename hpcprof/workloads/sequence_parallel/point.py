@@ -1,0 +1,277 @@
+"""Make the modes of one shape, measure them, check them: what every rank does at a point of a sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+from hpcprof.errors import UsageError
+from hpcprof.workloads.capture import synchronize
+from hpcprof.workloads.distributed import World
+from hpcprof.workloads.gpu_state import moved
+from hpcprof.workloads.rankenv import RankEnvironment
+from hpcprof.workloads.schema import (
+    SCHEMA_VERSION,
+    Correctness,
+    ModeResult,
+    RankResult,
+    slowest,
+    summarize,
+)
+from hpcprof.workloads.sequence_parallel import correctness
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
+from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, no_overlap, rates
+from hpcprof.workloads.sequence_parallel.measure import Measured, Measurement, Steps
+from hpcprof.workloads.sequence_parallel.modes import MODES, Unavailable
+from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
+from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
+from hpcprof.workloads.timing import Untimed
+from hpcprof.workloads.versions import device_name, versions
+from hpcprof.workloads.watch import Watch
+
+EAGER = " (eager)"
+"""Added to the name of a mode that is measured without a CUDA graph beside the one with it."""
+
+Checks = dict[str, list[Correctness]]
+"""By mode, the check of every rank in their order."""
+
+
+def measure_point(
+    name: str, parameters: Parameters, environment: RankEnvironment, world: World, watch: Watch
+) -> tuple[RankResult, Checks]:
+    """Measure and check every mode at one point; every rank calls it.
+
+    Nothing of the point is left in the GPU's memory.
+
+    Parameters
+    ----------
+    name : str
+        The point's name, empty where nothing is swept.
+    parameters : Parameters
+        The point, already validated.
+    environment, world, watch
+        Of the job.
+
+    Raises
+    ------
+    HpcprofError
+        The data do not fit or are not finite, or no mode can run.
+    """
+    watch.within(name)
+    # What is called float32 must be float32, also after a point in TF32.
+    torch.set_float32_matmul_precision("high" if parameters.dtype == "tf32" else "highest")
+    watch.enter("the allocation")
+    buffers = allocate(parameters, world.rank, world.size, world.device, _input_memory(parameters, world))
+    watch.enter("the making of the modes")
+    steps, notes = _make(parameters, world, buffers)
+    measured = Measurement(parameters, environment, world, steps, watch).run()
+    checks = {}
+    for mode, step in steps.items():
+        tell = functools.partial(watch.enter, f"the check of {mode}")
+        checks[mode] = _check(parameters, world, buffers, step, measured.steps, tell)
+    watch.enter("the results")
+    result = _result(parameters, environment, world, measured, checks, notes)
+    everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
+    return dataclasses.replace(result, point=name), everyone
+
+
+def _input_memory(parameters: Parameters, world: World) -> Callable[..., torch.Tensor]:
+    """Return what allocates the inputs: memory that the peers can read, where a mode reads theirs."""
+    empty: Callable[..., torch.Tensor] = torch.empty
+    if "copy-engine" in parameters.modes:
+        with suppress(Unavailable):
+            empty = symmetric_memory(world).empty
+    return empty
+
+
+def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps, list[str]]:
+    """Make the steps of the modes that can run here, and say why the others cannot.
+
+    Raises
+    ------
+    UsageError
+        If none can.
+    """
+    steps: dict[str, Step | GraphedStep] = {}
+    notes = list(world.notes)
+    copies = len(buffers.weights.first)
+    if copies > 1:
+        notes.append(f"the steps use {copies} copies of the weights in turns, more than the cache holds.")
+    for name in parameters.modes:
+        kept = buffers if parameters.forward or not steps else _apart(buffers, parameters)
+        try:
+            mode = MODES[name](parameters, world, kept)
+        except Unavailable as why:
+            notes.append(f"{name} is left out: {why}.")
+            continue
+        if mode.note:
+            notes.append(mode.note)
+        step = Step(parameters, kept, mode)
+        if parameters.cuda_graph:
+            if mode.phases:
+                # A graph's phases cannot be timed, and the bound is made of them.
+                steps[f"{name}{EAGER}"] = step
+            steps[name] = GraphedStep(step, len(buffers.inputs))
+        else:
+            steps[name] = step
+    if not steps:
+        raise UsageError(" ".join(notes))
+    return steps, notes
+
+
+def _apart(buffers: Buffers, parameters: Parameters) -> Buffers:
+    """Return buffers in which the results of one forward stay, whatever the other modes do."""
+    gathered = torch.empty_like(buffers.gathered) if parameters.keep_gathered else buffers.gathered
+    return dataclasses.replace(buffers, inner=torch.empty_like(buffers.inner), gathered=gathered)
+
+
+def _check(
+    parameters: Parameters,
+    world: World,
+    buffers: Buffers,
+    step: Step | GraphedStep,
+    steps: int,
+    tell: Callable[[], None],
+) -> tuple[Correctness, int | None]:
+    """Run a step on poisoned memory with every copy of the weights that was used in so many steps.
+
+    ``tell`` is called before each. Return how right they are and the most memory that they needed.
+    """
+    on_gpu = world.device.type == "cuda"
+    checks, peaks = [], []
+    for index in range(min(steps, len(buffers.weights.first))):
+        tell()
+        step.poison()
+        # A rank whose memory is still to be poisoned must not be written to by its peers.
+        synchronize()
+        world.comm.Barrier()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        outputs = step(index, Untimed())
+        synchronize()
+        if on_gpu:
+            peaks.append(torch.cuda.max_memory_allocated())
+        checks.append(
+            correctness.check(
+                buffers,
+                outputs,
+                world.comm,
+                dtype=parameters.dtype,
+                seed=parameters.seed,
+                index=index,
+                # The backward alone is of one forward.
+                forward=index if parameters.forward else 0,
+            )
+        )
+    return correctness.worst(checks), max(peaks, default=None)
+
+
+def _result(
+    parameters: Parameters,
+    environment: RankEnvironment,
+    world: World,
+    measured: Measured,
+    checks: dict[str, tuple[Correctness, int | None]],
+    notes: list[str],
+) -> RankResult:
+    device = device_name(world.device)
+    everyone = {name: world.comm.allgather(found.step_ns) for name, found in measured.times.items()}
+    # A step ends when its last rank ends it.
+    latencies = {name: slowest(ranks) for name, ranks in everyone.items()}
+    marked = {name: slowest(world.comm.allgather(mine)) for name, mine in measured.marked_ns.items()}
+    parts = _parts(world, measured)
+    bound = bound_ns(parts) if parts and len(measured.times) > 1 else None
+    modes = {}
+    for name, times in measured.times.items():
+        check, peak = checks[name]
+        modes[name] = ModeResult(
+            step_ns=times.step_ns,
+            phase_ns=times.phase_ns,
+            latency_ns=latencies[name],
+            correctness=check,
+            peak_bytes=peak,
+            figures=figures(
+                everyone[name],
+                parameters,
+                device=device,
+                backend=world.backend,
+                bound=bound,
+                serial_ns=latencies.get("serial"),
+                marks_pct=measured.marks_pct[name],
+                overlaps=not name.startswith("serial"),
+                marked_ns=marked.get(name),
+            ),
+            marked_ns=measured.marked_ns.get(name, []),
+        )
+    name, first = next(iter(modes.items()))
+    change = moved(measured.gpu_before, measured.gpu_after)
+    return RankResult(
+        schema_version=SCHEMA_VERSION,
+        workload="sequence-parallel",
+        mode=name,
+        rank=world.rank,
+        world_size=world.size,
+        local_rank=world.local_rank,
+        host=world.host,
+        device=device,
+        backend=world.backend,
+        parameters={
+            **dataclasses.asdict(parameters),
+            "rows": parameters.rows,
+            "inner_size": parameters.inner_size,
+        },
+        versions=versions(world),
+        profiler=environment.profiler.value,
+        step_ns=first.step_ns,
+        phase_ns=first.phase_ns,
+        summary={
+            "step": summarize(first.step_ns),
+            **{name: summarize(values) for name, values in first.phase_ns.items()},
+        },
+        latency_ns=first.latency_ns,
+        correctness=first.correctness,
+        notes=notes + _unseen(modes) + _conditions(world.comm.allgather(change), measured.stable),
+        modes=modes if len(modes) > 1 else {},
+        bound_ns=bound,
+        figures=first.figures,
+        parts_ns=parts,
+        rates=rates(parts, parameters, world.size, world.backend),
+        gpu_before=measured.gpu_before,
+        gpu_after=measured.gpu_after,
+        warmup_steps=measured.warmup_steps,
+        stable=measured.stable,
+        marked_ns=first.marked_ns,
+    )
+
+
+def _unseen(modes: dict[str, ModeResult]) -> list[str]:
+    """Say which modes show no overlap."""
+    said = (no_overlap(name, mode.figures) for name, mode in modes.items() if mode.figures is not None)
+    return [sentence for sentence in said if sentence]
+
+
+def _parts(world: World, measured: Measured) -> dict[str, int]:
+    """Return the medians of the serial mode's phases, each step's maximum over the ranks."""
+    times = measured.times.get(f"serial{EAGER}") or measured.times.get("serial")
+    if times is None:
+        return {}
+    return {
+        name: summarize(slowest(world.comm.allgather(mine))).p50_ns for name, mine in times.phase_ns.items()
+    }
+
+
+def _conditions(changes: list[str | None], stable: bool | None) -> list[str]:
+    """Say what makes the figures doubtful."""
+    found = [
+        f"WARNING: while rank {rank}'s GPU was measured, {change}"
+        for rank, change in enumerate(changes)
+        if change
+    ]
+    if stable is False:
+        found.append("WARNING: the warm-up ended before the step times were stable; try --burn-in")
+    return found
