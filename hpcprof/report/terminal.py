@@ -29,6 +29,9 @@ _COLUMNS = {
     "roofline": ("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
     "slowdown": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
     "slowdown_pairs": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
+    "slowdown_by_overlap": (
+        *("rank", "family", "covered", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
+    ),
     "compare": ("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
     "scaling": ("parameters", "ranks", "runs", "step_p50_ns", "speedup", "efficiency", "ci_low", "ci_high"),
     "queue_length": ("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
