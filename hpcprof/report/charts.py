@@ -12,6 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from hpcprof.report.contents import Contents
+from hpcprof.report.kernel_names import labels
 from hpcprof.store import Row
 from hpcprof.workloads.schema import RankResult, summarize
 
@@ -25,7 +26,7 @@ _PARTS = (
 )
 _MOST_RANKS = 16
 _TOP_KERNELS = 12
-_LABEL = 46
+LABEL = 46
 
 
 def charts(contents: Contents) -> list[tuple[str, str, go.Figure]]:
@@ -159,8 +160,9 @@ def _kernels(rows: list[Row]) -> tuple[str, str, go.Figure]:
         orientation="h",
         marker_color=COLOURS[0],
     )
-    labels = [escape(n if len(n) <= _LABEL else n[: _LABEL - 1] + "…") for n in names]
-    figure.update_yaxes(autorange="reversed", tickvals=list(range(len(names))), ticktext=labels)
+    shown = labels(names, LABEL)
+    texts = [escape(shown[name]) for name in names]
+    figure.update_yaxes(autorange="reversed", tickvals=list(range(len(names))), ticktext=texts)
     figure.update_layout(height=130 + 28 * len(names), showlegend=False)
     ranks = sorted({row["rank"] for row in rows})
     note = f"The {len(names)} kernels with the most time, of {len(totals)}, summed over {_ranks(ranks)}."
