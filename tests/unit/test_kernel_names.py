@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from hpcprof.report.kernel_names import labels, short_name
 
-VECTORIZED = "void at::native::vectorized_elementwise_kernel<(int)4, {}, std::array<char *, (unsigned long)2>>(int, T2)"
+VECTORIZED = (
+    "void at::native::vectorized_elementwise_kernel<(int)4, {}, std::array<char *, (bool)1>>(int, T2)"
+)
 FILL, ADD = (VECTORIZED.format(f"at::native::{what}<float>") for what in ("FillFunctor", "CUDAFunctor_add"))
 POW = (
     "void at::native::<unnamed>::pow_tensor_scalar_kernel_impl<float, float>"
@@ -25,7 +27,7 @@ SGEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_{}_align1>(T1::
         ("void at::native::f<(int)4, at::native::Add<float>>(T2)", "f<4, Add<float>>"),
         ("void (anonymous namespace)::softmax<float, (bool)1>(float *)", "softmax<float, 1>"),
         ("void <unnamed>::softmax<float>(float *)", "softmax<float>"),
-        (FILL, "vectorized_elementwise_kernel<4, FillFunctor<float>, array<char *, 2>>"),
+        (FILL, "vectorized_elementwise_kernel<4, FillFunctor<float>, array<char *, 1>>"),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)",
          "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
         ("f<(cudnn::DataType_t)-2>", "f<-2>"),
