@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from hpcprof.errors import UsageError
 
@@ -54,3 +55,8 @@ def program_at(point: Point, program: Sequence[str], workload: str | None) -> li
         else:
             raise UsageError(f"-P {key}: write {place} where the program's arguments shall have its value.")
     return arguments
+
+
+def at_point(row: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Return where in a sweep a row stands, ``"KEY=VALUE KEY=VALUE"``; empty without a sweep."""
+    return " ".join(f"{key}={row[key]}" for key in keys)
