@@ -26,7 +26,7 @@ _PARTS = (
 )
 MOST_RANKS = 16
 TOP_KERNELS = 12
-LABEL = 46
+LABEL = 34
 
 Chart = tuple[str, str, go.Figure]
 """Title, note and figure."""

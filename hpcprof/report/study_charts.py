@@ -85,12 +85,14 @@ def _by_family(tables: SlowdownTables) -> Chart:
             offsetgroup=str(number),
         )
     figure.update_layout(scattermode="group")
+    # Beside groups plotly would begin at 0.
+    figure.update_yaxes(range=_range(beside))
     figure.update_xaxes(categoryorder="array", categoryarray=list(texts.values()))
     _line_at_1(figure)
     drawn = f" The first {MOST_RANKS} of {len(series)} are drawn." if len(series) > MOST_RANKS else ""
     return (
         "Slowdown by kernel class",
-        f"Launches that communication covers to 90 % or more, weighted by time; n over all ranks. "
+        f"Launches that communication covers to 90 % or more, weighted by time; n of all that is drawn. "
         f"{_INTERVALS}{drawn}",
         figure,
     )
@@ -147,7 +149,7 @@ def _points(tables: SlowdownTables) -> Chart:
     rows = tables.by_point
     texts = [escape(", ".join(row[key] for key in tables.keys)) for row in rows]
     titles = ("step, ms", "exposed communication, %", "slowdown within the runs")
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.06)
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles)
     figure.update_layout(new_figure("", "").layout)
     steps = [row["step_p50_ns"] for row in rows]
     figure.add_scatter(
@@ -184,11 +186,9 @@ def _points(tables: SlowdownTables) -> Chart:
             row=place,
             col=1,
         )
-    for place, title in enumerate(titles, start=1):
-        figure.update_yaxes(title=title, automargin=True, row=place, col=1)
     figure.update_xaxes(type="category", automargin=True)
     figure.update_xaxes(title=escape(", ".join(tables.keys)), row=3, col=1)
-    figure.update_layout(height=640)
+    figure.update_layout(height=680, margin_t=60, legend_y=1.05)
     runs = min(row["runs"] for row in rows)
     note = f"Medians over the runs of a point (n = {runs} on each side); bars: the shortest and longest run."
     return "Points of the sweep", note, figure
@@ -202,6 +202,15 @@ def _bars(rows: Sequence[Row]) -> dict[str, object]:
         "arrayminus": _minus([row["slowdown"] for row in rows], [row["ci_low"] for row in rows]),
         "thickness": 1,
     }
+
+
+def _range(rows: Sequence[Row]) -> tuple[float, float]:
+    """Return from where to where an axis goes that shows the rows' slowdowns and 1."""
+    shown = [1.0]
+    for key in ("slowdown", "ci_low", "ci_high"):
+        shown += [row[key] for row in rows if row[key] is not None]
+    space = 0.05 * (max(shown) - min(shown)) or 0.05
+    return min(shown) - space, max(shown) + space
 
 
 def _minus(values: Sequence[float | None], others: Sequence[float | None]) -> list[float | None]:
