@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import db_option, job_options, job_values, site_and_job
+from hpcprof.cli.options import db_option, job_options, job_values, runs_dir_option, site_and_job
 from hpcprof.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
@@ -249,3 +249,63 @@ def _show_slowdown(
         click.echo(f"drawn: {folder / 'study.html'}")
     except HpcprofError as error:
         click.echo(f"hpcprof: not drawn: {error}", err=True)
+
+
+@command.command(
+    "training-table",
+    epilog=examples(
+        "hpcprof study training-table runs/20261121-132501-slowdown-5755 20261121-132216-ddp-73fe",
+        "hpcprof study training-table slowdown_pairs.csv ncu_kernels.csv --output training.csv",
+    ),
+)
+@runs_dir_option
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Default: training.csv beside the table of slowdowns.",
+)
+@click.argument("slowdown", metavar="SLOWDOWN")
+@click.argument("metrics", metavar="METRICS")
+def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: str) -> None:
+    """Merge the metrics of kernels with their slowdown into one CSV, to train a model with.
+
+    SLOWDOWN is the folder of a study of slowdown, METRICS the run under Nsight Compute of a study of kernel
+    metrics; or either is their CSV file. Nothing is run.
+    """
+    from hpcprof.export import write_csv
+    from hpcprof.study import training_table as merging
+
+    of_slowdown = _table_of(slowdown, "slowdown_pairs.csv", runs_dir)
+    of_metrics = _table_of(metrics, "ncu_kernels.csv", runs_dir)
+    table = merging.training_table(merging.read_slowdown(of_slowdown), merging.read_metrics(of_metrics))
+    file = output or of_slowdown.with_name("training.csv")
+    write_csv(file, [str(name) for name in table], table.where(table.notna(), None).to_dict("records"))
+    click.echo(merging.what_is_in(table))
+    if kernels := merging.kernels_to_measure(table):
+        click.echo(
+            f"to measure the others: hpcprof study kernel-metrics --profiler-option 'kernel={kernels}' …"
+        )
+    click.echo(f"wrote {file}")
+
+
+def _table_of(given: str, name: str, runs_dir: Path) -> Path:
+    """Return the table that a file, a folder or a run's id stands for.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    from hpcprof.run import find_run
+
+    path = Path(given)
+    if path.is_file():
+        return path
+    folder = path if path.is_dir() else runs_dir / given
+    if not folder.is_dir():
+        folder = find_run(given, runs_dir).path
+    for place in (folder / name, folder / "study" / name):
+        if place.is_file():
+            return place
+    raise UsageError(f"{folder} has no {name}: is it of another study, or was that ended before?")
