@@ -1,7 +1,7 @@
 """Cut a scrubbed nsys export down to what comparisons of kernels read.
 
-``python cut_export.py FROM TO STEPS`` leaves of the first STEPS steps the kernels, copies and sets with the calls
-that launched them, the ranges, and the tables that say what and where they are.
+``python cut_export.py FROM TO STEPS`` leaves of the first STEPS steps the kernels, copies and sets with
+the calls that launched them, the ranges, and the tables that say what and where they are.
 """
 
 from __future__ import annotations
