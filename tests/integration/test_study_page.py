@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def group(family: str, covered: str, share: float, figures: Row, **more: str) ->
     return {**more, **place, **COUNTS, **figures}
 
 
-def tables(**more: str) -> SlowdownTables:
+def tables(hostile: str = HOSTILE, **more: str) -> SlowdownTables:
     """A study whose kernel, sweep and values have names that try to run."""
     return SlowdownTables(
         name=HOSTILE,
@@ -47,7 +48,7 @@ def tables(**more: str) -> SlowdownTables:
         pairs=[
             kernel("(total)", RATIO, **more),
             kernel("(control)", RATIO, **more),
-            kernel(HOSTILE, RATIO, **more),
+            kernel(hostile, RATIO, **more),
             kernel(None, UNSURE, **more),
         ],
         by_overlap=[
@@ -78,6 +79,15 @@ def test_the_charts_are_drawn_and_no_name_ever_runs(sweep: dict[str, str], tmp_p
     assert len(re.findall(r'<path class="point\b', drawn)) == 3 + 2 + 2 + (6 if sweep else 0)
     for text in ("n = 45", "elementwise", "share of the kernels"):
         assert text in drawn
+
+
+def test_plotly_reads_no_tags_in_a_name() -> None:
+    from hpcprof.report.study_charts import study_charts
+
+    drawn = study_charts(tables("f<b>1</b>", **{"k<b>": "v<b>"}))
+    for _, _, figure in drawn:
+        assert "<b>" not in json.dumps(figure.to_dict())
+    assert "f&lt;b&gt;1&lt;/b&gt;" in drawn[-1][2].layout.yaxis.ticktext
 
 
 def test_what_has_no_interval_has_no_bar() -> None:

@@ -56,6 +56,11 @@ def test_names_that_begin_alike_are_told_apart() -> None:
     ]
 
 
+def test_a_long_word_is_cut_where_the_names_begin_to_differ() -> None:
+    names = ["kernel" + "a" * 50 + end for end in ("Forward", "Backward")]
+    assert list(labels(names, 16).values()) == ["kerne…Forward", "kerne…Backward"]
+
+
 def test_what_fits_is_left_whole() -> None:
     assert labels([FILL, "void a::f()"], len(FILL)) == {FILL: FILL, "void a::f()": "void a::f()"}
 
