@@ -82,7 +82,7 @@ class StudyRuns:
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
             click.echo(f"\n{self._what_is_left()}", err=True)
-            sys.exit(128 + self._signal)
+            sys.exit(128 + (self._signal or signal.SIGINT))
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)

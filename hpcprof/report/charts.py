@@ -11,8 +11,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from hpcprof.kernel_names import labels
 from hpcprof.report.contents import Contents
-from hpcprof.report.kernel_names import labels
 from hpcprof.store import Row
 from hpcprof.workloads.schema import RankResult, summarize
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -12,11 +13,13 @@ from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.analysis.slowdown_by_overlap import ALL, COVERED
 from hpcprof.analysis.slowdown_pairs import CONTROL
 from hpcprof.kernel_families import FAMILIES, family
+from hpcprof.kernel_names import labels
 from hpcprof.report.charts import COLOURS, LABEL, MOST_RANKS, TOP_KERNELS, Chart, colour, new_figure
-from hpcprof.report.kernel_names import labels
 from hpcprof.store import Row
-from hpcprof.study.slowdown import SlowdownTables
 from hpcprof.sweep import at_point
+
+if TYPE_CHECKING:
+    from hpcprof.study.slowdown import SlowdownTables
 
 _SLOWDOWN = "slowdown (1: as without)"
 _SYMBOLS = ("circle", "diamond", "square", "cross")

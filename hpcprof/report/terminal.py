@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
+from hpcprof.kernel_names import labels
 from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
-from hpcprof.report.kernel_names import labels
 from hpcprof.store import Row, Stored
 from hpcprof.units import format_value, heading
 

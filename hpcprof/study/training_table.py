@@ -14,7 +14,7 @@ from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.analysis.slowdown_pairs import CONTROL
 from hpcprof.errors import HpcprofError, UsageError
 from hpcprof.kernel_families import family
-from hpcprof.report.kernel_names import short_name
+from hpcprof.kernel_names import short_name
 from hpcprof.study.kernel_choice import function_name, pattern
 
 _KERNEL = ("name", "grid", "block")
