@@ -18,6 +18,8 @@ from hpcprof.analysis.summary import Floats
 from hpcprof.analysis.welch import interval
 from hpcprof.timeline import Ints
 
+MEANT = ("arguments", "ranks", "nodes")
+"""In what a run without communication differs from one with it, on purpose."""
 SEED = 20_260_101
 """Of the resamples, so that the same runs always give the same interval."""
 

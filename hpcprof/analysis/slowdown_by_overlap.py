@@ -14,7 +14,7 @@ from hpcprof.analysis.instances import OVERLAPPED
 from hpcprof.analysis.matched_times import Cells
 from hpcprof.analysis.occurrences import Numbers, Occurrences
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.paired_ratios import SEED, Sides, figures, paired, percent
+from hpcprof.analysis.paired_ratios import MEANT, SEED, Sides, figures, paired, percent
 from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.slowdown import FEWEST
 from hpcprof.kernel_families import FAMILIES, family
@@ -53,11 +53,7 @@ def slowdown_by_overlap(runs: Sequence[RunData], against: Sequence[RunData]) -> 
             f"no family of kernels has {FEWEST} launches beside communication, inside a step and with a "
             "counterpart in the runs compared with"
         )
-    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(differences(runs, against, LABELS, _MEANT)))
-
-
-# How a run goes without communication.
-_MEANT = ("arguments", "ranks", "nodes")
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(differences(runs, against, LABELS, MEANT)))
 
 
 def _rows(a: list[Occurrences], b: list[Occurrences], numbers: Numbers) -> Iterator[dict[str, Any]]:

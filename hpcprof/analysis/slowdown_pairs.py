@@ -14,7 +14,7 @@ from hpcprof.analysis.differences import LABELS, differences
 from hpcprof.analysis.matched_times import Cells, MatchedTimes
 from hpcprof.analysis.occurrences import Kernel, Numbers, Occurrences
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.paired_ratios import SEED, Sides, figures, paired, percent
+from hpcprof.analysis.paired_ratios import MEANT, SEED, Sides, figures, paired, percent
 from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.slowdown import FEWEST, TOTAL
 from hpcprof.analysis.summary import Floats
@@ -22,9 +22,6 @@ from hpcprof.timeline import Ints
 
 CONTROL = "(control)"
 """Stands for the name in the row over the kernels that no communication overlaps in the runs."""
-
-# How a run goes without communication.
-_MEANT = ("arguments", "ranks", "nodes")
 
 
 def slowdown_pairs(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -60,7 +57,7 @@ def slowdown_pairs(runs: Sequence[RunData], against: Sequence[RunData]) -> Outco
         notes.alone.remove(rank)
     if not rows:
         return nothing(notes.why_nothing())
-    said = notes.sentences() + differences(runs, against, LABELS, _MEANT)
+    said = notes.sentences() + differences(runs, against, LABELS, MEANT)
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 
