@@ -13,7 +13,7 @@ SITE ?= local
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --editable '.[workloads,html,postgres,notebook,dev]'
+	    --constraint constraints.txt --editable '.[workloads,transformers,html,postgres,notebook,dev]'
 	touch $@
 
 run: $(VENV)/.installed

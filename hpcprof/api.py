@@ -71,7 +71,8 @@ class Results:
     def against(self, name: str, *others: Results) -> pd.DataFrame:
         """Return an analysis of this run (side b) against others (side a, repeats of each other).
 
-        ``name`` is ``compare``, ``slowdown_pairs`` or ``roofline``; ``attrs["reasons"]`` as in `analysis`.
+        ``name`` is ``compare``, ``slowdown_pairs``, ``slowdown_by_overlap`` or ``roofline``;
+        ``attrs["reasons"]`` as in `analysis`.
 
         Raises
         ------

@@ -345,8 +345,18 @@ ACROSS_RUNS: dict[str, Analysis] = {
             "slowdown_pairs",
             "Kernels beside communication against runs without it",
             Scope.PAIR,
-            _columns(f"rank {_SLOWDOWN}"),
+            _columns(f"rank {_SLOWDOWN} overlap_pct:float"),
             "hpcprof.analysis.slowdown_pairs:slowdown_pairs",
+        ),
+        Analysis(
+            "slowdown_by_overlap",
+            "Slowdown by how much communication overlaps kernels of a family",
+            Scope.PAIR,
+            _columns(
+                "rank family:text covered:text overlap_pct:float alone_n alone_med_ns:float "
+                "overlapped_n overlapped_med_ns:float slowdown:float ci_low:float ci_high:float"
+            ),
+            "hpcprof.analysis.slowdown_by_overlap:slowdown_by_overlap",
         ),
         Analysis(
             "compare",

@@ -30,15 +30,16 @@ class Instances:
 
     ``shape`` numbers the rows of ``shapes``, ``phase`` the ``phases``, their names in ascending order; it is
     `NONE` for a kernel that was launched outside.
-    ``alone`` marks kernels beside which no communication ran on their device, ``overlapped`` those that
-    it covers to 90 % or more; a kernel may be neither. ``process`` made the call that launched it, at the
-    moment ``launched``.
+    ``covered`` is for how long communication ran on its device meanwhile, in ns. ``alone`` marks kernels
+    beside which none ran, ``overlapped`` those that it covers to 90 % or more; a kernel may be neither.
+    ``process`` made the call that launched it, at the moment ``launched``.
     """
 
     shapes: Shapes
     shape: Ints
     phase: Ints
     duration: Ints
+    covered: Ints
     alone: NDArray[np.bool_]
     overlapped: NDArray[np.bool_]
     process: Ints
@@ -69,6 +70,7 @@ def instances(timeline: Timeline) -> Instances:
         shape=shape[rows],
         phase=np.append(phase_number, NONE)[in_phase],
         duration=duration,
+        covered=covered,
         alone=covered == 0,
         overlapped=covered >= OVERLAPPED * duration,
         process=process,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.analysis.occurrences import Occurrences
 from hpcprof.analysis.summary import Floats, summarize
@@ -74,11 +75,11 @@ class Cells:
             times = np.concatenate([one.duration for one in b])
             self._reference[found] = summarize(group, times, len(found)).median
 
-    def matched(self, side: str) -> MatchedTimes:
-        """Match the kernels of side a that are ``alone`` or ``overlapped``, as ``side`` says."""
+    def matched(self, masks: Sequence[NDArray[np.bool_]]) -> MatchedTimes:
+        """Match those kernels of side a that a mask a run chooses."""
         known = ~np.isnan(self._reference)
         reference = np.where(known, self._reference, 0.0)
-        chosen = [getattr(one, side).astype(np.int64) for one in self._a]
+        chosen = [mask.astype(np.int64) for mask in masks]
         weight = np.zeros(len(known), np.int64)
         for cell, mask in zip(self._of_a, chosen, strict=True):
             weight += np.bincount(cell, mask, len(known)).astype(np.int64)

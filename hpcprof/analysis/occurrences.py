@@ -30,13 +30,14 @@ class Occurrences:
 
     ``cell`` has shape (n, 3): the kernel and the phase by `Numbers` (`NONE` outside phases), and which one it
     is of that kernel in that phase of its step, from 0 in the order of their starts. ``step`` counts the
-    steps that have kernels from 0. ``alone`` and ``overlapped`` are those of
+    steps that have kernels from 0. ``covered``, ``alone`` and ``overlapped`` are those of
     `hpcprof.analysis.instances.Instances`.
     """
 
     cell: Ints
     step: Ints
     duration: Ints
+    covered: Ints
     alone: NDArray[np.bool_]
     overlapped: NDArray[np.bool_]
 
@@ -55,6 +56,7 @@ def occurrences(timeline: Timeline, numbers: Numbers) -> Occurrences:
         cell=np.column_stack((kernel, phase, _counted(group))),
         step=step,
         duration=placed.duration[inside],
+        covered=placed.covered[inside],
         alone=placed.alone[inside],
         overlapped=placed.overlapped[inside],
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from hpcprof.analysis.ncu_counts import PRECISIONS
 from hpcprof.analysis.ncu_peaks import DRAM
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.run_data import RunData
+from hpcprof.analysis.same_kernel import ByKernel
 
 _SHAPE = ["name", "grid", "block"]
 _FLOPS = [f"flops_{precision}" for precision in PRECISIONS] + ["flops_tensor"]
@@ -20,10 +20,6 @@ _SECTIONS = (
     "SpeedOfLight_RooflineChart, SpeedOfLight_HierarchicalHalfRooflineChart and "
     "SpeedOfLight_HierarchicalTensorRooflineChart"
 )
-
-# ncu shortens names where it prints them, nsys does not: namespaces and the types of constants differ.
-_NAMESPACE = re.compile(r"(?:\w+|<unnamed>|\(anonymous namespace\))::")
-_CONSTANT_TYPE = re.compile(r"\((?:bool|(?:unsigned |signed )?(?:char|short|int|long long|long))\)(?=-?\d)")
 
 
 def of_one_run(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -69,7 +65,7 @@ def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -
     if kernels.empty:
         return nothing("roofline needs a profile of Nsight Compute: no kernel of this run was measured by it")
     peak = dict(zip(peaks["resource"], peaks["peak_per_s"], strict=True)) if len(peaks) else {}
-    in_situ = _InSitu(shapes)
+    in_situ = _in_situ(shapes)
     groups = kernels.groupby(_SHAPE, sort=False, dropna=False)
     rows = [_row(key, group, peak, in_situ) for key, group in groups]
     frame = pd.DataFrame(rows, dtype=object)
@@ -78,40 +74,19 @@ def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -
     return Outcome(frame.where(frame.notna(), None), _reasons(frame, shapes))
 
 
-class _InSitu:
-    """The times of kernels under Nsight Systems."""
-
-    def __init__(self, shapes: pd.DataFrame) -> None:
-        self._exact: dict[tuple[str, ...], list[float]] = {}
-        self._short: dict[tuple[str, ...], dict[str, list[float]]] = {}
-        named = shapes.dropna(subset="name") if len(shapes) else pd.DataFrame(columns=[*_SHAPE, "med_ns"])
-        for name, grid, block, time in named[[*_SHAPE, "med_ns"]].itertuples(index=False):
-            times = self._exact.setdefault((name, grid, block), [])
-            times.append(time)
-            self._short.setdefault((skeleton(name), grid, block), {})[name] = times
-
-    def time(self, name: str, grid: str, block: str) -> int | None:
-        """Return a kernel's time by its full name, else by its skeleton where only one kernel has it."""
-        times = self._exact.get((name, grid, block))
-        if times is None:
-            candidates = self._short.get((skeleton(name), grid, block), {})
-            times = next(iter(candidates.values())) if len(candidates) == 1 else None
-        return None if times is None else round(float(pd.Series(times).median()))
+def _in_situ(shapes: pd.DataFrame) -> ByKernel[int]:
+    """Return the times of kernels under Nsight Systems."""
+    named = shapes.dropna(subset="name") if len(shapes) else pd.DataFrame(columns=[*_SHAPE, "med_ns"])
+    medians = named["med_ns"].astype(float).groupby([named[key] for key in _SHAPE]).median()
+    return ByKernel((*kernel, round(float(time))) for kernel, time in medians.items())
 
 
-def skeleton(name: str) -> str:
-    """Return a demangled name without namespaces and without the types of constants.
-
-    ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``void f<4, Add<float>>(T2)``, from
-    nsys' full name and from ncu's shortened one.
-    """
-    return _CONSTANT_TYPE.sub("", _NAMESPACE.sub("", name))
-
-
-def _row(key: Any, launches: pd.DataFrame, peak: Mapping[str, float], in_situ: _InSitu) -> dict[str, object]:
+def _row(
+    key: Any, launches: pd.DataFrame, peak: Mapping[str, float], in_situ: ByKernel[int]
+) -> dict[str, object]:
     name, grid, block = key
     ncu_ns = _median(launches["duration_ns"])
-    in_situ_ns = in_situ.time(name, grid, block)
+    in_situ_ns = in_situ.find(name, grid, block)
     time = ncu_ns if in_situ_ns is None else in_situ_ns
     counts = {column: _median(launches[column]) for column in [*_FLOPS, "dram_bytes"]}
     types = launches["tensor_type"].dropna().unique()

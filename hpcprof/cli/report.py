@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     "--against",
     multiple=True,
     metavar="RUN",
-    help="Compare with this run (slowdown_pairs, roofline, compare); once for each repeat.",
+    help="Compare with this run (slowdown_pairs, slowdown_by_overlap, roofline, compare). Repeatable.",
 )
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 def command(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import db_option, job_options, job_values, site_and_job
+from hpcprof.cli.options import db_option, job_options, job_values, runs_dir_option, site_and_job
 from hpcprof.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
     from hpcprof.run import Run
-    from hpcprof.store import Row, Store
+    from hpcprof.store import Store
     from hpcprof.study.slowdown import Made
 
 _LAUNCHES = 100
@@ -55,10 +53,9 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
     second run as CSV, and in the store.
     """
     from hpcprof.analysis.catalogue import ACROSS_RUNS, find
+    from hpcprof.cli.study_runs import StudyRuns
     from hpcprof.cli.study_tables import show_and_write
     from hpcprof.several_runs import over_pair
-    from hpcprof.study.kernel_choice import choose_kernels
-    from hpcprof.timelines import find_timelines
 
     values = _values(options)
     ranks = values["profile_ranks"] if options["profile_ranks"] is not None else "0"
@@ -73,23 +70,11 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
         raise UsageError(f"--profile-ranks {ranks}: choose one rank, whose kernels are to be replayed.")
     (rank,) = job.profiled_ranks
     store = _store(db, options["runs_dir"])
-    timed = _run(nsys, store)
-    if "kernel" not in settings:
-        launches = int(settings.get("launch-count") or _LAUNCHES)
-        choice = choose_kernels(find_timelines(timed).read(rank), top, launches)
-        chosen = {
-            "kernel": choice.pattern,
-            "launch-count": str(choice.count),
-            "launch-skip": str(choice.skip),
-        }
-        settings = {**chosen, **settings}
-        click.echo(
-            f"{len(choice.names)} kernels with {100 * choice.share:.1f} % of the compute time; "
-            f"{choice.count} launches of them from number {choice.skip} on"
-        )
-    else:
-        settings.setdefault("launch-count", str(_LAUNCHES))
-    counted = _run({**ncu, "profiler_options": settings}, store)
+    runs = StudyRuns(2, store)
+    with runs.cancelled_on_interrupt():
+        timed = runs.make(nsys)
+        settings = _chosen_kernels(settings, timed, rank, top)
+        counted = runs.make({**ncu, "profiler_options": settings})
     assert counted.manifest is not None
     used = counted.manifest.job.profiler_options
     click.echo(
@@ -101,6 +86,27 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
     roofline = ACROSS_RUNS["roofline"]
     show_and_write(roofline, over_pair(roofline, [counted], [timed], store), folder)
     click.echo(f"runs {timed.id} (nsys) and {counted.id} (ncu); tables in {folder}")
+
+
+def _chosen_kernels(settings: dict[str, str], timed: Run, rank: int, top: int) -> dict[str, str]:
+    """Return the options of Nsight Compute with the kernels to measure, and say which these are."""
+    from hpcprof.study.kernel_choice import choose_kernels
+    from hpcprof.timelines import find_timelines
+
+    if "kernel" in settings:
+        return {"launch-count": str(_LAUNCHES), **settings}
+    launches = int(settings.get("launch-count") or _LAUNCHES)
+    choice = choose_kernels(find_timelines(timed).read(rank), top, launches)
+    click.echo(
+        f"{len(choice.names)} kernels with {100 * choice.share:.1f} % of the compute time; "
+        f"{choice.count} launches of them from number {choice.skip} on"
+    )
+    return {
+        "kernel": choice.pattern,
+        "launch-count": str(choice.count),
+        "launch-skip": str(choice.skip),
+        **settings,
+    }
 
 
 def _values(options: dict[str, Any]) -> dict[str, Any]:
@@ -123,37 +129,6 @@ def _store(db: str | None, runs_dir: Path) -> Store:
     store = Store(store_url(db, runs_dir))
     store.prepare()
     return store
-
-
-def _run(values: dict[str, Any], store: Store) -> Run:
-    """Submit a job, wait for it and collect it; a failed job ends the command.
-
-    Raises
-    ------
-    HpcprofError
-        If it left no profile, with what the profiler said.
-    """
-    from hpcprof.cli.waiting import wait_for
-    from hpcprof.collect import collect
-    from hpcprof.diagnosis import profiler_complaint
-    from hpcprof.readers.detect import find_profiles
-    from hpcprof.submission import submit
-
-    site, job = site_and_job(values)
-    run = submit(site, job, values["runs_dir"], ["hpcprof", *sys.argv[1:]], values.get("template"))
-    click.echo(f"submitted {run.id}")
-    wait_for(run)
-    if not find_profiles(run.path):
-        raise HpcprofError(
-            f"{run.id} left no profile{profiler_complaint(run)}. The steps that it ran, and what it was to "
-            f"capture, stand in {run.path / 'logs'}."
-        )
-    summary = collect(run, store)
-    for sentence in (*summary.warnings, *summary.skipped):
-        click.echo(f"hpcprof: {sentence}", err=True)
-    if summary.skipped:
-        raise HpcprofError(f"{run.id}: {len(summary.skipped)} profiles cannot be read.")
-    return run
 
 
 _ARMS = {
@@ -194,15 +169,13 @@ def slowdown(db: str | None, repeats: int, alone: str, parameters: tuple[str, ..
     The table has for each value of --sweep the median step of both sides, the share of the GPU's time that
     communication is exposed, and how much slower kernels run beside communication; then come the kernels,
     each against its counterpart without communication. The study's folder, in the folder of runs, keeps the
-    tables as CSV, and the ids of all runs in study.json.
+    tables as CSV, a page with the charts (study.html), and the ids of all runs in study.json.
     """
     from hpcprof.atomic import write_atomically
-    from hpcprof.cli.tables import show
-    from hpcprof.export import write_csv
+    from hpcprof.cli.study_runs import StudyRuns
     from hpcprof.run import new_run_id
-    from hpcprof.study.slowdown import COLUMNS, Arm, Made, as_json, best, by_point, plan
+    from hpcprof.study.slowdown import Arm, Made, as_json, plan
     from hpcprof.sweep import label, parse_parameters, points, program_at
-    from hpcprof.units import format_value
 
     values = _values(options)
     if alone == "hook" and values.get("workload") != "ddp":
@@ -225,46 +198,113 @@ def slowdown(db: str | None, repeats: int, alone: str, parameters: tuple[str, ..
     store = _store(db, options["runs_dir"])
     folder = options["runs_dir"] / new_run_id("slowdown", options["runs_dir"])
     made: list[Made] = []
-    for one, wanted in zip(planned, jobs, strict=True):
-        click.echo(f"run {len(made) + 1} of {len(planned)}: {one.arm.value} {label(one.point)}".rstrip())
-        made.append(Made(one, _run(wanted, store).id))
-        write_atomically(folder / "study.json", as_json(made))
-    rows = by_point(store, made)
-    keys = list(swept)
-    write_csv(folder / "by_point.csv", [*keys, *COLUMNS], rows)
-    click.echo("")
-    show([[format_value(key, row[key]) for key in (*keys, *COLUMNS)] for row in rows], (*keys, *COLUMNS))
-    if sentence := best(rows, keys):
-        click.echo(sentence)
-    _compare_sides(made, store, options["runs_dir"], folder)
-    click.echo(f"the study's runs and tables: {folder}")
+    runs = StudyRuns(len(planned), store, folder / "study.json")
+    with runs.cancelled_on_interrupt():
+        for one, wanted in zip(planned, jobs, strict=True):
+            click.echo(f"run {len(made) + 1} of {len(planned)}: {one.arm.value} {label(one.point)}".rstrip())
+            made.append(Made(one, runs.make(wanted).id))
+            write_atomically(folder / "study.json", as_json(made))
+    _show_slowdown(made, list(swept), store, options["runs_dir"], folder)
 
 
-def _compare_sides(made: Sequence[Made], store: Store, runs_dir: Path, folder: Path) -> None:
-    """Print and write ``slowdown_pairs`` of each point: its runs against those without communication."""
+def _show_slowdown(
+    made: Sequence[Made], keys: Sequence[str], store: Store, runs_dir: Path, folder: Path
+) -> None:
+    """Print and write what the runs of a study say together."""
     from hpcprof.analysis.catalogue import ACROSS_RUNS
+    from hpcprof.atomic import write_atomically
+    from hpcprof.cli.tables import show
     from hpcprof.export import write_csv
+    from hpcprof.report.html import html_study
     from hpcprof.report.terminal import show_analysis
-    from hpcprof.run import find_run
-    from hpcprof.several_runs import over_pair
-    from hpcprof.study.slowdown import Arm
+    from hpcprof.study.slowdown import SlowdownTables, best, by_point, compare_sides
+    from hpcprof.sweep import label
+    from hpcprof.units import format_value
 
-    analysis = ACROSS_RUNS["slowdown_pairs"]
-    points = {json.dumps(one.planned.point): one.planned.point for one in made}
-    rows: list[Row] = []
-    for point in points.values():
-        sides = {
-            arm: [
-                find_run(one.run_id, runs_dir)
-                for one in made
-                if one.planned.point == point and one.planned.arm is arm
-            ]
-            for arm in Arm
-        }
-        stored = over_pair(analysis, sides[Arm.COMMUNICATING], sides[Arm.ALONE], store)
-        rows += [{**point, **row} for row in stored.rows]
-        at = " ".join(f"{key}={value}" for key, value in point.items())
-        click.echo(f"\n{' at '.join(filter(None, (analysis.title, at)))}")
-        show_analysis(analysis, stored)
-    keys = list(made[0].planned.point)
-    write_csv(folder / "slowdown_pairs.csv", [*keys, *(column.name for column in analysis.columns)], rows)
+    pairs = ACROSS_RUNS["slowdown_pairs"]
+    rows = by_point(store, made)
+    found = compare_sides(made, store, runs_dir)
+    tables = SlowdownTables(
+        name=folder.name,
+        keys=tuple(keys),
+        by_point=rows,
+        pairs=[{**one.point, **row} for one in found for row in one.pairs.rows],
+        by_overlap=[{**one.point, **row} for one in found for row in one.by_overlap.rows],
+        sentence=best(rows, keys),
+    )
+    for part in tables.parts():
+        write_csv(folder / f"{part.name}.csv", [column.name for column in part.columns], part.rows)
+    columns = [column.name for column in tables.parts()[0].columns]
+    click.echo("")
+    show([[format_value(key, row[key]) for key in columns] for row in rows], columns)
+    if tables.sentence:
+        click.echo(tables.sentence)
+    for one in found:
+        click.echo(f"\n{' at '.join(filter(None, (pairs.title, label(one.point))))}")
+        show_analysis(pairs, one.pairs)
+    click.echo(f"the study's runs and tables: {folder}")
+    try:
+        write_atomically(folder / "study.html", html_study(tables))
+        click.echo(f"drawn: {folder / 'study.html'}")
+    except HpcprofError as error:
+        click.echo(f"hpcprof: not drawn: {error}", err=True)
+
+
+@command.command(
+    "training-table",
+    epilog=examples(
+        "hpcprof study training-table runs/20261121-132501-slowdown-5755 20261121-132216-ddp-73fe",
+        "hpcprof study training-table slowdown_pairs.csv ncu_kernels.csv --output training.csv",
+    ),
+)
+@runs_dir_option
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Default: training.csv beside the table of slowdowns.",
+)
+@click.argument("slowdown", metavar="SLOWDOWN")
+@click.argument("metrics", metavar="METRICS")
+def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: str) -> None:
+    """Merge the metrics of kernels with their slowdown into one CSV, to train a model with.
+
+    SLOWDOWN is the folder of a study of slowdown, METRICS the run under Nsight Compute of a study of kernel
+    metrics; or either is their CSV file. Nothing is run.
+    """
+    from hpcprof.export import write_csv
+    from hpcprof.study import training_table as merging
+
+    of_slowdown = _table_of(slowdown, "slowdown_pairs.csv", runs_dir)
+    of_metrics = _table_of(metrics, "ncu_kernels.csv", runs_dir)
+    table = merging.training_table(merging.read_slowdown(of_slowdown), merging.read_metrics(of_metrics))
+    file = output or of_slowdown.with_name("training.csv")
+    write_csv(file, [str(name) for name in table], table.where(table.notna(), None).to_dict("records"))
+    click.echo(merging.what_is_in(table))
+    if kernels := merging.kernels_to_measure(table):
+        click.echo(
+            f"to measure the others: hpcprof study kernel-metrics --profiler-option 'kernel={kernels}' …"
+        )
+    click.echo(f"wrote {file}")
+
+
+def _table_of(given: str, name: str, runs_dir: Path) -> Path:
+    """Return the table that a file, a folder or a run's id stands for.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    from hpcprof.run import find_run
+
+    path = Path(given)
+    if path.is_file():
+        return path
+    folder = path if path.is_dir() else runs_dir / given
+    if not folder.is_dir():
+        folder = find_run(given, runs_dir).path
+    for place in (folder / name, folder / "study" / name):
+        if place.is_file():
+            return place
+    raise UsageError(f"{folder} has no {name}: is it of another study, or was that ended before?")

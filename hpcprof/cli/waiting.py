@@ -30,7 +30,17 @@ def poll_seconds() -> Iterator[float]:
 
 
 def wait_for(run: Run) -> None:
-    """Poll until the run has ended, and say how; exit 1 unless it succeeded. Ctrl-C leaves it running.
+    """Poll until the run has ended, and say how; exit 1 unless it succeeded. Ctrl-C leaves it running."""
+    try:
+        status = follow(run)
+    except KeyboardInterrupt:
+        click.echo(f"\nleft {run.id} running: hpcprof status {run.id}, hpcprof cancel {run.id}", err=True)
+        sys.exit(130)
+    conclude(run, status)
+
+
+def follow(run: Run) -> JobStatus:
+    """Poll until the run has ended, and return how.
 
     Each change of state is said with the seconds since the start of waiting and the scheduler's reason,
     and what the first rank prints is shown as it comes.
@@ -40,22 +50,18 @@ def wait_for(run: Run) -> None:
     began = time.monotonic()
     shown = ""
     log = _Follower(run)
-    try:
-        for pause in poll_seconds():
-            status = scheduler.poll([run])[run.id]
-            log.show_new()
-            if status.state.ended:
-                break
-            line = f"{status.state.value} {status.reason}".rstrip()
-            if line != shown:
-                elapsed = time.monotonic() - began
-                click.echo(f"{line} (after {elapsed:.0f} s)" if elapsed >= 1 else line)
-                shown = line
-            time.sleep(pause)
-    except KeyboardInterrupt:
-        click.echo(f"\nleft {run.id} running: hpcprof status {run.id}, hpcprof cancel {run.id}", err=True)
-        sys.exit(130)
-    _conclude(run, status)
+    for pause in poll_seconds():
+        status = scheduler.poll([run])[run.id]
+        log.show_new()
+        if status.state.ended:
+            break
+        line = f"{status.state.value} {status.reason}".rstrip()
+        if line != shown:
+            elapsed = time.monotonic() - began
+            click.echo(f"{line} (after {elapsed:.0f} s)" if elapsed >= 1 else line)
+            shown = line
+        time.sleep(pause)
+    return status
 
 
 class _Follower:
@@ -76,7 +82,8 @@ class _Follower:
         click.echo(text.decode("utf-8", "replace"), nl=False)
 
 
-def _conclude(run: Run, status: JobStatus) -> None:
+def conclude(run: Run, status: JobStatus) -> None:
+    """Say how a run has ended; exit 1 unless it succeeded."""
     if status.state is JobState.COMPLETED:
         click.echo("completed")
         return

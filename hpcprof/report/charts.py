@@ -11,6 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from hpcprof.kernel_names import labels
 from hpcprof.report.contents import Contents
 from hpcprof.store import Row
 from hpcprof.workloads.schema import RankResult, summarize
@@ -23,12 +24,15 @@ _PARTS = (
     ("exposed_mem", "exposed memory", "#56B4E9"),
     ("idle", "idle", "#BBBBBB"),
 )
-_MOST_RANKS = 16
-_TOP_KERNELS = 12
-_LABEL = 46
+MOST_RANKS = 16
+TOP_KERNELS = 12
+LABEL = 34
+
+Chart = tuple[str, str, go.Figure]
+"""Title, note and figure."""
 
 
-def charts(contents: Contents) -> list[tuple[str, str, go.Figure]]:
+def charts(contents: Contents) -> list[Chart]:
     """Return each chart that the run has data for, as (title, note, figure)."""
     names = ("step_times", "steps", "phases", "breakdown", "kernels")
     rows = {name: contents.analyses[name].rows for name in names if name in contents.analyses}
@@ -46,8 +50,8 @@ def charts(contents: Contents) -> list[tuple[str, str, go.Figure]]:
     return made
 
 
-def _modes(result: RankResult) -> tuple[str, str, go.Figure]:
-    figure = _figure("mode", "time of a step, ms")
+def _modes(result: RankResult) -> Chart:
+    figure = new_figure("mode", "time of a step, ms")
     names = [escape(name) for name in result.modes]
     steps = [summarize(mode.latency_ns) for mode in result.modes.values()]
     bound = result.bound_ns
@@ -78,17 +82,17 @@ def _modes(result: RankResult) -> tuple[str, str, go.Figure]:
     return f"{title}, {result.point}" if result.point else title, note, figure
 
 
-def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> tuple[str, str, go.Figure]:
-    figure = _figure("step", "time of the step, ms")
+def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> Chart:
+    figure = new_figure("step", "time of the step, ms")
     ranks = sorted({row["rank"] for row in of_ranks})
-    for rank in ranks[:_MOST_RANKS]:
+    for rank in ranks[:MOST_RANKS]:
         mine = [row for row in of_ranks if row["rank"] == rank]
         figure.add_scatter(
             x=[r["step"] for r in mine],
             y=[r["latency_ns"] / 1e6 for r in mine],
             name=f"rank {rank}",
             mode="lines+markers",
-            line={"width": 1, "color": _colour(rank)},
+            line={"width": 1, "color": colour(rank)},
             marker={"size": 4},
         )
     figure.add_scatter(
@@ -99,14 +103,16 @@ def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> tuple[str, str, go.Fig
         line={"width": 2.5, "color": "#000000", "dash": "dot"},
     )
     figure.update_yaxes(rangemode="tozero")
-    note = f"n = {len(over_ranks)} steps on {_ranks(ranks)}. A step's latency is that of its slowest rank."
+    note = (
+        f"n = {len(over_ranks)} steps on {ranks_drawn(ranks)}. A step's latency is that of its slowest rank."
+    )
     return "Steps", note, figure
 
 
-def _phases(rows: list[Row]) -> tuple[str, str, go.Figure]:
-    figure = _figure("phase", "time in a step, ms")
+def _phases(rows: list[Row]) -> Chart:
+    figure = new_figure("phase", "time in a step, ms")
     ranks = sorted({row["rank"] for row in rows})
-    for rank in ranks[:_MOST_RANKS]:
+    for rank in ranks[:MOST_RANKS]:
         mine = [row for row in rows if row["rank"] == rank]
         figure.add_bar(
             x=[escape(r["phase"]) for r in mine],
@@ -118,15 +124,15 @@ def _phases(rows: list[Row]) -> tuple[str, str, go.Figure]:
                 "thickness": 1,
             },
             name=f"rank {rank}",
-            marker_color=_colour(rank),
+            marker_color=colour(rank),
         )
     steps = min(row["steps"] for row in rows)
-    note = f"Median, whiskers up to the 95th percentile; n = {steps} steps on {_ranks(ranks)}."
+    note = f"Median, whiskers up to the 95th percentile; n = {steps} steps on {ranks_drawn(ranks)}."
     return "Phases", note, figure
 
 
-def _breakdown(rows: list[Row]) -> tuple[str, str, go.Figure]:
-    figure = _figure("time on the GPU, ms", "")
+def _breakdown(rows: list[Row]) -> Chart:
+    figure = new_figure("time on the GPU, ms", "")
     for part, name, colour in _PARTS:
         figure.add_bar(
             y=[f"rank {r['rank']}" for r in rows],
@@ -143,15 +149,15 @@ def _breakdown(rows: list[Row]) -> tuple[str, str, go.Figure]:
     return "Where the GPU's time goes", note, figure
 
 
-def _kernels(rows: list[Row]) -> tuple[str, str, go.Figure]:
+def _kernels(rows: list[Row]) -> Chart:
     totals: dict[str, int] = {}
     instances: dict[str, int] = {}
     for row in rows:
         name = row["name"] or "(no name)"
         totals[name] = totals.get(name, 0) + row["total_ns"]
         instances[name] = instances.get(name, 0) + row["instances"]
-    names = sorted(totals, key=totals.__getitem__, reverse=True)[:_TOP_KERNELS]
-    figure = _figure("total over ranks, ms", "")
+    names = sorted(totals, key=totals.__getitem__, reverse=True)[:TOP_KERNELS]
+    figure = new_figure("total over ranks, ms", "")
     figure.add_bar(
         y=list(range(len(names))),
         x=[totals[n] / 1e6 for n in names],
@@ -160,15 +166,17 @@ def _kernels(rows: list[Row]) -> tuple[str, str, go.Figure]:
         orientation="h",
         marker_color=COLOURS[0],
     )
-    labels = [escape(n if len(n) <= _LABEL else n[: _LABEL - 1] + "…") for n in names]
-    figure.update_yaxes(autorange="reversed", tickvals=list(range(len(names))), ticktext=labels)
+    shown = labels(names, LABEL)
+    texts = [escape(shown[name]) for name in names]
+    figure.update_yaxes(autorange="reversed", tickvals=list(range(len(names))), ticktext=texts)
     figure.update_layout(height=130 + 28 * len(names), showlegend=False)
     ranks = sorted({row["rank"] for row in rows})
-    note = f"The {len(names)} kernels with the most time, of {len(totals)}, summed over {_ranks(ranks)}."
+    note = f"The {len(names)} kernels with the most time, of {len(totals)}, summed over {ranks_drawn(ranks)}."
     return "Top kernels", note, figure
 
 
-def _figure(x: str, y: str) -> go.Figure:
+def new_figure(x: str, y: str) -> go.Figure:
+    """Return an empty chart in the report's style, with the titles of its axes."""
     layout: dict[str, Any] = {
         "template": "plotly_white",
         "height": 380,
@@ -182,10 +190,12 @@ def _figure(x: str, y: str) -> go.Figure:
     return figure
 
 
-def _colour(rank: int) -> str:
+def colour(rank: int) -> str:
+    """Return the colour of a rank, or of whatever else is numbered."""
     return COLOURS[rank % len(COLOURS)]
 
 
-def _ranks(ranks: list[int]) -> str:
-    drawn = f", the first {_MOST_RANKS} drawn" if len(ranks) > _MOST_RANKS else ""
+def ranks_drawn(ranks: list[int]) -> str:
+    """Return how many ranks a chart is of, and how many of them are drawn."""
+    drawn = f", the first {MOST_RANKS} drawn" if len(ranks) > MOST_RANKS else ""
     return f"{len(ranks)} rank{'s'[: len(ranks) != 1]}{drawn}"

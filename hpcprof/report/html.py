@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpcprof import __version__
-from hpcprof.analysis.catalogue import ANALYSES, Kind
+from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
 from hpcprof.errors import HpcprofError
 from hpcprof.paths import packaged
 from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
 from hpcprof.report.terminal import reasons
+from hpcprof.store import Row
 from hpcprof.units import format_value, heading
+
+if TYPE_CHECKING:
+    from hpcprof.report.charts import Chart
+    from hpcprof.study.slowdown import SlowdownTables
 
 _TABLE_ROWS = 100
 
@@ -25,40 +34,93 @@ def html_report(contents: Contents) -> str:
     HpcprofError
         If plotly is not installed.
     """
-    try:
-        from plotly.offline import get_plotlyjs
-
+    with _plotly():
         from hpcprof.report.charts import charts
+
+        return _page(
+            "report/report.html.j2",
+            charts(contents),
+            [_analysis_table(name, contents) for name in contents.shown()],
+            contents=contents,
+        )
+
+
+def html_study(tables: SlowdownTables) -> str:
+    """Return the tables of a study of slowdown as HTML, drawn.
+
+    Raises
+    ------
+    HpcprofError
+        If plotly is not installed.
+    """
+    with _plotly():
+        from hpcprof.report.study_charts import study_charts
+
+        return _page(
+            "report/study.html.j2",
+            study_charts(tables),
+            [
+                _table(part.name, part.title, part.columns, part.rows, "in the CSV file of this name")
+                for part in tables.parts()
+            ],
+            study=tables,
+        )
+
+
+@contextmanager
+def _plotly() -> Iterator[None]:
+    try:
+        yield
     except ImportError:
-        raise HpcprofError("--html needs plotly: pip install 'hpcprof[html]'.") from None
+        raise HpcprofError("the HTML page needs plotly: pip install 'hpcprof[html]'.") from None
+
+
+def _page(template: str, charts: Sequence[Chart], tables: list[dict[str, object]], **values: object) -> str:
+    from plotly.offline import get_plotlyjs
+
     environment = Environment(
         loader=FileSystemLoader(packaged("templates")), autoescape=True, undefined=StrictUndefined
     )
     # Plotly's own output is the only markup that is trusted; every text of a profile is escaped.
     drawn = [
         (title, note, Markup(figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG)))
-        for title, note, figure in charts(contents)
+        for title, note, figure in charts
     ]
-    return environment.get_template("report/report.html.j2").render(
-        contents=contents,
+    return environment.get_template(template).render(
         charts=drawn,
-        tables=[_table(name, contents) for name in contents.shown()],
+        tables=tables,
         plotly_script=Markup(get_plotlyjs()),
         version=__version__,
+        **values,
     )
 
 
 _CONFIG = {"displaylogo": False, "responsive": True}
 
 
-def _table(name: str, contents: Contents) -> dict[str, object]:
+def _analysis_table(name: str, contents: Contents) -> dict[str, object]:
     analysis, stored = ANALYSES[name], contents.analyses[name]
-    columns = [(c.name, heading(c.name), c.kind is Kind.TEXT) for c in analysis.columns]
+    notes = [line for line in (basis(name, contents.analyses), *reasons(stored)) if line]
+    rest = f"hpcprof report --analysis {name}"
+    return _table(name, analysis.title, analysis.columns, stored.rows, rest, notes)
+
+
+def _table(
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    rest: str,
+    notes: Sequence[str] = (),
+) -> dict[str, object]:
+    """Lay out rows; ``rest`` says where those are that are too many."""
+    headings = [(c.name, heading(c.name), c.kind is Kind.TEXT) for c in columns]
     return {
         "name": name,
-        "title": analysis.title,
-        "columns": columns,
-        "rows": [[format_value(key, row[key]) for key, _, _ in columns] for row in stored.rows[:_TABLE_ROWS]],
-        "hidden": max(0, len(stored.rows) - _TABLE_ROWS),
-        "notes": [line for line in (basis(name, contents.analyses), *reasons(stored)) if line],
+        "title": title,
+        "columns": headings,
+        "rows": [[format_value(key, row[key]) for key, _, _ in headings] for row in rows[:_TABLE_ROWS]],
+        "hidden": max(0, len(rows) - _TABLE_ROWS),
+        "rest": rest,
+        "notes": notes,
     }

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
+from hpcprof.kernel_names import labels
 from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
 from hpcprof.store import Row, Stored
@@ -29,6 +30,9 @@ _COLUMNS = {
     "roofline": ("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
     "slowdown": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
     "slowdown_pairs": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
+    "slowdown_by_overlap": (
+        *("rank", "family", "covered", "overlap_pct", "overlapped_n", "slowdown", "ci_low", "ci_high"),
+    ),
     "compare": ("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
     "scaling": ("parameters", "ranks", "runs", "step_p50_ns", "speedup", "efficiency", "ci_low", "ci_high"),
     "queue_length": ("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
@@ -165,7 +169,8 @@ def _table(analysis: Analysis, rows: list[Row], names: tuple[str, ...], clip_to:
     if clip_to is not None and kinds[widest] is Kind.TEXT:
         others = sum(widths.values()) - widths[widest] + 2 * (len(names) - 1)
         room = max(_SHORTEST_NAME, clip_to - others)
-        cells[widest] = [text if len(text) <= room else f"{text[: room - 1]}…" for text in cells[widest]]
+        shown = labels(dict.fromkeys(cells[widest]), room)
+        cells[widest] = [shown[text] for text in cells[widest]]
     table = Table(box=None, pad_edge=False)
     for name in names:
         text = kinds[name] is Kind.TEXT

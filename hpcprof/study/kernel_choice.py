@@ -58,12 +58,17 @@ def choose_kernels(timeline: Timeline, top: int, launches: int) -> KernelChoice:
     sequence = [functions[index] for index in number.tolist() if functions[index] in chosen]
     count = min(launches, len(sequence))
     return KernelChoice(
-        pattern=f"^(.*::)?({'|'.join(map(re.escape, chosen))})$",
+        pattern=pattern(chosen),
         skip=best_window(sequence, {name: time[name] for name in chosen}, count),
         count=count,
         names=tuple(chosen),
         share=sum(time[name] for name in chosen) / max(1.0, sum(time.values())),
     )
+
+
+def pattern(functions: Sequence[str]) -> str:
+    """Return the regular expression that matches functions of any namespace; empty for none."""
+    return f"^(.*::)?({'|'.join(map(re.escape, functions))})$" if functions else ""
 
 
 def best_window(sequence: Sequence[str], weight: dict[str, float], count: int) -> int:

@@ -6,11 +6,15 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+from hpcprof.analysis.catalogue import ACROSS_RUNS, Column, Kind
 from hpcprof.analysis.slowdown import TOTAL
-from hpcprof.store import Row, Store
+from hpcprof.run import find_run
+from hpcprof.several_runs import over_pair
+from hpcprof.store import Row, Store, Stored
 from hpcprof.sweep import Point
 
 
@@ -39,15 +43,56 @@ class Made:
 
 
 COLUMNS = (
-    "runs",
-    "alone_step_p50_ns",
-    "step_p50_ns",
-    "step_min_ns",
-    "step_max_ns",
-    "exposed_comm_pct",
-    "slowdown_within",
+    *(Column(name, Kind.INT) for name in ("runs", "alone_step_p50_ns", "step_p50_ns")),
+    *(Column(name, Kind.INT) for name in ("step_min_ns", "step_max_ns")),
+    *(Column(name, Kind.FLOAT) for name in ("exposed_comm_pct", "slowdown_within")),
 )
 """What `by_point` tells of each point beside the parameters."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the analyses of two sides say at one point."""
+
+    point: Point
+    pairs: Stored
+    by_overlap: Stored
+
+
+@dataclass(frozen=True)
+class Part:
+    """One table of a study; ``name`` is its file's."""
+
+    name: str
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True)
+class SlowdownTables:
+    """What a study of slowdown found.
+
+    ``keys`` are the parameters of its sweep, which the rows of all tables have beside their own columns.
+    ``sentence`` names the best point; it is empty without a sweep.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    by_point: Sequence[Row]
+    pairs: Sequence[Row]
+    by_overlap: Sequence[Row]
+    sentence: str = ""
+
+    def parts(self) -> list[Part]:
+        """Return the tables, the points of the sweep first."""
+        of_sweep = [Column(key, Kind.TEXT) for key in self.keys]
+        title = "Points of the sweep" if self.keys else "Runs with and without communication"
+        parts = [Part("by_point", title, [*of_sweep, *COLUMNS], self.by_point)]
+        for name, rows in (("slowdown_by_overlap", self.by_overlap), ("slowdown_pairs", self.pairs)):
+            analysis = ACROSS_RUNS[name]
+            parts.append(Part(name, analysis.title, [*of_sweep, *analysis.columns], rows))
+        return parts
 
 
 def plan(points: Sequence[Point], repeats: int) -> list[Planned]:
@@ -93,6 +138,25 @@ def by_point(store: Store, made: Sequence[Made]) -> list[Row]:
             }
         )
     return rows
+
+
+def compare_sides(made: Sequence[Made], store: Store, runs_dir: Path) -> list[Compared]:
+    """Compare at each point the runs with communication with those without."""
+    points = {json.dumps(one.planned.point): one.planned.point for one in made}
+    compared = []
+    for point in points.values():
+        a, b = (
+            [
+                find_run(one.run_id, runs_dir)
+                for one in made
+                if one.planned.point == point and one.planned.arm is arm
+            ]
+            for arm in (Arm.COMMUNICATING, Arm.ALONE)
+        )
+        names = ("slowdown_pairs", "slowdown_by_overlap")
+        pairs, by_overlap = (over_pair(ACROSS_RUNS[name], a, b, store) for name in names)
+        compared.append(Compared(point, pairs, by_overlap))
+    return compared
 
 
 def best(rows: Sequence[Row], keys: Sequence[str]) -> str:

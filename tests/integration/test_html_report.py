@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import lzma
-import os
 import re
-import shutil
 import sqlite3
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Hpcprof
+from tests.integration.browser import browse
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = (
@@ -35,35 +33,6 @@ def page(hpcprof: Hpcprof, tmp_path: Path) -> Path:
     done = hpcprof("report", "profiles", "--html", "report.html")
     assert done.returncode == 0, done.stderr
     return tmp_path / "report.html"
-
-
-def browse(page: Path, tmp_path: Path) -> str:
-    """Return the page's elements after its scripts have run."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        assert not os.environ.get("CI"), "CI installs chromium"
-        pytest.skip("no chromium on the PATH")
-    done = subprocess.run(
-        [
-            chromium,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            f"--user-data-dir={tmp_path / 'browser'}",
-            "--virtual-time-budget=15000",
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.stdout
 
 
 def test_the_charts_are_drawn_and_a_name_in_a_profile_never_runs(page: Path, tmp_path: Path) -> None:

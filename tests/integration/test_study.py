@@ -6,7 +6,9 @@ import csv
 import gzip
 import json
 import os
+import signal
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -154,6 +156,61 @@ def test_slowdown_makes_both_sides_of_every_point_in_turns(
     assert [row["bucket_cap_mb"] for row in rows] == ["1", "25"]
     assert all(int(row["step_p50_ns"]) > 0 and float(row["exposed_comm_pct"]) > 0 for row in rows)
     assert "one run each: no statistics" in out
+    page = (folder / "study.html").read_text(encoding="utf-8")
+    assert "<h2>Points of the sweep</h2>" in page and "best: bucket_cap_mb=" in page
+    assert table(folder / "slowdown_by_overlap.csv") == table(folder / "slowdown_pairs.csv") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_study_cancels_its_run_and_says_what_is_left(
+    number: signal.Signals, hpcprof: Hpcprof, tools: Path, tmp_path: Path
+) -> None:
+    # The first run ends at once, the second stays.
+    program = ["sh", "-c", "if [ -e done ]; then sleep 300; else touch done; fi"]
+    words = ["slowdown", "--ranks-per-node", "2", "--alone", "one-rank", "--", *program]
+    interrupted = subprocess.Popen(
+        [sys.executable, "-m", "hpcprof", "study", *words],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that run in the background inherit SIGINT as ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert interrupted.stdout is not None
+    printed = iter(interrupted.stdout.readline, "")
+    assert any(line.startswith("run 2 of 10") for line in printed)
+    assert any(line.startswith("running") for line in printed)
+    interrupted.send_signal(number)
+    _, said = interrupted.communicate(timeout=60)
+    assert interrupted.returncode == 128 + number
+    (folder,) = tmp_path.glob("runs/*-slowdown-*")
+    made = json.loads((folder / "study.json").read_text())["runs"]
+    assert len(made) == 1
+    last = hpcprof("status", "last").stdout
+    assert "cancelled" in last
+    left = said.splitlines()[-1]
+    assert f"is cancelled; 1 of 10 runs are complete and collected ({folder.relative_to(tmp_path)}" in left
+    assert left.endswith("The same command begins the study anew.")
+    assert hpcprof("report", made[0]["run"]).returncode == 0
+
+
+def test_kernel_metrics_names_the_run_that_it_has_when_it_is_interrupted(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    interrupted = subprocess.Popen(
+        [sys.executable, "-m", "hpcprof", "study", "kernel-metrics", "--", "sleep", "300"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert interrupted.stdout is not None
+    assert any(line.startswith("submitted") for line in iter(interrupted.stdout.readline, ""))
+    interrupted.send_signal(signal.SIGTERM)
+    _, said = interrupted.communicate(timeout=60)
+    assert interrupted.returncode == 128 + signal.SIGTERM
+    assert "is cancelled; 0 of 2 runs are complete. The same command begins the study anew." in said
 
 
 def test_one_rank_against_two_is_the_other_comparison(hpcprof: Hpcprof, tools: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from hpcprof.analysis.ncu_counts import dram_bytes, flops, tensor_flops
 from hpcprof.analysis.ncu_kernels import ncu_kernels
 from hpcprof.analysis.ncu_peaks import ncu_peaks
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.analysis.roofline import roofline, skeleton
+from hpcprof.analysis.roofline import roofline
+from hpcprof.analysis.same_kernel import skeleton
 from hpcprof.kernel_report import KernelReport, MeasuredKernel
 from hpcprof.readers.ncu import read
 from hpcprof.timeline import Origin, Timeline

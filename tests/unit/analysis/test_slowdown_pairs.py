@@ -15,6 +15,7 @@ from hpcprof.analysis.catalogue import ACROSS_RUNS
 from hpcprof.analysis.occurrences import Numbers, occurrences
 from hpcprof.analysis.outcome import of_pair
 from hpcprof.analysis.run_data import RunData
+from hpcprof.analysis.slowdown_by_overlap import ALL, slowdown_by_overlap
 from hpcprof.analysis.slowdown_pairs import CONTROL, slowdown_pairs
 from hpcprof.timeline import Timeline
 
@@ -161,3 +162,57 @@ def test_occurrences_are_counted_as_one_by_one(kernels: list[tuple[int, int, int
     found = occurrences(timeline(operations, ranges), numbers)
     assert found.cell[:, 2].tolist() == expected
     assert (found.cell[:, 1] == numbers.phases.get("forward", 0)).tolist() == [not p for _, p in moments]
+
+
+def test_the_overlap_share_is_of_the_time_of_all_launches_of_a_kernel() -> None:
+    a = arm()
+    found = rows(runs(a), runs(arm(communicates=False, seed=2)))
+    kernels = a.kernels.take(a.kernels.category == COMP)
+    times = kernels.end - kernels.start
+    # The three longer ones of each backward phase but the first: occurrences 3 and 4 of a step.
+    beside = sum(int(time) for i, time in enumerate(times) if i % 5 in (3, 4))
+    for name in ("kernel", "(total)"):
+        assert found[name]["overlap_pct"] == pytest.approx(100 * beside / int(times.sum()), abs=0.005)
+    assert found[CONTROL]["overlap_pct"] == 0
+
+
+def partly(share: float, slow: float, seed: int) -> Timeline:
+    """Build steps with a kernel alone and one of which communication covers a share, `slow` times as long."""
+    random = np.random.default_rng(seed)
+    operations: list[tuple[int, ...]] = []
+    ranges = []
+    for step in range(30):
+        at = STEP * step
+        ranges.append((at, at + 90_000, "iteration"))
+        for i, factor in enumerate((1.0, slow)):
+            start, length = at + 30_000 * i, round(10_000 * factor * random.uniform(0.99, 1.01))
+            operations.append((start, start + length, COMP, start))
+            if i and share:
+                operations.append((start, start + round(share * length), COMM, start))
+    return timeline(operations, ranges)
+
+
+@pytest.mark.parametrize(
+    ("share", "covered"),
+    [(0.2, "0-30 %"), (0.45, "30-60 %"), (0.8, "60-90 %"), (0.95, ">= 90 %"), (1, ">= 90 %")],
+)
+def test_a_planted_slowdown_is_found_at_the_share_that_communication_covers(
+    share: float, covered: str
+) -> None:
+    outcome = of_pair(
+        ACROSS_RUNS["slowdown_by_overlap"], runs(partly(share, 1.5, 1)), runs(partly(0, 1.0, 2))
+    )
+    found = {(row["family"], row["covered"]): row for row in outcome.rows.to_dict("records")}
+    assert set(found) == {(family, group) for family in (ALL, "other") for group in ("0 %", covered)}
+    for family in (ALL, "other"):
+        row = found[family, covered]
+        assert row["ci_low"] <= 1.5 <= row["ci_high"] < 1.52
+        assert row["overlap_pct"] == pytest.approx(100 * share, abs=0.05)
+        assert (row["overlapped_n"], row["alone_n"]) == (30, 30)
+        assert found[family, "0 %"]["ci_low"] <= 1 <= found[family, "0 %"]["ci_high"]
+        assert found[family, "0 %"]["overlap_pct"] == 0
+
+
+def test_without_communication_there_is_no_slowdown_by_overlap() -> None:
+    quiet = runs(partly(0, 1.0, 1))
+    assert "has 5 launches beside communication" in slowdown_by_overlap(quiet, quiet).reason

@@ -1,0 +1,74 @@
+"""Names of kernels in little room, so that they can be told apart.
+
+Demangled C++ names begin alike (``void at::native::…``) and tell the kernel far behind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+_UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
+# A cast in front of a number: (int)4, (bool)1, (cudnnDataType_t)0.
+_CAST = re.compile(r"\([\w: ]+\)(?=-?\d)")
+_NAMESPACES = re.compile(r"(?:\b\w+::)+(?=[\w\[])")
+_VOID = re.compile(r"\bvoid (?=[\w\[])")
+# Less than this is not cut apart any further.
+_SHORTEST = 6
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name without result, namespaces, casts and parameters; its template arguments stay.
+
+    ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``f<4, Add<float>>``.
+    """
+    text = _VOID.sub("", _CAST.sub("", _UNNAMED.sub("", name)))
+    depth = 0
+    for place, character in enumerate(text):
+        if character == "(" and depth == 0:
+            text = text[:place]
+            break
+        depth += {"<": 1, "[": 1, ">": -1, "]": -1}.get(character, 0)
+    return _NAMESPACES.sub("", text) or name
+
+
+def labels(names: Collection[str], room: int) -> dict[str, str]:
+    """Return for each name what to write in ``room`` characters; different names differ where they can."""
+    short = {name: name if len(name) <= room else short_name(name) for name in names}
+    used = Counter(short.values())
+    # Where only the parameters tell two kernels apart, they have to stay.
+    short = {name: text if used[text] == 1 else name for name, text in short.items()}
+    cut = _apart(list(short.values()), room)
+    return {name: cut[text] for name, text in short.items()}
+
+
+def _apart(texts: Collection[str], room: int) -> dict[str, str]:
+    """Cut texts to ``room`` characters; those that begin alike leave out what they have in common."""
+    cut = {text: text if len(text) <= room else f"{text[: room - 1]}…" for text in texts}
+    groups: dict[str, list[str]] = {}
+    for text, shown in cut.items():
+        groups.setdefault(shown, []).append(text)
+    head = room // 3
+    for group in groups.values():
+        if len(group) == 1 or room < _SHORTEST:
+            continue
+        left = room - head - 1
+        common = _word_start(group[0], _alike(group), left // 2)
+        rest = _apart([text[common:] for text in group], left)
+        cut |= {text: f"{text[:head]}…{rest[text[common:]]}" for text in group}
+    return cut
+
+
+def _alike(texts: Sequence[str]) -> int:
+    """Return how many characters texts have in common at their beginning."""
+    first, last = min(texts), max(texts)
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+
+
+def _word_start(text: str, place: int, most: int) -> int:
+    """Return where the word begins in which ``place`` is; ``place`` where that is ``most`` or more before."""
+    start = place
+    while start and text[start - 1].isalnum():
+        start -= 1
+    return start if place - start < most else place

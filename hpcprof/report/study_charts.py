@@ -1,0 +1,241 @@
+"""The charts of a study of slowdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from hpcprof.analysis.slowdown import TOTAL
+from hpcprof.analysis.slowdown_by_overlap import ALL, COVERED
+from hpcprof.analysis.slowdown_pairs import CONTROL
+from hpcprof.kernel_families import FAMILIES, family
+from hpcprof.kernel_names import labels
+from hpcprof.report.charts import COLOURS, LABEL, MOST_RANKS, TOP_KERNELS, Chart, colour, new_figure
+from hpcprof.store import Row
+from hpcprof.sweep import label
+
+if TYPE_CHECKING:
+    from hpcprof.study.slowdown import SlowdownTables
+
+_SLOWDOWN = "slowdown (1: as without)"
+_SYMBOLS = ("circle", "diamond", "square", "cross")
+_INTERVALS = "Bars: 95 % intervals, where there are five steps or several runs."
+
+
+def study_charts(tables: SlowdownTables) -> list[Chart]:
+    """Return each chart that the study has data for, as (title, note, figure)."""
+    made = []
+    if tables.keys:
+        made.append(_points(tables))
+    if tables.by_overlap:
+        made += [_by_share(tables), _by_family(tables)]
+    if tables.pairs:
+        made.append(_kernels(tables))
+    return made
+
+
+def _by_share(tables: SlowdownTables) -> Chart:
+    figure = new_figure("share of the kernels' time that communication covers, %", _SLOWDOWN)
+    for number, name in enumerate((ALL, *FAMILIES)):
+        rows = [row for row in tables.by_overlap if row["family"] == name]
+        if rows:
+            figure.add_scatter(
+                x=[row["overlap_pct"] for row in rows],
+                y=[row["slowdown"] for row in rows],
+                error_y=_bars(rows),
+                customdata=[[_where(row, tables.keys), row["covered"], row["overlapped_n"]] for row in rows],
+                hovertemplate="%{y:.3f} at %{x:.1f} %, %{customdata[0]}<br>covered %{customdata[1]}, "
+                "n = %{customdata[2]} launches",
+                name=name,
+                mode="markers",
+                marker={"size": 8, **_marker(number)},
+            )
+    figure.update_layout(height=460)
+    figure.update_xaxes(range=[-4, 104])
+    _line_at_1(figure)
+    groups = "0 %, up to 30, 60 and 90 %, 90 % and more"
+    return (
+        "Slowdown against overlap share",
+        f"A point is a family of kernels on a rank, and those of its launches that communication covers "
+        f"alike ({groups}), weighted by time. {_INTERVALS}",
+        figure,
+    )
+
+
+def _by_family(tables: SlowdownTables) -> Chart:
+    beside = [row for row in tables.by_overlap if row["covered"] == COVERED]
+    names = [name for name in (ALL, *FAMILIES) if any(row["family"] == name for row in beside)]
+    launches = {name: sum(row["overlapped_n"] for row in beside if row["family"] == name) for name in names}
+    texts = {name: f"{name}<br>n = {launches[name]:,}" for name in names}
+    series: dict[str, list[Row]] = {}
+    for row in beside:
+        series.setdefault(label({key: row[key] for key in tables.keys}) or f"rank {row['rank']}", []).append(
+            row
+        )
+    figure = new_figure("", _SLOWDOWN)
+    for number, (label, rows) in enumerate(list(series.items())[:MOST_RANKS]):
+        figure.add_scatter(
+            x=[texts[row["family"]] for row in rows],
+            y=[row["slowdown"] for row in rows],
+            error_y=_bars(rows),
+            customdata=[[_where(row, tables.keys), row["overlapped_n"]] for row in rows],
+            hovertemplate="%{y:.3f}, %{customdata[0]}, n = %{customdata[1]} launches<extra></extra>",
+            name=escape(label),
+            mode="markers",
+            marker={"size": 8, "color": colour(number), "symbol": _SYMBOLS[number // len(COLOURS)]},
+            offsetgroup=str(number),
+        )
+    figure.update_layout(scattermode="group")
+    # Beside groups plotly would begin at 0.
+    figure.update_yaxes(range=_range(beside))
+    figure.update_xaxes(categoryorder="array", categoryarray=list(texts.values()))
+    _line_at_1(figure)
+    drawn = f" The first {MOST_RANKS} of {len(series)} are drawn." if len(series) > MOST_RANKS else ""
+    return (
+        "Slowdown by kernel class",
+        f"Launches that communication covers to 90 % or more, weighted by time; n of all that is drawn. "
+        f"{_INTERVALS}{drawn}",
+        figure,
+    )
+
+
+def _kernels(tables: SlowdownTables) -> Chart:
+    rows = [row for row in tables.pairs if row["name"] not in (TOTAL, CONTROL)]
+    lost: dict[str, float] = {}
+    for row in rows:
+        name = row["name"] or "(no name)"
+        cost = (row["slowdown"] - 1) * row["alone_med_ns"] * row["overlapped_n"]
+        lost[name] = lost.get(name, 0.0) + cost
+    names = sorted(lost, key=lambda name: -lost[name])[:TOP_KERNELS]
+    place = {name: i for i, name in enumerate(names)}
+    drawn = [row for row in rows if (row["name"] or "(no name)") in place]
+    figure = new_figure(_SLOWDOWN, "")
+    for number, name in enumerate(FAMILIES, start=1):
+        own = [row for row in drawn if family(row["name"]) == name]
+        if own:
+            figure.add_scatter(
+                y=[place[row["name"] or "(no name)"] for row in own],
+                x=[row["slowdown"] for row in own],
+                error_x=_bars(own),
+                customdata=[
+                    [
+                        escape((row["name"] or "(no name)")[:160]),
+                        f"grid {row['grid']}, block {row['block']}",
+                        _where(row, tables.keys),
+                        row["overlapped_n"],
+                        row["overlap_pct"],
+                    ]
+                    for row in own
+                ],
+                hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{x:.3f}, %{customdata[2]}, "
+                "n = %{customdata[3]} launches<br>%{customdata[4]:.1f} % of its time is overlapped"
+                "<extra></extra>",
+                name=name,
+                mode="markers",
+                marker={"size": 8, **_marker(number)},
+            )
+    shown = labels(names, LABEL)
+    figure.update_yaxes(
+        autorange="reversed",
+        tickvals=list(place.values()),
+        ticktext=[escape(shown[name]) for name in names],
+    )
+    figure.update_layout(height=150 + 30 * len(names))
+    figure.add_vline(x=1, line={"width": 1, "dash": "dot"})
+    of = f"The {len(names)} kernels of {len(lost)} that lose most time"
+    return "Kernels beside communication", f"{of}, on each rank, grid and block. {_INTERVALS}", figure
+
+
+def _points(tables: SlowdownTables) -> Chart:
+    rows = tables.by_point
+    texts = [escape(", ".join(row[key] for key in tables.keys)) for row in rows]
+    titles = ("step, ms", "exposed communication, %", "slowdown within the runs")
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles)
+    figure.update_layout(new_figure("", "").layout)
+    steps = [row["step_p50_ns"] for row in rows]
+    figure.add_scatter(
+        x=texts,
+        y=_milliseconds(steps),
+        error_y={
+            "symmetric": False,
+            "array": _milliseconds(_minus([row["step_max_ns"] for row in rows], steps)),
+            "arrayminus": _milliseconds(_minus(steps, [row["step_min_ns"] for row in rows])),
+            "thickness": 1,
+        },
+        name="with communication",
+        mode="lines+markers",
+        line={"color": COLOURS[0]},
+        row=1,
+        col=1,
+    )
+    figure.add_scatter(
+        x=texts,
+        y=_milliseconds([row["alone_step_p50_ns"] for row in rows]),
+        name="without",
+        mode="lines+markers",
+        line={"color": COLOURS[1], "dash": "dot"},
+        row=1,
+        col=1,
+    )
+    for place, key in ((2, "exposed_comm_pct"), (3, "slowdown_within")):
+        figure.add_scatter(
+            x=texts,
+            y=[row[key] for row in rows],
+            mode="lines+markers",
+            line={"color": COLOURS[0]},
+            showlegend=False,
+            row=place,
+            col=1,
+        )
+    figure.update_xaxes(type="category", automargin=True)
+    figure.update_xaxes(title=escape(", ".join(tables.keys)), row=3, col=1)
+    figure.update_layout(height=680, margin_t=60, legend_y=1.05)
+    runs = min(row["runs"] for row in rows)
+    note = f"Medians over the runs of a point (n = {runs} on each side); bars: the shortest and longest run."
+    return "Points of the sweep", note, figure
+
+
+def _bars(rows: Sequence[Row]) -> dict[str, object]:
+    """Return the bars of the rows' intervals; a row without an interval has none."""
+    return {
+        "symmetric": False,
+        "array": _minus([row["ci_high"] for row in rows], [row["slowdown"] for row in rows]),
+        "arrayminus": _minus([row["slowdown"] for row in rows], [row["ci_low"] for row in rows]),
+        "thickness": 1,
+    }
+
+
+def _range(rows: Sequence[Row]) -> tuple[float, float]:
+    """Return from where to where an axis goes that shows the rows' slowdowns and 1."""
+    shown = [1.0]
+    for key in ("slowdown", "ci_low", "ci_high"):
+        shown += [row[key] for row in rows if row[key] is not None]
+    space = 0.05 * (max(shown) - min(shown)) or 0.05
+    return min(shown) - space, max(shown) + space
+
+
+def _minus(values: Sequence[float | None], others: Sequence[float | None]) -> list[float | None]:
+    return [None if a is None or b is None else a - b for a, b in zip(values, others, strict=True)]
+
+
+def _milliseconds(values: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else value / 1e6 for value in values]
+
+
+def _where(row: Row, keys: Sequence[str]) -> str:
+    """Return the rank of a row, and its point of the sweep."""
+    return escape(" at ".join(filter(None, (f"rank {row['rank']}", label({key: row[key] for key in keys})))))
+
+
+def _marker(number: int) -> dict[str, str]:
+    """Return the colour and shape of a family: the first, over all of them, is black."""
+    chosen = (COLOURS[-1], *COLOURS[:-1])
+    return {"color": chosen[number % len(chosen)], "symbol": _SYMBOLS[number // len(chosen)]}
+
+
+def _line_at_1(figure: go.Figure) -> None:
+    figure.add_hline(y=1, line={"width": 1, "dash": "dot"})

@@ -1,0 +1,157 @@
+"""Kernels with their metrics and their slowdown in one table, to train models with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES, Column, Kind
+from hpcprof.analysis.same_kernel import ByKernel
+from hpcprof.analysis.slowdown import TOTAL
+from hpcprof.analysis.slowdown_pairs import CONTROL
+from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.kernel_families import family
+from hpcprof.kernel_names import short_name
+from hpcprof.study.kernel_choice import function_name, pattern
+
+_KERNEL = ("name", "grid", "block")
+_SLOWDOWN = ACROSS_RUNS["slowdown_pairs"].columns
+_METRICS = tuple(c for c in ANALYSES["ncu_kernels"].columns if c.name not in ("rank", "id", *_KERNEL))
+# The share of the overlap is missing in tables of older studies, and in those of one run.
+_OPTIONAL = ("overlap_pct",)
+
+COLUMNS = (
+    *("rank", *_KERNEL, "short_name", "family", "launches"),
+    *(column.name for column in _METRICS),
+    *(column.name for column in _SLOWDOWN if column.name not in ("rank", *_KERNEL)),
+)
+"""The columns of the table, after the parameters of a sweep."""
+
+
+def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:
+    """Put the metrics of each kernel beside its slowdown.
+
+    Parameters
+    ----------
+    slowdown : DataFrame
+        Rows of ``slowdown_pairs``, with further columns for the parameters of a sweep.
+    metrics : DataFrame
+        Rows of ``ncu_kernels``; launches of one kernel count by their median, ``launches`` is how many.
+
+    Returns
+    -------
+    DataFrame
+        One row for each row of ``slowdown`` but the total and the control, with the metrics of the same
+        name, grid and block, and then one for each kernel that only ``metrics`` has. What one side does not
+        tell is missing.
+    """
+    keys = [name for name in slowdown if name not in COLUMNS]
+    compared = slowdown[~slowdown["name"].isin([TOTAL, CONTROL])]
+    measured = [
+        (str(name), str(grid), str(block), i)
+        for i, ((name, grid, block), _) in enumerate(metrics.groupby(list(_KERNEL), sort=False))
+    ]
+    launches = [_typical(group) for _, group in metrics.groupby(list(_KERNEL), sort=False)]
+    known = ByKernel(measured)
+    used: set[int] = set()
+    rows: list[dict[str, Any]] = []
+    for row in compared.to_dict("records"):
+        found = known.find(row["name"], row["grid"], row["block"])
+        if found is not None:
+            used.add(found)
+        rows.append(
+            {str(key): value for key, value in row.items()} | (launches[found] if found is not None else {})
+        )
+    rows += [
+        dict(zip(_KERNEL, kernel, strict=True)) | launches[i] for *kernel, i in measured if i not in used
+    ]
+    for row in rows:
+        row |= {"short_name": short_name(row["name"]), "family": family(row["name"])}
+    table: pd.DataFrame = pd.DataFrame(rows, columns=[*keys, *COLUMNS], dtype=object)
+    return table
+
+
+def _typical(launches: pd.DataFrame) -> dict[str, Any]:
+    """Return the metrics of one kernel, medians of its launches; those that a launch lacks are missing."""
+    typical: dict[str, Any] = {"launches": len(launches)}
+    for column in _METRICS:
+        values = launches[column.name]
+        if values.isna().any():
+            continue
+        if column.kind is Kind.TEXT:
+            typical[column.name] = "+".join(dict.fromkeys(map(str, values)))
+        else:
+            median = float(values.median())
+            typical[column.name] = round(median) if column.kind is Kind.INT else round(median, 2)
+    return typical
+
+
+def what_is_in(table: pd.DataFrame) -> str:
+    """Return a sentence that counts the kernels that have both, and those that have one."""
+    kernels = table.drop_duplicates(list(_KERNEL))
+    metrics, slowdown = kernels["launches"].notna(), kernels["slowdown"].notna()
+    return (
+        f"{int((metrics & slowdown).sum())} kernels have metrics and a slowdown, {int((~metrics).sum())} a "
+        f"slowdown only, {int((~slowdown).sum())} metrics only: their other cells are empty"
+    )
+
+
+def kernels_to_measure(table: pd.DataFrame) -> str:
+    """Return the filter by which ncu measures the kernels that have no metrics; empty where all have."""
+    return pattern(
+        sorted({function_name(name) for name in table.loc[table["launches"].isna(), "name"]} - {""})
+    )
+
+
+def read_slowdown(path: Path) -> pd.DataFrame:
+    """Read a table of slowdowns as the study writes it.
+
+    Raises
+    ------
+    UsageError
+        If the file is no such table.
+    """
+    return _read(path, "slowdowns", _SLOWDOWN)
+
+
+def read_metrics(path: Path) -> pd.DataFrame:
+    """Read a table of metrics as the study writes it.
+
+    Raises
+    ------
+    UsageError
+        If the file is no such table.
+    """
+    return _read(path, "metrics", ANALYSES["ncu_kernels"].columns)
+
+
+def _read(path: Path, what: str, columns: Sequence[Column]) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+    except OSError as error:
+        raise HpcprofError(f"cannot read {path}: {error.strerror}.") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is no table: {' '.join(str(error).split())}.") from None
+    missing = [c.name for c in columns if c.name not in table and c.name not in _OPTIONAL]
+    if missing:
+        more = f" and {len(missing) - 1} more that it should have" if len(missing) > 1 else ""
+        raise UsageError(f"{path} is no table of {what}: it has no column {missing[0]}{more}.")
+    for column in columns:
+        if column.name in table and column.kind is not Kind.TEXT:
+            table[column.name] = _numbers(table[column.name], column, path)
+        elif column.name not in table:
+            table[column.name] = None
+        elif column.name not in _KERNEL:
+            table[column.name] = table[column.name].replace("", None)
+    return table
+
+
+def _numbers(texts: pd.Series[str], column: Column, path: Path) -> pd.Series[Any]:
+    try:
+        numbers: pd.Series[Any] = pd.to_numeric(texts.replace("", None))
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path}, column {column.name}: {error}.") from None
+    return numbers.astype("Int64") if column.kind is Kind.INT else numbers

@@ -1,0 +1,157 @@
+"""Metrics and slowdowns of kernels in one table."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES
+from hpcprof.analysis.ncu_kernels import ncu_kernels
+from hpcprof.cli.study import command
+from hpcprof.errors import UsageError
+from hpcprof.export import write_csv
+from hpcprof.readers import ncu
+from hpcprof.study.training_table import (
+    COLUMNS,
+    kernels_to_measure,
+    read_metrics,
+    read_slowdown,
+    training_table,
+)
+
+DATA = Path(__file__).parents[2] / "data"
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::CUDAFunctor_add<float>, "
+    "std::array<char *, (unsigned long)3>>(int, T2, T3)"
+)
+GELU = "void gelu<float>(float *)"
+SLOW = {"alone_n": 50, "alone_med_ns": 1000.0, "overlapped_n": 45, "overlapped_med_ns": 1500.0}
+
+
+def slow(name: str, ratio: float, rank: int = 0, grid: str = "6144 1 1", **more: Any) -> dict[str, Any]:
+    kernel = {"rank": rank, "name": name, "grid": grid, "block": "128 1 1"}
+    return {**more, **kernel, **SLOW, "slowdown": ratio, "ci_low": None, "ci_high": 2.0, "overlap_pct": 40.0}
+
+
+@pytest.fixture
+def slowdowns(tmp_path: Path) -> Path:
+    """A table of slowdowns at two points of a sweep, as the study writes it."""
+    rows = [slow("(total)", 1.4), slow("(control)", 1.0), slow(ADD, 1.5), slow(ADD, 1.25, rank=1)]
+    rows += [slow(GELU, 1.125)]
+    path = tmp_path / "slowdown_pairs.csv"
+    points = [{"bucket_cap_mb": cap, **row} for cap in ("1", "25") for row in rows]
+    write_csv(path, ["bucket_cap_mb", *(c.name for c in ACROSS_RUNS["slowdown_pairs"].columns)], points)
+    return path
+
+
+@pytest.fixture
+def metrics(tmp_path: Path) -> Path:
+    """What Nsight Compute measured of twelve launches of a real training, as the study writes it."""
+    rows = ncu_kernels(ncu.read(DATA / "ncu/ddp.raw.csv.gz")).rows.assign(rank=0)
+    path = tmp_path / "ncu_kernels.csv"
+    columns = [column.name for column in ANALYSES["ncu_kernels"].columns]
+    write_csv(path, columns, rows.where(rows.notna(), None).to_dict("records"))
+    return path
+
+
+def test_each_kernel_has_its_metrics_beside_its_slowdown(slowdowns: Path, metrics: Path) -> None:
+    table = training_table(read_slowdown(slowdowns), read_metrics(metrics))
+    assert list(table) == ["bucket_cap_mb", *COLUMNS]
+    both = table[table["name"] == ADD]
+    assert both[["bucket_cap_mb", "rank", "slowdown"]].to_numpy().tolist() == [
+        ["1", 0, 1.5], ["1", 1, 1.25], ["25", 0, 1.5], ["25", 1, 1.25]
+    ]  # fmt: skip
+    # As ncu printed it for launch 11, whose name it shortened.
+    with (metrics).open(newline="") as file:
+        (launch,) = (row for row in csv.DictReader(file) if row["id"] == "11")
+    first = both.iloc[0]
+    assert launch["name"].startswith("void at::vectorized") and launch["grid"] == "6144 1 1"
+    for name in ("dram_throughput_pct", "achieved_occupancy_pct", "l1_hit_pct", "l2_hit_pct", "sm_count"):
+        assert float(first[name]) == float(launch[name])
+    assert (first["launches"], first["duration_ns"]) == (1, int(launch["duration_ns"]))
+    assert first["family"] == "elementwise"
+    assert first["short_name"] == "vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, array<char *, 3>>"
+    assert (first["overlap_pct"], first["ci_high"], first["overlapped_n"]) == (40.0, 2.0, 45)
+    assert pd.isna(first["ci_low"])
+
+
+def test_kernels_of_one_side_stay_with_empty_cells(slowdowns: Path, metrics: Path) -> None:
+    table = training_table(read_slowdown(slowdowns), read_metrics(metrics))
+    gelu = table[table["name"] == GELU]
+    assert len(gelu) == 2 and gelu["launches"].isna().all() and gelu["dram_bytes"].isna().all()
+    only_measured = table[table["slowdown"].isna()]
+    # Of the twelve launches one is of the kernel that also has a slowdown, and two are of one kernel.
+    assert len(only_measured) == 10 and only_measured["launches"].sum() == 11
+    assert only_measured["rank"].isna().all()
+    assert not set(table["name"]) & {"(total)", "(control)"}
+
+
+def test_launches_of_one_kernel_count_by_their_median() -> None:
+    columns = [column.name for column in ANALYSES["ncu_kernels"].columns]
+    launch = dict.fromkeys(columns, None) | {"name": "k", "grid": "1 1 1", "block": "1 1 1"}
+    times = [
+        {**launch, "duration_ns": ns, "l2_hit_pct": hit} for ns, hit in ((10, 1.0), (30, None), (21, 2.0))
+    ]
+    none = pd.DataFrame(columns=[column.name for column in ACROSS_RUNS["slowdown_pairs"].columns])
+    (row,) = training_table(none, pd.DataFrame(times)).to_dict("records")
+    assert (row["launches"], row["duration_ns"]) == (3, 21)
+    assert pd.isna(row["l2_hit_pct"])
+
+
+def test_what_is_missing_can_be_measured(slowdowns: Path, metrics: Path) -> None:
+    table = training_table(read_slowdown(slowdowns), read_metrics(metrics))
+    assert kernels_to_measure(table) == "^(.*::)?(gelu)$"
+    assert kernels_to_measure(table[table["launches"].notna()]) == ""
+
+
+def test_the_command_takes_files_and_folders(
+    slowdowns: Path, metrics: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    metrics.rename(folder / metrics.name)
+    command.main(["training-table", str(slowdowns), str(tmp_path)], standalone_mode=False)
+    out = capsys.readouterr().out
+    assert "1 kernels have metrics and a slowdown, 1 a slowdown only, 10 metrics only" in out
+    assert "--profiler-option 'kernel=^(.*::)?(gelu)$'" in out
+    table = pd.read_csv(tmp_path / "training.csv")
+    assert len(table) == 6 + 10 and list(table) == ["bucket_cap_mb", *COLUMNS]
+
+
+def test_a_table_of_an_older_study_has_no_share(slowdowns: Path, metrics: Path) -> None:
+    table = pd.read_csv(slowdowns, dtype=str).drop(columns="overlap_pct")
+    table.to_csv(slowdowns, index=False)
+    merged = training_table(read_slowdown(slowdowns), read_metrics(metrics))
+    assert merged["overlap_pct"].isna().all() and merged["slowdown"].notna().any()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is no table: No columns"),
+        ("a,b\n1,2\n", "is no table of slowdowns: it has no column rank and 10 more"),
+        ("a\n1,2\n1,2,3\n", "is no table: "),
+        ("\x00\xff", "is no table"),
+    ],
+)
+def test_a_file_that_is_no_table_is_named(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UsageError, match=r"x\.csv") as raised:
+        read_slowdown(path)
+    assert says in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_cell_that_is_no_number_is_named(slowdowns: Path) -> None:
+    slowdowns.write_text(slowdowns.read_text().replace("1.125", "fast"))
+    with pytest.raises(UsageError, match=r"slowdown_pairs.csv, column slowdown: .*fast"):
+        read_slowdown(slowdowns)
+
+
+def test_a_folder_of_another_study_is_named(metrics: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"has no slowdown_pairs.csv: is it of another study"):
+        command.main(["training-table", str(tmp_path), str(metrics)], standalone_mode=False)
