@@ -130,9 +130,19 @@ def job_values(options: dict[str, Any]) -> dict[str, Any]:
 
 def site_and_job(values: dict[str, Any], draft: bool = False) -> tuple[Site, Job]:
     """Build the site and the checked job, or a draft of one, from `job_values`."""
+    site = site_of(values)
+    return site, job_at(site, values, draft)
+
+
+def site_of(values: dict[str, Any]) -> Site:
+    """Load the site that `job_values` name."""
     file = values.get("site_file")
-    site = load_site_file(file) if file else load_site(values["site"])
-    return site, make_job(
+    return load_site_file(file) if file else load_site(values["site"])
+
+
+def job_at(site: Site, values: dict[str, Any], draft: bool = False) -> Job:
+    """Build the checked job, or a draft of one, from `job_values`."""
+    return make_job(
         site,
         workload=values.get("workload"),
         arguments=values["program"],
