@@ -20,7 +20,7 @@ def select(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     Raises
     ------
     UsageError
-        If ``text`` is no selection, or names a rank that the job does not have.
+        If ``text`` is no selection, names a rank that the job does not have, or is none of its ranks.
     """
     world = nodes * ranks_per_node
     if text == "all":
@@ -28,14 +28,20 @@ def select(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     if text == "none":
         return []
     if _SPANS.fullmatch(text):
-        chosen = sorted(_numbers(text))
-        if chosen[-1] >= world:
+        spans = _spans(text)
+        highest = max(last for _, last in spans)
+        if highest >= world:
             raise UsageError(
-                f"--profile-ranks {text}: there is no rank {chosen[-1]}; the job has ranks 0 to {world - 1}."
+                f"--profile-ranks {text}: there is no rank {highest}; the job has ranks 0 to {world - 1}."
             )
-        return chosen
+        return [rank for rank in range(world) if _within(rank, spans)]
     conditions = [_condition(part, text, ranks_per_node) for part in _parts(text)]
-    return [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
+    chosen = [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
+    if not chosen:
+        raise UsageError(
+            f"--profile-ranks {text}: that is none of the job's ranks; it has {nodes} x {ranks_per_node}."
+        )
+    return chosen
 
 
 def compress(ranks: Iterable[int]) -> list[str]:
@@ -49,14 +55,18 @@ def compress(ranks: Iterable[int]) -> list[str]:
     return [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
 
 
-def _numbers(text: str) -> set[int]:
-    numbers: set[int] = set()
+def _spans(text: str) -> list[tuple[int, int]]:
+    spans = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        numbers.update(range(int(first), int(last or first) + 1))
-    if not numbers:
-        raise UsageError(f"--profile-ranks: the span {text} is empty; write the lower number first.")
-    return numbers
+        if int(last or first) < int(first):
+            raise UsageError(f"--profile-ranks: the span {part} is empty; write the lower number first.")
+        spans.append((int(first), int(last or first)))
+    return spans
+
+
+def _within(number: int, spans: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= number <= last for first, last in spans)
 
 
 def _parts(text: str) -> list[str]:
@@ -69,8 +79,8 @@ def _condition(part: str, text: str, ranks_per_node: int) -> Callable[[int], boo
     if key == "every" and value.isdigit() and int(value) > 0:
         return lambda rank: rank % int(value) == 0
     if key in ("local", "nodes") and _SPANS.fullmatch(value):
-        numbers = _numbers(value)
+        spans = _spans(value)
         if key == "local":
-            return lambda rank: rank % ranks_per_node in numbers
-        return lambda rank: rank // ranks_per_node in numbers
+            return lambda rank: _within(rank % ranks_per_node, spans)
+        return lambda rank: _within(rank // ranks_per_node, spans)
     raise UsageError(f"--profile-ranks {text}: {part!r} is no selection; use {_HELP}.")

@@ -28,11 +28,18 @@ def runs_dir_option(command: CommandT) -> CommandT:
     )(command)
 
 
+def _no_folder(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value and "://" not in value and Path(value).is_dir():
+        raise UsageError(f"--db {value}: that is a folder; name a file in it.")
+    return value
+
+
 def db_option(command: CommandT) -> CommandT:
     """Add ``--db``."""
     return click.option(
         "--db",
         envvar="HPCPROF_DB",
+        callback=_no_folder,
         metavar="URL",
         help="Results database: a path or an SQLAlchemy URL (or $HPCPROF_DB).  "
         "[default: hpcprof.db among the runs]",
