@@ -48,6 +48,19 @@ def supervisor(run: Path) -> int:
     return int((run / "state/supervisor").read_text().split()[0])
 
 
+@pytest.fixture
+def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
+    """A run that goes on for long."""
+    hpcprof("submit", "--", "sleep", "300")
+    until(lambda: state(hpcprof) == "running")
+    return run_of(tmp_path)
+
+
+def kill_supervisor(run: Path) -> None:
+    os.kill(supervisor(run), signal.SIGKILL)
+    until(lambda: not alive(supervisor(run)))
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -114,37 +127,26 @@ def test_a_job_survives_the_process_that_submitted_it(hpcprof: Hpcprof, tmp_path
 
 
 def test_a_run_whose_processes_are_gone_without_a_finished_file_is_failed_with_that_reason(
-    hpcprof: Hpcprof, tmp_path: Path
+    hpcprof: Hpcprof, run: Path
 ) -> None:
-    hpcprof("submit", "--", "sleep", "300")
-    run = run_of(tmp_path)
-    until(lambda: state(hpcprof) == "running")
-    os.kill(supervisor(run), signal.SIGKILL)
-    until(lambda: not alive(supervisor(run)))
+    kill_supervisor(run)
     end_processes(run)
     assert state(hpcprof) == "failed"
     assert "gone without a finished file" in " ".join(hpcprof("status").stdout.split())
 
 
 def test_a_job_whose_supervisor_was_killed_is_still_running_and_can_be_cancelled(
-    hpcprof: Hpcprof, tmp_path: Path
+    hpcprof: Hpcprof, run: Path
 ) -> None:
-    hpcprof("submit", "--", "sleep", "300")
-    run = run_of(tmp_path)
-    until(lambda: state(hpcprof) == "running")
-    os.kill(supervisor(run), signal.SIGKILL)
-    until(lambda: not alive(supervisor(run)))
+    kill_supervisor(run)
     assert "its supervisor was killed" in " ".join(hpcprof("status").stdout.split())
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
     assert processes_of(run) == []
 
 
 def test_a_process_id_that_came_back_after_a_reboot_is_not_the_supervisor(
-    hpcprof: Hpcprof, tmp_path: Path
+    hpcprof: Hpcprof, run: Path
 ) -> None:
-    hpcprof("submit", "--", "sleep", "300")
-    run = run_of(tmp_path)
-    until(lambda: state(hpcprof) == "running")
     record = run / "state/supervisor"
     real = record.read_text()
     pid, ticks, boot = real.split()
