@@ -26,9 +26,9 @@ MANIFEST = "run.json"
 SCHEMA_VERSION = 1
 FOLDERS = ("state", "logs", "results", "profiles")
 ARRAY_SCRIPT = "array.sh"
-_LISTED_RUNS = 12
 """What a sweep's directory holds; its members' directories are its own with a dot and the index."""
 
+_LISTED_RUNS = 12
 _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
 
 

@@ -104,7 +104,7 @@ def main() -> None:
         _fail(error, _of_the_system(error), 1, debug)
     except UnicodeEncodeError as error:
         part = error.object[max(0, error.start - 20) : error.end + 20]
-        _fail(error, f"{part!r} is no UTF-8 text: hpcprof writes no other.", 2, debug)
+        _fail(error, f"{part!r} is no UTF-8 text.", 2, debug)
     except Exception as error:
         sentence = f"internal error: {type(error).__name__}: {error}. Run hpcprof --debug … and report it."
         _fail(error, sentence, 1, debug)

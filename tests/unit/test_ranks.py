@@ -30,7 +30,22 @@ def test_a_selection_names_these_ranks_of_three_nodes_with_four_ranks(text: str,
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0,", "a", "local", "local=", "every=0", "node=1", "7-4", "0,7-4", "0 1", "-1"]
+    "text",
+    [
+        "",
+        "0,",
+        "a",
+        "local",
+        "local=",
+        "every=0",
+        "node=1",
+        "7-4",
+        "0,7-4",
+        "0 1",
+        "-1",
+        "9" * 5000,
+        "every=²",
+    ],
 )
 def test_what_is_no_selection_is_refused_with_the_value_named(text: str) -> None:
     with pytest.raises(UsageError, match="--profile-ranks"):

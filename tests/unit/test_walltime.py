@@ -25,7 +25,9 @@ def test_a_walltime_is_read_as_its_seconds(text: str, seconds: int) -> None:
     assert parse_walltime(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "5:00", "1:90:00", "1:00:61", "-1:00:00", "0:00:00", "1d", "m"])
+@pytest.mark.parametrize(
+    "text", ["", "10", "5:00", "1:90:00", "1:00:61", "-1:00:00", "0:00:00", "1d", "m", "9" * 5000 + "h"]
+)
 def test_what_pbs_and_slurm_would_read_differently_or_not_at_all_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="walltime"):
         parse_walltime(text)
