@@ -35,13 +35,13 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def hpcprof(tmp_path: Path) -> Hpcprof:
     """Run the ``hpcprof`` command in ``tmp_path`` and return what it printed."""
 
-    def run(*arguments: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hpcprof", *arguments],
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=480,
         )
 
     return run

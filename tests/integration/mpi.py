@@ -15,7 +15,7 @@ from hpcprof.workloads.schema import RankResult
 
 WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.sequence_parallel"]
 # Long enough for ranks that share one busy core, and far below the half hour that gloo waits for a lost rank.
-LIMIT_S = 240
+LIMIT_S = 480
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def test_a_process_that_is_killed_costs_its_rank_only(folder: Path, hpcprof: Hpc
     collecting, stuck = start_collect(folder)
     wait_until(stuck.exists)
     os.kill(int(stuck.read_text()), signal.SIGKILL)
-    printed, said = collecting.communicate(timeout=120)
+    printed, said = collecting.communicate(timeout=480)
     assert collecting.returncode == 1
     assert f"{RANKS - 1} profiles collected, 0 unchanged, 1 skipped" in printed
     assert "rank00002.sqlite was not collected: its process was killed" in said
@@ -145,7 +145,7 @@ def test_ctrl_c_leaves_a_store_that_the_next_collect_completes(
     assert collecting.stderr is not None
     assert "(1 of 6)" in collecting.stderr.readline()
     os.killpg(collecting.pid, signal.SIGINT)
-    _, said = collecting.communicate(timeout=120)
+    _, said = collecting.communicate(timeout=480)
     assert collecting.returncode == 130, said
     assert said.splitlines()[-1] == "hpcprof: interrupted."
     assert "Traceback" not in said, said
@@ -197,7 +197,7 @@ def test_the_ranks_of_an_mpi_job_make_the_same_store(hpcprof: Hpcprof, folder: P
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
     )
     assert done.returncode == 0, done.stderr
     assert f"{RANKS} profiles collected" in done.stdout

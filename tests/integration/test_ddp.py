@@ -130,7 +130,7 @@ def test_torchrun_starts_the_same_training_without_mpi(tmp_path: Path, plain: Fi
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*command, "-m", "hpcprof.workloads.ddp", *SMALL],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240,
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=480,
     )  # fmt: skip
     run = Finished(done.returncode, done.stdout, done.stderr, tmp_path)
     assert run.code == 0, run.stderr

@@ -163,7 +163,7 @@ def test_ctrl_c_while_waiting_leaves_the_job_running(hpcprof: Hpcprof, tmp_path:
     assert waiting.stdout is not None
     assert any(line.startswith("running") for line in iter(waiting.stdout.readline, ""))
     waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=120)
+    _, said = waiting.communicate(timeout=480)
     assert waiting.returncode == 130
     assert "running: hpcprof status" in said
     assert state(hpcprof) == "running"
@@ -176,7 +176,7 @@ def test_waiting_shows_what_the_first_rank_prints_as_it_comes(tmp_path: Path) ->
     assert waiting.stdout is not None
     assert "first\n" in iter(waiting.stdout.readline, "")
     (run_of(tmp_path) / "go").touch()
-    printed, _ = waiting.communicate(timeout=120)
+    printed, _ = waiting.communicate(timeout=480)
     assert [line for line in printed.splitlines() if not line.startswith("running")] == [
         "second",
         "completed",
@@ -190,7 +190,7 @@ def test_watching_ends_when_the_run_has(hpcprof: Hpcprof, tmp_path: Path) -> Non
     assert watching.stdout is not None
     assert any(" running " in line for line in iter(watching.stdout.readline, ""))
     (run_of(tmp_path) / "go").touch()
-    printed, _ = watching.communicate(timeout=120)
+    printed, _ = watching.communicate(timeout=480)
     assert [line.split()[1] for line in printed.splitlines() if "state" not in line] == ["completed"]
 
 

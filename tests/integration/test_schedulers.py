@@ -437,9 +437,7 @@ def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_coll
     slurm: Cluster, hpcprof: Hpcprof
 ) -> None:
     shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "local=0"]
-    done = hpcprof(
-        "submit", "--site", "slurm", *shape, "--wait", "--workload", "sequence-parallel", timeout=240
-    )
+    done = hpcprof("submit", "--site", "slurm", *shape, "--wait", "--workload", "sequence-parallel")
     assert done.returncode == 0, done.stderr + done.stdout
     run = the_run()
     assert run.state_file("nodes") == "n[1-2]"
@@ -463,7 +461,7 @@ def test_slurm_torchrun_starts_the_ranks_of_two_nodes(
     write_site(tmp_path, "torchrun", site)
     shape = ["--site", "torchrun", "--nodes", "2", "--ranks-per-node", "2", "--profile-ranks", "local=1"]
     show = 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_PROFILER"'
-    done = hpcprof("submit", *shape, "--profiler", "torch", "--wait", "--", "sh", "-c", show, timeout=240)
+    done = hpcprof("submit", *shape, "--profiler", "torch", "--wait", "--", "sh", "-c", show)
     assert done.returncode == 0, done.stderr + done.stdout
     said = [path.read_text().split() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
     assert said == [

@@ -124,7 +124,7 @@ def test_a_collect_that_is_killed_at_any_moment_and_run_again_leaves_the_same_st
 ) -> None:
     def collect(step: int, into: Database) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-c", KILLED, str(step), "collect", str(profiles), "--db", into.url]
-        return subprocess.run(words, capture_output=True, text=True, timeout=120)
+        return subprocess.run(words, capture_output=True, text=True, timeout=480)
 
     steps = int(collect(0, database).stderr.split()[-1])
     reference = database.dump()
@@ -155,7 +155,7 @@ def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_a
         )
         for share in shares
     ]
-    said = [process.communicate(timeout=200)[1] for process in processes]
+    said = [process.communicate(timeout=480)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(shares), said
     alone = new_database()
     for run in runs:
@@ -184,7 +184,7 @@ def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    said = [process.communicate("go\n", timeout=100)[1] for process in processes]
+    said = [process.communicate("go\n", timeout=480)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
     assert opened(database).exists()
 

@@ -43,7 +43,7 @@ def test_a_selection_names_these_ranks_of_three_nodes_with_four_ranks(text: str,
         "0,7-4",
         "0 1",
         "-1",
-        "9" * 5000,
+        pytest.param("9" * 5000, id="too long"),
         "every=²",
     ],
 )
