@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,14 @@ def replacing(path: Path) -> Iterator[Path]:
     ----------
     path : Path
         The file to replace. A rename is atomic only within one file system, hence "beside".
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
     """
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{os.urandom(8).hex()}.{path.name}")
     try:
         yield temporary
@@ -30,6 +38,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` in UTF-8 so that it appears whole or not at all."""
+    """Write ``text`` to ``path`` in UTF-8 so that it appears whole or not at all.
+
+    Bytes of a path or an argument that are no UTF-8 are written as they came.
+    """
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")

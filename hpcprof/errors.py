@@ -30,10 +30,9 @@ class StoreError(HpcprofError):
     """The results database cannot be used."""
 
 
-_LISTED = 12
-
-
-def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> UsageError:
+def unknown(
+    kind: str, name: str, valid: Iterable[str], where: str = "", listed: int | None = None
+) -> UsageError:
     """Build the error for a name that is not one of ``valid``, with the close matches first.
 
     Parameters
@@ -46,6 +45,8 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> Usag
         Every name that would have been accepted.
     where : str
         Where the name stands, for example ``" in /path/site.yaml"``.
+    listed : int or None
+        Of how many of the last names to remind the user, all of them without it.
     """
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
@@ -53,6 +54,6 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> Usag
     sentence = f"unknown {kind} {name!r}{where}"
     if close:
         sentence += f"; did you mean {' or '.join(repr(c) for c in close)}?"
-    listed = ", ".join(names[-_LISTED:]) if names else "none"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return UsageError(f"{sentence}{'' if close else '.'} Valid: {listed}{more}.")
+    shown = names if listed is None else names[-listed:]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return UsageError(f"{sentence}{'' if close else '.'} Valid: {', '.join(shown) or 'none'}{more}.")

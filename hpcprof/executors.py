@@ -82,9 +82,9 @@ class Processes:
                     process = context.Process(target=_answer, args=(sender, function, task))
                     with _interrupted_later():
                         process.start()
+                        running[receiver] = task, process
                     # With no copy of it here, the death of the process closes the pipe.
                     sender.close()
-                    running[receiver] = task, process
                 for receiver in cast("list[Connection]", wait(list(running))):
                     task, answering = running[receiver]
                     result = _received(receiver, answering)

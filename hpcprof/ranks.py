@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from hpcprof.errors import UsageError
 
 _HELP = "all, none, ranks such as 0,4-7, local=0, nodes=0-1, every=16, or several of the last three"
-_SPANS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_NUMBER = r"[0-9]{1,18}"
+_SPAN = f"{_NUMBER}(-{_NUMBER})?"
+_SPANS = re.compile(f"{_SPAN}(,{_SPAN})*")
 
 
 def select(text: str, nodes: int, ranks_per_node: int) -> list[int]:
@@ -20,7 +22,7 @@ def select(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     Raises
     ------
     UsageError
-        If ``text`` is no selection, or names a rank that the job does not have.
+        If ``text`` is no selection, names a rank that the job does not have, or is none of its ranks.
     """
     world = nodes * ranks_per_node
     if text == "all":
@@ -28,14 +30,20 @@ def select(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     if text == "none":
         return []
     if _SPANS.fullmatch(text):
-        chosen = sorted(_numbers(text))
-        if chosen[-1] >= world:
+        chosen = _numbers(text, world)
+        highest = max(map(int, re.findall(_NUMBER, text)))
+        if highest >= world:
             raise UsageError(
-                f"--profile-ranks {text}: there is no rank {chosen[-1]}; the job has ranks 0 to {world - 1}."
+                f"--profile-ranks {text}: there is no rank {highest}; the job has ranks 0 to {world - 1}."
             )
-        return chosen
-    conditions = [_condition(part, text, ranks_per_node) for part in _parts(text)]
-    return [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
+        return sorted(chosen)
+    conditions = [_condition(part, text, nodes, ranks_per_node) for part in _parts(text)]
+    ranks = [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
+    if not ranks:
+        raise UsageError(
+            f"--profile-ranks {text}: that is none of the job's ranks; it has {nodes} x {ranks_per_node}."
+        )
+    return ranks
 
 
 def compress(ranks: Iterable[int]) -> list[str]:
@@ -49,13 +57,14 @@ def compress(ranks: Iterable[int]) -> list[str]:
     return [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
 
 
-def _numbers(text: str) -> set[int]:
+def _numbers(text: str, limit: int) -> set[int]:
+    """Return the numbers of the spans that are below a limit."""
     numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        numbers.update(range(int(first), int(last or first) + 1))
-    if not numbers:
-        raise UsageError(f"--profile-ranks: the span {text} is empty; write the lower number first.")
+        if int(last or first) < int(first):
+            raise UsageError(f"--profile-ranks: the span {part} is empty; write the lower number first.")
+        numbers.update(range(int(first), min(int(last or first) + 1, limit)))
     return numbers
 
 
@@ -64,12 +73,12 @@ def _parts(text: str) -> list[str]:
     return re.split(r",(?=[a-z]+=)", text)
 
 
-def _condition(part: str, text: str, ranks_per_node: int) -> Callable[[int], bool]:
+def _condition(part: str, text: str, nodes: int, ranks_per_node: int) -> Callable[[int], bool]:
     key, _, value = part.partition("=")
-    if key == "every" and value.isdigit() and int(value) > 0:
+    if key == "every" and re.fullmatch(_NUMBER, value) and int(value) > 0:
         return lambda rank: rank % int(value) == 0
     if key in ("local", "nodes") and _SPANS.fullmatch(value):
-        numbers = _numbers(value)
+        numbers = _numbers(value, ranks_per_node if key == "local" else nodes)
         if key == "local":
             return lambda rank: rank % ranks_per_node in numbers
         return lambda rank: rank // ranks_per_node in numbers

@@ -196,7 +196,7 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         where = getattr(error, "filename", None) or name
         line = getattr(error, "lineno", None)
-        said = getattr(error, "message", None) or error
+        said = str(getattr(error, "message", None) or error).rstrip(".")
         raise UsageError(f"template {where}{f', line {line}' if line else ''}: {said}.") from None
 
 

@@ -28,6 +28,7 @@ FOLDERS = ("state", "logs", "results", "profiles")
 ARRAY_SCRIPT = "array.sh"
 """What a sweep's directory holds; its members' directories are its own with a dot and the index."""
 
+_LISTED_RUNS = 12
 _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
 
 
@@ -244,7 +245,10 @@ def find_run(reference: str, runs: Path) -> Run:
     path = Path(reference)
     if path.is_dir():
         return open_run(path)
-    raise unknown("run", reference, ids, f" (no folder of that name, and none in {runs})")
+    if path.is_file():
+        raise UsageError(f"{path} is a file: name the folder of profiles that it is in.")
+    where = f" (no folder of that name, and none in {runs})"
+    raise unknown("run", reference, ids, where, listed=_LISTED_RUNS)
 
 
 def _age(manifest: Path) -> tuple[str, float]:

@@ -10,7 +10,22 @@ import yaml
 from hpcprof.errors import UsageError
 
 # The C loader is about ten times faster; PyYAML wheels have it, some source builds do not.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_FASTEST):  # type: ignore[misc]
+    """A safe loader to which a key that stands twice is no YAML, as the standard says."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a mapping, or say which of its keys is there twice."""
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"the key {key.value!r} stands there twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def read_mapping(path: Path, kind: str) -> dict[str, Any]:
@@ -29,7 +44,7 @@ def read_mapping(path: Path, kind: str) -> dict[str, Any]:
         If it cannot be read, is not YAML, or holds something else.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506 (a safe loader)
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
     except OSError as error:
         raise UsageError(f"cannot read the {kind} {path}: {error.strerror}.") from None
     except UnicodeDecodeError:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says nothing on a machine that others use too.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+# A shell that runs the tests in the background has them, and all that they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Hpcprof = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -26,13 +35,13 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def hpcprof(tmp_path: Path) -> Hpcprof:
     """Run the ``hpcprof`` command in ``tmp_path`` and return what it printed."""
 
-    def run(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hpcprof", *arguments],
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=480,
         )
 
     return run

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -78,6 +80,10 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Run the command line; the only place where an exception becomes an exit code."""
     debug = "--debug" in sys.argv[1:2]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal does not have, or a path that is no UTF-8, stops no report.
+        unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
+        sys.stdout.reconfigure(errors="surrogateescape" if unicode else "replace")
     try:
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except HpcprofError as error:
@@ -94,9 +100,24 @@ def main() -> None:
         # once more when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        _fail(error, _of_the_system(error), 1, debug)
+    except UnicodeEncodeError as error:
+        part = error.object[max(0, error.start - 20) : error.end + 20]
+        _fail(error, f"{part!r} is no UTF-8 text.", 2, debug)
     except Exception as error:
         sentence = f"internal error: {type(error).__name__}: {error}. Run hpcprof --debug … and report it."
         _fail(error, sentence, 1, debug)
+
+
+def _of_the_system(error: OSError) -> str:
+    """Say what the system refused, a full disk for example, where no command has said it better."""
+    try:
+        Path.cwd()
+    except OSError:
+        return "the current folder is no longer there: change into another one."
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}."
 
 
 def _fail(error: BaseException, sentence: str, code: int, debug: bool) -> None:

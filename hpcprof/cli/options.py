@@ -28,11 +28,18 @@ def runs_dir_option(command: CommandT) -> CommandT:
     )(command)
 
 
+def _no_folder(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value and "://" not in value and Path(value).is_dir():
+        raise UsageError(f"--db {value}: that is a folder; name a file in it.")
+    return value
+
+
 def db_option(command: CommandT) -> CommandT:
     """Add ``--db``."""
     return click.option(
         "--db",
         envvar="HPCPROF_DB",
+        callback=_no_folder,
         metavar="URL",
         help="Results database: a path or an SQLAlchemy URL (or $HPCPROF_DB).  "
         "[default: hpcprof.db among the runs]",
@@ -130,9 +137,19 @@ def job_values(options: dict[str, Any]) -> dict[str, Any]:
 
 def site_and_job(values: dict[str, Any], draft: bool = False) -> tuple[Site, Job]:
     """Build the site and the checked job, or a draft of one, from `job_values`."""
+    site = site_of(values)
+    return site, job_at(site, values, draft)
+
+
+def site_of(values: dict[str, Any]) -> Site:
+    """Load the site that `job_values` name."""
     file = values.get("site_file")
-    site = load_site_file(file) if file else load_site(values["site"])
-    return site, make_job(
+    return load_site_file(file) if file else load_site(values["site"])
+
+
+def job_at(site: Site, values: dict[str, Any], draft: bool = False) -> Job:
+    """Build the checked job, or a draft of one, from `job_values`."""
+    return make_job(
         site,
         workload=values.get("workload"),
         arguments=values["program"],

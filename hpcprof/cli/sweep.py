@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import job_options, job_values, site_and_job
+from hpcprof.cli.options import job_at, job_options, job_values, site_of
 from hpcprof.cli.tables import show
 from hpcprof.errors import UsageError
 from hpcprof.run import Run, sweep_of
@@ -58,12 +58,10 @@ def command(
     if at_once is not None and not as_array:
         raise UsageError("--at-once N is for --array: jobs of their own know nothing of each other.")
     values = job_values(options)
+    site = site_of(values)
     combinations = points(parse_parameters(parameters))
-    jobs = []
-    for point in combinations:
-        program = program_at(point, values["program"], values.get("workload"))
-        jobs.append(site_and_job({**values, "program": program}))
-    site, members = jobs[0][0], [job for _, job in jobs]
+    programs = [program_at(point, values["program"], values.get("workload")) for point in combinations]
+    members = [job_at(site, {**values, "program": program}) for program in programs]
     if as_array:
         check_array(site, members[0].queue, len(members), at_once)
     line = ["hpcprof", *sys.argv[1:]]

@@ -73,18 +73,16 @@ def _by_family(tables: SlowdownTables) -> Chart:
     texts = {name: f"{name}<br>n = {launches[name]:,}" for name in names}
     series: dict[str, list[Row]] = {}
     for row in beside:
-        series.setdefault(label({key: row[key] for key in tables.keys}) or f"rank {row['rank']}", []).append(
-            row
-        )
+        series.setdefault(_point(row, tables.keys) or f"rank {row['rank']}", []).append(row)
     figure = new_figure("", _SLOWDOWN)
-    for number, (label, rows) in enumerate(list(series.items())[:MOST_RANKS]):
+    for number, (name, rows) in enumerate(list(series.items())[:MOST_RANKS]):
         figure.add_scatter(
             x=[texts[row["family"]] for row in rows],
             y=[row["slowdown"] for row in rows],
             error_y=_bars(rows),
             customdata=[[_where(row, tables.keys), row["overlapped_n"]] for row in rows],
             hovertemplate="%{y:.3f}, %{customdata[0]}, n = %{customdata[1]} launches<extra></extra>",
-            name=escape(label),
+            name=escape(name),
             mode="markers",
             marker={"size": 8, "color": colour(number), "symbol": _SYMBOLS[number // len(COLOURS)]},
             offsetgroup=str(number),
@@ -228,7 +226,7 @@ def _milliseconds(values: Sequence[float | None]) -> list[float | None]:
 
 def _where(row: Row, keys: Sequence[str]) -> str:
     """Return the rank of a row, and its point of the sweep."""
-    return escape(" at ".join(filter(None, (f"rank {row['rank']}", label({key: row[key] for key in keys})))))
+    return escape(" at ".join(filter(None, (f"rank {row['rank']}", _point(row, keys)))))
 
 
 def _marker(number: int) -> dict[str, str]:
@@ -239,3 +237,8 @@ def _marker(number: int) -> dict[str, str]:
 
 def _line_at_1(figure: go.Figure) -> None:
     figure.add_hline(y=1, line={"width": 1, "dash": "dot"})
+
+
+def _point(row: Row, keys: Sequence[str]) -> str:
+    """Return where in the sweep a row stands, empty without a sweep."""
+    return label({key: row[key] for key in keys})

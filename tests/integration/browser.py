@@ -34,6 +34,6 @@ def browse(page: Path, tmp_path: Path) -> str:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
     )
     return done.stdout

@@ -20,7 +20,7 @@ from pathlib import Path
 
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _NODES = 4
-_SECONDS = 40.0
+_SECONDS = 120.0
 
 _CONFIGURATION = """\
 ClusterName=tests
@@ -45,6 +45,9 @@ SwitchType=switch/none
 MpiDefault=none
 ReturnToService=2
 KillWait=2
+# A machine on which all nodes share two busy cores is slow, and not lost.
+MessageTimeout=60
+BatchStartTimeout=120
 # Any request is taken, as on many clusters, so that some stay in the queue for ever.
 EnforcePartLimits=NO
 # Ended jobs leave squeue soon, as on a busy cluster.
@@ -130,7 +133,7 @@ def cluster(folder: Path, *programs: str, min_job_age: int = 60) -> Iterator[Clu
     if missing:
         more = " slurmdbd mariadb-server" if accounting else ""
         raise Unavailable(f"no {', '.join(missing)} here: apt-get install slurm-wlm munge{more}")
-    ports = _free_ports(_NODES + 3)
+    ports = free_ports(_NODES + 3)
     configuration = _configure(folder, ports, accounting, min_job_age)
     environment = {**os.environ, "SLURM_CONF": str(configuration)}
     with ExitStack() as daemons:
@@ -246,7 +249,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports that follow each other and that nothing listens on."""
     for first in range(20000 + secrets.randbelow(8000), 32000, count):
         ports = list(range(first, first + count))

@@ -124,7 +124,7 @@ def test_the_notebook_runs_from_beginning_to_end(profiles: Path, tmp_path: Path)
         "HPCPROF_EXAMPLE_RUN": str(profiles),
         "IPYTHONDIR": str(tmp_path / "ipython"),
     }
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+    client = NotebookClient(notebook, timeout=480, resources={"metadata": {"path": str(tmp_path)}})
     client.execute(env=environment)
     shown = json.dumps(notebook)
     assert "matmul_1" in shown

@@ -275,7 +275,7 @@ def in_namespace(commands: str, tmp_path: Path) -> subprocess.CompletedProcess[s
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
         check=False,
     )
 
@@ -351,7 +351,7 @@ def test_a_limit_on_the_size_of_files_is_a_sentence_too(run: Path, tmp_path: Pat
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
         check=False,
     )
     assert done.returncode == 1

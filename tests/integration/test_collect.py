@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import lzma
 import shutil
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,17 +14,6 @@ from hpcprof.analysis.catalogue import ANALYSES
 from tests.conftest import Hpcprof
 
 DATA = Path(__file__).parents[1] / "data"
-
-
-@pytest.fixture
-def profiles(tmp_path: Path) -> Path:
-    """Two ranks' real exports of Nsight Systems, in a folder that hpcprof did not make."""
-    folder = tmp_path / "profiles of another tool"
-    folder.mkdir()
-    for rank in (0, 1):
-        packed = DATA / f"sp_bf16_rank{rank}.sqlite.xz"
-        (folder / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
-    return folder
 
 
 def dump(tmp_path: Path) -> list[str]:
@@ -70,59 +54,6 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
     assert found
     for row in found:
         assert list(row) == [column.name for column in ANALYSES[analysis].columns]
-
-
-def test_collecting_again_changes_nothing(hpcprof: Hpcprof, profiles: Path, tmp_path: Path) -> None:
-    hpcprof("collect", str(profiles))
-    before = dump(tmp_path)
-    done = hpcprof("collect", str(profiles))
-    assert "0 profiles collected, 2 unchanged" in done.stdout
-    assert dump(tmp_path) == before
-
-
-def test_a_profile_that_changed_is_collected_anew(hpcprof: Hpcprof, profiles: Path, tmp_path: Path) -> None:
-    hpcprof("collect", str(profiles))
-    reference = dump(tmp_path)
-    changed = profiles / "rank1.sqlite"
-    whole = changed.read_bytes()
-    with sqlite3.connect(changed) as export:
-        export.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid > 100")
-    assert "1 profiles collected, 1 unchanged" in hpcprof("collect", str(profiles)).stdout
-    assert sum(r["instances"] for r in rows(hpcprof, profiles, "kernels") if r["rank"] == 1) == 100  # type: ignore[misc]
-    changed.write_bytes(whole)
-    hpcprof("collect", str(profiles))
-    assert dump(tmp_path) == reference
-
-
-@pytest.mark.slow
-def test_a_collect_that_is_killed_at_any_moment_and_run_again_leaves_the_same_store(
-    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
-) -> None:
-    began = time.monotonic()
-    hpcprof("collect", str(profiles))
-    duration = time.monotonic() - began
-    reference = dump(tmp_path)
-    left_partial = 0
-    for k in range(12):
-        (tmp_path / "runs/hpcprof.db").unlink()
-        collecting = subprocess.Popen(
-            [sys.executable, "-m", "hpcprof", "collect", str(profiles)],
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        # The moments lie where the work is done, after the imports: a clock is what the sentence is about.
-        try:
-            collecting.wait(duration * (0.35 + 0.6 * k / 11))
-        except subprocess.TimeoutExpired:
-            collecting.send_signal(signal.SIGKILL)
-            collecting.wait()
-        if (tmp_path / "runs/hpcprof.db").exists():
-            left_partial += dump(tmp_path) != reference
-        done = hpcprof("collect", str(profiles))
-        assert done.returncode == 0, done.stderr
-        assert dump(tmp_path) == reference
-    assert left_partial, "no kill came while the store was being written"
 
 
 def test_damaged_profiles_are_named_and_skipped_and_the_rest_is_collected(

@@ -55,7 +55,7 @@ def test_a_submitted_collect_makes_the_store_that_a_collect_makes(
     assert done.returncode == 0, done.stderr
     (job,) = all_runs(run / "collect")
     assert done.stdout.endswith(f"hpcprof status {job.path.relative_to(tmp_path)}\n")
-    until(lambda: job.state_file("finished") is not None, 120)
+    until(lambda: job.state_file("finished") is not None)
     assert job.state_file("finished") == "0", (job.path / "logs/rank00000.err").read_text()
     assert f"{RANKS} profiles collected" in (job.path / "logs/rank00000.out").read_text()
     assert dump(tmp_path / "job.db") == dump(tmp_path / "reference.db")
@@ -66,7 +66,7 @@ def test_the_job_of_a_collect_is_no_run_of_the_folder(hpcprof: Hpcprof, run: Pat
     hpcprof("collect", "--submit")
     assert [found.path for found in all_runs(tmp_path / "runs")] == [run]
     (job,) = all_runs(run / "collect")
-    until(lambda: job.state_file("finished") is not None, 60)
+    until(lambda: job.state_file("finished") is not None)
     assert hpcprof("report", "--analysis", "breakdown", "--format", "json", "last").returncode == 0
 
 
@@ -104,7 +104,7 @@ def test_what_can_be_no_job_is_one_sentence_and_nothing_is_submitted(
 
 
 def test_a_run_that_has_not_ended_is_waited_for_or_refused(hpcprof: Hpcprof, tmp_path: Path) -> None:
-    hpcprof("submit", "--", "sleep", "60")
+    hpcprof("submit", "--", "sleep", "300")
     done = hpcprof("collect", "--submit")
     hpcprof("cancel", "last")
     assert done.returncode == 1

@@ -22,12 +22,27 @@ from hpcprof.rank_collect import Task, gather
 from hpcprof.timeline_file import load
 from tests.conftest import Hpcprof
 
-DATA = Path(__file__).parents[1] / "data"
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
 sys.path.insert(0, str(DATA))
 
-from many_ranks import write, write_all  # noqa: E402 - it lies beside the data
+from many_ranks import write_all  # noqa: E402 - it lies beside the data
 
 RANKS = 6
+
+# As a sitecustomize.py: the processes that read profiles are started by another one.
+STUCK = """
+import os, pathlib, time
+from hpcprof import rank_collect
+read = rank_collect.read_profile
+def read_profile(path, threads):
+    if path.name == "rank00002.sqlite":
+        pathlib.Path({told!r} + ".part").write_text(str(os.getpid()))
+        os.rename({told!r} + ".part", {told!r})
+        time.sleep(600)
+    return read(path, threads)
+rank_collect.read_profile = read_profile
+"""
 
 
 @pytest.fixture
@@ -51,7 +66,7 @@ def dump(database: Path) -> list[str]:
         return sorted(store.iterdump())
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -94,63 +109,47 @@ def test_a_timeline_that_cannot_be_kept_is_named_and_the_results_are_there(
     assert "rank00003.sqlite is not kept" in done.stderr
 
 
-def test_a_process_that_is_killed_costs_its_rank_only(folder: Path, tmp_path: Path, hpcprof: Hpcprof) -> None:
-    # Large enough to be alive when the kill comes.
-    write(folder / "rank00002.sqlite", 2, 200_000)
+def start_collect(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Start a collect by two processes of which one is stuck; return the file that tells which, too."""
+    site, told = folder.parent / "site", folder.parent / "stuck"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(STUCK.format(told=str(told)))
     collecting = subprocess.Popen(
         [sys.executable, "-m", "hpcprof", "collect", "--jobs", "2", str(folder)],
-        cwd=tmp_path,
+        cwd=folder.parent,
+        env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
-    assert collecting.stderr is not None
-    # All ranks are identified, and one of the first is done.
-    assert "(1 of 6)" in collecting.stderr.readline()
-    wait_until(lambda: readers_of(folder / "rank00002.sqlite", collecting.pid))
-    for process in readers_of(folder / "rank00002.sqlite", collecting.pid):
-        os.kill(process, signal.SIGKILL)
-    printed, said = collecting.communicate(timeout=120)
+    return collecting, told
+
+
+def test_a_process_that_is_killed_costs_its_rank_only(folder: Path, hpcprof: Hpcprof) -> None:
+    collecting, stuck = start_collect(folder)
+    wait_until(stuck.exists)
+    os.kill(int(stuck.read_text()), signal.SIGKILL)
+    printed, said = collecting.communicate(timeout=480)
     assert collecting.returncode == 1
     assert f"{RANKS - 1} profiles collected, 0 unchanged, 1 skipped" in printed
     assert "rank00002.sqlite was not collected: its process was killed" in said
     assert "1 profiles collected, 5 unchanged" in hpcprof("collect", str(folder)).stdout
 
 
-def readers_of(path: Path, first: int) -> list[int]:
-    """Return the processes that have a file open, but for the first one."""
-    found = []
-    for descriptors in Path("/proc").glob("[0-9]*/fd"):
-        try:
-            if any(link.samefile(path) for link in descriptors.iterdir() if link.exists()):
-                found.append(int(descriptors.parent.name))
-        except OSError:
-            continue
-    return [process for process in found if process != first]
-
-
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_store_that_the_next_collect_completes(
     folder: Path, tmp_path: Path, hpcprof: Hpcprof
 ) -> None:
-    hpcprof("collect", "--db", "reference.db", str(folder))
-    command = [sys.executable, "-m", "hpcprof", "collect", "--jobs", "2", str(folder)]
-    collecting = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    collecting, _ = start_collect(folder)
     assert collecting.stderr is not None
-    first = collecting.stderr.readline()
-    assert "(1 of 6)" in first
+    assert "(1 of 6)" in collecting.stderr.readline()
     os.killpg(collecting.pid, signal.SIGINT)
-    _, said = collecting.communicate(timeout=60)
+    _, said = collecting.communicate(timeout=480)
     assert collecting.returncode == 130, said
     assert said.splitlines()[-1] == "hpcprof: interrupted."
     assert "Traceback" not in said, said
+    hpcprof("collect", "--db", "reference.db", str(folder))
     done = hpcprof("collect", str(folder))
     assert " 0 unchanged" not in done.stdout
     assert dump(tmp_path / "runs/hpcprof.db") == dump(tmp_path / "reference.db")
@@ -198,7 +197,7 @@ def test_the_ranks_of_an_mpi_job_make_the_same_store(hpcprof: Hpcprof, folder: P
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=480,
     )
     assert done.returncode == 0, done.stderr
     assert f"{RANKS} profiles collected" in done.stdout

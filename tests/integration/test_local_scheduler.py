@@ -19,12 +19,20 @@ from tests.conftest import Hpcprof
 
 pytestmark = pytest.mark.slow
 
+WAIT_FOR_GO = 'while [ ! -e "$HPCPROF_RUN_DIR/go" ]; do sleep 0.05; done'
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+
+def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.02)
+
+
+def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start an hpcprof that the test goes on beside."""
+    command = [sys.executable, "-m", "hpcprof", *arguments]
+    return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def run_of(tmp_path: Path) -> Path:
@@ -38,6 +46,19 @@ def state(hpcprof: Hpcprof) -> str:
 
 def supervisor(run: Path) -> int:
     return int((run / "state/supervisor").read_text().split()[0])
+
+
+@pytest.fixture
+def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
+    """A run that goes on for long."""
+    hpcprof("submit", "--", "sleep", "300")
+    until(lambda: state(hpcprof) == "running")
+    return run_of(tmp_path)
+
+
+def kill_supervisor(run: Path) -> None:
+    os.kill(supervisor(run), signal.SIGKILL)
+    until(lambda: not alive(supervisor(run)))
 
 
 def alive(pid: int) -> bool:
@@ -97,7 +118,7 @@ def test_cancelling_a_job_that_has_ended_changes_nothing(hpcprof: Hpcprof) -> No
 
 
 def test_a_job_survives_the_process_that_submitted_it(hpcprof: Hpcprof, tmp_path: Path) -> None:
-    hpcprof("submit", "--", "sh", "-c", 'while [ ! -e "$HPCPROF_RUN_DIR/go" ]; do sleep 0.05; done')
+    hpcprof("submit", "--", "sh", "-c", WAIT_FOR_GO)
     run = run_of(tmp_path)
     until(lambda: state(hpcprof) == "running")
     assert os.getsid(supervisor(run)) == supervisor(run)
@@ -106,37 +127,26 @@ def test_a_job_survives_the_process_that_submitted_it(hpcprof: Hpcprof, tmp_path
 
 
 def test_a_run_whose_processes_are_gone_without_a_finished_file_is_failed_with_that_reason(
-    hpcprof: Hpcprof, tmp_path: Path
+    hpcprof: Hpcprof, run: Path
 ) -> None:
-    hpcprof("submit", "--", "sleep", "300")
-    run = run_of(tmp_path)
-    until(lambda: state(hpcprof) == "running")
-    os.kill(supervisor(run), signal.SIGKILL)
-    until(lambda: not alive(supervisor(run)))
+    kill_supervisor(run)
     end_processes(run)
     assert state(hpcprof) == "failed"
     assert "gone without a finished file" in " ".join(hpcprof("status").stdout.split())
 
 
 def test_a_job_whose_supervisor_was_killed_is_still_running_and_can_be_cancelled(
-    hpcprof: Hpcprof, tmp_path: Path
+    hpcprof: Hpcprof, run: Path
 ) -> None:
-    hpcprof("submit", "--", "sleep", "300")
-    run = run_of(tmp_path)
-    until(lambda: state(hpcprof) == "running")
-    os.kill(supervisor(run), signal.SIGKILL)
-    until(lambda: not alive(supervisor(run)))
+    kill_supervisor(run)
     assert "its supervisor was killed" in " ".join(hpcprof("status").stdout.split())
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
     assert processes_of(run) == []
 
 
 def test_a_process_id_that_came_back_after_a_reboot_is_not_the_supervisor(
-    hpcprof: Hpcprof, tmp_path: Path
+    hpcprof: Hpcprof, run: Path
 ) -> None:
-    hpcprof("submit", "--", "sleep", "300")
-    run = run_of(tmp_path)
-    until(lambda: state(hpcprof) == "running")
     record = run / "state/supervisor"
     real = record.read_text()
     pid, ticks, boot = real.split()
@@ -149,37 +159,39 @@ def test_a_process_id_that_came_back_after_a_reboot_is_not_the_supervisor(
 
 
 def test_ctrl_c_while_waiting_leaves_the_job_running(hpcprof: Hpcprof, tmp_path: Path) -> None:
-    waiting = subprocess.Popen(
-        [sys.executable, "-m", "hpcprof", "submit", "--wait", "--", "sleep", "300"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Tests that run in the background inherit SIGINT as ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    waiting = started(tmp_path, "submit", "--wait", "--", "sleep", "300")
     assert waiting.stdout is not None
     assert any(line.startswith("running") for line in iter(waiting.stdout.readline, ""))
     waiting.send_signal(signal.SIGINT)
-    _, said = waiting.communicate(timeout=20)
+    _, said = waiting.communicate(timeout=480)
     assert waiting.returncode == 130
     assert "running: hpcprof status" in said
     assert state(hpcprof) == "running"
     hpcprof("cancel", "last")
 
 
-def test_waiting_shows_what_the_first_rank_prints_as_it_comes(hpcprof: Hpcprof) -> None:
-    done = hpcprof("submit", "--wait", "--", "sh", "-c", "echo first; sleep 0.5; echo second")
-    said = [line for line in done.stdout.splitlines() if line in ("first", "second", "completed")]
-    assert said == ["first", "second", "completed"]
+def test_waiting_shows_what_the_first_rank_prints_as_it_comes(tmp_path: Path) -> None:
+    program = f"echo first; {WAIT_FOR_GO}; echo second"
+    waiting = started(tmp_path, "submit", "--wait", "--", "sh", "-c", program)
+    assert waiting.stdout is not None
+    assert "first\n" in iter(waiting.stdout.readline, "")
+    (run_of(tmp_path) / "go").touch()
+    printed, _ = waiting.communicate(timeout=480)
+    assert [line for line in printed.splitlines() if not line.startswith("running")] == [
+        "second",
+        "completed",
+    ]
 
 
-def test_watching_ends_when_the_run_has(hpcprof: Hpcprof) -> None:
-    hpcprof("submit", "--", "sleep", "1")
-    done = hpcprof("status", "--watch")
-    states = [line.split()[1] for line in done.stdout.splitlines() if not line.startswith("run ")]
-    assert states[-1] == "completed"
-    assert len(states) == len(set(states))
+def test_watching_ends_when_the_run_has(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    hpcprof("submit", "--", "sh", "-c", WAIT_FOR_GO)
+    until(lambda: state(hpcprof) == "running")
+    watching = started(tmp_path, "status", "--watch")
+    assert watching.stdout is not None
+    assert any(" running " in line for line in iter(watching.stdout.readline, ""))
+    (run_of(tmp_path) / "go").touch()
+    printed, _ = watching.communicate(timeout=480)
+    assert [line.split()[1] for line in printed.splitlines() if "state" not in line] == ["completed"]
 
 
 def test_chosen_steps_of_a_chosen_rank_are_profiled_while_the_other_ranks_run_along(

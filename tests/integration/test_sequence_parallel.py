@@ -366,7 +366,7 @@ HANG = (
         ("import time; time.sleep(600)", "rank 1 hangs in matmul_2 of step"),
         (
             # Until it is stopped it lives long enough to tell where it is.
-            "import os, signal, time; time.sleep(1); os.kill(os.getpid(), signal.SIGSTOP)",
+            "import os, signal, time; time.sleep(3); os.kill(os.getpid(), signal.SIGSTOP)",
             "rank 1 died or was stopped; its last sign of life came from matmul_2 of step",
         ),
     ],
@@ -374,22 +374,22 @@ HANG = (
 def test_a_rank_that_hangs_ends_the_job_within_the_timeout_and_is_named_with_its_phase(
     fate: str, sentence: str, tmp_path: Path
 ) -> None:
-    command = [*driver(tmp_path, HANG.format(fate=fate)), "--step-timeout", "2"]
-    run = mpi(4, command, tmp_path, limit_s=40)
+    command = [*driver(tmp_path, HANG.format(fate=fate)), "--step-timeout", "6"]
+    run = mpi(4, command, tmp_path)
     assert run.code != 0
-    assert f"no progress for 2 s (--step-timeout): {sentence}" in run.stderr
+    assert f"no progress for 6 s (--step-timeout): {sentence}" in run.stderr
 
 
 def test_a_rank_that_is_killed_ends_the_job(tmp_path: Path) -> None:
     # This launcher ends the others at once; where one does not, the watch says which rank is gone.
     damage = HANG.format(fate="import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert mpi(4, [*driver(tmp_path, damage), "--step-timeout", "4"], tmp_path, limit_s=40).code != 0
+    assert mpi(4, [*driver(tmp_path, damage), "--step-timeout", "4"], tmp_path).code != 0
 
 
 def test_a_rank_that_is_killed_is_named_where_the_launcher_lets_the_others_live(tmp_path: Path) -> None:
     damage = HANG.format(fate="import os, signal, time; time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)")
     command = [*driver(tmp_path, damage), "--step-timeout", "4"]
-    run = mpi(4, command, tmp_path, limit_s=60, launcher=["-disable-auto-cleanup"])
+    run = mpi(4, command, tmp_path, launcher=["-disable-auto-cleanup"])
     assert run.code != 0
     assert "rank 1 died or was stopped; its last sign of life came from matmul_2 of step" in run.stderr
 

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +22,28 @@ from hpcprof.store_tables import ProfileRow, RunRow
 from hpcprof.timeline import Fact, Gpu
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database, unpack
+
+AS_JSON = ("--format", "json")
+
+# An hpcprof that is killed before its n-th statement or commit, or else says how many there were.
+KILLED = """
+import os, signal, sys
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from hpcprof.cli.main import main
+last, steps = int(sys.argv.pop(1)), 0
+def step(*_):
+    global steps
+    steps += 1
+    if steps == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+for moment in ("before_cursor_execute", "commit"):
+    event.listen(Engine, moment, step)
+try:
+    main()
+finally:
+    print(steps, file=sys.stderr)
+"""
 
 NewDatabase = Callable[[], Database]
 
@@ -80,7 +101,8 @@ def test_a_profile_that_changed_replaces_what_was_there(
     with sqlite3.connect(profiles / "rank1.sqlite") as export:
         export.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid > 100")
     assert "1 profiles collected, 1 unchanged" in hpcprof("collect", str(profiles)).stdout
-    assert database.dump() != reference
+    kernels = hpcprof("query", "SELECT sum(instances) AS n FROM analysis_kernels WHERE rank = 1", *AS_JSON)
+    assert json.loads(kernels.stdout) == [{"n": 100}]
     (profiles / "rank1.sqlite").write_bytes(whole)
     hpcprof("collect", str(profiles))
     assert database.dump() == reference
@@ -100,22 +122,20 @@ def test_both_kinds_of_database_hold_the_same(
 def test_a_collect_that_is_killed_at_any_moment_and_run_again_leaves_the_same_store(
     hpcprof: Hpcprof, profiles: Path, database: Database, new_database: NewDatabase
 ) -> None:
-    began = time.monotonic()
-    hpcprof("collect", str(profiles))
-    duration = time.monotonic() - began
+    def collect(step: int, into: Database) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", KILLED, str(step), "collect", str(profiles), "--db", into.url]
+        return subprocess.run(words, capture_output=True, text=True, timeout=480)
+
+    steps = int(collect(0, database).stderr.split()[-1])
     reference = database.dump()
-    for k in range(6):
+    unlike = 0
+    for step in range(1, steps + 1, steps // 6):
         other = new_database()
-        command = [sys.executable, "-m", "hpcprof", "collect", str(profiles), "--db", other.url]
-        collecting = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # The moments lie where the store is written: a clock is what the sentence is about.
-        try:
-            collecting.wait(duration * (0.5 + 0.5 * k / 5))
-        except subprocess.TimeoutExpired:
-            collecting.send_signal(signal.SIGKILL)
-            collecting.wait()
+        assert collect(step, other).returncode == -signal.SIGKILL
+        unlike += other.dump() != reference
         assert hpcprof("collect", str(profiles), "--db", other.url).returncode == 0
         assert other.dump() == reference
+    assert unlike > 3
 
 
 @pytest.mark.slow
@@ -135,7 +155,7 @@ def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_a
         )
         for share in shares
     ]
-    said = [process.communicate(timeout=200)[1] for process in processes]
+    said = [process.communicate(timeout=480)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(shares), said
     alone = new_database()
     for run in runs:
@@ -164,7 +184,7 @@ def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    said = [process.communicate("go\n", timeout=100)[1] for process in processes]
+    said = [process.communicate("go\n", timeout=480)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), said
     assert opened(database).exists()
 

@@ -74,7 +74,7 @@ def install(folder: Path, name: str, text: str, permitted: bool = True) -> None:
 
 def study(hpcprof: Hpcprof, *words: str) -> tuple[int, str, str]:
     job = ["--ranks-per-node", "2", "--workload", "ddp", "--", *SMALL]
-    done = hpcprof("study", *words, *job, timeout=240)
+    done = hpcprof("study", *words, *job)
     # The stand-in's profiles are of a run on four ranks.
     said = [line for line in done.stderr.splitlines(True) if "is of 4 ranks, the run has 2" not in line]
     return done.returncode, done.stdout, "".join(said)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES
-from hpcprof.cli.main import COMMANDS
+from hpcprof.cli.main import COMMANDS, cli
 from hpcprof.profilers import PROFILERS
 from hpcprof.store_tables import Base
 
 ROOT = Path(__file__).parents[2]
+CONTEXT = click.Context(cli)
 
 
 @pytest.mark.parametrize("name", {**ANALYSES, **ACROSS_RUNS})
@@ -29,29 +31,43 @@ def test_the_readme_names_every_command() -> None:
     assert set(COMMANDS) <= set(re.findall(r"\w+", table))
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        "docs/kubernetes.md",
-        "docs/containers.md",
-        "docs/analyses.md",
-        "docs/benchmark.md",
-        "docs/performance.md",
-        "docs/profilers.md",
-        "docs/results.md",
-        "docs/studies.md",
-    ],
-)
-def test_every_file_that_a_document_names_exists(document: str) -> None:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    named = re.findall(
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+named = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+
+
+@named
+def test_every_file_that_a_document_names_exists(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    files = re.findall(
         r"`((?:hpcprof|templates|site_configs|examples|docs|benchmarks|tests)/[\w./-]*)`", text
     )
-    named += re.findall(r"\]\(([\w./-]+)\)", text)
-    for path in (p for p in named if "NAME" not in p):
+    files += re.findall(r"\]\(([\w./-]+)\)", text)
+    for path in (p for p in files if "NAME" not in p):
         assert (ROOT / path).exists(), path
+
+
+def find_command(words: list[str]) -> click.Command:
+    """Take the words off the front that name a command, and return it."""
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and words[0] in command.list_commands(CONTEXT):
+        inner = command.get_command(CONTEXT, words.pop(0))
+        assert inner is not None
+        command = inner
+    return command
+
+
+@named
+def test_every_command_of_a_document_has_the_options_that_stand_there(document: Path) -> None:
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    found = set()
+    for line in re.findall(r"\bhpcprof ([a-z][^`\n#|]*)", text):
+        words = line.partition(" -- ")[0].split()
+        command = find_command(words)
+        known = {flag for parameter in command.params for flag in parameter.opts} | {"--help"}
+        given = {word.partition("=")[0] for word in words if re.match("--?[a-zA-Z]", word)}
+        assert command is cli or given <= known, line
+        found.add(command.name)
+    assert found
 
 
 @pytest.mark.parametrize("name", [name for name in PROFILERS if PROFILERS[name].settings])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -244,11 +245,9 @@ def test_every_check_of_the_table_is_tried_here_and_names_itself() -> None:
 
 
 def test_a_check_that_hangs_is_said_and_does_not_hold_up_the_others() -> None:
-    began = time.monotonic()
-    hanging = {"stuck": lambda m: time.sleep(60), "TMPDIR": node.tmpdir}
-    stuck, other = examine(made_up(), hanging, seconds=0.2)  # type: ignore[arg-type]
-    assert time.monotonic() - began < 5
-    assert (stuck.status, stuck.says) == (Status.BROKEN, "The check gave no answer in 0 s.")
+    hanging = {"stuck": lambda m: threading.Event().wait(), "TMPDIR": node.tmpdir}
+    stuck, other = examine(made_up(), hanging, seconds=2)  # type: ignore[arg-type]
+    assert (stuck.status, stuck.says) == (Status.BROKEN, "The check gave no answer in 2 s.")
     assert other.status is Status.OK
 
 
@@ -264,12 +263,12 @@ def test_a_check_that_fails_is_a_finding() -> None:
 def test_a_command_that_hangs_is_ended_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(machine, "COMMAND_SECONDS", 3.0)
     pid = tmp_path / "pid"
-    ran = run_command(["/bin/sh", "-c", f"sleep 60 & echo $! >{pid}; wait"])
+    ran = run_command(["/bin/sh", "-c", f"sleep 600 & echo $! >{pid}; wait"])
     assert ran.hung
     child = int(pid.read_text())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while _runs(child):
         assert time.monotonic() < deadline
         time.sleep(0.01)

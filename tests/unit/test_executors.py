@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,7 @@ def fail_on_three(number: int) -> int:
 
 def linger(folder: Path) -> None:
     (folder / f"{os.getpid()}.running").touch()
-    time.sleep(120)
+    time.sleep(600)
 
 
 def test_every_task_comes_back_with_its_result() -> None:
@@ -66,6 +68,21 @@ def test_what_a_task_raises_is_raised_here() -> None:
         list(Processes(2)(fail_on_three, range(6)))
 
 
+def test_ctrl_c_while_a_process_starts_ends_that_process_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ForkServerProcess.start
+
+    def interrupted(process: ForkServerProcess) -> None:
+        start(process)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ForkServerProcess, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(Processes(2)(linger, [tmp_path] * 2))
+    assert multiprocessing.active_children() == []
+
+
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -88,7 +105,7 @@ def alive(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition: object, seconds: float = 30) -> None:
+def wait_until(condition: object, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
@@ -106,6 +123,6 @@ def test_no_process_outlives_the_first_however_it_ends(tmp_path: Path, how: sign
     others = [int(path.stem) for path in tmp_path.glob("*.running")]
     # A terminal sends Ctrl-C to all processes.
     os.killpg(first.pid, how) if how is signal.SIGINT else first.send_signal(how)
-    assert first.wait(30) == (130 if how is signal.SIGINT else -how)
+    assert first.wait(120) == (130 if how is signal.SIGINT else -how)
     wait_until(lambda: not any(map(alive, others)))
     assert len(list(tmp_path.glob("*.running"))) == 2

@@ -142,7 +142,7 @@ def test_nothing_outside_the_scripts_waits_for_a_shell_to_be_replaced() -> None:
 @given(arguments=st.lists(hostile, max_size=4), name=hostile.filter(bool))
 @example(arguments=["a b", "'", '"', "$(touch /tmp/x)", "a\nb", "", "\\", "{{ x }}"], name="# - : {")
 @example(arguments=["\x85", "\u2028", "\ufeff", "\x7f", "\U0001f600", "\t", "\x01", "\r\n"], name="no\u2029")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_everything_that_a_user_sets_arrives_intact(arguments: list[str], name: str) -> None:
     command_line = ["hpcprof", "submit", *arguments]
     rendered = texts(arguments=["program", *arguments], name=name, command_line=command_line)

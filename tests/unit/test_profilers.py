@@ -44,6 +44,18 @@ def test_ncu_never_runs_on_several_ranks_where_it_could_replay_communication(
         PROFILERS["ncu"].check(OURS, ncu(**settings))
 
 
+FAMILIES = """
+AllReduce AllGather ReduceScatter Broadcast _Reduce_ SendRecv ncclKernel nvshmem multimem one_shot two_shot
+cross_device_reduce
+"""
+
+
+@pytest.mark.parametrize("family", FAMILIES.split())
+def test_no_family_of_communication_kernels_may_be_chosen_for_ncu(family: str) -> None:
+    with pytest.raises(UsageError, match="replaying a communication kernel hangs"):
+        PROFILERS["ncu"].check(OURS, ncu(kernel=f"gemm|{family}", launch_count="3"))
+
+
 def test_ncu_with_a_narrow_filter_and_a_count_is_accepted_and_says_both() -> None:
     settings = ncu(kernel="^nvjet|gemm", launch_count="12")
     PROFILERS["ncu"].check(OURS, settings)

@@ -29,7 +29,24 @@ def test_a_selection_names_these_ranks_of_three_nodes_with_four_ranks(text: str,
     assert select(text, nodes=3, ranks_per_node=4) == ranks
 
 
-@pytest.mark.parametrize("text", ["", "0,", "a", "local", "local=", "every=0", "node=1", "7-4", "0 1", "-1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0,",
+        "a",
+        "local",
+        "local=",
+        "every=0",
+        "node=1",
+        "7-4",
+        "0,7-4",
+        "0 1",
+        "-1",
+        pytest.param("9" * 5000, id="too long"),
+        "every=²",
+    ],
+)
 def test_what_is_no_selection_is_refused_with_the_value_named(text: str) -> None:
     with pytest.raises(UsageError, match="--profile-ranks"):
         select(text, nodes=3, ranks_per_node=4)
@@ -38,6 +55,17 @@ def test_what_is_no_selection_is_refused_with_the_value_named(text: str) -> None
 def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
     with pytest.raises(UsageError, match="no rank 12; the job has ranks 0 to 11"):
         select("0,12", nodes=3, ranks_per_node=4)
+
+
+def test_conditions_that_no_rank_meets_are_refused() -> None:
+    with pytest.raises(UsageError, match="none of the job's ranks; it has 3 x 4"):
+        select("local=4,nodes=0", nodes=3, ranks_per_node=4)
+
+
+@pytest.mark.parametrize("text", ["0-99999999999999", "nodes=3-99999999999999", "local=4-99999999999999"])
+def test_a_span_of_any_length_costs_no_time(text: str) -> None:
+    with pytest.raises(UsageError, match="99999999999999"):
+        select(text, nodes=3, ranks_per_node=4)
 
 
 @given(st.sets(st.integers(0, 200)))

@@ -303,7 +303,7 @@ hostile = st.lists(st.text(st.characters(exclude_characters="\0", exclude_catego
 @pytest.mark.parametrize("shell", SHELLS)
 @given(arguments=hostile)
 @example(arguments=["a b", "'", '"', "$(touch /tmp/x)", "`id`", "a\nb", "", "*", "\\", "{output}", "-n", "~"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_arguments_arrive_as_they_were_given_and_never_run(
     shell: str, arguments: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -371,7 +371,7 @@ value = st.just("good") | anything
 @given(name=anything, account=value, queue=value, reservation=value, folder=value)
 @example(name="a b\n#SBATCH --wrap=id", account="x", queue="y", reservation="z", folder="r")
 @example(name="x", account="me\n#PBS -v EVIL", queue="$(id)", reservation="`id`", folder="%j")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_name_of_the_users_becomes_a_directive_of_its_own(
     site: str, name: str, account: str, queue: str, reservation: str, folder: str
 ) -> None:

@@ -62,6 +62,10 @@ def test_a_site_that_extends_another_replaces_values_and_merges_mappings(tmp_pat
         ),
         ("scheduler: local\nname: other\n", "a site is named by its file"),
         ("scheduler: [local\n", r"s\.yaml, line 2: not valid YAML"),
+        (
+            "scheduler: local\nwalltime: 1h\nscheduler: pbs\n",
+            r"line 3: .*the key .scheduler. stands there twice",
+        ),
         ("- a\n", "holds no mapping"),
         ("extends: nowhere\n", r"unknown site 'nowhere' in .*s\.yaml, under extends"),
         ("extends: s\n", "leads back to itself"),

@@ -140,6 +140,9 @@ def test_an_array_that_would_never_run_whole_is_refused_with_its_limit() -> None
     site = load_site("polaris")
     with pytest.raises(UsageError, match=r"an array of 20 runs in prod .*limit it to 10 \(--at-once 10\)"):
         check_array(site, "prod", 20)
+    with pytest.raises(UsageError, match="at most 10 at once"):
+        check_array(site, "prod", 11)
+    check_array(site, "prod", 10)
     check_array(site, "prod", 20, at_once=10)
     check_array(site, "debug", 1000)
 

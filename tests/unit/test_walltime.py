@@ -25,14 +25,23 @@ def test_a_walltime_is_read_as_its_seconds(text: str, seconds: int) -> None:
     assert parse_walltime(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "10", "5:00", "1:90:00", "1:00:61", "-1:00:00", "0:00:00", "1d", "m"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "10", "5:00", "1:90:00", "1:00:61", "-1:00:00", "0:00:00", "1d", "m"),
+        pytest.param("9" * 5000 + "h", id="too long"),
+    ],
+)
 def test_what_pbs_and_slurm_would_read_differently_or_not_at_all_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="walltime"):
         parse_walltime(text)
 
 
-def test_ninety_minutes_are_not_written_as_one_hour_and_ninety_minutes() -> None:
-    assert format_walltime(90 * 60) == "01:30:00"
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(90 * 60, "01:30:00"), (3600 + 120 + 3, "01:02:03"), (100 * 3600, "100:00:00")]
+)
+def test_a_walltime_is_written_in_hours_minutes_and_seconds_of_two_digits(seconds: int, text: str) -> None:
+    assert format_walltime(seconds) == text
 
 
 @given(st.integers(1, 10**7))

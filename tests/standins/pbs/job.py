@@ -103,6 +103,7 @@ def run_members(array_id: str) -> None:
                 }
                 # A start and its record are one step: qdel must find the process of what it finds.
                 with server.locked():
+                    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
                     process = subprocess.Popen([sys.executable, __file__, member], start_new_session=True)
                     server.write(
                         member,
@@ -110,6 +111,7 @@ def run_members(array_id: str) -> None:
                     )
                 running[member] = process
                 started.append(member)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             elif not running and not server.indices((server.load(array_id) or {})["array_indices_remaining"]):
                 break
             else:
@@ -187,6 +189,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, deleted)
     job_id = sys.argv[1]
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if server.index_of(job_id) is None:
             run(job_id)
         else:

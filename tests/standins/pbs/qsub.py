@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,8 @@ def main() -> None:
         **array,
         comment="Can Never Run: Not enough total nodes available" if int(nodes) > NODES else None,
     )
+    # A qdel that comes before the runner is ready for it waits: the runner inherits this.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     runner = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("job.py")), job_id],
         stdin=subprocess.DEVNULL,

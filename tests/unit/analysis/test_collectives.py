@@ -6,17 +6,13 @@ import lzma
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from simulated import JITTER, TRANSFER, Program, sequence_parallel
 from timelines import COMM, COMP, timeline
 
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.collectives import collectives, collectives_summary
-from hpcprof.analysis.intervals import coverage
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.analysis.rank_collectives import rank_collectives
 from hpcprof.collective_operations import bus_factor, operation, whole_bytes
@@ -325,16 +321,3 @@ def test_sizes_and_factors_are_those_of_nccl_tests() -> None:
         *(10, 40, 10, None)
     ]
     assert (whole_bytes("AllReduce", 10, None), whole_bytes("AllGather", 10, None)) == (10, None)
-
-
-spans = st.tuples(st.integers(0, 60), st.integers(-5, 20)).map(lambda t: (t[0], t[0] + t[1]))
-
-
-@given(st.lists(spans, max_size=8), st.lists(spans, max_size=8))
-def test_coverage_counts_the_nanoseconds_of_each_interval(
-    intervals: list[tuple[int, int]], by: list[tuple[int, int]]
-) -> None:
-    covered = {moment for start, end in by for moment in range(start, end)}
-    expected = [len(covered & set(range(start, end))) for start, end in intervals]
-    one, two = (np.array(pairs, np.int64).reshape(-1, 2).T for pairs in (intervals, by))
-    assert coverage(one[0], one[1], (two[0], two[1])).tolist() == expected

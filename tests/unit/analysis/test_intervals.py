@@ -6,7 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.intervals import difference, exclusive, grouped_length, intersection, length, union
+from hpcprof.analysis.intervals import (
+    coverage,
+    difference,
+    exclusive,
+    grouped_length,
+    intersection,
+    length,
+    union,
+)
 from hpcprof.timeline import Ints
 
 Pairs = list[tuple[int, int]]
@@ -53,6 +61,12 @@ def test_a_difference_covers_what_only_the_first_covers(a: Pairs, b: Pairs) -> N
     rest = difference(arrays(a), arrays(b))
     assert_merged(rest)
     assert units(rest) == units(arrays(a)) - units(arrays(b))
+
+
+@given(pairs, pairs)
+def test_coverage_counts_the_units_of_each_interval(a: Pairs, b: Pairs) -> None:
+    expected = [len(units(arrays([one])) & units(arrays(b))) for one in a]
+    assert coverage(*arrays(a), arrays(b)).tolist() == expected
 
 
 @given(pairs, pairs, pairs)

@@ -45,7 +45,7 @@ def by_sqlite(path: Path, columns: Sequence[int]) -> list[list[int]]:
     return [[NULL if row[column] is None else row[column] for row in rows] for column in columns]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), width=st.integers(1, 30), page=st.sampled_from([512, 1024, 4096, 65536]))
 def test_pages_hold_what_sqlite_reads(tmp_path: Path, data: st.DataObject, width: int, page: int) -> None:
     distinct = data.draw(st.lists(st.tuples(*[values] * width), max_size=12))

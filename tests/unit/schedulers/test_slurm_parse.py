@@ -255,6 +255,11 @@ def test_a_members_own_line_comes_before_the_one_that_it_shared() -> None:
     assert (records["11_0"].state, records["11_5"].state) == (JobState.COMPLETED, JobState.CANCELLED)
 
 
+@pytest.mark.parametrize(("pair", "code"), [("3:0", 3), ("0:9", -9), ("11:0", 11), ("x:y", None)])
+def test_sacct_shows_an_exit_code_or_else_a_signal(pair: str, code: int | None) -> None:
+    assert sacct("FAILED", pair).exit_code == code
+
+
 def test_ended_members_are_in_sacct_after_they_left_the_queue() -> None:
     text = (DATA / "slurm/sacct_array.txt").read_text()
     rows = [row.split("|") for row in text.splitlines() if row.startswith("129_") and ".batch" not in row]
@@ -282,6 +287,11 @@ def test_the_configuration_tells_how_large_an_array_may_be() -> None:
 @pytest.mark.parametrize("name", ["err_scancel_unknown", "scancel_already_done"])
 def test_scancel_succeeds_for_unknown_and_ended_jobs(name: str) -> None:
     parse_scancel(*recorded(f"slurm/{name}.txt"))
+
+
+@pytest.mark.parametrize("words", ["Job/step already completing or completed", "Invalid job id specified"])
+def test_what_scancel_says_of_ended_and_unknown_jobs_is_no_error(words: str) -> None:
+    parse_scancel(1, "", f"scancel: error: Kill job error on job id 7: {words}\n")
 
 
 def test_scancel_of_someone_elses_job_is_an_error() -> None:

@@ -51,7 +51,8 @@ def test_a_bug_keeps_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == "rank 1: KeyError: 'x'"
 
 
-def test_an_abort_waits_until_the_launcher_has_read_the_sentence() -> None:
+def test_an_abort_waits_until_the_launcher_has_read_the_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "_PATIENCE_S", 600.0)
     reader, writer = os.pipe()
     try:
         os.write(writer, b"the sentence")
@@ -59,7 +60,7 @@ def test_an_abort_waits_until_the_launcher_has_read_the_sentence() -> None:
         waiting.start()
         assert waiting.is_alive()
         os.read(reader, 100)
-        waiting.join(timeout=failure._PATIENCE_S / 2)
+        waiting.join(timeout=60)
         assert not waiting.is_alive()
     finally:
         os.close(reader)
