@@ -13,7 +13,6 @@ import torch
 from mpi4py import MPI
 
 from hpcprof.errors import HpcprofError, UsageError
-from hpcprof.workloads.capture import synchronize
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import run_or_abort
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
@@ -109,9 +108,10 @@ def _worst(checks: Checks) -> dict[str, float]:
 
 
 def _give_back(world: World) -> None:
-    """Leave the memory of a point to the next one; its peers may read this rank's until all are here."""
-    synchronize()
-    world.comm.Barrier()
+    """Leave the memory of a point to the next one.
+
+    No peer reads it any more: all ranks have waited for their last step before they gathered the checks.
+    """
     gc.collect()
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
