@@ -53,7 +53,11 @@ def slowdown_by_overlap(runs: Sequence[RunData], against: Sequence[RunData]) -> 
             f"no family of kernels has {FEWEST} launches beside communication, inside a step and with a "
             "counterpart in the runs compared with"
         )
-    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(differences(runs, against, LABELS, MEANT)))
+    said = differences(runs, against, LABELS, MEANT)
+    controlled = {row["rank"] for row in rows if (row["family"], row["covered"]) == (ALL, NOT_COVERED)}
+    if uncorrected := sorted({row["rank"] for row in rows} - controlled):
+        said.insert(0, f"no control on ranks {', '.join(map(str, uncorrected))}: not corrected for clocks")
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 
 def _rows(a: list[Occurrences], b: list[Occurrences], numbers: Numbers) -> Iterator[dict[str, Any]]:

@@ -216,3 +216,17 @@ def test_a_planted_slowdown_is_found_at_the_share_that_communication_covers(
 def test_without_communication_there_is_no_slowdown_by_overlap() -> None:
     quiet = runs(partly(0, 1.0, 1))
     assert "has 5 launches beside communication" in slowdown_by_overlap(quiet, quiet).reason
+
+
+def test_without_a_control_the_slowdown_by_overlap_is_not_corrected_and_says_so() -> None:
+    def covered(communicates: bool) -> Timeline:
+        operations: list[tuple[int, ...]] = []
+        for at in range(0, 10 * STEP, STEP):
+            operations.append((at + 10, at + 110, COMP, at))
+            operations += [(at + 10, at + 110, COMM, at)] * communicates
+        return timeline(operations, [(at, at + 900, "iteration") for at in range(0, 10 * STEP, STEP)])
+
+    outcome = slowdown_by_overlap(runs(covered(True)), runs(covered(False)))
+    assert "no control on ranks 0: not corrected for clocks" in outcome.reason
+    assert set(outcome.rows["covered"]) == {">= 90 %"}
+    assert "no control" not in slowdown_by_overlap(runs(partly(1, 1.5, 1)), runs(partly(0, 1.0, 2))).reason
