@@ -96,11 +96,11 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt) as error:
         _fail(error, "interrupted.", 130, debug)
     except BrokenPipeError:
-        # The reader of a pipe went away (hpcprof list | head): nothing is wrong. Python would complain
-        # once more when it flushes standard output at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of a pipe went away (hpcprof list | head): nothing is wrong.
+        _give_up_output()
         sys.exit(141)
     except OSError as error:
+        _give_up_output()
         _fail(error, _of_the_system(error), 1, debug)
     except UnicodeEncodeError as error:
         part = error.object[max(0, error.start - 20) : error.end + 20]
@@ -108,6 +108,14 @@ def main() -> None:
     except Exception as error:
         sentence = f"internal error: {type(error).__name__}: {error}. Run hpcprof --debug … and report it."
         _fail(error, sentence, 1, debug)
+
+
+def _give_up_output() -> None:
+    """Drop what standard output no longer takes: Python would complain once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _of_the_system(error: OSError) -> str:
