@@ -21,9 +21,9 @@ run: $(VENV)/.installed
 	$(BIN)/hpcprof collect
 	$(BIN)/hpcprof report --html runs/report.html
 
-# Two files of tests at a time; those of one file share what they start.
+# Three files of tests at a time, since many tests wait; those of one file share what they start.
 test: $(VENV)/.installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 peers: $(VENV)/.installed
 	HPCPROF_PEERS_DIR=$(CURDIR)/build/peers $(BIN)/python -m pytest -m peers tests/peers

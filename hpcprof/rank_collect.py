@@ -41,7 +41,7 @@ class Task:
     """One profile to collect.
 
     ``known`` is the checksum that the store has of it, where its results are still good. ``timeline`` is
-    the folder to keep the timeline in, None where it is not kept.
+    the folder to keep the timeline in, None where it is not kept. So many ``threads`` run the analyses.
     """
 
     path: Path
@@ -104,7 +104,7 @@ def _gather(task: Task) -> Gathered | Unchanged:
         # Meanwhile: pandas alone takes as long as the checksum of a large profile.
         for module in HEAVY:
             import_module(module)
-        profile = read_profile(task.path, task.threads)
+        profile = read_profile(task.path)
         sha256 = checksum.result()
     if _state(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")

@@ -48,10 +48,8 @@ def profile_kind(path: Path) -> str | None:
     return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
 
 
-def read_profile(path: Path, threads: int = 1) -> Timeline | KernelReport:
+def read_profile(path: Path) -> Timeline | KernelReport:
     """Read a profile with the reader of its kind; readers are imported when they are needed.
-
-    So many threads serve the reader that can use them: that of nsys exports.
 
     Raises
     ------
@@ -62,7 +60,7 @@ def read_profile(path: Path, threads: int = 1) -> Timeline | KernelReport:
     if kind is None:
         raise DamagedInput(f"{path} is no profile that hpcprof reads: valid are {', '.join(_SUFFIXES)}.")
     read = import_module(_READERS[kind]).read
-    return cast("Timeline | KernelReport", read(path, threads) if kind == "nsys" else read(path))
+    return cast("Timeline | KernelReport", read(path))
 
 
 def readable(path: Path) -> Path:

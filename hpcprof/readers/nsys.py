@@ -28,8 +28,8 @@ from hpcprof.timeline import NO_NAME, Collectives, Ints, Operations, Ranges, Tim
 _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
 
 
-def read(path: Path, threads: int = 1) -> Timeline:
-    """Read an nsys SQLite export by so many threads.
+def read(path: Path) -> Timeline:
+    """Read an nsys SQLite export.
 
     Rows without a start or an end cannot be placed; they are left out and counted in ``Origin.notes``.
 
@@ -40,7 +40,7 @@ def read(path: Path, threads: int = 1) -> Timeline:
     UsageError
         If the user's table of kernel classes is wrong.
     """
-    with opened(path, threads) as export:
+    with opened(path) as export:
         if not any(table.startswith(_KNOWN) for table in export.tables):
             raise DamagedInput(f"{path} is a SQLite file, but no nsys export: it has none of its tables.")
         return _timeline(export)

@@ -129,9 +129,7 @@ class Source:
         if root is None or any(hidden or (key and name in nulls) for name, key, hidden in columns):
             return None
         place = {name: i for i, (name, _, _) in enumerate(columns)}
-        return int_columns(
-            self.export.path, root[0], [place[name] for name in nulls], [*nulls.values()], self.export.threads
-        )
+        return int_columns(self.export.path, root[0], [place[name] for name in nulls], [*nulls.values()])
 
 
 def _columns(
@@ -145,12 +143,11 @@ def _columns(
 
 @dataclass(frozen=True)
 class Export:
-    """An open export, read by so many threads."""
+    """An open export."""
 
     path: Path
     connection: Connection
     tables: frozenset[str]
-    threads: int
 
     def source(self, name: str) -> Source | None:
         """Return the table called ``name``, else its highest version (``name_V2``), if it has rows.
@@ -201,8 +198,8 @@ class Export:
 
 
 @contextmanager
-def opened(path: Path, threads: int = 1) -> Iterator[Export]:
-    """Open an export for reading only, by so many threads.
+def opened(path: Path) -> Iterator[Export]:
+    """Open an export for reading only.
 
     Raises
     ------
@@ -224,7 +221,7 @@ def opened(path: Path, threads: int = 1) -> Iterator[Export]:
             connection.exec_driver_sql("BEGIN")
             inspector = inspect(connection)
             tables = frozenset(inspector.get_table_names()) | frozenset(inspector.get_view_names())
-            yield Export(path, connection, tables, threads)
+            yield Export(path, connection, tables)
     except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
         # Names of tables and columns are decoded by Python's sqlite3 itself.
         reason = str(getattr(error, "orig", error)).splitlines()[0]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -70,9 +69,7 @@ class _File:
         return buffer
 
 
-def int_columns(
-    path: Path, root: int, columns: Sequence[int], nulls: Sequence[int], threads: int
-) -> list[Ints] | None:
+def int_columns(path: Path, root: int, columns: Sequence[int], nulls: Sequence[int]) -> list[Ints] | None:
     """Return columns of a table in the order of its rows, None where only SQLite can read them.
 
     The caller holds a read transaction, so that no other process changes the file meanwhile.
@@ -87,8 +84,6 @@ def int_columns(
         Their places in the table, counted from 0.
     nulls : sequence of int
         What stands for NULL in each.
-    threads : int
-        How many threads decode; numpy works outside Python's lock.
     """
     order = sorted(range(len(columns)), key=columns.__getitem__)
     wanted = {columns[i]: nulls[i] for i in order}
@@ -97,10 +92,7 @@ def int_columns(
             file = _opened(stream.fileno())
             leaves = _leaves(file, root)
             parts = [leaves[i : i + _PAGES] for i in range(0, len(leaves), _PAGES)]
-            with ThreadPoolExecutor(threads) as pool:
-                found = _joined(
-                    pool.map(lambda part: _decoded(file, part, wanted), parts), len(parts), wanted
-                )
+            found = _joined((_decoded(file, part, wanted) for part in parts), len(parts), wanted)
     except (_Unusual, OSError, IndexError):
         return None
     return [found[column] for column in columns]

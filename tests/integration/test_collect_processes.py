@@ -35,12 +35,12 @@ STUCK = """
 import os, pathlib, time
 from hpcprof import rank_collect
 read = rank_collect.read_profile
-def read_profile(path, threads):
+def read_profile(path):
     if path.name == "rank00002.sqlite":
         pathlib.Path({told!r} + ".part").write_text(str(os.getpid()))
         os.rename({told!r} + ".part", {told!r})
         time.sleep(600)
-    return read(path, threads)
+    return read(path)
 rank_collect.read_profile = read_profile
 """
 
@@ -161,8 +161,8 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
     path = folder / "rank00000.sqlite"
     read = rank_collect.read_profile
 
-    def grow(path: Path, threads: int) -> object:
-        timeline = read(path, threads)
+    def grow(path: Path) -> object:
+        timeline = read(path)
         with path.open("ab") as file:
             file.write(b"more")
         return timeline

@@ -30,11 +30,11 @@ def make(path: Path, *statements: str) -> Path:
     return path
 
 
-def by_pages(path: Path, columns: Sequence[int], threads: int = 1) -> list[list[int]] | None:
+def by_pages(path: Path, columns: Sequence[int]) -> list[list[int]] | None:
     """Return columns of the table ``t``, None where only SQLite can read them."""
     with closing(sqlite3.connect(path)) as database:
         root = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 't'").fetchone()[0]
-    found = int_columns(path, root, columns, [NULL] * len(columns), threads)
+    found = int_columns(path, root, columns, [NULL] * len(columns))
     return None if found is None else [column.tolist() for column in found]
 
 
@@ -60,7 +60,7 @@ def test_pages_hold_what_sqlite_reads(tmp_path: Path, data: st.DataObject, width
         database.executemany(f"INSERT INTO t (rowid, {', '.join(names)}) VALUES ({marks})", rows)
         if data.draw(st.booleans()):
             database.execute("DELETE FROM t WHERE rowid % 5 = 0")
-    assert by_pages(path, columns, threads=2) == by_sqlite(path, columns)
+    assert by_pages(path, columns) == by_sqlite(path, columns)
 
 
 def many_rows(database: Path, width: int = 3) -> Path:
@@ -134,7 +134,7 @@ def test_a_file_that_is_cut_is_left_to_sqlite(tmp_path: Path) -> None:
         (root,) = database.execute("SELECT rootpage FROM sqlite_master").fetchone()
     for size in range(0, len(whole), 1777):
         path.write_bytes(whole[:size])
-        assert int_columns(path, root, [0], [NULL], 1) is None
+        assert int_columns(path, root, [0], [NULL]) is None
 
 
 def test_of_overwritten_bytes_it_never_makes_other_values_than_sqlite(tmp_path: Path) -> None:
