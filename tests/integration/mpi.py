@@ -41,17 +41,16 @@ def mpi(
     ranks: int,
     command: Sequence[str],
     folder: Path,
-    launcher: Sequence[str] = (),
     **variables: str,
 ) -> Finished:
-    """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``, with options of mpiexec's."""
+    """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``."""
     # Beside the interpreter, not its resolved path: a virtual environment links to a python elsewhere.
     mpiexec = Path(sys.executable).with_name("mpiexec")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
     root = Path(hpcprof.__file__).parents[1]
     environment |= {"PYTHONPATH": str(root), **variables}
     done = subprocess.run(
-        [str(mpiexec), "-iface", "lo", *launcher, "-n", str(ranks), *command],
+        [str(mpiexec), "-iface", "lo", "-n", str(ranks), *command],
         cwd=folder,
         env=environment,
         capture_output=True,
