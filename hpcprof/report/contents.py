@@ -16,8 +16,6 @@ from hpcprof.store import Row, Store, Stored
 from hpcprof.store_tables import ProfileRow
 from hpcprof.units import format_bytes, format_ns, format_value
 from hpcprof.workloads.schema import RankResult, Training, summarize
-from hpcprof.workloads.sequence_parallel.figures import no_overlap
-from hpcprof.workloads.sequence_parallel.options import at
 
 ORDER = (
     "steps_summary",
@@ -177,6 +175,12 @@ def _timed(result: RankResult, under: str) -> str:
 
 def _no_overlap(result: RankResult) -> list[str]:
     """Say which modes show no overlap of communication and compute."""
+    if not result.modes:
+        return []
+    # Imported here: only results of several modes need the workload's own code.
+    from hpcprof.workloads.sequence_parallel.figures import no_overlap
+    from hpcprof.workloads.sequence_parallel.options import at
+
     figures = {name: mode.figures for name, mode in result.modes.items() if mode.figures is not None}
     said = (no_overlap(name, found) for name, found in figures.items())
     return [at(result.point, sentence) for sentence in said if sentence]

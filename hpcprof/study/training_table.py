@@ -50,11 +50,9 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     """
     keys = [name for name in slowdown if name not in COLUMNS]
     compared = slowdown[~slowdown["name"].isin([TOTAL, CONTROL])]
-    measured = [
-        (str(name), str(grid), str(block), i)
-        for i, ((name, grid, block), _) in enumerate(metrics.groupby(list(_KERNEL), sort=False))
-    ]
-    launches = [_typical(group) for _, group in metrics.groupby(list(_KERNEL), sort=False)]
+    groups = list(metrics.groupby(list(_KERNEL), sort=False))
+    measured = [(str(name), str(grid), str(block), i) for i, ((name, grid, block), _) in enumerate(groups)]
+    launches = [_typical(group) for _, group in groups]
     known = ByKernel(measured)
     used: set[int] = set()
     rows: list[dict[str, Any]] = []

@@ -39,6 +39,13 @@ def run_or_abort(comm: Any, work: Callable[[], int]) -> int:
         abort(comm, traceback.format_exc() + sentence, 1)
 
 
+def say_once(comm: Any, sentence: str, code: int) -> int:
+    """Print on rank 0 what all ranks have found, and return the exit status for every rank."""
+    if comm.rank == 0:
+        print(sentence, file=sys.stderr, flush=True)
+    return code
+
+
 def abort(comm: Any, text: str, code: int) -> NoReturn:
     """Print ``text`` and end every rank with the status ``code``."""
     # One write, so that lines of several ranks do not mix.

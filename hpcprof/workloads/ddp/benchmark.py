@@ -30,7 +30,7 @@ from hpcprof.workloads.ddp.training import (
     work_of,
 )
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
-from hpcprof.workloads.failure import run_or_abort
+from hpcprof.workloads.failure import run_or_abort, say_once
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
@@ -82,17 +82,11 @@ def _run(wanted: Parameters | UsageError, comm: Any) -> int:
             raise wanted
         wanted.validate(comm.size)
     except UsageError as error:
-        return _say(comm, str(error), error.exit_code)
+        return say_once(comm, str(error), error.exit_code)
     world = connect(comm, device=wanted.device, backend=wanted.backend, timeout_s=wanted.timeout)
     wrong = _train_and_write(wanted, environment, world)
     disconnect(world)
-    return _say(comm, wrong, 1) if wrong else 0
-
-
-def _say(comm: Any, sentence: str, code: int) -> int:
-    if comm.rank == 0:
-        print(sentence, file=sys.stderr, flush=True)
-    return code
+    return say_once(comm, wrong, 1) if wrong else 0
 
 
 def check_cuda_version(wanted: str | None, found: str | None) -> None:

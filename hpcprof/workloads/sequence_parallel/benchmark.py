@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import gc
 import os
-import sys
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from mpi4py import MPI
 
 from hpcprof.errors import HpcprofError, UsageError
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
-from hpcprof.workloads.failure import run_or_abort
+from hpcprof.workloads.failure import run_or_abort, say_once
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import RankResult, write
 from hpcprof.workloads.sequence_parallel import correctness
@@ -46,7 +45,7 @@ def _run(wanted: Sweep | UsageError, comm: Any) -> int:
         if any(comm.allgather(environment.profiler is not Profiler.NONE)):
             wanted.validate_profiled()
     except UsageError as error:
-        return _say(comm, str(error), error.exit_code)
+        return say_once(comm, str(error), error.exit_code)
     common = wanted.first
     world = connect(comm, device=common.device, backend=common.backend, max_ctas=common.comm_max_ctas)
     if common.cuda_graph and world.device.type != "cuda":
@@ -63,13 +62,7 @@ def _run(wanted: Sweep | UsageError, comm: Any) -> int:
                 raise HpcprofError(lost) from error
             raise
     disconnect(world)
-    return _say(comm, wrong, 1) if wrong else 0
-
-
-def _say(comm: Any, sentence: str, code: int) -> int:
-    if comm.rank == 0:
-        print(sentence, file=sys.stderr, flush=True)
-    return code
+    return say_once(comm, wrong, 1) if wrong else 0
 
 
 def _measure_and_write(wanted: Sweep, environment: RankEnvironment, world: World, watch: Watch) -> str | None:
