@@ -15,7 +15,7 @@ from hpcprof.workloads.schema import Correctness, ModeResult, RankResult, summar
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate, check_device
 from hpcprof.workloads.sequence_parallel.figures import figures
 from hpcprof.workloads.sequence_parallel.modes import MODES
-from hpcprof.workloads.sequence_parallel.modes.copy_engine import order, pieces, plans
+from hpcprof.workloads.sequence_parallel.modes.copy_engine import groupings, order, pieces
 from hpcprof.workloads.sequence_parallel.options import MODES as NAMES
 from hpcprof.workloads.sequence_parallel.options import Parameters, parse
 from hpcprof.workloads.sequence_parallel.plan import Rotation, link_bytes, memory, plan, rotation, step_flops
@@ -47,21 +47,28 @@ def test_what_names_no_mode_or_one_twice_is_refused(text: str) -> None:
         parse(["--mode", text])
 
 
-@given(st.integers(0, 15), st.integers(1, 50))
-def test_every_plan_serves_each_row_once(peers: int, rows: int) -> None:
-    found = plans(peers, rows)
-    assert len(set(found)) == len(found) > 0
-    assert all(sum(groups) == peers * rows for plan in found for groups in plan)
+@given(st.integers(0, 15), st.integers(1, 20_000))
+def test_every_grouping_holds_each_row_once_and_there_are_not_too_many_to_try(peers: int, rows: int) -> None:
+    found = groupings(peers, rows)
+    assert 1 <= len(set(found)) == len(found) <= 33
+    assert all(sum(groups) == peers * rows and 0 not in groups for groups in found)
 
 
-@given(st.integers(1, 7), st.integers(1, 40))
-def test_a_plan_multiplies_every_row_twice_and_never_before_it_is_there(peers: int, rows: int) -> None:
-    for candidate in plans(peers, rows):
-        multiplied: tuple[list[int], list[int]] = ([], [])
-        for which, part in order(candidate):
-            multiplied[which].extend(range(part.start, part.stop))
-            assert len(multiplied[1]) <= len(multiplied[0])
-        assert multiplied[0] == multiplied[1] == list(range(peers * rows))
+def test_groups_are_tried_that_end_at_any_tile_of_a_matmul() -> None:
+    cuts = {groups[0] for groups in groupings(peers=3, rows=1152) if len(groups) == 2}
+    assert cuts == set(range(128, 3 * 1152, 128))
+
+
+@given(st.integers(1, 7), st.integers(1, 1000), st.data())
+def test_a_plan_multiplies_every_row_twice_and_never_before_it_is_there(
+    peers: int, rows: int, data: st.DataObject
+) -> None:
+    groups = st.sampled_from(groupings(peers, rows))
+    multiplied: tuple[list[int], list[int]] = ([], [])
+    for which, part in order((data.draw(groups), data.draw(groups))):
+        multiplied[which].extend(range(part.start, part.stop))
+        assert len(multiplied[1]) <= len(multiplied[0])
+    assert multiplied[0] == multiplied[1] == list(range(peers * rows))
 
 
 @given(st.integers(1, 7), st.integers(1, 40), st.data())

@@ -24,7 +24,9 @@ from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.options import Parameters
 from hpcprof.workloads.timing import Phases
 
-_TRIALS, _WARM = 16, 6
+_TRIALS, _WARM = 12, 4
+# Matmuls compute tiles of so many rows or a multiple of it; into so many parts the rows are cut at most.
+_TILE, _CUTS = 128, 32
 
 Groups = tuple[int, ...]
 """How many of the peers' rows are multiplied at once: ``(a, b)`` for the first a rows, then b rows."""
@@ -40,19 +42,18 @@ Multiply = Callable[[torch.Tensor, torch.Tensor], object]
 """``f(rows, out)``: one of the matmuls of a step."""
 
 
-def plans(peers: int, rows: int) -> list[Plan]:
-    """Return the plans that are worth a trial for so many peers with so many rows each."""
+def groupings(peers: int, rows: int) -> list[Groups]:
+    """Return the ways to group the rows of so many peers, ``rows`` each, that are worth a trial.
+
+    All at once, peer by peer, and two groups, which need not end where a peer's rows do: then they can fill
+    the GPU's multiprocessors where the rows of one peer leave many idle.
+    """
     total = peers * rows
     if not total:
-        return [((), ())]
-    groups = [(total,), (rows,) * peers]
-    if peers > 1:
-        # Two halves need not end where a peer's rows do: they fill the GPU's multiprocessors where the rows
-        # of one peer leave many idle.
-        half = total // 2
-        groups += [(rows, total - rows), (total - rows, rows), (half, total - half)]
-    different = dict.fromkeys(groups)
-    return list(itertools.product(different, different))
+        return [()]
+    step = _TILE * math.ceil(total / (_TILE * _CUTS))
+    cuts = [(cut, total - cut) for cut in range(step, total, step)]
+    return list(dict.fromkeys([(rows,) * peers, (total,), *cuts]))
 
 
 def order(plan: Plan) -> list[tuple[int, slice]]:
@@ -236,17 +237,23 @@ class CopyEngine(Mode):
         self._sum(self._received, output)
 
     def _best_plan(self, world: World, run: Callable[[int, Plan], None]) -> Plan:
-        """Return the plan whose slowest rank is the fastest; every rank finds the same."""
-        candidates = plans(world.size - 1, self._rows)
+        """Return a good plan, the same on every rank: the best first groups, then the best second ones."""
+        groups = groupings(world.size - 1, self._rows)
+        first, _ = self._fastest(world, run, [(first, groups[0]) for first in groups])
+        return self._fastest(world, run, [(first, second) for second in groups])
+
+    def _fastest(self, world: World, run: Callable[[int, Plan], None], candidates: list[Plan]) -> Plan:
+        """Return the plan whose slowest rank is the fastest."""
         trials: list[list[tuple[Any, Any]]] = [[] for _ in candidates]
         # In turns and without a wait between them, as in the steps to come: an idle GPU is cool and fast.
-        for trial in range(_TRIALS):
-            for plan, mine in zip(candidates, trials, strict=True):
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                run(trial, plan)
-                end.record()
-                mine.append((start, end))
+        for index in range(_TRIALS * len(candidates)):
+            which = index % len(candidates)
+            self._buffers.weights.use(index)
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run(index, candidates[which])
+            end.record()
+            trials[which].append((start, end))
         torch.cuda.synchronize()
         medians = [statistics.median(a.elapsed_time(b) for a, b in mine[_WARM:]) for mine in trials]
         slowest = [max(ranks) for ranks in zip(*world.comm.allgather(medians), strict=True)]
