@@ -23,7 +23,7 @@ Steps = Mapping[str, Step | GraphedStep]
 _STABLE = 0.01
 _PATIENCE = 5
 # Pairs of blocks of steps that show what the marks cost.
-_PAIRS, _BLOCK = 10, 4
+_PAIRS, _BLOCK = 24, 4
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,11 @@ class Measured:
 
 
 class Measurement:
-    """Measures the modes in turns, step by step, so that a change of the clocks meets all of them."""
+    """Measures the modes in turns, step by step, so that a change of the clocks meets all of them.
+
+    Every second round is in reverse, A B B A: a GPU at its power limit is slower after a mode that takes much,
+    and so none always follows the same one.
+    """
 
     def __init__(
         self, parameters: Parameters, environment: RankEnvironment, world: World, steps: Steps, watch: Watch
@@ -122,10 +126,10 @@ class Measurement:
         return timers
 
     def _round(self, timers: dict[str, list[Timer]]) -> None:
-        for name, step in self._steps.items():
-            for timer in timers[name]:
-                with timer.step():
-                    step(self._next(), timer)
+        turns = [(step, timer) for name, step in self._steps.items() for timer in timers[name]]
+        for step, timer in reversed(turns) if self._rounds % 2 else turns:
+            with timer.step():
+                step(self._next(), timer)
         self._rounds += 1
 
     def _next(self) -> int:
