@@ -47,8 +47,8 @@ class Measured:
 class Measurement:
     """Measures the modes in turns, step by step, so that a change of the clocks meets all of them.
 
-    Every second round is in reverse, A B B A: a GPU at its power limit is slower after a mode that takes much,
-    and so none always follows the same one.
+    Every second round is in reverse, A B B A: a GPU at its power limit is slower after a mode that takes
+    much, and so none always follows the same one.
     """
 
     def __init__(

@@ -193,14 +193,14 @@ def test_without_a_gpu_or_without_the_library_the_state_is_unknown(monkeypatch: 
 
 
 def test_the_chart_of_the_modes_shows_each_against_the_bound() -> None:
-    result = parse_result((DATA / "h200x4-8192-8192-32768.json").read_text())
+    result = parse_result((DATA / "h200x4-8192-12288-49152.json").read_text())
     ((title, note, figure),) = charts(contents(result))
     assert title == "Modes against perfect overlap"
     bars, line = figure.data
     assert list(bars.x) == ["serial", "chunked", "symmetric", "copy-engine"]
-    assert [round(value, 3) for value in bars.y] == [4.168, 4.001, 3.463, 3.363]
+    assert [round(value, 3) for value in bars.y] == [8.574, 8.32, 7.868, 7.435]
     assert set(line.y) == {result.bound_ns / 1e6 if result.bound_ns else 0}
-    assert bars.text[3] == "99.8 % of the bound"
+    assert bars.text[3] == "100.3 % of the bound"
     assert "n = 60 steps" in note
 
 
@@ -209,24 +209,21 @@ def contents(result: RankResult) -> Contents:
 
 
 def test_a_report_shows_every_point_of_a_sweep_with_its_fastest_mode() -> None:
-    points = [
-        dataclasses.replace(parse_result((DATA / f"h200x4-{shape}.json").read_text()), point=f"p={shape}")
-        for shape in ("8192-8192-32768", "4608-9216-9216")
-    ]
-    swept = contents(dataclasses.replace(points[0], points=points))
+    swept = contents(parse_result((DATA / "h200x4-sweep-8192-32768.json").read_text()))
+    lengths = ("8192", "16384", "4096")
     assert [title for title, _, _ in charts(swept)] == [
-        f"Modes against perfect overlap, {point.point}" for point in points
+        f"Modes against perfect overlap, sequence-length={length}" for length in lengths
     ]
     clocks = [value for name, value in swept.facts() if name == "own clock"]
     assert [clock.partition(",")[0] for clock in clocks] == [
-        "p=8192-8192-32768: step p50 3.363 ms",
-        "p=4608-9216-9216: step p50 656.7 µs",
+        f"sequence-length={length}: step p50 {time} ms"
+        for length, time in zip(lengths, ("3.357", "6.621", "1.677"), strict=True)
     ]
     assert all("copy-engine, the fastest of 4 modes" in clock for clock in clocks)
 
 
 def test_a_report_says_that_results_are_wrong_which_are_so_at_a_later_point_alone() -> None:
-    right = parse_result((DATA / "h200x4-8192-8192-32768.json").read_text())
+    right = parse_result((DATA / "h200x4-8192-12288-49152.json").read_text())
     mode = right.modes["chunked"]
     check = dataclasses.replace(mode.correctness, passed=False, relative_error=float("nan"))
     modes = {**right.modes, "chunked": dataclasses.replace(mode, correctness=check)}
@@ -238,7 +235,7 @@ def test_a_report_says_that_results_are_wrong_which_are_so_at_a_later_point_alon
 
 def test_a_report_names_a_mode_that_shows_no_overlap_and_its_point() -> None:
     result = dataclasses.replace(
-        parse_result((DATA / "h200x4-8192-8192-32768.json").read_text()), point="p=1"
+        parse_result((DATA / "h200x4-8192-12288-49152.json").read_text()), point="p=1"
     )
     assert "overlap" not in dict(contents(result).facts())
     mode = result.modes["symmetric"]

@@ -1,0 +1,55 @@
+"""The order in which modes are measured, on one rank without a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+
+from hpcprof.workloads.distributed import World
+from hpcprof.workloads.rankenv import RankEnvironment
+from hpcprof.workloads.sequence_parallel.measure import Measurement, Steps
+from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.timing import Phases
+from hpcprof.workloads.watch import Watch
+
+COMM = SimpleNamespace(allgather=lambda value: [value], bcast=lambda value: value, Barrier=lambda: None)
+
+
+def world() -> World:
+    return World(
+        comm=COMM,
+        rank=0,
+        size=1,
+        local_rank=0,
+        nodes=1,
+        host="node0",
+        device=torch.device("cpu"),
+        backend="gloo",
+        reduce_scatter=cast(Any, None),
+        notes=(),
+    )
+
+
+def test_modes_are_measured_in_turns_and_every_second_round_in_reverse() -> None:
+    done: list[str] = []
+
+    class Noting:
+        def __init__(self, name: str, phases: tuple[str, ...]) -> None:
+            self.name, self.phases = name, phases
+
+        def __call__(self, index: int, timer: Phases) -> None:
+            done.append(self.name)
+            for phase in self.phases:
+                with timer.phase(phase):
+                    pass
+
+    steps = cast(Steps, {"serial": Noting("serial", ("allgather",)), "chunked": Noting("chunked", ())})
+    parameters = Parameters(warmup=0, burn_in=0, steps=3)
+    watch = cast(Watch, SimpleNamespace(enter=lambda *where: None))
+    measured = Measurement(parameters, RankEnvironment(), world(), steps, watch).run()
+    # The serial mode has a step for its time and one for its phases in each round.
+    assert "".join(name[0] for name in done[:9]) == "ssc" + "css" + "ssc"
+    assert [len(measured.times[name].step_ns) for name in ("serial", "chunked")] == [3, 3]
+    assert len(measured.marked_ns["serial"]) == 3
