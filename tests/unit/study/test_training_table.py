@@ -90,6 +90,23 @@ def test_kernels_of_one_side_stay_with_empty_cells(slowdowns: Path, metrics: Pat
     assert not set(table["name"]) & {"(total)", "(control)"}
 
 
+def test_a_table_of_real_studies_of_one_job_has_every_kernel_of_both() -> None:
+    tables = Path(__file__).parents[3] / "docs/data"
+    slow_ones = pd.read_csv(tables / "h200x4-gpt2-slowdown_pairs.csv")
+    slow_ones = slow_ones[~slow_ones["name"].isin(["(total)", "(control)"])]
+    table = training_table(
+        read_slowdown(tables / "h200x4-gpt2-slowdown_pairs.csv"),
+        read_metrics(tables / "h200x4-gpt2-ncu_kernels.csv"),
+    )
+    told = table[table["slowdown"].notna()]
+    assert told["slowdown"].tolist() == slow_ones["slowdown"].tolist()
+    both = told[told["launches"].notna()]
+    # The two tools write the same kernels differently: as many match as their short names, grids and blocks.
+    assert len(both) == 99
+    assert both.groupby(["name", "grid", "block"]).ngroups == 8
+    assert (table["slowdown"].isna() & table["launches"].notna()).sum() == 11
+
+
 def test_launches_of_one_kernel_count_by_their_median() -> None:
     columns = [column.name for column in ANALYSES["ncu_kernels"].columns]
     launch = dict.fromkeys(columns, None) | {"name": "k", "grid": "1 1 1", "block": "1 1 1"}
