@@ -227,8 +227,8 @@ int64_t hpcprof_store(const struct file *file, const uint32_t *leaves, const uin
                       int64_t columns, const int64_t *arrays, const int64_t *nulls, int64_t **values)
 {
     const struct wanted wanted = {columns, arrays, nulls, values};
-    int64_t row = 0, failed = -1, room = BLOCK / file->page;
-    uint8_t *block = calloc(1, BLOCK + WORD);
+    int64_t row = 0, failed = -1, most = BLOCK / file->page, room = count < most ? count : most;
+    uint8_t *block = calloc(1, (size_t)(room * file->page) + WORD);
     if (block == NULL)
         return -1;
     for (int64_t i = 0, next; i < count; i = next) {
