@@ -38,7 +38,7 @@ static void damage(uint8_t *content, const struct file *file)
             place %= file->page;
             break;
         case 2: /* another page instead */
-            memcpy(page, content + file->page * below(file->pages), (size_t)file->page);
+            memmove(page, content + file->page * below(file->pages), (size_t)file->page);
             break;
         default:
             break;
