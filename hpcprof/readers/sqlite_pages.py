@@ -14,7 +14,6 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 from numpy.ctypeslib import ndpointer
@@ -42,15 +41,17 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
-def int_columns(path: Path, root: int, columns: Sequence[int], nulls: Sequence[int]) -> list[Ints] | None:
+def int_columns(
+    descriptor: int, root: int, columns: Sequence[int], nulls: Sequence[int]
+) -> list[Ints] | None:
     """Return columns of a table in the order of its rows, None where only SQLite can read them.
 
     The caller holds a read transaction, so that no other process changes the file meanwhile.
 
     Parameters
     ----------
-    path : Path
-        The SQLite file.
+    descriptor : int
+        The SQLite file, open until the transaction ends: where a process closes a file, it loses its locks.
     root : int
         The table's root page.
     columns : sequence of int
@@ -62,14 +63,13 @@ def int_columns(path: Path, root: int, columns: Sequence[int], nulls: Sequence[i
     if library is None:
         return None
     try:
-        with path.open("rb") as stream:
-            file = _opened(stream.fileno())
-            return None if file is None else _read(library, file, root, columns, nulls)
+        file = _file(descriptor)
     except OSError:
         return None
+    return None if file is None else _read(library, file, root, columns, nulls)
 
 
-def _opened(descriptor: int) -> Ints | None:
+def _file(descriptor: int) -> Ints | None:
     """Return ``struct file``: the descriptor, the bytes of a page, those that hold content, the pages."""
     header = os.pread(descriptor, 100, 0)
     page = int.from_bytes(header[16:18], "big")
