@@ -9,7 +9,11 @@ from setuptools import Extension, setup
 # Loaded by ctypes and free of Python.h, so that one file serves every Python. Without a C compiler hpcprof is
 # installed without it, and reads more slowly.
 PAGES = Extension(
-    "hpcprof.readers._sqlite_pages", ["hpcprof/readers/sqlite_pages.c"], optional=True, py_limited_api=True
+    "hpcprof.readers._sqlite_pages",
+    ["hpcprof/readers/sqlite_pages.c"],
+    extra_compile_args=["-std=c99"],
+    optional=True,
+    py_limited_api=True,
 )
 # setuptools does not give a wheel this name where Python has no lock: it is then of that Python alone.
 EVERY_PYTHON = (
