@@ -96,15 +96,15 @@ def gather(task: Task) -> Gathered | Unchanged | DamagedInput:
 
 def _gather(task: Task) -> Gathered | Unchanged:
     before = _state(task.path)
-    with ThreadPoolExecutor(1) as aside:
+    with ThreadPoolExecutor(2) as aside:
         # Python's hashes work outside its lock; whether the store has the file decides before it is read.
         checksum = aside.submit(_checksum, task.path)
         if task.known and checksum.result() == task.known:
             return Unchanged()
-        # Meanwhile: pandas alone takes as long as the checksum of a large profile.
-        for module in HEAVY:
-            import_module(module)
+        # Pages are decoded outside the lock too, and pandas alone takes longer to import than that.
+        imports = aside.submit(lambda: [import_module(module) for module in HEAVY])
         profile = read_profile(task.path)
+        imports.result()
         sha256 = checksum.result()
     if _state(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")

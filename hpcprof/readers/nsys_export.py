@@ -129,7 +129,9 @@ class Source:
         if root is None or any(hidden or (key and name in nulls) for name, key, hidden in columns):
             return None
         place = {name: i for i, (name, _, _) in enumerate(columns)}
-        return int_columns(self.export.path, root[0], [place[name] for name in nulls], [*nulls.values()])
+        return int_columns(
+            self.export.descriptor, root[0], [place[name] for name in nulls], [*nulls.values()]
+        )
 
 
 def _columns(
@@ -143,9 +145,10 @@ def _columns(
 
 @dataclass(frozen=True)
 class Export:
-    """An open export."""
+    """An open export; ``descriptor`` is that of its file."""
 
     path: Path
+    descriptor: int
     connection: Connection
     tables: frozenset[str]
 
@@ -216,12 +219,15 @@ def opened(path: Path) -> Iterator[Export]:
 
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
     try:
-        with engine.connect() as connection:
+        with _sentence(path):
+            file = path.open("rb")
+        # Closed last: where a process closes a file, it loses its locks.
+        with file, engine.connect() as connection:
             # One transaction: no other process changes the file while it is read.
             connection.exec_driver_sql("BEGIN")
             inspector = inspect(connection)
             tables = frozenset(inspector.get_table_names()) | frozenset(inspector.get_view_names())
-            yield Export(path, connection, tables)
+            yield Export(path, file.fileno(), connection, tables)
     except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
         # Names of tables and columns are decoded by Python's sqlite3 itself.
         reason = str(getattr(error, "orig", error)).splitlines()[0]
@@ -235,12 +241,10 @@ def _check(path: Path) -> None:
     is valid when the change counter (24-27) equals the one it was written with (92-95); see the file
     format on sqlite.org. SQLite itself takes a cut within the last page for a page full of zeros.
     """
-    try:
+    with _sentence(path):
         size = path.stat().st_size
         with path.open("rb") as file:
             header = file.read(100)
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
     if not size:
         raise DamagedInput(f"{path} is empty.")
     if not header.startswith(_MAGIC[: len(header)]):
@@ -249,3 +253,12 @@ def _check(path: Path) -> None:
     expected = (65536 if page == 1 else page) * (pages if header[24:28] == header[92:96] else 1)
     if size < max(expected, 100):
         raise DamagedInput(f"{path} is truncated: it has {size} bytes of {max(expected, 100)}.")
+
+
+@contextmanager
+def _sentence(path: Path) -> Iterator[None]:
+    """Say that a file cannot be opened or read."""
+    try:
+        yield
+    except OSError as error:
+        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None

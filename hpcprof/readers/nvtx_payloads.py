@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ class Payloads:
         """Return a whole number from each payload, by the first name known to it, and whether it has one."""
         numbers = np.zeros(len(self.blobs), np.uint64)
         present = np.zeros(len(self.blobs), bool)
-        for rows, layout, content in self._alike():
+        for rows, layout, content in self._alike:
             field = next((layout[name] for name in names if name in layout), None)
             if field is None or field.kind.kind == "f":
                 continue
@@ -108,12 +109,14 @@ class Payloads:
                 present[rows] = True
         return numbers, present
 
-    def _alike(self) -> Iterator[tuple[Ints, Layout, NDArray[np.uint8]]]:
-        """Yield the rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
+    @cached_property
+    def _alike(self) -> list[tuple[Ints, Layout, NDArray[np.uint8]]]:
+        """The rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
+        found: list[tuple[Ints, Layout, NDArray[np.uint8]]] = []
         length = np.array([len(blob) for blob in self.blobs], np.int64)
         known = np.flatnonzero(length >= _HEADER.itemsize)
         if not len(known):
-            return
+            return found
         content = np.frombuffer(b"".join(self.blobs), np.uint8)
         begin = (np.cumsum(length) - length)[known]
         header = windows(content, _HEADER.itemsize)[begin].view(_HEADER)
@@ -126,4 +129,5 @@ class Payloads:
             chosen = np.flatnonzero((kind == number) & (length[known] - size >= offset))
             if len(chosen):
                 parts = windows(content, size)[begin[chosen] + offset]
-                yield known[chosen], layout, parts.view(np.uint8).reshape(-1, size)
+                found.append((known[chosen], layout, parts.view(np.uint8).reshape(-1, size)))
+        return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -14,10 +16,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
+COMPILED = "hpcprof/readers/_sqlite_pages."
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+
+def build(folder: Path, **environment: str) -> Path:
+    """Build a wheel in an empty folder."""
     # A copy: building must not leave build/ in the checkout.
     source = folder / "source"
     ignored = {".git", ".venv", "runs", "build", "tests"}
@@ -28,9 +31,31 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(source)],
         check=True,
+        env=os.environ | environment,
     )
     (built,) = folder.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_the_wheel_holds_a_reader_of_pages_for_every_python(wheel: Path, tmp_path: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (compiled,) = (name for name in archive.namelist() if name.startswith(COMPILED))
+    assert "-abi3-linux" in wheel.name
+    assert compiled.endswith(".abi3.so")
+    assert ctypes.CDLL(archive.extract(compiled, tmp_path)).hpcprof_store
+
+
+def test_without_a_compiler_the_wheel_is_built_without_it(tmp_path: Path) -> None:
+    built = build(tmp_path, CC="/no/compiler")
+    names = zipfile.ZipFile(built).namelist()
+    assert "hpcprof/readers/sqlite_pages.py" in names
+    assert not [name for name in names if name.startswith(COMPILED)]
 
 
 def test_the_wheel_holds_every_template_and_site(wheel: Path) -> None:
