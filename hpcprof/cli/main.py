@@ -12,7 +12,8 @@ import click
 
 from hpcprof import __version__
 from hpcprof.cli.examples import examples
-from hpcprof.errors import HpcprofError, unknown
+from hpcprof.cli.group import Group
+from hpcprof.errors import HpcprofError
 
 # One file a command, imported when it is used; the sentence stands here so that --help imports none.
 COMMANDS = {
@@ -38,7 +39,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -51,14 +52,6 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f"hpcprof.cli.{name}").command
         return command
-
-    def resolve_command(
-        self, context: click.Context, arguments: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of a call; a name that is none gets the close matches."""
-        if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
-            raise unknown("command", arguments[0], COMMANDS)
-        return super().resolve_command(context, arguments)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""

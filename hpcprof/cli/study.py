@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpcprof.cli.examples import examples
+from hpcprof.cli.group import Group
 from hpcprof.cli.options import db_option, job_options, job_values, runs_dir_option, site_and_job
 from hpcprof.errors import HpcprofError, UsageError
 
@@ -23,7 +24,9 @@ _LAUNCHES = 100
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
-@click.group("study", epilog=examples("hpcprof study kernel-metrics --workload ddp -- --model resnet50"))
+@click.group(
+    "study", cls=Group, epilog=examples("hpcprof study kernel-metrics --workload ddp -- --model resnet50")
+)
 def command() -> None:
     """Run a program several times under profilers, and say what they tell together."""
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import hpcprof as hpcprof_package
-from hpcprof.cli.main import COMMANDS
+from hpcprof.cli.main import COMMANDS, cli
 from tests.conftest import Hpcprof
 
 HEAVY = ("pandas", "sqlalchemy", "plotly", "torch", "numpy", "mpi4py", "rich")
@@ -70,6 +71,11 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
     ("arguments", "code", "says"),
     [
         (["sumbit"], 2, "unknown command 'sumbit'; did you mean 'submit'"),
+        (
+            ["study", "slowdwn"],
+            2,
+            "unknown command 'slowdwn' of hpcprof study; did you mean 'slowdown'?",
+        ),
         (["submit", "--site", "locl", "--", "true"], 2, "unknown site 'locl'; did you mean 'local'?"),
         (["submit", "--workload", "sequence", "--", "x"], 2, "did you mean 'sequence-parallel'?"),
         (["submit", "-o", "novalue", "--", "true"], 2, "-o novalue: write it as KEY=VALUE"),
@@ -106,6 +112,18 @@ def test_a_mistake_is_one_sentence_and_an_exit_code_and_never_a_traceback(
 def test_an_unknown_name_comes_with_every_valid_one(hpcprof: Hpcprof) -> None:
     valid = hpcprof("nosuch").stderr.strip().rpartition("Valid: ")[2].rstrip(".").split(", ")
     assert valid == sorted(COMMANDS)
+
+
+GROUPS = [name for name in COMMANDS if isinstance(cli.get_command(click.Context(cli), name), click.Group)]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_names_all_its_commands_to_a_name_that_is_none(group: str, hpcprof: Hpcprof) -> None:
+    done = hpcprof(group, "nosuch")
+    assert done.returncode == 2
+    command = cli.get_command(click.Context(cli), group)
+    assert isinstance(command, click.Group)
+    assert done.stderr.endswith(f"Valid: {', '.join(sorted(command.commands))}.\n")
 
 
 def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
