@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -77,6 +78,7 @@ def main() -> None:
         # A character that the terminal does not have, or a path that is no UTF-8, stops no report.
         unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
         sys.stdout.reconfigure(errors="surrogateescape" if unicode else "replace")
+    _drop_sizes_that_are_none()
     try:
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except HpcprofError as error:
@@ -101,6 +103,13 @@ def main() -> None:
     except Exception as error:
         sentence = f"internal error: {type(error).__name__}: {error}. Run hpcprof --debug … and report it."
         _fail(error, sentence, 1, debug)
+
+
+def _drop_sizes_that_are_none() -> None:
+    """Drop a terminal's size that is no number above 0: Rich takes 0 for one, and fails at some digits."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch(r"0*[1-9][0-9]{0,8}", os.environ.get(name, "")):
+            os.environ.pop(name, None)
 
 
 def _give_up_output() -> None:

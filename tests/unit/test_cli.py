@@ -159,6 +159,21 @@ def test_a_terminal_without_some_characters_shows_the_others(encoding: str, tmp_
     assert b"here" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [*(("COLUMNS", size) for size in ("0", "-5", "wide", "²", "9" * 5000)), ("LINES", "²")],
+    ids=["0", "negative", "word", "other digit", "too long", "height"],
+)
+def test_a_size_of_the_terminal_that_is_none_is_as_if_not_said(
+    name: str, size: str, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = hpcprof("sites", "list").stdout
+    assert "local" in shown
+    monkeypatch.setenv(name, size)
+    done = hpcprof("sites", "list")
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")
+
+
 def test_debug_shows_the_traceback(hpcprof: Hpcprof) -> None:
     assert "Traceback" in hpcprof("--debug", "submit", "--site", "locl", "--", "true").stderr
 
