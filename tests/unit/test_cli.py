@@ -223,6 +223,24 @@ def test_a_dry_run_leaves_nothing_behind(hpcprof: Hpcprof, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("words", [["submit"], ["sweep", "-P", "n=1,2"]], ids=["submit", "sweep"])
+def test_a_submit_that_is_refused_leaves_no_run(words: list[str], hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof(*words, "--", "echo", "{n}", "\udcff")
+    assert done.returncode == 2
+    assert "is no UTF-8 text" in done.stderr
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_submit_that_would_have_to_wait_where_nothing_waits_leaves_no_run(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    hpcprof("submit", "--", "sleep", "300")
+    done = hpcprof("submit", "--after", "last", "--", "true")
+    hpcprof("cancel", "last")
+    assert (done.returncode, "no queue to wait in" in done.stderr) == (1, True)
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
 def test_a_site_is_shown_as_it_is_resolved_and_a_file_is_checked(hpcprof: Hpcprof, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("extends: local\ndescription: my box\n")
     assert "valid" in hpcprof("sites", "check", "mine.yaml").stdout
