@@ -13,7 +13,7 @@ from typing import Any
 from hpcprof.analysis.catalogue import ACROSS_RUNS, Column, Kind
 from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.run import find_run
-from hpcprof.several_runs import over_pair
+from hpcprof.several_runs import slowdown_over_pair
 from hpcprof.store import Row, Store, Stored
 from hpcprof.sweep import Point
 
@@ -153,9 +153,7 @@ def compare_sides(made: Sequence[Made], store: Store, runs_dir: Path) -> list[Co
             ]
             for arm in (Arm.COMMUNICATING, Arm.ALONE)
         )
-        names = ("slowdown_pairs", "slowdown_by_overlap")
-        pairs, by_overlap = (over_pair(ACROSS_RUNS[name], a, b, store) for name in names)
-        compared.append(Compared(point, pairs, by_overlap))
+        compared.append(Compared(point, *slowdown_over_pair(a, b, store)))
     return compared
 
 
