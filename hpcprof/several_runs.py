@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from hpcprof import timeline_file
-from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES, Analysis, Reads
+from hpcprof.analysis.across_runs import ACROSS_RUNS
+from hpcprof.analysis.catalogue import ANALYSES, Analysis, Reads
 from hpcprof.analysis.outcome import Outcome, of_pair, of_store, shaped
 from hpcprof.analysis.run_data import RunData
 from hpcprof.errors import HpcprofError, UsageError

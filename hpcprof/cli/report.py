@@ -61,7 +61,7 @@ def command(
     RUN is a run id, a unique beginning of one, a path, or last (the default). An analysis with --against
     takes several, the repeats; so does scaling, which without RUN goes over all runs.
     """
-    from hpcprof.analysis.catalogue import find, find_across_runs
+    from hpcprof.analysis.by_name import find, find_across_runs
     from hpcprof.cli.states import poll
     from hpcprof.report.basis import basis
     from hpcprof.report.contents import gather

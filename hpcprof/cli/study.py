@@ -55,7 +55,8 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
     Compute's; kernel=REGEX there chooses other kernels than --top. The tables are left in study/ of the
     second run as CSV, and in the store.
     """
-    from hpcprof.analysis.catalogue import ACROSS_RUNS, find
+    from hpcprof.analysis.across_runs import ACROSS_RUNS
+    from hpcprof.analysis.catalogue import ANALYSES
     from hpcprof.cli.study_runs import StudyRuns
     from hpcprof.cli.study_tables import show_and_write
     from hpcprof.several_runs import over_pair
@@ -85,7 +86,7 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
         f"{'set ' + used['set'] if used['set'] else 'sections ' + used['sections']}"
     )
     folder = counted.path / "study"
-    show_and_write(find("ncu_kernels"), store.read(counted.id, "ncu_kernels"), folder)
+    show_and_write(ANALYSES["ncu_kernels"], store.read(counted.id, "ncu_kernels"), folder)
     roofline = ACROSS_RUNS["roofline"]
     show_and_write(roofline, over_pair(roofline, [counted], [timed], store), folder)
     click.echo(f"runs {timed.id} (nsys) and {counted.id} (ncu); tables in {folder}")
@@ -214,7 +215,7 @@ def _show_slowdown(
     made: Sequence[Made], keys: Sequence[str], store: Store, runs_dir: Path, folder: Path
 ) -> None:
     """Print and write what the runs of a study say together."""
-    from hpcprof.analysis.catalogue import ACROSS_RUNS
+    from hpcprof.analysis.across_runs import ACROSS_RUNS
     from hpcprof.atomic import write_atomically
     from hpcprof.cli.tables import show
     from hpcprof.export import write_csv

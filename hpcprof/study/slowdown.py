@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS, Column, Kind
+from hpcprof.analysis.across_runs import ACROSS_RUNS
+from hpcprof.analysis.catalogue import Column, Kind
 from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.run import find_run
 from hpcprof.several_runs import slowdown_over_pair

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES, Reads, Scope
+from hpcprof.analysis.across_runs import ACROSS_RUNS
+from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from several import run
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS
+from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.outcome import of_pair
 from hpcprof.analysis.slowdown import TOTAL, slowdown
 from hpcprof.analysis.slowdown_both import both
