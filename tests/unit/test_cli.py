@@ -76,6 +76,13 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
             2,
             "unknown command 'slowdwn' of hpcprof study; did you mean 'slowdown'?",
         ),
+        (
+            ["study", "slowdown", "--resume", "gone"],
+            2,
+            "runs/gone has no study.json: name the folder of a study",
+        ),
+        (["study", "slowdown", "--resume", "x", "--repeats", "2"], 2, "as it was: leave out --repeats"),
+        (["study", "slowdown", "--resume", "x", "--", "true"], 2, "as it was: leave out the program"),
         (["submit", "--site", "locl", "--", "true"], 2, "unknown site 'locl'; did you mean 'local'?"),
         (["submit", "--workload", "sequence", "--", "x"], 2, "did you mean 'sequence-parallel'?"),
         (["submit", "-o", "novalue", "--", "true"], 2, "-o novalue: write it as KEY=VALUE"),
