@@ -194,7 +194,7 @@ def find_runs(reference: str, runs: Path) -> list[Run]:
         If nothing, or more than one run or sweep, fits.
     """
     path = Path(reference)
-    if (path / ARRAY_SCRIPT).is_file():
+    if reference and (path / ARRAY_SCRIPT).is_file():
         reference, runs = path.resolve().name, path.resolve().parent
     members = _members(reference, [m.parent.name for m in runs.glob(f"*/{MANIFEST}")])
     return [open_run(runs / name) for name in members] or [find_run(reference, runs)]
@@ -243,7 +243,8 @@ def find_run(reference: str, runs: Path) -> Run:
         if len(fitting) > 1:
             raise UsageError(f"run {reference!r} is not unique in {runs}: it begins {', '.join(fitting)}.")
     path = Path(reference)
-    if path.is_dir():
+    # Without a name it would be the current folder: a variable that is not set, quoted.
+    if reference and path.is_dir():
         return open_run(path)
     if path.is_file():
         raise UsageError(f"{path} is a file: name the folder of profiles that it is in.")

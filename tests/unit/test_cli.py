@@ -93,6 +93,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["report"], 2, "there is no run in runs yet: submit one with hpcprof submit"),
         (["report", "nothing"], 2, "unknown run 'nothing'"),
         (["status", "nothing"], 2, "unknown run 'nothing'"),
+        (["collect", ""], 2, "unknown run ''"),
         (["collect", "./nowhere"], 2, "unknown run './nowhere'"),
         (["collect", __file__], 2, "is a file: name the folder of profiles that it is in"),
         (["collect", ".", "--db", "."], 2, "--db .: that is a folder"),
