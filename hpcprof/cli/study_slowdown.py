@@ -37,7 +37,7 @@ _ARMS = {
 @job_options
 @db_option
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side."
+    "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs of each side."
 )
 @click.option(
     "--alone",
