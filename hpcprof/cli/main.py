@@ -39,6 +39,8 @@ COMMANDS = {
     "doctor": "Say what works here and what does not, with the remedy.",
 }
 
+_STDOUT, _STDERR = 1, 2
+
 
 class LazyGroup(Group):
     """A group whose commands are imported when they are used."""
@@ -74,6 +76,7 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Run the command line; the only place where an exception becomes an exit code."""
     debug = "--debug" in sys.argv[1:2]
+    _open_standard_files()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal does not have, or a path that is no UTF-8, stops no report.
         unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
@@ -103,6 +106,16 @@ def main() -> None:
     except Exception as error:
         sentence = f"internal error: {type(error).__name__}: {error}. Run hpcprof --debug … and report it."
         _fail(error, sentence, 1, debug)
+
+
+def _open_standard_files() -> None:
+    """Open what the caller has closed (``>&-``): else the next file opened would take its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    # Where one was closed Python has None.
+    sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
+    sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
 
 
 def _drop_sizes_that_are_none() -> None:

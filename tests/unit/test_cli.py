@@ -148,6 +148,14 @@ def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "hpcprof: No space left on device.\n")
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_file_that_is_closed_changes_nothing_else(closed: str, tmp_path: Path) -> None:
+    program = f'"{sys.executable}" -m hpcprof query --schema --format csv {closed}; echo $? > code'
+    done = subprocess.run(["sh", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout == "") == (">&-" in closed.split())
+    assert ((tmp_path / "code").read_text(), done.stderr) == ("0\n", "")
+
+
 def test_a_folder_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     gone = f"import os; os.chdir(d := {str(tmp_path / 'gone')!r}); os.rmdir(d)"
     (tmp_path / "gone").mkdir()
