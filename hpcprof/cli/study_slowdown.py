@@ -117,7 +117,7 @@ def _planned(options: dict[str, Any], repeats: int, alone: str, parameters: tupl
 
     members = []
     for one in plan(points(parse_parameters(parameters, "--sweep")), repeats):
-        program = program_at(one.point, values["program"], values.get("workload"))
+        program = program_at(one.point, values["program"], values.get("workload"), "--sweep")
         site, checked = site_and_job(job(one.arm, program))
         members.append(Member(one.point, one.arm, one.repeat, job=checked))
     if max(member.job.ranks for member in members) < 2:

@@ -88,6 +88,11 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["submit", "-o", "novalue", "--", "true"], 2, "-o novalue: write it as KEY=VALUE"),
         (["submit", "--ranks-per-node", "0", "--", "true"], 2, "0 is not in the range"),
         (["submit", "--ranks-per-node", "9" * 30, "--", "true"], 2, "ranks: 10,000,000 are the most"),
+        (
+            ["study", "slowdown", "--alone", "one-rank", "--sweep", "x=1", "--", "true"],
+            2,
+            "--sweep x: write {x}",
+        ),
         (["study", "slowdown", "--repeats", "9" * 30, "--", "true"], 2, "is not in the range 1<=x<=1000"),
         (["export", "--to", "csv", "."], 2, "there is no run in runs yet"),
         (["export", "--to", "csv", ""], 2, "give the folder to write to"),
