@@ -73,9 +73,12 @@ def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> Stored:
     return _stored(of_store(analysis, [_run_data(run, store, analysis.needs) for run in runs]))
 
 
-def every_run(store: Store, runs_dir: Path) -> list[Run]:
-    """Return the runs in a folder, and the collected runs that are elsewhere, by id."""
-    found = {run.id: run for run in all_runs(runs_dir)}
+def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:
+    """Return the runs in a folder, and the collected runs that are elsewhere, by id.
+
+    A sentence for each that cannot be read is added to ``skipped``.
+    """
+    found = {run.id: run for run in all_runs(runs_dir, skipped)}
     for row in store.runs() if store.exists() else ():
         found.setdefault(row.id, Run(row.id, Path(row.path)))
     return [found[run_id] for run_id in sorted(found)]

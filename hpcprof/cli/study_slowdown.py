@@ -83,6 +83,8 @@ def slowdown(
         folder = _study_folder(resume, options["runs_dir"])
         runs_dir = folder.resolve().parent
         record = read_record(folder)
+        # Were it refused later, the run that is submitted by then would not be known.
+        write_record(folder, record)
         _make(record, study_store(db, runs_dir), runs_dir, folder)
         return
     record = _planned(options, repeats, alone, parameters)

@@ -86,9 +86,19 @@ def plan(points: Sequence[Point], repeats: int) -> list[Planned]:
 
 
 def write_record(folder: Path, record: Record) -> None:
-    """Write a study's record into its folder; the file is there whole or as it was before."""
+    """Write a study's record into its folder; the file is there whole or as it was before.
+
+    Raises
+    ------
+    HpcprofError
+        If it cannot be written.
+    """
+    path = folder / RECORD
     text = msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
-    write_atomically(folder / RECORD, text + "\n")
+    try:
+        write_atomically(path, text + "\n")
+    except OSError as error:
+        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
 
 
 def read_record(folder: Path) -> Record:

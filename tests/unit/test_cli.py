@@ -218,6 +218,27 @@ def test_a_unique_beginning_of_an_id_names_a_run_and_an_ambiguous_one_is_refused
     assert "is not unique" in done.stderr
 
 
+def test_a_run_that_cannot_be_read_is_named_and_the_others_are_there(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        hpcprof("submit", "--wait", "--", "true")
+    first, second = sorted(
+        (path for path in (tmp_path / "runs").glob("2*")), key=lambda p: (p / "job.sh").stat().st_mtime
+    )
+    (first / "run.json").write_text("{")
+    (second / "job.sh").unlink()
+    for words in (["list"], ["report", "--analysis", "scaling"]):
+        done = hpcprof(*words)
+        assert done.returncode == 1
+        assert (
+            done.stderr
+            == f"hpcprof: skipped: {first / 'run.json'} cannot be read: Input data was truncated.\n"
+        )
+        assert words != ["list"] or second.name in done.stdout
+    assert second.name in hpcprof("status", second.name).stdout
+
+
 def test_rendered_files_run_by_hand_without_hpcprof(hpcprof: Hpcprof, tmp_path: Path) -> None:
     hpcprof("render", "--output", "job", "--", "sh", "-c", "echo $HPCPROF_RANK")
     done = subprocess.run(["bash", "job/job.sh"], cwd=tmp_path, capture_output=True, text=True)
