@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from hpcprof.errors import HpcprofError
+from hpcprof.site_model import SchedulerName, Site
 from hpcprof.store import Stored
-from hpcprof.study.record import Arm, Planned, plan, read_record
+from hpcprof.study.record import Arm, Planned, Record, plan, read_record, write_record
 from hpcprof.study.slowdown import best, by_point
 
 POINTS = [{"cap": "1"}, {"cap": "25"}]
@@ -62,6 +63,12 @@ def test_a_record_that_is_none_is_one_sentence(text: str, says: str, tmp_path: P
     (tmp_path / "study.json").write_text(text)
     with pytest.raises(HpcprofError, match=says):
         read_record(tmp_path)
+
+
+def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    record = Record("slowdown", Site(name="here", scheduler=SchedulerName.LOCAL), [])
+    with pytest.raises(HpcprofError, match=r"cannot write .*gone/study\.json: No such file or directory\.$"):
+        write_record(tmp_path / "gone", record)
 
 
 def test_a_point_is_the_median_over_its_runs() -> None:
