@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from hpcprof import __version__
 from hpcprof.cli.examples import examples
@@ -86,11 +87,11 @@ def main() -> None:
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except HpcprofError as error:
         _fail(error, f"{error}", error.exit_code, debug)
-    except click.ClickException as error:
-        if debug:
-            raise
+    except NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _fail(error, _of_click(error), error.exit_code, debug)
     except (click.Abort, KeyboardInterrupt) as error:
         _fail(error, "interrupted.", 130, debug)
     except BrokenPipeError:
@@ -131,6 +132,14 @@ def _give_up_output() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _of_click(error: click.ClickException) -> str:
+    """Return click's error in one line, and where the options stand."""
+    sentence = " ".join(error.format_message().split())
+    sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{sentence} See {context.command_path} --help." if context else sentence
 
 
 def _of_the_system(error: OSError) -> str:

@@ -128,6 +128,32 @@ def test_a_mistake_is_one_sentence_and_an_exit_code_and_never_a_traceback(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["export", "x"], "Missing option '--to'. Choose from: parquet, csv, perfetto, chrome."),
+        (
+            ["report", "--format", "xml"],
+            "Invalid value for '--format': 'xml' is not one of 'table', 'csv', 'json'.",
+        ),
+        (["study", "slowdown", "--xyzzy"], "No such option '--xyzzy'."),
+        (["scrub"], "Missing argument 'FILE…'."),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_names_the_help(
+    arguments: list[str], says: str, hpcprof: Hpcprof
+) -> None:
+    done = hpcprof(*arguments)
+    command = " ".join(arguments[: 2 if arguments[0] == "study" else 1])
+    assert (done.returncode, done.stderr) == (2, f"hpcprof: {says} See hpcprof {command} --help.\n")
+
+
+def test_without_a_command_the_help_is_shown(hpcprof: Hpcprof) -> None:
+    for words in ([], ["study"]):
+        done = hpcprof(*words)
+        assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("Usage: hpcprof ")
+
+
 def test_an_unknown_name_comes_with_every_valid_one(hpcprof: Hpcprof) -> None:
     valid = hpcprof("nosuch").stderr.strip().rpartition("Valid: ")[2].rstrip(".").split(", ")
     assert valid == sorted(COMMANDS)
