@@ -13,7 +13,7 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, job_options, site_and_job
 from hpcprof.cli.study_runs import StudyRuns, Unusable, resumed, study_store, study_values
 from hpcprof.errors import HpcprofError, UsageError
-from hpcprof.study.record import Arm, Member, Record, plan, read_record, write_record
+from hpcprof.study.record import RECORD, Arm, Member, Record, plan, read_record, write_record
 
 if TYPE_CHECKING:
     from hpcprof.run import Run
@@ -91,12 +91,12 @@ def slowdown(
     runs_dir = options["runs_dir"]
     store = study_store(db, runs_dir)
     folder = runs_dir / new_run_id("slowdown", runs_dir)
-    write_record(folder, record)
     try:
+        write_record(folder, record)
         _make(record, store, runs_dir, folder)
-    except HpcprofError:
+    except (HpcprofError, UnicodeEncodeError):
         # What is refused leaves nothing.
-        if not read_record(folder).begun:
+        if not (folder / RECORD).is_file() or not read_record(folder).begun:
             shutil.rmtree(folder)
         raise
 

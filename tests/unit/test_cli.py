@@ -297,12 +297,20 @@ def test_a_dry_run_leaves_nothing_behind(hpcprof: Hpcprof, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", [["submit"], ["sweep", "-P", "n=1,2"]], ids=["submit", "sweep"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["submit"],
+        ["sweep", "-P", "n=1,2"],
+        ["study", "slowdown", "--alone", "one-rank", "--ranks-per-node", "2"],
+    ],
+    ids=["submit", "sweep", "study"],
+)
 def test_a_submit_that_is_refused_leaves_no_run(words: list[str], hpcprof: Hpcprof, tmp_path: Path) -> None:
     done = hpcprof(*words, "--", "echo", "{n}", "\udcff")
     assert done.returncode == 2
     assert "is no UTF-8 text" in done.stderr
-    assert list((tmp_path / "runs").iterdir()) == []
+    assert not [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
 
 
 def test_a_submit_that_would_have_to_wait_where_nothing_waits_leaves_no_run(
