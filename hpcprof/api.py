@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, find, find_across_runs
+from hpcprof.analysis.by_name import find, find_across_runs
+from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
 from hpcprof.collect import Collected, collect
 from hpcprof.errors import HpcprofError, UsageError, unknown
 from hpcprof.run import Run, find_run, runs_directory

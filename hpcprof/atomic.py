@@ -25,16 +25,26 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises
     ------
     OSError
-        If it cannot be written.
+        If it cannot be written, or is a device, a pipe or a socket: a file may not take its place, which for
+        root it would in /dev.
     """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if _special(path):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
     temporary = path.with_name(f".{os.urandom(8).hex()}.{path.name}")
     try:
         yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _special(path: Path) -> bool:
+    """Whether a path is neither a file nor a folder, or leads to an open file, as /dev/stdout does."""
+    if path.is_symlink() and str(path.readlink()).startswith("/proc/"):
+        return True
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -67,7 +67,7 @@ def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Pat
     timelines : Timelines
         A damaged one is left out with a note.
     folder : Path
-        Made where it is missing; files of the same names are replaced.
+        Made where it is missing and there is something to write; files of the same names are replaced.
     progress : callable
         Called with each path before it is written.
 
@@ -79,7 +79,6 @@ def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Pat
     done = Exported(notes=list(timelines.skipped))
     zeros: dict[int, _Zero] = {}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for rank in timelines.paths:
             path = folder / f"rank{rank:05}.trace.json.gz"
             progress(path)
@@ -88,6 +87,7 @@ def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Pat
             except DamagedInput as error:
                 done.notes.append(str(error))
                 continue
+            folder.mkdir(parents=True, exist_ok=True)
             zeros[rank] = zero = _Zero(_first(timeline), timeline.origin.start_utc_ns)
             properties = _properties(rank, timeline) | _base(zero.utc)
             with _trace(path, properties) as write:

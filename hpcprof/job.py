@@ -16,6 +16,8 @@ from hpcprof.validation import check, missing, site_options
 from hpcprof.walltime import parse_walltime
 from hpcprof.workloads import catalogue
 
+_MOST_RANKS = 10_000_000
+"""More than any machine has; each is a number in a list."""
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 
 
@@ -122,6 +124,10 @@ def make_job(
         options=site_options(site, options or {}),
         after=list(after),
     )
+    if job.ranks > _MOST_RANKS:
+        raise UsageError(
+            f"{nodes} nodes of {ranks_per_node} ranks are {job.ranks:,} ranks: {_MOST_RANKS:,} are the most."
+        )
     select(profile_ranks, nodes, ranks_per_node)
     check_steps(capture_steps, profiler)
     if job.profiled_ranks:

@@ -41,6 +41,8 @@ def query(store: Store, sql: str) -> Answer:
         If nothing has been collected into the store.
     UsageError
         If the SQL is wrong, changes something, or is more than one statement.
+    UnicodeEncodeError
+        If it is no UTF-8 text.
     """
     if not store.exists():
         raise HpcprofError(f"nothing has been collected into {store}: run hpcprof collect first.")
@@ -54,6 +56,8 @@ def query(store: Store, sql: str) -> Answer:
                 raise UsageError("this SQL returns no rows: hpcprof query only reads.")
             rows = [tuple(map(_plain, row)) for row in result]
             return Answer(_distinct(list(result.keys())), rows)
+    except UnicodeEncodeError:
+        raise
     except (SQLAlchemyError, sqlite3.Error, sqlite3.Warning, ValueError) as error:
         why = cause(error).rstrip(".")
         if why in ("not authorized", "authorization denied"):

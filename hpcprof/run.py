@@ -172,9 +172,28 @@ def open_run(path: Path) -> Run:
     return Run(manifest.id, path, manifest)
 
 
-def all_runs(runs: Path) -> list[Run]:
-    """Return the runs in ``runs``, oldest first."""
-    return [open_run(p.parent) for p in sorted(runs.glob(f"*/{MANIFEST}"), key=_age)]
+def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
+    """Return the runs in ``runs``, oldest first.
+
+    Raises
+    ------
+    HpcprofError
+        If the manifest of one cannot be read; with ``skipped`` a sentence is added there instead.
+    """
+    found = []
+    for manifest in _manifests(runs):
+        try:
+            found.append(open_run(manifest.parent))
+        except HpcprofError as error:
+            if skipped is None:
+                raise
+            skipped.append(str(error))
+    return found
+
+
+def _manifests(runs: Path) -> list[Path]:
+    """Return the manifests of the runs, oldest first."""
+    return sorted((path for path in runs.glob(f"*/{MANIFEST}") if path.is_file()), key=_age)
 
 
 def sweep_of(run_id: str) -> str | None:
@@ -194,7 +213,7 @@ def find_runs(reference: str, runs: Path) -> list[Run]:
         If nothing, or more than one run or sweep, fits.
     """
     path = Path(reference)
-    if (path / ARRAY_SCRIPT).is_file():
+    if reference and (path / ARRAY_SCRIPT).is_file():
         reference, runs = path.resolve().name, path.resolve().parent
     members = _members(reference, [m.parent.name for m in runs.glob(f"*/{MANIFEST}")])
     return [open_run(runs / name) for name in members] or [find_run(reference, runs)]
@@ -225,7 +244,7 @@ def find_run(reference: str, runs: Path) -> Run:
     UsageError
         If nothing, or more than one run, fits.
     """
-    manifests = sorted(runs.glob(f"*/{MANIFEST}"), key=_age)
+    manifests = _manifests(runs)
     ids = [m.parent.name for m in manifests]
     if reference == "last":
         if not ids:
@@ -243,7 +262,8 @@ def find_run(reference: str, runs: Path) -> Run:
         if len(fitting) > 1:
             raise UsageError(f"run {reference!r} is not unique in {runs}: it begins {', '.join(fitting)}.")
     path = Path(reference)
-    if path.is_dir():
+    # Without a name it would be the current folder: a variable that is not set, quoted.
+    if reference and path.is_dir():
         return open_run(path)
     if path.is_file():
         raise UsageError(f"{path} is a file: name the folder of profiles that it is in.")
@@ -253,7 +273,11 @@ def find_run(reference: str, runs: Path) -> Run:
 
 def _age(manifest: Path) -> tuple[str, float]:
     """Order by the time in the id; two runs of one second by when the manifest was first needed."""
-    return manifest.parent.name[:15], (manifest.parent / "job.sh").stat().st_mtime
+    try:
+        written = (manifest.parent / "job.sh").stat().st_mtime
+    except OSError:
+        written = 0.0  # somebody has removed it
+    return manifest.parent.name[:15], written
 
 
 def _git_state(directory: Path) -> GitState | None:

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from hpcprof import timeline_file
+from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Reads
-from hpcprof.analysis.outcome import Outcome, of_pair, of_store
+from hpcprof.analysis.outcome import Outcome, of_pair, of_store, shaped
 from hpcprof.analysis.run_data import RunData
 from hpcprof.errors import HpcprofError, UsageError
 from hpcprof.readers.results import read_results
@@ -33,13 +34,38 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     HpcprofError
         If one of the runs has nothing to be compared.
     """
+    return _stored(of_pair(analysis, *_sides(runs, against, store, analysis.needs)))
+
+
+def slowdown_over_pair(runs: Sequence[Run], against: Sequence[Run], store: Store) -> tuple[Stored, Stored]:
+    """Run ``slowdown_pairs`` and ``slowdown_by_overlap`` in one pass: reading timelines takes the time.
+
+    Raises
+    ------
+    UsageError, HpcprofError
+        As `over_pair`.
+    """
+    # Other analyses do not need what it imports.
+    from hpcprof.analysis.slowdown_both import both
+
+    pairs, by_overlap = both(*_sides(runs, against, store, ()))
+    return (
+        _stored(shaped(pairs, ACROSS_RUNS["slowdown_pairs"])),
+        _stored(shaped(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
+    )
+
+
+def _sides(
+    runs: Sequence[Run], against: Sequence[Run], store: Store, needs: Iterable[str]
+) -> tuple[list[RunData], list[RunData]]:
+    """Gather what an analysis reads of two sides of runs."""
     for side in (runs, against):
         ids = [run.id for run in side]
         twice = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
         if twice is not None:
             raise UsageError(f"{twice} comes twice on one side: a repeat has to be another run.")
-    sides = [[run_data(run, store, analysis.needs) for run in side] for side in (runs, against)]
-    return _stored(of_pair(analysis, sides[0], sides[1]))
+    a, b = ([run_data(run, store, needs) for run in side] for side in (runs, against))
+    return a, b
 
 
 def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> Stored:
@@ -47,9 +73,12 @@ def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> Stored:
     return _stored(of_store(analysis, [_run_data(run, store, analysis.needs) for run in runs]))
 
 
-def every_run(store: Store, runs_dir: Path) -> list[Run]:
-    """Return the runs in a folder, and the collected runs that are elsewhere, by id."""
-    found = {run.id: run for run in all_runs(runs_dir)}
+def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:
+    """Return the runs in a folder, and the collected runs that are elsewhere, by id.
+
+    A sentence for each that cannot be read is added to ``skipped``.
+    """
+    found = {run.id: run for run in all_runs(runs_dir, skipped)}
     for row in store.runs() if store.exists() else ():
         found.setdefault(row.id, Run(row.id, Path(row.path)))
     return [found[run_id] for run_id in sorted(found)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -29,6 +31,8 @@ def submit(
 ) -> runs.Run:
     """Make a run directory, hand its job.sh to the scheduler, and record the job id.
 
+    What is refused before the job is handed over leaves no run directory.
+
     Raises
     ------
     SchedulerError
@@ -39,8 +43,9 @@ def submit(
     # Rendered once for nothing: what is wrong with a template is said before anything is made.
     scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
     run_id = runs.new_run_id(job.name, runs_directory)
-    texts = scripts(site, job, runs_directory / run_id, command_line, template, script)
-    run = runs.create(run_id, runs_directory, site, job, command_line, texts)
+    with _removed_on_failure(runs_directory / run_id):
+        texts = scripts(site, job, runs_directory / run_id, command_line, template, script)
+        run = runs.create(run_id, runs_directory, site, job, command_line, texts)
     return _submitted(run, scheduler.submit(run, after))
 
 
@@ -55,7 +60,7 @@ def submit_array(
     """Submit jobs of a site with arrays as one job array, ``at_once`` of which may run together.
 
     Each member is a run with a directory and a job id of its own; `hpcprof.run.sweep_of` names what they
-    have in common.
+    have in common. What is refused before the array is handed over leaves no directory.
 
     Raises
     ------
@@ -73,18 +78,31 @@ def submit_array(
     # Rendered once for nothing: what is wrong is said before anything is made.
     array_scripts(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
     sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
-    script, texts = array_scripts(site, jobs, sweep, command_line, at_once, template)
-    members = []
-    for index, job in enumerate(jobs):
-        run_id = member_directory(sweep, index).name
-        members.append(runs.create(run_id, runs_directory, site, job, command_line, texts[index]))
-    path = sweep.absolute() / runs.ARRAY_SCRIPT
-    try:
-        write_atomically(path, script)
-    except OSError as error:
-        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
+    directories = [member_directory(sweep, index) for index in range(len(jobs))]
+    with _removed_on_failure(sweep, *directories):
+        script, texts = array_scripts(site, jobs, sweep, command_line, at_once, template)
+        members = [
+            runs.create(directory.name, runs_directory, site, job, command_line, text)
+            for directory, job, text in zip(directories, jobs, texts, strict=True)
+        ]
+        path = sweep.absolute() / runs.ARRAY_SCRIPT
+        try:
+            write_atomically(path, script)
+        except OSError as error:
+            raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
     ids = scheduler.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
+
+
+@contextmanager
+def _removed_on_failure(*directories: Path) -> Iterator[None]:
+    """Remove new directories with all that is in them if they cannot be filled."""
+    try:
+        yield
+    except BaseException:
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def _submitted(run: runs.Run, job_id: str) -> runs.Run:
@@ -96,12 +114,12 @@ def _submitted(run: runs.Run, job_id: str) -> runs.Run:
 def _job_ids(job: Job, runs_directory: Path, scheduler: Scheduler) -> list[str]:
     """Return the ids of the jobs to wait for; one that has succeeded already is not waited for.
 
-    Checked here, since Slurm runs a job after an id that it does not know, and PBS drops such a job.
-
     Raises
     ------
     UsageError
         If one of them can not succeed any more, or is not known to be alive.
+    SchedulerError
+        If the scheduler cannot wait for one of them.
     """
     waited = [runs.open_run(runs_directory / name) for name in job.after]
     states = scheduler.poll(waited)
@@ -112,4 +130,4 @@ def _job_ids(job: Job, runs_directory: Path, scheduler: Scheduler) -> list[str]:
         ):
             raise UsageError(f"--after {run.id}: it is {status.state.value} ({status.reason}).")
     left = [run for run in waited if not states[run.id].state.ended]
-    return [run.manifest.scheduler_job_id for run in left if run.manifest]
+    return scheduler.waits_for([run.manifest.scheduler_job_id for run in left if run.manifest])

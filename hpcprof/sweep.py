@@ -41,8 +41,8 @@ def label(point: Point) -> str:
     return " ".join(f"{key}={value}" for key, value in point.items())
 
 
-def program_at(point: Point, program: Sequence[str], workload: str | None) -> list[str]:
-    """Return a program's arguments at one point of the sweep.
+def program_at(point: Point, program: Sequence[str], workload: str | None, option: str = "-P") -> list[str]:
+    """Return a program's arguments at one point of the sweep, whose parameters were given by ``option``.
 
     ``{KEY}`` is replaced where it stands; a workload gets what stands nowhere as ``--KEY VALUE``.
 
@@ -59,5 +59,7 @@ def program_at(point: Point, program: Sequence[str], workload: str | None) -> li
         elif workload is not None:
             arguments += [f"--{key.replace('_', '-')}", value]
         else:
-            raise UsageError(f"-P {key}: write {place} where the program's arguments shall have its value.")
+            raise UsageError(
+                f"{option} {key}: write {place} where the program's arguments shall have its value."
+            )
     return arguments

@@ -5,6 +5,7 @@ from __future__ import annotations
 _RATIOS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_low", "ci_high")
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
+_WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
@@ -37,7 +38,12 @@ def format_value(column: str, value: object) -> str:
         return f"{value:.3f}"
     if isinstance(value, float):
         return f"{value:.1f} %" if column.split("_")[-1] == "pct" else f"{value:.1f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))
+
+
+def visible(text: str) -> str:
+    """Return a text with its control characters written out: a name in a profile may not steer a terminal."""
+    return text.translate(_WRITTEN_OUT)
 
 
 def _format_flops(per_second: float) -> str:

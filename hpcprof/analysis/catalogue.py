@@ -1,15 +1,14 @@
-"""The list of analyses: name, columns and where the function stands.
+"""The list of analyses of one run: name, columns and where the function stands.
 
-It imports none of the functions, so that listing them, making the store's tables and checking a
-name cost nothing. To add an analysis, write a module with the function and add a row here.
+Those over several runs stand in `hpcprof.analysis.across_runs`. Neither module imports the functions, so
+that listing them, making the store's tables and checking a name cost nothing. To add an analysis, write a
+module with the function and add a row here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
-
-from hpcprof.errors import UsageError, unknown
 
 
 class Kind(Enum):
@@ -73,8 +72,8 @@ class Analysis:
     packed: bool = False
 
 
-def _columns(text: str) -> tuple[Column, ...]:
-    """Parse ``"rank:int name:text"``; a name without a type is an int."""
+def columns(text: str) -> tuple[Column, ...]:
+    """Parse ``"rank name:text"``; a name without a type is an int."""
     parts = (item.partition(":") for item in text.split())
     return tuple(Column(name, Kind(kind or "int")) for name, _, kind in parts)
 
@@ -90,10 +89,11 @@ def _held(what: str) -> str:
 
 
 _SUMMARY = "total_ns time_pct:float " + _statistics()
-_SLOWDOWN = (
-    "name:text grid:text block:text alone_n alone_med_ns:float "
-    "overlapped_n overlapped_med_ns:float slowdown:float ci_low:float ci_high:float"
+SLOWDOWN = (
+    "alone_n alone_med_ns:float overlapped_n overlapped_med_ns:float "
+    "slowdown:float ci_low:float ci_high:float"
 )
+"""The figures of kernels beside communication against others."""
 _PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
 
 ANALYSES: dict[str, Analysis] = {
@@ -103,28 +103,28 @@ ANALYSES: dict[str, Analysis] = {
             "kernels",
             "GPU kernels by name",
             Scope.RANK,
-            _columns(f"rank name:text instances {_SUMMARY} class:text"),
+            columns(f"rank name:text instances {_SUMMARY} class:text"),
             "hpcprof.analysis.kernels:kernels",
         ),
         Analysis(
             "kernels_by_shape",
             "GPU kernels by name, grid and block",
             Scope.RANK,
-            _columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text"),
+            columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text"),
             "hpcprof.analysis.kernels_by_shape:kernels_by_shape",
         ),
         Analysis(
             "memops",
             "Memory copies and sets",
             Scope.RANK,
-            _columns(f"rank operation:text count {_SUMMARY} total_bytes"),
+            columns(f"rank operation:text count {_SUMMARY} total_bytes"),
             "hpcprof.analysis.memops:memops",
         ),
         Analysis(
             "launches",
             "Kernel launches: call, queue, kernel",
             Scope.RANK,
-            _columns(
+            columns(
                 "rank name:text api_name:text pid tid device count queue_count "
                 + " ".join(_statistics(part) for part in ("total_", "api_", "queue_", "kernel_"))
             ),
@@ -134,21 +134,21 @@ ANALYSES: dict[str, Analysis] = {
             "api",
             "CUDA API calls by name",
             Scope.RANK,
-            _columns(f"rank name:text num_calls {_SUMMARY}"),
+            columns(f"rank name:text num_calls {_SUMMARY}"),
             "hpcprof.analysis.api:api",
         ),
         Analysis(
             "ranges",
             "Ranges on the host",
             Scope.RANK,
-            _columns(f"rank range:text style:text instances {_SUMMARY}"),
+            columns(f"rank range:text style:text instances {_SUMMARY}"),
             "hpcprof.analysis.ranges:ranges",
         ),
         Analysis(
             "range_gpu",
             "Ranges projected to the GPU",
             Scope.RANK,
-            _columns(
+            columns(
                 "rank range:text style:text proj_total_ns range_total_ns instances "
                 + _statistics("proj_")
                 + " gpu_ops avg_gpu_ops:float avg_range_lvl:float avg_num_child:float"
@@ -159,21 +159,21 @@ ANALYSES: dict[str, Analysis] = {
             "phases",
             "Phases of a step",
             Scope.RANK,
-            _columns("rank phase:text steps p50_ns p95_ns p99_ns mean_ns stddev_ns"),
+            columns("rank phase:text steps p50_ns p95_ns p99_ns mean_ns stddev_ns"),
             "hpcprof.analysis.phases:phases",
         ),
         Analysis(
             "step_times",
             "Each step of each rank",
             Scope.RANK,
-            _columns("rank step latency_ns"),
+            columns("rank step latency_ns"),
             "hpcprof.analysis.steps:step_times",
         ),
         Analysis(
             "steps",
             "Steps over ranks (a step's latency is its maximum over ranks)",
             Scope.RUN,
-            _columns("step p50_ns max_ns min_ns slowest_rank"),
+            columns("step p50_ns max_ns min_ns slowest_rank"),
             "hpcprof.analysis.steps:steps",
             needs=("step_times",),
         ),
@@ -181,7 +181,7 @@ ANALYSES: dict[str, Analysis] = {
             "steps_summary",
             "Latency of a step",
             Scope.RUN,
-            _columns("steps ranks p50_ns p95_ns p99_ns mean_ns stddev_ns min_ns max_ns"),
+            columns("steps ranks p50_ns p95_ns p99_ns mean_ns stddev_ns min_ns max_ns"),
             "hpcprof.analysis.steps:steps_summary",
             needs=("step_times",),
         ),
@@ -189,7 +189,7 @@ ANALYSES: dict[str, Analysis] = {
             "breakdown",
             "Where the GPU's time goes",
             Scope.RANK,
-            _columns(
+            columns(
                 "rank span_ns "
                 + " ".join(f"{p}_ns" for p in _PARTS)
                 + " "
@@ -201,21 +201,21 @@ ANALYSES: dict[str, Analysis] = {
             "overlap",
             "Communication hidden behind compute",
             Scope.RANK,
-            _columns("rank comm_ns overlapped_ns overlap_pct:float"),
+            columns("rank comm_ns overlapped_ns overlap_pct:float"),
             "hpcprof.analysis.overlap:overlap",
         ),
         Analysis(
             "kernel_classes",
             "What runs on the GPU at once",
             Scope.RANK,
-            _columns("rank classes:text ns pct:float"),
+            columns("rank classes:text ns pct:float"),
             "hpcprof.analysis.kernel_classes:kernel_classes",
         ),
         Analysis(
             "ncu_kernels",
             "Kernels measured by Nsight Compute",
             Scope.RANK,
-            _columns(
+            columns(
                 "rank id name:text grid:text block:text "
                 "compute_throughput_pct:float memory_throughput_pct:float dram_throughput_pct:float "
                 "sm_count achieved_occupancy_pct:float theoretical_occupancy_pct:float "
@@ -229,7 +229,7 @@ ANALYSES: dict[str, Analysis] = {
             "ncu_peaks",
             "What the GPU could do at most, by Nsight Compute",
             Scope.RANK,
-            _columns("rank resource:text peak_per_s:float"),
+            columns("rank resource:text peak_per_s:float"),
             "hpcprof.analysis.ncu_peaks:ncu_peaks",
             reads=Reads.KERNEL_REPORT,
         ),
@@ -237,7 +237,7 @@ ANALYSES: dict[str, Analysis] = {
             "roofline",
             "Kernels against the roofline",
             Scope.RUN,
-            _columns(
+            columns(
                 "name:text grid:text block:text ai_flop_per_byte:float achieved_flops:float bound:text "
                 "pct_of_bound:float ncu_ns in_situ_ns"
             ),
@@ -249,37 +249,35 @@ ANALYSES: dict[str, Analysis] = {
             "slowdown",
             "Kernels beside communication against the same kernels alone",
             Scope.RANK,
-            _columns(f"rank {_SLOWDOWN}"),
+            columns(f"rank name:text grid:text block:text {SLOWDOWN}"),
             "hpcprof.analysis.slowdown:slowdown",
         ),
         Analysis(
             "idle",
             "Why a stream waits",
             Scope.RANK,
-            _columns("rank stream cause:text idle_ns share_pct:float"),
+            columns("rank stream cause:text idle_ns share_pct:float"),
             "hpcprof.analysis.idle:idle",
         ),
         Analysis(
             "queue_length",
             "Operations launched and not begun",
             Scope.RANK,
-            _columns(
-                "rank device stream count mean:float stddev:float min p25:float p50:float p75:float max"
-            ),
+            columns("rank device stream count mean:float stddev:float min p25:float p50:float p75:float max"),
             "hpcprof.analysis.queue_length:queue_length",
         ),
         Analysis(
             "memory_usage",
             "Memory of the program's allocator",
             Scope.RANK,
-            _columns("rank device:text count " + _held("allocated") + " " + _held("reserved")),
+            columns("rank device:text count " + _held("allocated") + " " + _held("reserved")),
             "hpcprof.analysis.memory_usage:memory_usage",
         ),
         Analysis(
             "hta_breakdown",
             "HolisticTraceAnalysis' temporal breakdown",
             Scope.RANK,
-            _columns(
+            columns(
                 "rank idle_time_us compute_time_us non_compute_time_us kernel_time_us "
                 "idle_time_pctg:float compute_time_pctg:float non_compute_time_pctg:float"
             ),
@@ -289,7 +287,7 @@ ANALYSES: dict[str, Analysis] = {
             "rank_collectives",
             "Each collective of each rank",
             Scope.RANK,
-            _columns(
+            columns(
                 "rank op:text comm_id:text seq bytes comm_ranks world_ranks fused part start_ns end_ns "
                 "exposed_ns step"
             ),
@@ -300,7 +298,7 @@ ANALYSES: dict[str, Analysis] = {
             "collectives",
             "Collectives over ranks",
             Scope.RUN,
-            _columns(
+            columns(
                 "op:text comm_id:text seq bytes ranks latency_ns algbw_gbps:float busbw_gbps:float "
                 "first_rank last_rank spread_ns"
             ),
@@ -311,7 +309,7 @@ ANALYSES: dict[str, Analysis] = {
             "collectives_summary",
             "Collectives by operation and size",
             Scope.RUN,
-            _columns(
+            columns(
                 "op:text comm_id:text bytes ranks count latency_p50_ns algbw_p50_gbps:float "
                 "busbw_p50_gbps:float spread_p50_ns"
             ),
@@ -322,7 +320,7 @@ ANALYSES: dict[str, Analysis] = {
             "skew",
             "Ranks that come late to collectives",
             Scope.RUN,
-            _columns("rank collectives wait_ns times_last pct_last:float lateness_p50_ns verdict:text"),
+            columns("rank collectives wait_ns times_last pct_last:float lateness_p50_ns verdict:text"),
             "hpcprof.analysis.skew:skew",
             needs=("rank_collectives", "step_times"),
         ),
@@ -330,100 +328,10 @@ ANALYSES: dict[str, Analysis] = {
             "skew_summary",
             "What late ranks cost",
             Scope.RUN,
-            _columns("rank steps lateness_p50_ns uncertainty_ns step_p50_ns cost_pct:float verdict:text"),
+            columns("rank steps lateness_p50_ns uncertainty_ns step_p50_ns cost_pct:float verdict:text"),
             "hpcprof.analysis.skew:skew_summary",
             needs=("rank_collectives", "step_times"),
         ),
     )
 }
 """The analyses of one run: a collect computes them, the store keeps them."""
-
-ACROSS_RUNS: dict[str, Analysis] = {
-    analysis.name: analysis
-    for analysis in (
-        Analysis(
-            "slowdown_pairs",
-            "Kernels beside communication against runs without it",
-            Scope.PAIR,
-            _columns(f"rank {_SLOWDOWN} overlap_pct:float"),
-            "hpcprof.analysis.slowdown_pairs:slowdown_pairs",
-        ),
-        Analysis(
-            "slowdown_by_overlap",
-            "Slowdown by how much communication overlaps kernels of a family",
-            Scope.PAIR,
-            _columns(
-                "rank family:text covered:text overlap_pct:float alone_n alone_med_ns:float "
-                "overlapped_n overlapped_med_ns:float slowdown:float ci_low:float ci_high:float"
-            ),
-            "hpcprof.analysis.slowdown_by_overlap:slowdown_by_overlap",
-        ),
-        Analysis(
-            "compare",
-            "Runs against other runs",
-            Scope.PAIR,
-            _columns(
-                "metric:text a:float b:float ratio:float ci_low:float ci_high:float n_a n_b verdict:text"
-            ),
-            "hpcprof.analysis.compare:compare",
-            needs=("steps_summary", "step_times", "phases", "breakdown", "overlap", "kernels"),
-        ),
-        replace(
-            ANALYSES["roofline"],
-            scope=Scope.PAIR,
-            function="hpcprof.analysis.roofline:of_two_sides",
-        ),
-        Analysis(
-            "scaling",
-            "Step times by the number of ranks",
-            Scope.STORE,
-            _columns(
-                "workload:text parameters:text ranks nodes runs step_p50_ns "
-                "speedup:float efficiency:float ci_low:float ci_high:float"
-            ),
-            "hpcprof.analysis.scaling:scaling",
-            needs=("steps_summary",),
-        ),
-    )
-}
-"""The analyses over several runs, computed when they are asked for; ``roofline`` is also one of one run."""
-
-
-def find(name: str) -> Analysis:
-    """Return the analysis of one run called ``name``.
-
-    Raises
-    ------
-    UsageError
-        With the close matches, where there is none.
-    """
-    if name in ACROSS_RUNS and name not in ANALYSES:
-        raise UsageError(f"{name} is an analysis over several runs: it is no part of one run's results.")
-    if name not in ANALYSES:
-        raise unknown("analysis", name, {**ANALYSES, **ACROSS_RUNS})
-    return ANALYSES[name]
-
-
-def find_across_runs(name: str | None, against: bool) -> Analysis | None:
-    """Return the analysis over several runs that a user asks for; None where it is one of one run.
-
-    Parameters
-    ----------
-    name : str or None
-    against : bool
-        Whether runs to compare with were named.
-
-    Raises
-    ------
-    UsageError
-        If the analysis compares runs and has nothing to compare with, or the other way round.
-    """
-    analysis = ACROSS_RUNS.get(name or "")
-    pairs = [name for name, analysis in ACROSS_RUNS.items() if analysis.scope is Scope.PAIR]
-    if against and (analysis is None or analysis.scope is not Scope.PAIR):
-        raise UsageError(f"--against goes with --analysis {' or '.join(pairs)}.")
-    if analysis is None or against or analysis.scope is Scope.STORE:
-        return analysis
-    if analysis.name in ANALYSES:
-        return None
-    raise UsageError(f"{name} compares runs with others: name those with --against RUN.")

@@ -59,7 +59,7 @@ def of_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int) -> 
         outcome: Outcome = _function(analysis)(profile)
     else:
         outcome = nothing(f"{analysis.name} needs {analysis.reads.value}: {profile.origin.path.name} is none")
-    return Outcome(_shaped(outcome.rows.assign(rank=rank), analysis), outcome.reason)
+    return shaped(Outcome(outcome.rows.assign(rank=rank), outcome.reason), analysis)
 
 
 def of_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
@@ -67,22 +67,21 @@ def of_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     needed = {name: results[name] for name in analysis.needs}
     outcome: Outcome = _function(analysis)({name: found.rows for name, found in needed.items()})
     reasons = dict.fromkeys([*(found.reason for found in needed.values()), outcome.reason])
-    return Outcome(_shaped(outcome.rows, analysis), "; ".join(filter(None, reasons)))
+    return shaped(Outcome(outcome.rows, "; ".join(filter(None, reasons))), analysis)
 
 
 def of_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
     """Run a pair analysis over two sides of runs."""
-    outcome: Outcome = _function(analysis)(runs, against)
-    return Outcome(_shaped(outcome.rows, analysis), outcome.reason)
+    return shaped(_function(analysis)(runs, against), analysis)
 
 
 def of_store(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
     """Run a store analysis over runs."""
-    outcome: Outcome = _function(analysis)(runs)
-    return Outcome(_shaped(outcome.rows, analysis), outcome.reason)
+    return shaped(_function(analysis)(runs), analysis)
 
 
-def _shaped(rows: pd.DataFrame, analysis: Analysis) -> pd.DataFrame:
+def shaped(outcome: Outcome, analysis: Analysis) -> Outcome:
+    """Return what a function found with the columns of its analysis, in their order."""
     names = [column.name for column in analysis.columns]
-    shaped: pd.DataFrame = rows[names] if len(rows) else pd.DataFrame(columns=names)
-    return shaped
+    rows: pd.DataFrame = outcome.rows[names] if len(outcome.rows) else pd.DataFrame(columns=names)
+    return Outcome(rows, outcome.reason)

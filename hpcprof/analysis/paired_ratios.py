@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,6 @@ import numpy as np
 
 from hpcprof.analysis.matched_times import MatchedTimes, StepTimes
 from hpcprof.analysis.medians import CONFIDENCE, RESAMPLES, percentile_interval, resampled_medians
-from hpcprof.analysis.occurrences import Numbers, Occurrences, occurrences
-from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.slowdown import DIGITS, FEWEST
 from hpcprof.analysis.summary import Floats
 from hpcprof.analysis.welch import interval
@@ -22,25 +19,6 @@ MEANT = ("arguments", "ranks", "nodes")
 """In what a run without communication differs from one with it, on purpose."""
 SEED = 20_260_101
 """Of the resamples, so that the same runs always give the same interval."""
-
-
-def paired(
-    runs: Sequence[RunData], against: Sequence[RunData], numbers: Numbers
-) -> Iterator[tuple[int, list[Occurrences], list[Occurrences]]]:
-    """Yield the ranks that both sides have, with the kernels of each side, one element a run.
-
-    Where ``against`` has one rank only, every rank is paired with it.
-    """
-    ranks = sorted({rank for run in runs for rank in run.timeline_ranks})
-    others = sorted({rank for run in against for rank in run.timeline_ranks})
-    single = _of_rank(against, others[0], numbers) if len(others) == 1 else None
-    for rank in ranks:
-        if single is not None or rank in others:
-            yield rank, _of_rank(runs, rank, numbers), single or _of_rank(against, rank, numbers)
-
-
-def _of_rank(runs: Sequence[RunData], rank: int, numbers: Numbers) -> list[Occurrences]:
-    return [occurrences(run.read(rank), numbers) for run in runs if rank in run.timeline_ranks]
 
 
 def percent(part: float, whole: float) -> float:

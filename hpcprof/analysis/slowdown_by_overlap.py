@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.differences import LABELS, differences
 from hpcprof.analysis.instances import OVERLAPPED
-from hpcprof.analysis.matched_times import Cells
-from hpcprof.analysis.occurrences import Numbers, Occurrences
+from hpcprof.analysis.matched_times import MatchedTimes
+from hpcprof.analysis.occurrences import Occurrences
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.paired_ratios import MEANT, SEED, Sides, figures, paired, percent
+from hpcprof.analysis.paired_ranks import PairedRank, paired
+from hpcprof.analysis.paired_ratios import MEANT, SEED, Sides, figures, percent
 from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.slowdown import FEWEST
 from hpcprof.kernel_families import FAMILIES, family
@@ -44,10 +45,14 @@ def slowdown_by_overlap(runs: Sequence[RunData], against: Sequence[RunData]) -> 
     together, are the control: every slowdown but their own is divided by it. There is a row from 5 launches
     on each side on.
     """
-    numbers = Numbers()
-    rows = [
-        {"rank": rank} | row for rank, a, b in paired(runs, against, numbers) for row in _rows(a, b, numbers)
-    ]
+    return over_ranks(runs, against, [of_rank(pair) for pair in paired(runs, against)])
+
+
+def over_ranks(
+    runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[list[dict[str, Any]]]
+) -> Outcome:
+    """Return the rows of all ranks, or why there are none."""
+    rows = [row for of_one in ranks for row in of_one]
     if not any(row["covered"] != NOT_COVERED for row in rows):
         return nothing(
             f"no family of kernels has {FEWEST} launches beside communication, inside a step and with a "
@@ -60,39 +65,39 @@ def slowdown_by_overlap(runs: Sequence[RunData], against: Sequence[RunData]) -> 
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 
-def _rows(a: list[Occurrences], b: list[Occurrences], numbers: Numbers) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one rank."""
-    cells = Cells(a, b, len(numbers.kernels))
-    families = np.array([family(name) for name, _, _ in numbers.kernels])
+def of_rank(pair: PairedRank) -> list[dict[str, Any]]:
+    """Return the rows of one rank."""
+    return [{"rank": pair.rank} | row for row in _rows(pair)]
+
+
+def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
+    families = np.array([family(name) for name, _, _ in pair.kernels])
     every = np.arange(len(families))
     random = np.random.default_rng(SEED)
-    control = cells.matched([one.alone for one in a])
+    control = pair.alone
     clock = Sides.of(control, every, random) if control.count_a.sum() >= FEWEST else None
-    for covered, masks in _groups(a):
-        matched = cells.matched(masks)
+    for covered, masks, matched in _groups(pair):
         for name in (ALL, *FAMILIES):
             kernels = every if name == ALL else np.flatnonzero(families == name)
             if min(matched.count_a[kernels].sum(), matched.count_b[kernels].sum()) < FEWEST:
                 continue
-            share = {"overlap_pct": _share(a, masks, kernels)}
+            share = {"overlap_pct": _share(pair.a, masks, kernels)}
             found = figures(
                 matched, kernels, None if (covered, name) == (NOT_COVERED, ALL) else clock, random
             )
             yield {"family": name, "covered": covered} | share | found
 
 
-def _groups(a: list[Occurrences]) -> Iterator[tuple[str, list[NDArray[np.bool_]]]]:
-    """Yield the groups of launches by their cover, with a mask a run."""
-    yield NOT_COVERED, [one.alone for one in a]
+def _groups(pair: PairedRank) -> Iterator[tuple[str, list[NDArray[np.bool_]], MatchedTimes]]:
+    """Yield the groups of launches by their cover, with a mask a run, and matched."""
+    yield NOT_COVERED, [one.alone for one in pair.a], pair.alone
     for label, low, high in _PARTS:
-        yield (
-            label,
-            [
-                (one.covered > low * one.duration) & (one.covered <= high * one.duration) & ~one.overlapped
-                for one in a
-            ],
-        )
-    yield COVERED, [one.overlapped for one in a]
+        masks = [
+            (one.covered > low * one.duration) & (one.covered <= high * one.duration) & ~one.overlapped
+            for one in pair.a
+        ]
+        yield label, masks, pair.cells.matched(masks)
+    yield COVERED, [one.overlapped for one in pair.a], pair.beside
 
 
 def _share(a: list[Occurrences], masks: list[NDArray[np.bool_]], kernels: Ints) -> float:

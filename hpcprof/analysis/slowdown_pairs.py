@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.differences import LABELS, differences
-from hpcprof.analysis.matched_times import Cells, MatchedTimes
-from hpcprof.analysis.occurrences import Kernel, Numbers, Occurrences
+from hpcprof.analysis.matched_times import MatchedTimes
+from hpcprof.analysis.occurrences import Kernel, Occurrences
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.paired_ratios import MEANT, SEED, Sides, figures, paired, percent
+from hpcprof.analysis.paired_ranks import PairedRank, paired
+from hpcprof.analysis.paired_ratios import MEANT, SEED, Sides, figures, percent
 from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.slowdown import FEWEST, TOTAL
 from hpcprof.analysis.summary import Floats
@@ -43,39 +44,65 @@ def slowdown_pairs(runs: Sequence[RunData], against: Sequence[RunData]) -> Outco
     The interval is 95 %: from the steps by bootstrap; with two runs or more on each side also Welch's t over
     the runs, and then the wider ends of both. It is null with fewer than 5 steps in a run that is alone.
     """
+    return over_ranks(runs, against, [of_rank(pair) for pair in paired(runs, against)])
+
+
+@dataclass(frozen=True)
+class OfRank:
+    """The rows of one rank, and what limits them.
+
+    ``in_steps`` counts the kernels that steps launched, and ``overlapped`` those of them that communication
+    covers; ``unmatched`` have no counterpart.
+    """
+
+    rank: int
+    rows: list[dict[str, Any]]
+    in_steps: int
+    in_steps_against: int
+    overlapped: int
+    overlapped_against: int
+    unmatched: int
+
+    @property
+    def uncorrected(self) -> bool:
+        """Whether there are rows, but no control."""
+        return bool(self.rows) and all(row["name"] != CONTROL for row in self.rows)
+
+
+def of_rank(pair: PairedRank) -> OfRank:
+    """Compare the kernels of one rank."""
+    return OfRank(
+        rank=pair.rank,
+        rows=_rows(pair),
+        in_steps=sum(len(one.step) for one in pair.a),
+        in_steps_against=sum(len(one.step) for one in pair.b),
+        overlapped=sum(int(one.overlapped.sum()) for one in pair.a),
+        overlapped_against=sum(int(one.overlapped.sum()) for one in pair.b),
+        unmatched=int(pair.beside.unmatched.sum()),
+    )
+
+
+def over_ranks(runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[OfRank]) -> Outcome:
+    """Return the rows of all ranks, or why there are none."""
     for label, side in zip(LABELS, (runs, against), strict=True):
         if not any(run.timeline_ranks for run in side):
             return nothing(f"{label} have no timeline of Nsight Systems or PyTorch")
-    numbers = Numbers()
-    notes = _Notes(
-        runs=min(len(runs), len(against)),
-        alone=sorted({rank for run in runs for rank in run.timeline_ranks}),
-    )
-    rows: list[dict[str, Any]] = []
-    for rank, a, b in paired(runs, against, numbers):
-        rows += [{"rank": rank} | row for row in _rows(a, b, numbers, notes)]
-        notes.alone.remove(rank)
+    rows = [{"rank": one.rank} | row for one in ranks for row in one.rows]
     if not rows:
-        return nothing(notes.why_nothing())
-    said = notes.sentences() + differences(runs, against, LABELS, MEANT)
+        return nothing(_why_nothing(ranks))
+    said = _limits(runs, against, ranks) + differences(runs, against, LABELS, MEANT)
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 
-def _rows(
-    a: list[Occurrences], b: list[Occurrences], numbers: Numbers, notes: _Notes
-) -> list[dict[str, Any]]:
+def _rows(pair: PairedRank) -> list[dict[str, Any]]:
     """Return the rows of one rank: the total, the control, and the kernels by the time lost."""
-    cells = Cells(a, b, len(numbers.kernels))
-    beside, control = cells.matched([one.overlapped for one in a]), cells.matched([one.alone for one in a])
-    notes.add(a, b, beside)
+    beside, control, names = pair.beside, pair.alone, pair.kernels
     compared, of_control = _enough(beside), _enough(control)
     if not len(compared):
         return []
     random = np.random.default_rng(SEED)
     clock = Sides.of(control, of_control, random) if len(of_control) else None
-    notes.uncorrected |= clock is None
-    names = list(numbers.kernels)
-    busy, covered = _times(a, len(names))
+    busy, covered = _times(pair.a, len(names))
     share = {"overlap_pct": percent(covered[compared].sum(), busy[compared].sum())}
     rows = [(math.inf, _named((TOTAL, "", "")) | figures(beside, compared, clock, random) | share)]
     if clock is not None:
@@ -108,53 +135,34 @@ def _enough(matched: MatchedTimes) -> Ints:
     return np.flatnonzero((matched.count_a >= FEWEST) & (matched.count_b >= FEWEST))
 
 
-@dataclass
-class _Notes:
-    """What limits the rows, over all ranks."""
+def _why_nothing(ranks: Sequence[OfRank]) -> str:
+    """Say why there is no row."""
+    in_steps = sum(one.in_steps for one in ranks)
+    if not in_steps or not sum(one.in_steps_against for one in ranks):
+        which = "runs compared with have" if in_steps else "runs have"
+        return f"the {which} no kernel that a step launched, on a rank that both sides have"
+    overlapped = sum(one.overlapped for one in ranks)
+    if not overlapped:
+        return "no compute kernel inside a step is covered by communication to 90 % or more"
+    return (
+        f"no kernel comes {FEWEST} times beside communication and {FEWEST} times in the runs compared "
+        f"with: {sum(one.unmatched for one in ranks)} of {overlapped} have no counterpart (same name, grid, "
+        "block and occurrence in the step)"
+    )
 
-    runs: int
-    alone: list[int]
-    overlapped: int = 0
-    unmatched: int = 0
-    in_steps: int = 0
-    in_steps_against: int = 0
-    overlapped_against: int = 0
-    uncorrected: bool = False
 
-    def add(self, a: list[Occurrences], b: list[Occurrences], beside: MatchedTimes) -> None:
-        """Add one rank."""
-        self.in_steps += sum(len(one.step) for one in a)
-        self.in_steps_against += sum(len(one.step) for one in b)
-        self.overlapped += sum(int(one.overlapped.sum()) for one in a)
-        self.overlapped_against += sum(int(one.overlapped.sum()) for one in b)
-        self.unmatched += int(beside.unmatched.sum())
-
-    def why_nothing(self) -> str:
-        """Say why there is no row."""
-        if not self.in_steps or not self.in_steps_against:
-            which = "runs compared with have" if self.in_steps else "runs have"
-            return f"the {which} no kernel that a step launched, on a rank that both sides have"
-        if not self.overlapped:
-            return "no compute kernel inside a step is covered by communication to 90 % or more"
-        return (
-            f"no kernel comes {FEWEST} times beside communication and {FEWEST} times in the runs compared "
-            f"with: {self.unmatched} of {self.overlapped} have no counterpart (same name, grid, block and "
-            "occurrence in the step)"
-        )
-
-    def sentences(self) -> list[str]:
-        """Say what limits the rows."""
-        said = []
-        if self.uncorrected:
-            said.append("no kernel of the runs is alone: the slowdowns are not corrected for clocks")
-        if self.overlapped_against:
-            said.append(
-                f"the runs compared with communicate too, beside {self.overlapped_against} of their kernels"
-            )
-        if self.unmatched:
-            said.append(f"{self.unmatched} of {self.overlapped} overlapped kernels have no counterpart")
-        if self.alone:
-            said.append(f"not in the runs compared with: ranks {', '.join(map(str, self.alone))}")
-        if self.runs < 2:
-            said.append("one run on a side: the intervals hold for these runs only")
-        return said
+def _limits(runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[OfRank]) -> list[str]:
+    """Say what limits the rows."""
+    said = []
+    if any(one.uncorrected for one in ranks):
+        said.append("no kernel of the runs is alone: the slowdowns are not corrected for clocks")
+    if overlapped := sum(one.overlapped_against for one in ranks):
+        said.append(f"the runs compared with communicate too, beside {overlapped} of their kernels")
+    if unmatched := sum(one.unmatched for one in ranks):
+        overlapped = sum(one.overlapped for one in ranks)
+        said.append(f"{unmatched} of {overlapped} overlapped kernels have no counterpart")
+    if alone := {rank for run in runs for rank in run.timeline_ranks} - {one.rank for one in ranks}:
+        said.append(f"not in the runs compared with: ranks {', '.join(map(str, sorted(alone)))}")
+    if min(len(runs), len(against)) < 2:
+        said.append("one run on a side: the intervals hold for these runs only")
+    return said

@@ -14,6 +14,7 @@ import click
 
 from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
+from hpcprof.cli.group import Group
 from hpcprof.container import engine as engines
 from hpcprof.container import image as images
 from hpcprof.container.engine import Engine, Setup, find_engine
@@ -50,7 +51,7 @@ def _name_option(command: CommandT) -> CommandT:
     return click.option("--name", default="hpcprof", show_default=True, help=text)(command)
 
 
-@click.group("container", epilog=examples("hpcprof container render --output container"))
+@click.group("container", cls=Group, epilog=examples("hpcprof container render --output container"))
 def command() -> None:
     """Render, build and run a container image with the profilers.
 

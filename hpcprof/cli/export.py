@@ -36,10 +36,12 @@ def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -
     perfetto and chrome are one format, packed JSON that ui.perfetto.dev and chrome://tracing open as it is: a
     file of each rank, and one of all ranks on one clock.
     """
-    if len(words) not in (1, 2):
+    if len(words) not in (1, 2) or not words[-1]:
         raise UsageError("give the folder to write to, and before it a run if it is not the last.")
-    found = find_run(words[0] if len(words) == 2 else "last", runs_dir)
     folder = Path(words[-1])
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder: give the folder to write to.")
+    found = find_run(words[0] if len(words) == 2 else "last", runs_dir)
     if form in _TABLES:
         from hpcprof.export import export_tables
         from hpcprof.store import Store, store_url
@@ -59,5 +61,5 @@ def _timelines(run: Run, folder: Path) -> list[Path]:
     for note in done.notes:
         click.echo(f"hpcprof: {note}", err=True)
     if not done.written:
-        raise HpcprofError(f"no timeline in {folder}: there is no profile that holds one.")
+        raise HpcprofError(f"nothing is written to {folder}: {run.id} has no timeline that can be read.")
     return done.written

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.skipped import exit_naming
 from hpcprof.cli.states import poll
 from hpcprof.cli.tables import show
-from hpcprof.run import all_runs
+from hpcprof.run import Run, all_runs
 
 
 @click.command("list", epilog=examples("hpcprof list --runs-dir /scratch/me/runs"))
 @runs_dir_option
 def command(runs_dir: Path) -> None:
     """List the runs, oldest first."""
-    runs = all_runs(runs_dir)
-    if not runs:
+    skipped: list[str] = []
+    runs = all_runs(runs_dir, skipped)
+    if runs:
+        _show(runs)
+    elif not skipped:
         click.echo(f"no runs in {runs_dir}")
-        return
+    exit_naming(skipped)
+
+
+def _show(runs: Sequence[Run]) -> None:
     states = poll(runs)
     rows = []
     for run in runs:

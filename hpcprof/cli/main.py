@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from hpcprof import __version__
 from hpcprof.cli.examples import examples
-from hpcprof.errors import HpcprofError, unknown
+from hpcprof.cli.group import Group
+from hpcprof.errors import HpcprofError
 
 # One file a command, imported when it is used; the sentence stands here so that --help imports none.
 COMMANDS = {
@@ -37,8 +40,10 @@ COMMANDS = {
     "doctor": "Say what works here and what does not, with the remedy.",
 }
 
+_STDOUT, _STDERR = 1, 2
 
-class LazyGroup(click.Group):
+
+class LazyGroup(Group):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -51,14 +56,6 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f"hpcprof.cli.{name}").command
         return command
-
-    def resolve_command(
-        self, context: click.Context, arguments: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of a call; a name that is none gets the close matches."""
-        if arguments and arguments[0] not in COMMANDS and not arguments[0].startswith("-"):
-            raise unknown("command", arguments[0], COMMANDS)
-        return super().resolve_command(context, arguments)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
@@ -80,19 +77,21 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Run the command line; the only place where an exception becomes an exit code."""
     debug = "--debug" in sys.argv[1:2]
+    _open_standard_files()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal does not have, or a path that is no UTF-8, stops no report.
         unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
         sys.stdout.reconfigure(errors="surrogateescape" if unicode else "replace")
+    _drop_sizes_that_are_none()
     try:
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except HpcprofError as error:
         _fail(error, f"{error}", error.exit_code, debug)
-    except click.ClickException as error:
-        if debug:
-            raise
+    except NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _fail(error, _of_click(error), error.exit_code, debug)
     except (click.Abort, KeyboardInterrupt) as error:
         _fail(error, "interrupted.", 130, debug)
     except BrokenPipeError:
@@ -110,12 +109,37 @@ def main() -> None:
         _fail(error, sentence, 1, debug)
 
 
+def _open_standard_files() -> None:
+    """Open what the caller has closed (``>&-``): else the next file opened would take its number."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(number, True)
+    os.close(number)
+    # Where one was closed Python has None.
+    sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
+    sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
+
+
+def _drop_sizes_that_are_none() -> None:
+    """Drop a terminal's size that is no number above 0: Rich takes 0 for one, and fails at some digits."""
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch(r"0*[1-9][0-9]{0,8}", os.environ.get(name, "")):
+            os.environ.pop(name, None)
+
+
 def _give_up_output() -> None:
     """Drop what standard output no longer takes: Python would complain once more when it ends."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _of_click(error: click.ClickException) -> str:
+    """Return click's error in one line, and where the options stand."""
+    sentence = " ".join(error.format_message().split())
+    sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{sentence} See {context.command_path} --help." if context else sentence
 
 
 def _of_the_system(error: OSError) -> str:

@@ -11,6 +11,7 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.rows import write_rows
+from hpcprof.cli.skipped import exit_naming
 from hpcprof.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def command(
     RUN is a run id, a unique beginning of one, a path, or last (the default). An analysis with --against
     takes several, the repeats; so does scaling, which without RUN goes over all runs.
     """
-    from hpcprof.analysis.catalogue import find, find_across_runs
+    from hpcprof.analysis.by_name import find, find_across_runs
     from hpcprof.cli.states import poll
     from hpcprof.report.basis import basis
     from hpcprof.report.contents import gather
@@ -74,7 +75,9 @@ def command(
     if across is not None:
         if html is not None:
             raise UsageError(f"--html shows one run: {across.name} goes over several.")
-        show_rows(form, across, _over_runs(across, runs, against, store, runs_dir))
+        skipped: list[str] = []
+        show_rows(form, across, _over_runs(across, runs, against, store, runs_dir, skipped))
+        exit_naming(skipped)
         return
     if len(runs) > 1:
         raise UsageError(f"a report is of one run, not of {len(runs)}: hpcprof compare takes several.")
@@ -100,16 +103,21 @@ def command(
 
 
 def _over_runs(
-    analysis: Analysis, runs: tuple[str, ...], against: tuple[str, ...], store: Store, runs_dir: Path
+    analysis: Analysis,
+    runs: tuple[str, ...],
+    against: tuple[str, ...],
+    store: Store,
+    runs_dir: Path,
+    skipped: list[str],
 ) -> Stored:
-    """Compute an analysis over several runs."""
+    """Compute an analysis over several runs; those that cannot be read are named in ``skipped``."""
     from hpcprof.analysis.catalogue import Scope
     from hpcprof.run import find_runs
     from hpcprof.several_runs import every_run, over_pair, over_store
 
     if analysis.scope is Scope.STORE:
         chosen = [run for name in runs for run in find_runs(name, runs_dir)]
-        return over_store(analysis, chosen or every_run(store, runs_dir), store)
+        return over_store(analysis, chosen or every_run(store, runs_dir, skipped), store)
     of_side, others = (
         [run for name in side for run in find_runs(name, runs_dir)] for side in (runs or ("last",), against)
     )

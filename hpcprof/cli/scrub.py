@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from hpcprof.cli.examples import examples
+from hpcprof.cli.skipped import exit_naming
 
 
 @click.command(
@@ -42,7 +42,4 @@ def command(output: Path, files: tuple[Path, ...]) -> None:
         click.echo(f"wrote {path}; left out: {', '.join(left_out) or 'nothing'}")
     for sentence in done.warnings:
         click.echo(f"hpcprof: {sentence}", err=True)
-    for sentence in done.skipped:
-        click.echo(f"hpcprof: skipped: {sentence}", err=True)
-    if done.skipped:
-        sys.exit(1)
+    exit_naming(done.skipped)

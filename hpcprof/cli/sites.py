@@ -9,11 +9,12 @@ import click
 import msgspec
 
 from hpcprof.cli.examples import examples
+from hpcprof.cli.group import Group
 from hpcprof.cli.tables import show
 from hpcprof.site import load_site, load_site_file, site_files
 
 
-@click.group("sites", epilog=examples("hpcprof sites show local"))
+@click.group("sites", cls=Group, epilog=examples("hpcprof sites show local"))
 def command() -> None:
     """List, show, check or begin the sites.
 

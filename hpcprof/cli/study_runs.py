@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,12 +13,48 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcprof.cli.options import site_and_job
-from hpcprof.errors import HpcprofError
+from hpcprof.cli.options import job_values
+from hpcprof.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
+    from hpcprof.job import Job
     from hpcprof.run import Run
+    from hpcprof.site_model import Site
     from hpcprof.store import Store
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def study_values(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the job's values; the study chooses the profilers itself.
+
+    Raises
+    ------
+    UsageError
+        If the user chose one.
+    """
+    values = job_values(options)
+    if values["profiler"] != "none":
+        raise UsageError(f"--profiler {values['profiler']}: the study chooses the profilers itself.")
+    return values
+
+
+def resumed(folder: Path) -> str:
+    """Return the command that goes on with a study."""
+    return shlex.join(["hpcprof", "study", "slowdown", "--resume", str(folder)])
+
+
+def study_store(db: str | None, runs_dir: Path) -> Store:
+    """Return the results database of a study, ready for use."""
+    from hpcprof.store import Store, store_url
+
+    store = Store(store_url(db, runs_dir))
+    store.prepare()
+    return store
+
+
+class Unusable(HpcprofError):
+    """A run has ended well, and left nothing that can be read."""
 
 
 class StudyRuns:
@@ -28,37 +65,67 @@ class StudyRuns:
     count : int
         How many runs the study is to have.
     store : Store
-    listed : Path, optional
-        The file in which the study lists its runs.
+    runs_dir : Path
+    template : Path or None
+        The template of job.sh.
+    folder : Path, optional
+        The folder of a study that can be resumed.
     """
 
-    def __init__(self, count: int, store: Store, listed: Path | None = None) -> None:
-        self._count, self._store, self._listed = count, store, listed
+    def __init__(
+        self,
+        count: int,
+        store: Store,
+        runs_dir: Path,
+        template: Path | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._count, self._store = count, store
+        self._runs_dir, self._template, self._folder = runs_dir, template, folder
         self._complete: list[Run] = []
         self._current: Run | None = None
         self._submitting = self._waiting = False
         self._signal = 0
 
-    def make(self, values: dict[str, Any]) -> Run:
-        """Submit a job, wait for it and collect it; a failed job ends the command.
+    def submit(self, site: Site, job: Job) -> Run:
+        """Submit a job; an interruption waits until it is known what there is to cancel."""
+        from hpcprof.submission import submit
+
+        self._submitting = True
+        try:
+            run = submit(site, job, self._runs_dir, ["hpcprof", *sys.argv[1:]], self._template)
+            self._current, self._waiting = run, True
+        finally:
+            self._submitting = False
+            if self._signal:
+                raise KeyboardInterrupt
+        click.echo(f"submitted {run.id}")
+        return run
+
+    def wait(self, run: Run) -> None:
+        """Wait for a run that has not ended; a failed one ends the command."""
+        from hpcprof.cli.waiting import conclude, follow
+
+        self._current, self._waiting = run, True
+        status = follow(run)
+        self._waiting = False
+        conclude(run, status)
+
+    def collect(self, run: Run) -> None:
+        """Collect a run that has ended well.
 
         Raises
         ------
-        HpcprofError
-            If it left no profile, with what the profiler said.
+        Unusable
+            If it left no profile, with what the profiler said, or one that cannot be read.
         """
-        from hpcprof.cli.waiting import conclude, follow
         from hpcprof.collect import collect
         from hpcprof.diagnosis import profiler_complaint
         from hpcprof.readers.detect import find_profiles
 
-        run = self._submit(values)
-        click.echo(f"submitted {run.id}")
-        status = follow(run)
-        self._waiting = False
-        conclude(run, status)
+        self._current = run
         if not find_profiles(run.path):
-            raise HpcprofError(
+            raise Unusable(
                 f"{run.id} left no profile{profiler_complaint(run)}. The steps that it ran, and what it was "
                 f"to capture, stand in {run.path / 'logs'}."
             )
@@ -66,9 +133,15 @@ class StudyRuns:
         for sentence in (*summary.warnings, *summary.skipped):
             click.echo(f"hpcprof: {sentence}", err=True)
         if summary.skipped:
-            raise HpcprofError(f"{run.id}: {len(summary.skipped)} profiles cannot be read.")
+            raise Unusable(f"{run.id}: {len(summary.skipped)} profiles cannot be read.")
         self._complete.append(run)
         self._current = None
+
+    def make(self, site: Site, job: Job) -> Run:
+        """Submit a job, wait for it and collect it."""
+        run = self.submit(site, job)
+        self.wait(run)
+        self.collect(run)
         return run
 
     @contextmanager
@@ -87,21 +160,6 @@ class StudyRuns:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
-    def _submit(self, values: dict[str, Any]) -> Run:
-        """Submit a job; an interruption waits until it is known what there is to cancel."""
-        from hpcprof.submission import submit
-
-        site, job = site_and_job(values)
-        self._submitting = True
-        try:
-            run = submit(site, job, values["runs_dir"], ["hpcprof", *sys.argv[1:]], values.get("template"))
-            self._current, self._waiting = run, True
-        finally:
-            self._submitting = False
-            if self._signal:
-                raise KeyboardInterrupt
-        return run
-
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
         if not self._submitting:
@@ -111,10 +169,12 @@ class StudyRuns:
         said = f"interrupted: {self._cancel()}{len(self._complete)} of {self._count} runs are complete"
         if self._complete:
             said += (
-                f" and collected ({self._listed or ', '.join(run.id for run in self._complete)}): "
+                f" and collected ({self._folder or ', '.join(run.id for run in self._complete)}): "
                 "hpcprof report RUN shows one, with --analysis NAME --against RUN two together"
             )
-        return f"{said}. The same command begins the study anew."
+        if self._folder is None:
+            return f"{said}. The same command begins the study anew."
+        return f"{said}. To go on: {resumed(self._folder)}"
 
     def _cancel(self) -> str:
         """Cancel the run that is waited for, and return what became of it."""
@@ -129,6 +189,3 @@ class StudyRuns:
         except HpcprofError as error:
             return f"{self._current.id} could not be cancelled ({str(error).rstrip('.')}); "
         return f"{self._current.id} is cancelled; "
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)

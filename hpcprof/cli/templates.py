@@ -9,12 +9,13 @@ import click
 from hpcprof.array_script import TEMPLATE, check_array_template
 from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
+from hpcprof.cli.group import Group
 from hpcprof.cli.tables import show
 from hpcprof.errors import HpcprofError, UsageError, unknown
 from hpcprof.render import check_template, template_files
 
 
-@click.group("templates", epilog=examples("hpcprof templates export job/base.sh.j2"))
+@click.group("templates", cls=Group, epilog=examples("hpcprof templates export job/base.sh.j2"))
 def command() -> None:
     """List, export or check the templates.
 

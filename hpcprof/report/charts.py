@@ -181,7 +181,7 @@ def new_figure(x: str, y: str) -> go.Figure:
         "template": "plotly_white",
         "height": 380,
         "margin": {"l": 10, "r": 10, "t": 34, "b": 10},
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
         "font": {"family": "system-ui, sans-serif", "size": 13},
     }
     figure = go.Figure(layout=layout)

@@ -191,7 +191,7 @@ def _points(tables: SlowdownTables) -> Chart:
         )
     figure.update_xaxes(type="category", automargin=True)
     figure.update_xaxes(title=escape(", ".join(tables.keys)), row=3, col=1)
-    figure.update_layout(height=680, margin_t=60, legend_y=1.05)
+    figure.update_layout(height=680, margin_t=60)
     runs = min(row["runs"] for row in rows)
     note = f"Medians over the runs of a point (n = {runs} on each side); bars: the shortest and longest run."
     return "Points of the sweep", note, figure

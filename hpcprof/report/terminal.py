@@ -36,14 +36,7 @@ _COLUMNS = {
     "compare": ("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
     "scaling": ("parameters", "ranks", "runs", "step_p50_ns", "speedup", "efficiency", "ci_low", "ci_high"),
     "queue_length": ("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
-    "memory_usage": (
-        "rank",
-        "device",
-        "count",
-        "allocated_p50_bytes",
-        "allocated_max_bytes",
-        "reserved_max_bytes",
-    ),
+    "memory_usage": ("rank", "device", "count", "allocated_max_bytes", "reserved_max_bytes"),
     "hta_breakdown": (
         "rank",
         "idle_time_pctg",
@@ -102,7 +95,7 @@ def show_analysis(analysis: Analysis, stored: Stored, stands_on: str = "") -> No
     if stored.rows:
         every = tuple(column.name for column in analysis.columns)
         fits = _width(analysis, stored.rows, every) <= out.width
-        names = every if fits else _main_columns(analysis, stored.rows)
+        names = every if fits else _fitting(analysis, stored.rows, _main_columns(analysis, stored.rows), out)
         out.print(_table(analysis, stored.rows, names, clip_to=None if fits else out.width))
         if len(names) < len(every):
             missing = ", ".join(heading(name) for name in every if name not in names)
@@ -135,8 +128,11 @@ def _show_part(out: Console, analysis: Analysis, stored: Stored, stands_on: str)
         rows = [row for row in rows if row["rank"] == first]
         title += f", rank {first}"
     out.print(Text(f"\n{title}", style="bold"))
-    names = _COLUMNS.get(analysis.name) or tuple(column.name for column in analysis.columns)
+    main = _COLUMNS.get(analysis.name) or tuple(column.name for column in analysis.columns)
+    names = _fitting(analysis, rows[:ROWS], main, out)
     out.print(_table(analysis, rows[:ROWS], names, clip_to=out.width))
+    if len(names) < len(main):
+        out.print(f"(not shown: {', '.join(map(heading, main[len(names) :]))}; widen the terminal)")
     hidden = len(stored.rows) - len(rows[:ROWS])
     if hidden > 0:
         out.print(f"… {hidden} more rows: hpcprof report --analysis {analysis.name}")
@@ -145,11 +141,21 @@ def _show_part(out: Console, analysis: Analysis, stored: Stored, stands_on: str)
             out.print(line)
 
 
-def _width(analysis: Analysis, rows: list[Row], names: tuple[str, ...]) -> int:
-    """Return the characters that a table needs, long names being cut."""
+def _fitting(analysis: Analysis, rows: list[Row], names: tuple[str, ...], out: Console) -> tuple[str, ...]:
+    """Return as many of the columns, from the first on, as the terminal has room for: a figure is not cut."""
+    count = len(names)
+    while count > 1 and _width(analysis, rows, names[:count], _SHORTEST_NAME) > out.width:
+        count -= 1
+    return names[:count]
+
+
+def _width(
+    analysis: Analysis, rows: list[Row], names: tuple[str, ...], name_width: int = _READABLE_NAME
+) -> int:
+    """Return the characters that a table needs, names being cut to ``name_width``."""
     text = {column.name for column in analysis.columns if column.kind is Kind.TEXT}
     widths = [max(len(heading(n)), *(len(_cell(row, n)) for row in rows)) for n in names]
-    shortest = [min(w, _READABLE_NAME) if n in text else w for n, w in zip(names, widths, strict=True)]
+    shortest = [min(w, name_width) if n in text else w for n, w in zip(names, widths, strict=True)]
     return sum(shortest) + 2 * (len(names) - 1)
 
 
@@ -175,7 +181,10 @@ def _table(analysis: Analysis, rows: list[Row], names: tuple[str, ...], clip_to:
     for name in names:
         text = kinds[name] is Kind.TEXT
         table.add_column(
-            heading(name), justify="left" if text else "right", no_wrap=not text, overflow="fold"
+            heading(name),
+            justify="left" if text else "right",
+            no_wrap=not text,
+            overflow="fold" if text else "ellipsis",
         )
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(Text, row))

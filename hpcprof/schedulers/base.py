@@ -39,10 +39,16 @@ class JobStatus:
 class Scheduler(Protocol):
     """A batch system. Every method raises `hpcprof.errors.SchedulerError` where its command fails."""
 
+    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+        """Return which jobs one that is to run after ``job_ids`` has to wait for: those that are not over.
+
+        It is refused where it could never run, or the scheduler cannot wait. Asked before anything is made.
+        """
+
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Hand over the run's ``job.sh`` and return the scheduler's job id.
 
-        It starts once the jobs ``after``, named by their ids, have succeeded.
+        It starts once the jobs ``after``, which `waits_for` returned, have succeeded.
         """
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:

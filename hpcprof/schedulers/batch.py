@@ -47,17 +47,34 @@ class BatchScheduler(ABC):
     def largest_array(self) -> int | None:
         """Return how many members a job array may have, None where the scheduler does not tell."""
 
+    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+        """Return the jobs that are still to be waited for.
+
+        Slurm runs a job after one that it does not know, and PBS drops it without a word; so both are
+        asked before. A job that has succeeded needs no waiting.
+        """
+        if not job_ids:
+            return []
+        since = datetime.now(timezone.utc) - _DEPENDENCY_AGE
+        records = patiently(lambda: self.records(job_ids, since))
+        for job_id in job_ids:
+            record = records.get(job_id)
+            if record is None:
+                raise SchedulerError(f"job {job_id}, to run after, is not known to the scheduler.")
+            if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
+                how = f"{record.state.value} {record.reason}".strip()
+                raise SchedulerError(f"job {job_id}, to run after, has not succeeded: {how}.")
+        return [job_id for job_id in job_ids if not records[job_id].state.ended or records[job_id].preempted]
+
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Hand over the run's ``job.sh``; it is submitted from the directory where its program runs."""
         assert run.manifest is not None
-        waits_for = self._not_over(after)
-        return self.hand_over(run.path / JOB_SCRIPT, Path(run.manifest.job.directory), waits_for)
+        return self.hand_over(run.path / JOB_SCRIPT, Path(run.manifest.job.directory), after)
 
     def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
         """Hand over the script of a job array of runs, and return the job id of each."""
         assert members[0].manifest is not None
-        waits_for = self._not_over(after)
-        array_id = self.hand_over(script, Path(members[0].manifest.job.directory), waits_for)
+        array_id = self.hand_over(script, Path(members[0].manifest.job.directory), after)
         return [self.member_id(array_id, index) for index in range(len(members))]
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
@@ -91,25 +108,6 @@ class BatchScheduler(ABC):
             for mark in marks:
                 mark.unlink(missing_ok=True)
             raise
-
-    def _not_over(self, after: Sequence[str]) -> list[str]:
-        """Return the jobs that are still to be waited for.
-
-        Slurm runs a job after one that it does not know, and PBS drops it without a word; so both are
-        asked before. A job that has succeeded needs no waiting.
-        """
-        if not after:
-            return []
-        since = datetime.now(timezone.utc) - _DEPENDENCY_AGE
-        records = patiently(lambda: self.records(after, since))
-        for job_id in after:
-            record = records.get(job_id)
-            if record is None:
-                raise SchedulerError(f"job {job_id}, to run after, is not known to the scheduler.")
-            if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
-                how = f"{record.state.value} {record.reason}".strip()
-                raise SchedulerError(f"job {job_id}, to run after, has not succeeded: {how}.")
-        return [job_id for job_id in after if not records[job_id].state.ended or records[job_id].preempted]
 
 
 def _oldest(runs: Sequence[Run]) -> datetime:

@@ -28,10 +28,14 @@ _DELETE_SECONDS = 120.0
 class KubernetesScheduler:
     """Speaks to the API server of each run's context and namespace."""
 
+    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+        """Refuse to wait for any job."""
+        if job_ids:
+            raise SchedulerError("Kubernetes starts no MPIJob after another: submit it once that has ended.")
+        return []
+
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Create the MPIJob and its ConfigMap; the job id is the MPIJob's name."""
-        if after:
-            raise SchedulerError("Kubernetes starts no MPIJob after another: submit it once that has ended.")
         try:
             manifest = (run.path / MANIFEST).read_text(encoding="utf-8")
         except OSError as error:

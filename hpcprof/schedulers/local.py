@@ -37,14 +37,17 @@ _START_SECONDS = 30.0
 class LocalScheduler:
     """Runs jobs at once, on this machine."""
 
+    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+        """Refuse to wait for any job."""
+        if job_ids:
+            raise SchedulerError(
+                "this machine has no queue to wait in: submit it when the other run has ended."
+            )
+        return []
+
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Start the supervisor in a session of its own; the job id is its process id."""
         assert run.manifest is not None
-        if after:
-            name = run.manifest.site.name
-            raise SchedulerError(
-                f"site {name} has no queue to wait in: submit it when the other run has ended."
-            )
         command = [
             sys.executable,
             "-m",

@@ -31,14 +31,19 @@ _SINGLY = 8
 class PbsScheduler(BatchScheduler):
     """Speaks to this machine's default PBS server."""
 
-    def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
-        """Submit by ``qsub``; the environment stays behind, as exported functions break qstat's JSON."""
-        arrays = [job_id for job_id in after if "[" in job_id]
+    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+        """Return which jobs have to be waited for; members of arrays cannot be."""
+        left = super().waits_for(job_ids)
+        arrays = [job_id for job_id in left if "[" in job_id]
         if arrays:
             raise SchedulerError(
                 f"job {arrays[0]}, to run after, is a member of an array, for whose success PBS can not "
                 "wait: submit this when it has ended, or the sweep without --array."
             )
+        return left
+
+    def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
+        """Submit by ``qsub``; the environment stays behind, as exported functions break qstat's JSON."""
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
         done = call(["qsub", *depends, str(script)], directory)
         return parse_qsub(done.code, done.stdout, done.stderr)

@@ -1,46 +1,22 @@
-"""The study of slowdown: which runs it needs, and what they say by point of the sweep."""
+"""The study of slowdown: what its runs say by point of the sweep."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS, Column, Kind
+from hpcprof.analysis.across_runs import ACROSS_RUNS
+from hpcprof.analysis.catalogue import Column, Kind
 from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.run import find_run
-from hpcprof.several_runs import over_pair
+from hpcprof.several_runs import slowdown_over_pair
 from hpcprof.store import Row, Store, Stored
+from hpcprof.study.record import Arm, Planned
 from hpcprof.sweep import Point
-
-
-class Arm(Enum):
-    """One side of the comparison."""
-
-    ALONE = "alone"
-    COMMUNICATING = "communicating"
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One run to be made: the values of the sweep's parameters, the side, and which repeat it is."""
-
-    point: Point
-    arm: Arm
-    repeat: int
-
-
-@dataclass(frozen=True)
-class Made:
-    """A run that was made and collected."""
-
-    planned: Planned
-    run_id: str
-
 
 COLUMNS = (
     *(Column(name, Kind.INT) for name in ("runs", "alone_step_p50_ns", "step_p50_ns")),
@@ -95,21 +71,7 @@ class SlowdownTables:
         return parts
 
 
-def plan(points: Sequence[Point], repeats: int) -> list[Planned]:
-    """Return the runs in the order in which they are made.
-
-    Points and sides are interleaved, and the sides change their order from repeat to repeat, so that what
-    drifts meets all of them alike.
-    """
-    return [
-        Planned(point, arm, repeat)
-        for repeat in range(repeats)
-        for point in points
-        for arm in (list(Arm) if repeat % 2 == 0 else reversed(list(Arm)))
-    ]
-
-
-def by_point(store: Store, made: Sequence[Made]) -> list[Row]:
+def by_point(store: Store, made: Sequence[Planned]) -> list[Row]:
     """Return one row a point: its parameters and `COLUMNS`.
 
     Each figure is the median over the runs of the communicating side, but ``alone_step_p50_ns``, which is the
@@ -117,17 +79,17 @@ def by_point(store: Store, made: Sequence[Made]) -> list[Row]:
     ``slowdown_within`` is the total of the analysis ``slowdown``, the mean over the ranks of a run: kernels
     beside communication against the same kernels alone in the same run. What no run tells is None.
     """
-    points: dict[str, list[Made]] = {}
+    points: dict[str, list[Planned]] = {}
     for one in made:
-        points.setdefault(json.dumps(one.planned.point, sort_keys=True), []).append(one)
+        points.setdefault(json.dumps(one.point, sort_keys=True), []).append(one)
     rows: list[Row] = []
     for runs in points.values():
-        sides = {arm: [one.run_id for one in runs if one.planned.arm is arm] for arm in Arm}
+        sides = {arm: [one.run for one in runs if one.arm is arm] for arm in Arm}
         own = sides[Arm.COMMUNICATING]
         steps = [value for run in own if (value := _step(store, run)) is not None]
         rows.append(
             {
-                **runs[0].planned.point,
+                **runs[0].point,
                 "runs": len(own),
                 "alone_step_p50_ns": _median([_step(store, run) for run in sides[Arm.ALONE]], round),
                 "step_p50_ns": _median(steps, round),
@@ -140,22 +102,16 @@ def by_point(store: Store, made: Sequence[Made]) -> list[Row]:
     return rows
 
 
-def compare_sides(made: Sequence[Made], store: Store, runs_dir: Path) -> list[Compared]:
+def compare_sides(made: Sequence[Planned], store: Store, runs_dir: Path) -> list[Compared]:
     """Compare at each point the runs with communication with those without."""
-    points = {json.dumps(one.planned.point): one.planned.point for one in made}
+    points = {json.dumps(one.point): one.point for one in made}
     compared = []
     for point in points.values():
         a, b = (
-            [
-                find_run(one.run_id, runs_dir)
-                for one in made
-                if one.planned.point == point and one.planned.arm is arm
-            ]
+            [find_run(one.run, runs_dir) for one in made if one.point == point and one.arm is arm]
             for arm in (Arm.COMMUNICATING, Arm.ALONE)
         )
-        names = ("slowdown_pairs", "slowdown_by_overlap")
-        pairs, by_overlap = (over_pair(ACROSS_RUNS[name], a, b, store) for name in names)
-        compared.append(Compared(point, pairs, by_overlap))
+        compared.append(Compared(point, *slowdown_over_pair(a, b, store)))
     return compared
 
 
@@ -172,12 +128,6 @@ def best(rows: Sequence[Row], keys: Sequence[str]) -> str:
     if first["step_max_ns"] >= second["step_min_ns"]:
         return f"{said}; its runs are not all shorter than those of {other}"
     return said
-
-
-def as_json(made: Sequence[Made]) -> str:
-    """Return which runs the study made, as JSON: point, arm, repeat and run id of each."""
-    rows = [{**asdict(one.planned), "arm": one.planned.arm.value, "run": one.run_id} for one in made]
-    return json.dumps({"study": "slowdown", "runs": rows}, indent=1) + "\n"
 
 
 def _step(store: Store, run: str) -> int | None:

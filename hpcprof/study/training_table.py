@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES, Column, Kind
+from hpcprof.analysis.across_runs import ACROSS_RUNS
+from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
 from hpcprof.analysis.same_kernel import ByKernel
 from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.analysis.slowdown_pairs import CONTROL

@@ -28,7 +28,8 @@ from many_ranks import write_all  # noqa: E402 - it lies beside the data
 pytestmark = pytest.mark.slow
 
 RANKS, KERNELS = 3, 300
-NAMES = ("<script>alert(1)</script>", "内核<größe> 🚀", "a \"quoted\" & 'odd' \\ name")
+STEERING = "clear \x1b[2J\x9b2J the\nscreen"
+NAMES = ("<script>alert(1)</script>", "内核<größe> 🚀", "a \"quoted\" & 'odd' \\ name", STEERING)
 
 
 @pytest.fixture
@@ -215,6 +216,12 @@ def test_names_of_any_text_reach_every_report_as_text(
     assert NAMES[1] in hpcprof("report", str(folder), "--analysis", "kernels", "--format", "csv").stdout
     shown = hpcprof("report", str(folder), "--html", "report.html")
     assert shown.returncode == 0, shown.stderr
+    assert not set("\x1b\x9b") & set(shown.stdout)
+    asked = hpcprof("query", "select name from analysis_kernels where name like 'clear%'")
+    alone = hpcprof("report", str(folder), "--analysis", "kernels")
+    for out in (asked.stdout, alone.stdout):
+        assert r"clear \x1b[2J" in out and not set("\x1b\x9b") & set(out)
+    assert "is no UTF-8 text" in hpcprof("query", "select '\udcff'").stderr
     page = (tmp_path / "report.html").read_text()
     assert NAMES[0] not in page
     assert NAMES[1].replace("<", "&lt;").replace(">", "&gt;") in page

@@ -108,4 +108,5 @@ def test_a_run_that_has_not_ended_is_waited_for_or_refused(hpcprof: Hpcprof, tmp
     done = hpcprof("collect", "--submit")
     hpcprof("cancel", "last")
     assert done.returncode == 1
-    assert "site local has no queue to wait in: submit it when the other run has ended" in done.stderr
+    assert "this machine has no queue to wait in: submit it when the other run has ended" in done.stderr
+    assert not list(tmp_path.glob("runs/*/collect/2*"))

@@ -231,10 +231,10 @@ def test_a_job_after_one_that_has_failed_or_is_not_known_is_not_submitted(site: 
     with pytest.raises(
         SchedulerError, match=f"job {job_id(failed)}, to run after, has not succeeded: failed"
     ):
-        scheduler.submit(failed, [job_id(failed)])
+        scheduler.waits_for([job_id(failed)])
     unknown = "999999" if site == "slurm" else "999999.pbshost"
     with pytest.raises(SchedulerError, match=f"job {unknown}, to run after, is not known"):
-        scheduler.submit(failed, [unknown])
+        scheduler.waits_for([unknown])
 
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)

@@ -165,11 +165,26 @@ def test_slowdown_makes_both_sides_of_every_point_in_turns(
 def test_an_interrupted_study_cancels_its_run_and_says_what_is_left(
     number: signal.Signals, hpcprof: Hpcprof, tools: Path, tmp_path: Path
 ) -> None:
-    # The first run ends at once, the second stays.
-    program = ["sh", "-c", "if [ -e done ]; then sleep 300; else touch done; fi"]
-    words = ["slowdown", "--ranks-per-node", "2", "--alone", "one-rank", "--", *program]
-    interrupted = subprocess.Popen(
-        [sys.executable, "-m", "hpcprof", "study", *words],
+    code, said = ended_in_the_second_run(tmp_path, number)
+    assert code == 128 + number
+    (folder,) = tmp_path.glob("runs/*-slowdown-*")
+    first, second = runs_of(folder)[:2]
+    assert "cancelled" in hpcprof("status", second).stdout
+    shown, left = folder.relative_to(tmp_path), said.splitlines()[-1]
+    assert f"{second} is cancelled; 1 of 4 runs are complete and collected ({shown})" in left
+    assert left.endswith(f"To go on: hpcprof study slowdown --resume {shown}")
+    assert hpcprof("report", first).returncode == 0
+
+
+# The first run ends at once, the second stays until it may go.
+STAYING = ["sh", "-c", "if [ -e done ]; then until [ -e go ]; do sleep 0.1; done; else touch done; fi"]
+TWO_RANKS_AND_ONE = ["--ranks-per-node", "2", "--alone", "one-rank", "--repeats", "2", "--", *STAYING]
+
+
+def ended_in_the_second_run(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
+    """Send a signal to a study whose second run is running; return its exit code and what it said."""
+    study = subprocess.Popen(
+        [sys.executable, "-m", "hpcprof", "study", "slowdown", *TWO_RANKS_AND_ONE],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -177,22 +192,71 @@ def test_an_interrupted_study_cancels_its_run_and_says_what_is_left(
         # Tests that run in the background inherit SIGINT as ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert interrupted.stdout is not None
-    printed = iter(interrupted.stdout.readline, "")
-    assert any(line.startswith("run 2 of 10") for line in printed)
+    assert study.stdout is not None
+    printed = iter(study.stdout.readline, "")
+    assert any(line.startswith("run 2 of 4") for line in printed)
     assert any(line.startswith("running") for line in printed)
-    interrupted.send_signal(number)
-    _, said = interrupted.communicate(timeout=60)
-    assert interrupted.returncode == 128 + number
+    study.send_signal(number)
+    _, said = study.communicate(timeout=60)
+    return study.returncode, said
+
+
+def runs_of(folder: Path) -> list[str]:
+    return [run["run"] for run in json.loads((folder / "study.json").read_text())["runs"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["cancelled", "killed"])
+def test_a_study_that_was_ended_goes_on_and_gives_the_tables_of_a_whole_one(
+    number: signal.Signals, hpcprof: Hpcprof, tools: Path, tmp_path: Path
+) -> None:
+    ended_in_the_second_run(tmp_path, number)
     (folder,) = tmp_path.glob("runs/*-slowdown-*")
-    made = json.loads((folder / "study.json").read_text())["runs"]
-    assert len(made) == 1
-    last = hpcprof("status", "last").stdout
-    assert "cancelled" in last
-    left = said.splitlines()[-1]
-    assert f"is cancelled; 1 of 10 runs are complete and collected ({folder.relative_to(tmp_path)}" in left
-    assert left.endswith("The same command begins the study anew.")
-    assert hpcprof("report", made[0]["run"]).returncode == 0
+    before = runs_of(folder)
+    assert [bool(run) for run in before] == [True, True, False, False]
+    (tmp_path / "go").touch()
+    done = hpcprof("study", "slowdown", "--resume", folder.name)
+    assert done.returncode == 0, done.stderr
+    after = runs_of(folder)
+    assert f"run 1 of 4: alone\nkept {before[0]}\nrun 2 of 4: communicating\n" in done.stdout
+    # The run that was cancelled is made anew, the one that went on without the study is taken.
+    assert after[0] == before[0] and (after[1] == before[1]) == (number is signal.SIGKILL)
+    assert len(set(after)) == 4 and all(hpcprof("report", run).returncode == 0 for run in after)
+    whole = hpcprof("study", "slowdown", *TWO_RANKS_AND_ONE)
+    assert whole.returncode == 0
+    (other,) = (path for path in tmp_path.glob("runs/*-slowdown-*") if path != folder)
+    tables = sorted(path.name for path in other.glob("*.csv"))
+    assert len(tables) == 3 and len(table(folder / "by_point.csv")) == 1
+    assert all((folder / name).read_bytes() == (other / name).read_bytes() for name in tables)
+    # Once more: nothing is left to be made.
+    again = hpcprof("study", "slowdown", "--resume", str(folder))
+    assert (again.returncode, again.stdout.count("kept "), runs_of(folder)) == (0, 4, after)
+
+
+def test_a_run_that_left_no_profile_is_made_again(hpcprof: Hpcprof, tools: Path, tmp_path: Path) -> None:
+    # The first run leaves a mark, with which the profiler of the second writes nothing.
+    nsys = (tools / "nsys").read_text()
+    silent = "if pathlib.Path('mark').exists() and words[0] != 'export': sys.exit()\n"
+    missing = "if words[0] == 'export' and not pathlib.Path(words[-1]).exists(): sys.exit(1)\n"
+    (tools / "nsys").write_text(nsys.replace("output = ", f"{silent}{missing}output = ", 1))
+    words = ["--ranks-per-node", "2", "--alone", "one-rank", "--repeats", "1", "--", "touch", "mark"]
+    done = hpcprof("study", "slowdown", *words)
+    assert done.returncode == 1 and "left no profile" in done.stderr
+    (folder,) = tmp_path.glob("runs/*-slowdown-*")
+    first, second = runs_of(folder)
+    assert first and not second
+    assert f"to go on: hpcprof study slowdown --resume {folder.relative_to(tmp_path)}\n" in done.stderr
+    (tools / "nsys").write_text(nsys)
+    assert hpcprof("study", "slowdown", "--resume", folder.name).returncode == 0
+    assert runs_of(folder)[0] == first and runs_of(folder)[1]
+
+
+def test_a_study_that_is_refused_leaves_nothing(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    hpcprof("submit", "--", "sleep", "300")
+    words = ["--ranks-per-node", "2", "--alone", "one-rank", "--after", "last", "--", "true"]
+    done = hpcprof("study", "slowdown", *words)
+    hpcprof("cancel", "last")
+    assert (done.returncode, "no queue to wait in" in done.stderr) == (1, True)
+    assert not list(tmp_path.glob("runs/*-slowdown-*")) and len(list(tmp_path.glob("runs/2*"))) == 1
 
 
 def test_kernel_metrics_names_the_run_that_it_has_when_it_is_interrupted(

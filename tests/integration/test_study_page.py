@@ -77,6 +77,9 @@ def test_the_charts_are_drawn_and_no_name_ever_runs(sweep: dict[str, str], tmp_p
     assert drawn.count('class="main-svg"') >= len(titles)
     # Three groups, two of them beside communication, and two kernels; of each of two points 4 figures.
     assert len(re.findall(r'<path class="point\b', drawn)) == 3 + 2 + 2 + (6 if sweep else 0)
+    # Plotly's buttons are in the uppermost 30 pixels.
+    legends = re.findall(r'<g class="legend"[^>]* transform="translate\([\d.]+,([\d.]+)\)"', drawn)
+    assert legends and all(float(y) > 30 for y in legends)
     for text in ("n = 45", "elementwise", "share of the kernels"):
         assert text in drawn
 

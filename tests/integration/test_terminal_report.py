@@ -7,17 +7,54 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES, Reads, Scope
+from hpcprof.analysis.across_runs import ACROSS_RUNS
+from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
 from hpcprof.store import Stored
-from hpcprof.units import format_value
+from hpcprof.units import format_value, heading
 
 DATA = Path(__file__).parents[1] / "data"
 ALLOCATOR, DATA_PARALLEL = (f"{name}_rank0.pt.trace.json.gz" for name in ("allocator", "ddp_step"))
 OF_TRACES = {"memory_usage": ALLOCATOR, "hta_breakdown": ALLOCATOR, "slowdown": DATA_PARALLEL}
 OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
+
+
+def of_first_rank(name: str, tmp_path: Path) -> Stored:
+    """Return the first rows of an analysis of a real profile."""
+    export = tmp_path / "rank0.sqlite"
+    export.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
+    path = DATA / OF_TRACES[name] if name in OF_TRACES else export
+    if ANALYSES[name].reads is Reads.KERNEL_REPORT:
+        path = DATA / "ncu/ddp.raw.csv.gz"
+    outcome = of_rank(ANALYSES[name], read_profile(path), 0)
+    stored = Stored({key: values[:3] for key, values in outcome.columns().items()}, {})
+    assert stored.rows
+    return stored
+
+
+@pytest.mark.parametrize("width", [20, 40])
+@pytest.mark.parametrize("name", OF_RANK)
+def test_in_a_narrow_terminal_no_figure_is_cut(
+    name: str,
+    width: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stored = of_first_rank(name, tmp_path)
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_analysis(ANALYSES[name], stored)
+    out = capsys.readouterr().out
+    assert all(len(line) <= width for line in out.splitlines())
+    shown, _, left_out = out.partition("(not shown: ")
+    missing = " ".join(left_out.partition(";")[0].split()).split(", ")
+    columns = [column.name for column in ANALYSES[name].columns if heading(column.name) not in missing]
+    assert columns
+    for row in stored.rows:
+        for key in columns:
+            assert isinstance(row[key], str) or format_value(key, row[key]) in shown, key
 
 
 @pytest.mark.parametrize("width", [80, 100, 240])
@@ -29,15 +66,8 @@ def test_every_figure_that_is_shown_is_shown_whole(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    export = tmp_path / "rank0.sqlite"
-    export.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
-    path = DATA / OF_TRACES[name] if name in OF_TRACES else export
-    if ANALYSES[name].reads is Reads.KERNEL_REPORT:
-        path = DATA / "ncu/ddp.raw.csv.gz"
-    outcome = of_rank(ANALYSES[name], read_profile(path), 0)
-    stored = Stored({key: values[:3] for key, values in outcome.columns().items()}, {})
+    stored = of_first_rank(name, tmp_path)
     rows = stored.rows
-    assert rows
     monkeypatch.setenv("COLUMNS", str(width))
     show_analysis(ANALYSES[name], stored)
     lines = capsys.readouterr().out.splitlines()

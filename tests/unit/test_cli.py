@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import hpcprof as hpcprof_package
-from hpcprof.cli.main import COMMANDS
+from hpcprof.cli.main import COMMANDS, cli
 from tests.conftest import Hpcprof
 
 HEAVY = ("pandas", "sqlalchemy", "plotly", "torch", "numpy", "mpi4py", "rich")
@@ -70,16 +71,40 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
     ("arguments", "code", "says"),
     [
         (["sumbit"], 2, "unknown command 'sumbit'; did you mean 'submit'"),
+        (
+            ["study", "slowdwn"],
+            2,
+            "unknown command 'slowdwn' of hpcprof study; did you mean 'slowdown'?",
+        ),
+        (
+            ["study", "slowdown", "--resume", "gone"],
+            2,
+            "runs/gone has no study.json: name the folder of a study",
+        ),
+        (["study", "slowdown", "--resume", "x", "--repeats", "2"], 2, "as it was: leave out --repeats"),
+        (["study", "slowdown", "--resume", "x", "--", "true"], 2, "as it was: leave out the program"),
         (["submit", "--site", "locl", "--", "true"], 2, "unknown site 'locl'; did you mean 'local'?"),
         (["submit", "--workload", "sequence", "--", "x"], 2, "did you mean 'sequence-parallel'?"),
         (["submit", "-o", "novalue", "--", "true"], 2, "-o novalue: write it as KEY=VALUE"),
         (["submit", "--ranks-per-node", "0", "--", "true"], 2, "0 is not in the range"),
+        (["submit", "--ranks-per-node", "9" * 30, "--", "true"], 2, "ranks: 10,000,000 are the most"),
+        (
+            ["study", "slowdown", "--alone", "one-rank", "--sweep", "x=1", "--", "true"],
+            2,
+            "--sweep x: write {x}",
+        ),
+        (["study", "slowdown", "--repeats", "9" * 30, "--", "true"], 2, "is not in the range 1<=x<=1000"),
+        (["export", "--to", "csv", "."], 2, "there is no run in runs yet"),
+        (["export", "--to", "csv", ""], 2, "give the folder to write to"),
+        (["export", "--to", "csv", __file__], 2, "test_cli.py is no folder: give the folder to write to"),
+        (["export", "--to", "chrome", ".", "made"], 1, "nothing is written to made: "),
         (["submit", "--template", "missing.j2", "--", "true"], 2, "missing.j2"),
         (["report", "--analysis", "kernel"], 2, "unknown analysis 'kernel'; did you mean 'kernels'"),
         (["report", "--format", "csv"], 2, "choose it with --analysis NAME"),
         (["report"], 2, "there is no run in runs yet: submit one with hpcprof submit"),
         (["report", "nothing"], 2, "unknown run 'nothing'"),
         (["status", "nothing"], 2, "unknown run 'nothing'"),
+        (["collect", ""], 2, "unknown run ''"),
         (["collect", "./nowhere"], 2, "unknown run './nowhere'"),
         (["collect", __file__], 2, "is a file: name the folder of profiles that it is in"),
         (["collect", ".", "--db", "."], 2, "--db .: that is a folder"),
@@ -103,9 +128,47 @@ def test_a_mistake_is_one_sentence_and_an_exit_code_and_never_a_traceback(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["export", "x"], "Missing option '--to'. Choose from: parquet, csv, perfetto, chrome."),
+        (
+            ["report", "--format", "xml"],
+            "Invalid value for '--format': 'xml' is not one of 'table', 'csv', 'json'.",
+        ),
+        (["study", "slowdown", "--xyzzy"], "No such option '--xyzzy'."),
+        (["scrub"], "Missing argument 'FILE…'."),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_names_the_help(
+    arguments: list[str], says: str, hpcprof: Hpcprof
+) -> None:
+    done = hpcprof(*arguments)
+    command = " ".join(arguments[: 2 if arguments[0] == "study" else 1])
+    assert (done.returncode, done.stderr) == (2, f"hpcprof: {says} See hpcprof {command} --help.\n")
+
+
+def test_without_a_command_the_help_is_shown(hpcprof: Hpcprof) -> None:
+    for words in ([], ["study"]):
+        done = hpcprof(*words)
+        assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("Usage: hpcprof ")
+
+
 def test_an_unknown_name_comes_with_every_valid_one(hpcprof: Hpcprof) -> None:
     valid = hpcprof("nosuch").stderr.strip().rpartition("Valid: ")[2].rstrip(".").split(", ")
     assert valid == sorted(COMMANDS)
+
+
+GROUPS = [name for name in COMMANDS if isinstance(cli.get_command(click.Context(cli), name), click.Group)]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_group_names_all_its_commands_to_a_name_that_is_none(group: str, hpcprof: Hpcprof) -> None:
+    done = hpcprof(group, "nosuch")
+    assert done.returncode == 2
+    command = cli.get_command(click.Context(cli), group)
+    assert isinstance(command, click.Group)
+    assert done.stderr.endswith(f"Valid: {', '.join(sorted(command.commands))}.\n")
 
 
 def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
@@ -114,6 +177,14 @@ def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
             [sys.executable, "-m", "hpcprof", "--help"], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert (done.returncode, done.stderr) == (1, "hpcprof: No space left on device.\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_file_that_is_closed_changes_nothing_else(closed: str, tmp_path: Path) -> None:
+    program = f'"{sys.executable}" -m hpcprof query --schema --format csv {closed}; echo $? > code'
+    done = subprocess.run(["sh", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout == "") == (">&-" in closed.split())
+    assert ((tmp_path / "code").read_text(), done.stderr) == ("0\n", "")
 
 
 def test_a_folder_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
@@ -141,6 +212,21 @@ def test_a_terminal_without_some_characters_shows_the_others(encoding: str, tmp_
     assert b"here" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [*(("COLUMNS", size) for size in ("0", "-5", "wide", "²", "9" * 5000)), ("LINES", "²")],
+    ids=["0", "negative", "word", "other digit", "too long", "height"],
+)
+def test_a_size_of_the_terminal_that_is_none_is_as_if_not_said(
+    name: str, size: str, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = hpcprof("sites", "list").stdout
+    assert "local" in shown
+    monkeypatch.setenv(name, size)
+    done = hpcprof("sites", "list")
+    assert (done.returncode, done.stdout, done.stderr) == (0, shown, "")
+
+
 def test_debug_shows_the_traceback(hpcprof: Hpcprof) -> None:
     assert "Traceback" in hpcprof("--debug", "submit", "--site", "locl", "--", "true").stderr
 
@@ -156,6 +242,27 @@ def test_a_unique_beginning_of_an_id_names_a_run_and_an_ambiguous_one_is_refused
     done = hpcprof("status", first[:2])
     assert done.returncode == 2
     assert "is not unique" in done.stderr
+
+
+def test_a_run_that_cannot_be_read_is_named_and_the_others_are_there(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        hpcprof("submit", "--wait", "--", "true")
+    first, second = sorted(
+        (path for path in (tmp_path / "runs").glob("2*")), key=lambda p: (p / "job.sh").stat().st_mtime
+    )
+    (first / "run.json").write_text("{")
+    (second / "job.sh").unlink()
+    for words in (["list"], ["report", "--analysis", "scaling"]):
+        done = hpcprof(*words)
+        assert done.returncode == 1
+        assert (
+            done.stderr
+            == f"hpcprof: skipped: {first / 'run.json'} cannot be read: Input data was truncated.\n"
+        )
+        assert words != ["list"] or second.name in done.stdout
+    assert second.name in hpcprof("status", second.name).stdout
 
 
 def test_rendered_files_run_by_hand_without_hpcprof(hpcprof: Hpcprof, tmp_path: Path) -> None:
@@ -188,6 +295,32 @@ def test_a_dry_run_leaves_nothing_behind(hpcprof: Hpcprof, tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (0, "")
     assert "#!/bin/bash" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["submit"],
+        ["sweep", "-P", "n=1,2"],
+        ["study", "slowdown", "--alone", "one-rank", "--ranks-per-node", "2"],
+    ],
+    ids=["submit", "sweep", "study"],
+)
+def test_a_submit_that_is_refused_leaves_no_run(words: list[str], hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof(*words, "--", "echo", "{n}", "\udcff")
+    assert done.returncode == 2
+    assert "is no UTF-8 text" in done.stderr
+    assert not [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
+
+
+def test_a_submit_that_would_have_to_wait_where_nothing_waits_leaves_no_run(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    hpcprof("submit", "--", "sleep", "300")
+    done = hpcprof("submit", "--after", "last", "--", "true")
+    hpcprof("cancel", "last")
+    assert (done.returncode, "no queue to wait in" in done.stderr) == (1, True)
+    assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
 def test_a_site_is_shown_as_it_is_resolved_and_a_file_is_checked(hpcprof: Hpcprof, tmp_path: Path) -> None:

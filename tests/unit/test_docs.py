@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES
+from hpcprof.analysis.across_runs import ACROSS_RUNS
+from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.cli.main import COMMANDS, cli
 from hpcprof.profilers import PROFILERS
 from hpcprof.store_tables import Base

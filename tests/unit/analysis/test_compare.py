@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_ind
 from several import run
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS
+from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.compare import compare
 from hpcprof.analysis.outcome import of_pair
 from hpcprof.analysis.run_data import RunData

@@ -6,17 +6,21 @@ import lzma
 import re
 import sqlite3
 import statistics
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from several import run
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS
+from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.outcome import of_pair
 from hpcprof.analysis.slowdown import TOTAL, slowdown
-from hpcprof.analysis.slowdown_by_overlap import COVERED, NOT_COVERED
-from hpcprof.analysis.slowdown_pairs import CONTROL
+from hpcprof.analysis.slowdown_both import both
+from hpcprof.analysis.slowdown_by_overlap import COVERED, NOT_COVERED, slowdown_by_overlap
+from hpcprof.analysis.slowdown_pairs import CONTROL, slowdown_pairs
 from hpcprof.kernel_families import family
 from hpcprof.readers import nsys
 from hpcprof.timeline import Timeline
@@ -108,6 +112,28 @@ def test_the_same_run_twice_has_an_interval_that_contains_1(timelines: dict[int,
     assert all(row["ci_low"] is None or row["ci_low"] <= 1 <= row["ci_high"] for row in rows)
     shares = [row["overlap_pct"] for row in rows if row["covered"] == COVERED]
     assert min(shares) >= 90 and max(shares) <= 100
+
+
+def test_both_analyses_of_a_study_are_those_of_each_and_read_every_timeline_once(
+    timelines: dict[int, Timeline],
+) -> None:
+    sides = [run("a1", timelines=timelines), run("a2", timelines=timelines)], [run("b", timelines=timelines)]
+    read = []
+
+    def noting(name: str) -> Callable[[int], Timeline]:
+        def of_rank(rank: int) -> Timeline:
+            read.append((name, rank))
+            return timelines[rank]
+
+        return of_rank
+
+    a, b = ([replace(one, read=noting(one.id)) for one in side] for side in sides)
+    together = both(a, b)
+    assert sorted(read) == [(name, rank) for name in ("a1", "a2", "b") for rank in RANKS]
+    for found, alone in zip(together, (slowdown_pairs(*sides), slowdown_by_overlap(*sides)), strict=True):
+        assert len(found.rows) > 20
+        pd.testing.assert_frame_equal(found.rows, alone.rows)
+        assert found.reason == alone.reason
 
 
 @pytest.mark.parametrize("rank", RANKS)

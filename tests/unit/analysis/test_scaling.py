@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from several import run
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS
+from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.outcome import of_store
 from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.scaling import scaling

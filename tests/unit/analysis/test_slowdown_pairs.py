@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from several import run
 from timelines import COMM, COMP, timeline
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS
+from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.occurrences import Numbers, occurrences
 from hpcprof.analysis.outcome import of_pair
 from hpcprof.analysis.run_data import RunData

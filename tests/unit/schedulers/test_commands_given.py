@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from hpcprof.errors import SchedulerError
+from hpcprof.job import make_job
 from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.pbs import PbsScheduler
 from hpcprof.schedulers.slurm import SlurmScheduler
+from hpcprof.site import load_site
+from hpcprof.submission import submit_array
 from tests.unit.schedulers.conftest import MakeRun
 
 Fake = Callable[..., None]
@@ -97,7 +100,6 @@ def test_slurm_asks_each_cluster_for_its_own_jobs(fake: Fake, calls: Calls, make
 def test_a_job_with_a_dependency_is_killed_when_that_can_not_come_true(
     fake: Fake, calls: Calls, make_run: MakeRun
 ) -> None:
-    fake("squeue", squeue_line("5", "RUNNING") + squeue_line("6", "PENDING", "Priority"))
     fake("sbatch", "8\n")
     run = make_run("")
     assert SlurmScheduler().submit(run, ["5", "6"]) == "8"
@@ -112,21 +114,22 @@ def test_a_job_with_a_dependency_is_killed_when_that_can_not_come_true(
 
 
 def test_slurm_runs_a_job_after_one_that_is_not_known_so_it_is_refused_before(
-    fake: Fake, calls: Calls, make_run: MakeRun
+    fake: Fake,
 ) -> None:
     fake("squeue", error="slurm_load_jobs error: Invalid job id specified\n", code=1)
     fake("sacct")
     with pytest.raises(SchedulerError, match="job 999999, to run after, is not known to the scheduler"):
-        SlurmScheduler().submit(make_run(""), ["999999"])
-    assert "sbatch" not in [call[0] for call in calls()]
+        SlurmScheduler().waits_for(["999999"])
 
 
-def test_a_job_that_has_succeeded_is_not_waited_for(fake: Fake, calls: Calls, make_run: MakeRun) -> None:
+def test_jobs_that_are_not_over_are_waited_for(fake: Fake) -> None:
+    fake("squeue", squeue_line("5", "RUNNING") + squeue_line("6", "PENDING", "Priority"))
+    assert SlurmScheduler().waits_for(["5", "6"]) == ["5", "6"]
+
+
+def test_a_job_that_has_succeeded_is_not_waited_for(fake: Fake) -> None:
     fake("qstat", json.dumps({"Jobs": {"5.s": {"job_state": "F", "substate": 92, "Exit_status": 0}}}))
-    fake("qsub", "8.s\n")
-    run = make_run("")
-    assert PbsScheduler().submit(run, ["5.s"]) == "8.s"
-    assert calls()[-1] == ["qsub", str(run.path / "job.sh")]
+    assert PbsScheduler().waits_for(["5.s"]) == []
 
 
 def test_pbs_is_asked_for_one_id_a_question_and_an_unknown_one_does_not_lose_the_others(
@@ -202,6 +205,16 @@ def test_slurm_an_array_is_one_sbatch_and_each_member_has_an_id(
     assert calls() == [["sbatch", "--parsable", str(tmp_path / "array.sh")]]
 
 
+def test_an_array_that_is_refused_leaves_no_run(fake: Fake, calls: Calls, tmp_path: Path) -> None:
+    fake("scontrol", "MaxArraySize            = 1001\n")
+    site = load_site("generic-slurm")
+    jobs = [make_job(site, arguments=["echo", text], walltime="5m") for text in ("plain", "no UTF-8: \udcff")]
+    with pytest.raises(UnicodeEncodeError):
+        submit_array(site, jobs, tmp_path / "runs", ["hpcprof"])
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert [call[0] for call in calls()] == ["scontrol"]
+
+
 def test_pbs_an_array_is_one_qsub_and_one_question_for_all_its_members(
     fake: Fake, calls: Calls, make_run: MakeRun, tmp_path: Path
 ) -> None:
@@ -228,15 +241,11 @@ def test_pbs_members_are_deleted_by_one_command(fake: Fake, calls: Calls, make_r
     assert calls()[-1] == ["qdel", "8[0].s", "8[1].s"]
 
 
-def test_pbs_can_not_wait_for_the_success_of_a_member_so_that_is_refused(
-    fake: Fake, calls: Calls, make_run: MakeRun
-) -> None:
+def test_pbs_can_not_wait_for_the_success_of_a_member_so_that_is_refused(fake: Fake) -> None:
     array = {"job_state": "B", "array_indices_submitted": "0-1", "array_indices_remaining": "0-1"}
     fake("qstat", json.dumps({"Jobs": {"8[].s": array}}))
-    fake("qsub", "9.s\n")
     with pytest.raises(SchedulerError, match=r"job 8\[1\]\.s, to run after, is a member of an array"):
-        PbsScheduler().submit(make_run(""), ["8[1].s"])
-    assert "qsub" not in [call[0] for call in calls()]
+        PbsScheduler().waits_for(["8[1].s"])
 
 
 def test_a_cancellation_that_fails_leaves_no_mark(fake: Fake, make_run: MakeRun) -> None:

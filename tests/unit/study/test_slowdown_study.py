@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from hpcprof.errors import HpcprofError
+from hpcprof.site_model import SchedulerName, Site
 from hpcprof.store import Stored
-from hpcprof.study.slowdown import Arm, Made, Planned, best, by_point, plan
+from hpcprof.study.record import Arm, Planned, Record, plan, read_record, write_record
+from hpcprof.study.slowdown import best, by_point
 
 POINTS = [{"cap": "1"}, {"cap": "25"}]
 
@@ -41,6 +47,30 @@ def test_every_repeat_has_every_point_on_both_sides_in_turns() -> None:
     assert first == [Arm.ALONE, Arm.COMMUNICATING, Arm.ALONE]
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "study.json cannot be read: Input data was truncated"),
+        ('{"study": "slowdown", "runs": [{"point": {}, "arm": "alone"}]}', "missing required field"),
+        ('{"study": "other", "site": {}, "runs": []}', "Invalid enum value 'other'"),
+        (
+            '{"study": "slowdown", "site": {"name": "s", "scheduler": "local"}, "runs": []}',
+            "it lists no runs",
+        ),
+    ],
+)
+def test_a_record_that_is_none_is_one_sentence(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises(HpcprofError, match=says):
+        read_record(tmp_path)
+
+
+def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    record = Record("slowdown", Site(name="here", scheduler=SchedulerName.LOCAL), [])
+    with pytest.raises(HpcprofError, match=r"cannot write .*gone/study\.json: No such file or directory\.$"):
+        write_record(tmp_path / "gone", record)
+
+
 def test_a_point_is_the_median_over_its_runs() -> None:
     runs = {
         "a0": run(100),
@@ -50,7 +80,7 @@ def test_a_point_is_the_median_over_its_runs() -> None:
         "c2": run(110, 2.0, 1.3),
     }
     arms = {"a": Arm.ALONE, "c": Arm.COMMUNICATING}
-    made = [Made(Planned({"cap": "1"}, arms[name[0]], 0), name) for name in runs]
+    made = [Planned({"cap": "1"}, arms[name[0]], 0, name) for name in runs]
     (row,) = by_point(FakeStore(runs), made)  # type: ignore[arg-type]
     assert row == {
         "cap": "1",
@@ -65,7 +95,7 @@ def test_a_point_is_the_median_over_its_runs() -> None:
 
 
 def test_what_no_run_tells_is_unknown() -> None:
-    made = [Made(Planned({}, Arm.COMMUNICATING, 0), "x")]
+    made = [Planned({}, Arm.COMMUNICATING, 0, "x")]
     (row,) = by_point(FakeStore({"x": {}}), made)  # type: ignore[arg-type]
     assert row["runs"] == 1
     assert {key for key, value in row.items() if value is None} == set(row) - {"runs"}

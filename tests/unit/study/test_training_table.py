@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.catalogue import ACROSS_RUNS, ANALYSES
+from hpcprof.analysis.across_runs import ACROSS_RUNS
+from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.ncu_kernels import ncu_kernels
 from hpcprof.cli.study import command
 from hpcprof.errors import UsageError
