@@ -79,17 +79,14 @@ def by_point(store: Store, made: Sequence[Planned]) -> list[Row]:
     ``slowdown_within`` is the total of the analysis ``slowdown``, the mean over the ranks of a run: kernels
     beside communication against the same kernels alone in the same run. What no run tells is None.
     """
-    points: dict[str, list[Planned]] = {}
-    for one in made:
-        points.setdefault(json.dumps(one.point, sort_keys=True), []).append(one)
     rows: list[Row] = []
-    for runs in points.values():
+    for point, runs in _points(made):
         sides = {arm: [one.run for one in runs if one.arm is arm] for arm in Arm}
         own = sides[Arm.COMMUNICATING]
         steps = [value for run in own if (value := _step(store, run)) is not None]
         rows.append(
             {
-                **runs[0].point,
+                **point,
                 "runs": len(own),
                 "alone_step_p50_ns": _median([_step(store, run) for run in sides[Arm.ALONE]], round),
                 "step_p50_ns": _median(steps, round),
@@ -104,15 +101,26 @@ def by_point(store: Store, made: Sequence[Planned]) -> list[Row]:
 
 def compare_sides(made: Sequence[Planned], store: Store, runs_dir: Path) -> list[Compared]:
     """Compare at each point the runs with communication with those without."""
-    points = {json.dumps(one.point): one.point for one in made}
     compared = []
-    for point in points.values():
+    for point, runs in _points(made):
         a, b = (
-            [find_run(one.run, runs_dir) for one in made if one.point == point and one.arm is arm]
+            [find_run(one.run, runs_dir) for one in runs if one.arm is arm]
             for arm in (Arm.COMMUNICATING, Arm.ALONE)
         )
         compared.append(Compared(point, *slowdown_over_pair(a, b, store)))
     return compared
+
+
+def _points(made: Sequence[Planned]) -> list[tuple[Point, list[Planned]]]:
+    """Return each point with its runs, in ascending order where all values are numbers, else as they came."""
+    found: dict[str, list[Planned]] = {}
+    for one in made:
+        found.setdefault(json.dumps(one.point), []).append(one)
+    points = [(runs[0].point, runs) for runs in found.values()]
+    try:
+        return sorted(points, key=lambda one: [float(value) for value in one[0].values()])
+    except ValueError:
+        return points
 
 
 def best(rows: Sequence[Row], keys: Sequence[str]) -> str:

@@ -94,6 +94,20 @@ def test_a_point_is_the_median_over_its_runs() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        (["2", "50", "1.5", "25"], ["1.5", "2", "25", "50"]),
+        (["noop", "bf16", "1"], ["noop", "bf16", "1"]),
+    ],
+)
+def test_points_of_numbers_ascend_and_others_stay_as_they_were_given(
+    given: list[str], shown: list[str]
+) -> None:
+    made = [Planned({"cap": cap}, Arm.COMMUNICATING, 0, "x") for cap in given]
+    assert [row["cap"] for row in by_point(FakeStore({"x": {}}), made)] == shown  # type: ignore[arg-type]
+
+
 def test_what_no_run_tells_is_unknown() -> None:
     made = [Planned({}, Arm.COMMUNICATING, 0, "x")]
     (row,) = by_point(FakeStore({"x": {}}), made)  # type: ignore[arg-type]
