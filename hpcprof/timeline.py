@@ -267,7 +267,13 @@ class Timeline:
 
     def names(self, ids: Ints) -> list[str | None]:
         """Return the strings of ``ids``; None for `NO_NAME`."""
-        return [None if i == NO_NAME else str(self.strings[i]) for i in ids.tolist()]
+        texts = [*self.strings.tolist(), None]  # `NO_NAME`, which is -1, takes the last.
+        return [texts[i] for i in ids.tolist()]
+
+    @property
+    def operation_count(self) -> int:
+        """The number of rows of `operations`."""
+        return len(self.kernels) + len(self.memops) + len(self.graphs)
 
     def operations(self) -> Operations:
         """Return all work on the GPU as one table: kernels, memory operations, graphs."""

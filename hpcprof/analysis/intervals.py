@@ -52,16 +52,20 @@ def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
     """Return how much of each interval the set ``by`` covers, shape (n,); 0 for an empty interval."""
     starts, ends = union(*by)
     covered = np.concatenate(([0], np.cumsum(ends - starts)))
+    # Before the first nothing reaches beyond a moment.
+    reach = np.concatenate(([start.min(initial=0)], ends))
 
     def until(moment: Ints) -> Ints:
         begun = np.searchsorted(starts, moment, side="right")
+        beyond = reach[begun]
+        beyond -= moment
         result: Ints = covered[begun]
-        inside = np.flatnonzero(begun > 0)
-        last = begun[inside] - 1
-        result[inside] -= np.maximum(ends[last] - moment[inside], 0)
+        result -= np.maximum(beyond, 0, out=beyond)
         return result
 
-    return until(np.maximum(start, end)) - until(start)
+    result = until(np.maximum(start, end))
+    result -= until(start)
+    return result
 
 
 def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:

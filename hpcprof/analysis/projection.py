@@ -164,7 +164,7 @@ def _counted(chosen: NDArray[np.bool_]) -> Ints:
 
 def _repeated(values: Ints) -> NDArray[np.bool_]:
     """Say of each value whether there is another one like it."""
-    ordered = np.sort(values)
+    ordered = np.sort(values, kind="stable")  # They ascend almost everywhere.
     return np.isin(values, ordered[1:][ordered[1:] == ordered[:-1]])
 
 
@@ -202,17 +202,19 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
 def _extremum(choose: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
     """Return the extremum of ``values[low:high]`` for each pair of bounds, ``empty`` where they are equal.
 
-    Two overlapping windows of a power of two cover any slice; the windows' extrema double in width
-    step by step, so only one width is in memory. O((n + m) log n) however long the slices are.
+    The values' extrema are joined in pairs, again and again, and a slice takes those at its ends that
+    the pairs do not share. O(n + m log n) however long the slices are.
     """
     result = np.full(len(low), empty)
-    size = high - low
-    window, width = values, 1
-    while width <= size.max(initial=0):
-        rows = np.flatnonzero((size >= width) & (size < 2 * width))
-        result[rows] = choose(window[low[rows]], window[high[rows] - width])
-        window = choose(window[:-width], window[width:])
-        width *= 2
+    rows = np.flatnonzero(low < high)
+    low, high = low[rows], high[rows]
+    while len(rows):
+        for odd, place in (((low & 1) == 1, low), ((high & 1) == 1, high - 1)):
+            result[rows[odd]] = choose(result[rows[odd]], values[place[odd]])
+        low, high = (low + 1) // 2, high // 2
+        inside = low < high
+        rows, low, high = rows[inside], low[inside], high[inside]
+        values = choose(values[:-1:2], values[1::2])
     return result
 
 

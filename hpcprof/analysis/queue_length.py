@@ -33,9 +33,9 @@ def queue_length(timeline: Timeline) -> Outcome:
         if not len(members):
             continue
         time = np.concatenate((timeline.calls.start[call[members]], operations.start[members]))
-        change = np.repeat((1, -1), len(members))
+        change = np.repeat(np.array((1, -1), np.int8), len(members))
         # Where both happen at once, the launch comes first: the order is stable.
-        length = np.cumsum(change[np.argsort(time, kind="stable")])
+        length = np.cumsum(change[np.argsort(time, kind="stable")], dtype=np.int32)
         quartiles = np.percentile(length, (25, 50, 75))
         rows.append(
             {
