@@ -4,6 +4,18 @@ from __future__ import annotations
 
 import ctypes
 
+_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
+
+
+def share() -> None:
+    """Let threads that start from now on share one heap, where the C library gives each its own (glibc).
+
+    What one thread frees then serves the others.
+    """
+    function = getattr(ctypes.CDLL(None), "mallopt", None)
+    if function is not None:
+        function(_ARENA_MAX, 1)
+
 
 def trim() -> None:
     """Give freed memory back to the system, where the C library can (glibc; others do by themselves).

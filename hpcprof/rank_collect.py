@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.errors import DamagedInput
-from hpcprof.memory import trim
+from hpcprof.memory import share, trim
 from hpcprof.readers.detect import read_profile, readable
 from hpcprof.readers.identity import identify_rank
 from hpcprof.store import Result
@@ -96,6 +96,7 @@ def gather(task: Task) -> Gathered | Unchanged | DamagedInput:
 
 def _gather(task: Task) -> Gathered | Unchanged:
     before = _state(task.path)
+    share()
     with ThreadPoolExecutor(1) as aside:
         # Python's hashes work outside its lock; whether the store has the file decides before it is read.
         checksum = aside.submit(_checksum, task.path)
@@ -148,9 +149,7 @@ def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[st
 def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
     from hpcprof.analysis.outcome import of_rank
 
-    result = as_result(of_rank(ANALYSES[name], profile, rank))
-    trim()
-    return result
+    return as_result(of_rank(ANALYSES[name], profile, rank))
 
 
 def as_result(outcome: Outcome) -> Result:

@@ -12,9 +12,9 @@ from hpcprof.analysis.intervals import coverage
 from hpcprof.analysis.kernels_by_shape import Shapes, by_shape
 from hpcprof.analysis.phases import phases_of
 from hpcprof.analysis.step_ranges import steps_of
-from hpcprof.analysis.streams import launch_calls
+from hpcprof.analysis.streams import NO_CALL, launch_calls
 from hpcprof.analysis.summary import by_text
-from hpcprof.numbering import numbered
+from hpcprof.numbering import distinct
 from hpcprof.timeline import Category, Ints, Kernels, Ranges, Timeline
 
 NONE = -1
@@ -54,12 +54,14 @@ def instances(timeline: Timeline) -> Instances:
     call that launched it began: the rule of `hpcprof.analysis.step_ranges.measure`.
     """
     everything = timeline.kernels
+    shapes, shape = by_shape(timeline)
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
     rows = rows[np.argsort(everything.start[rows], kind="stable")]
     start, end, process = everything.start[rows], everything.end[rows], everything.process[rows]
-    shapes, shape = by_shape(timeline)
     # Kernels are the first of the operations; no range is open at the end of time.
-    launched = np.append(timeline.calls.start, _NEVER)[launch_calls(timeline)[rows]]
+    call = launch_calls(timeline)[rows]
+    launched = np.full(len(rows), _NEVER)
+    launched[call != NO_CALL] = timeline.calls.start[call[call != NO_CALL]]
     _, phases = phases_of(timeline, steps_of(timeline))
     names, phase_number = by_text(timeline, timeline.ranges.name[phases])
     in_phase = open_range(timeline.ranges.take(phases), process, launched)
@@ -98,7 +100,10 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
 def _covered(kernels: Kernels, device: Ints, start: Ints, end: Ints) -> Ints:
     """Return for how long communication ran on a device between each start and end there."""
     covered = np.zeros(len(start), np.int64)
-    for number in numbered(device)[0].tolist():
+    devices = distinct(device).tolist()
+    if len(devices) == 1:
+        return coverage(start, end, of_category(kernels, Category.COMM, devices[0]))
+    for number in devices:
         own = device == number
         covered[own] = coverage(start[own], end[own], of_category(kernels, Category.COMM, number))
     return covered

@@ -90,7 +90,10 @@ def exclusive(*sets: Intervals) -> list[int]:
     steps = np.repeat(bits, [len(side) for interval in sets for side in interval])
     order = np.argsort(points, kind="stable")
     # As in `_where`, the mask between equal points does not matter.
-    open_sets, gaps = np.cumsum(steps[order], dtype=np.int8)[:-1], np.diff(points[order])
+    open_sets = np.cumsum(steps[order], dtype=np.int8)[:-1]
+    del order  # Of millions of points each copy counts.
+    points.sort(kind="stable")
+    gaps = np.diff(points)
     return [0, *(int(gaps[open_sets == mask].sum()) for mask in range(1, 1 << len(sets)))]
 
 
