@@ -57,16 +57,16 @@ def instances(timeline: Timeline) -> Instances:
     shapes, shape = by_shape(timeline)
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
     rows = rows[np.argsort(everything.start[rows], kind="stable")]
-    start, end, process = everything.start[rows], everything.end[rows], everything.process[rows]
+    duration = everything.end[rows] - everything.start[rows]
+    covered = _covered(everything, rows)
     # Kernels are the first of the operations; no range is open at the end of time.
     call = launch_calls(timeline)[rows]
     launched = np.full(len(rows), _NEVER)
     launched[call != NO_CALL] = timeline.calls.start[call[call != NO_CALL]]
     _, phases = phases_of(timeline, steps_of(timeline))
     names, phase_number = by_text(timeline, timeline.ranges.name[phases])
+    process = everything.process[rows]
     in_phase = open_range(timeline.ranges.take(phases), process, launched)
-    duration = end - start
-    covered = _covered(everything, everything.device[rows], start, end)
     return Instances(
         shapes=shapes,
         shape=shape[rows],
@@ -90,20 +90,20 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     for number in np.unique(ranges.process):
         rows = np.flatnonzero(ranges.process == number)
         rows = rows[np.argsort(ranges.start[rows], kind="stable")]
-        own = np.flatnonzero(process == number)
-        begun = np.searchsorted(ranges.start[rows], moment[own], side="right")
+        own = process == number
+        moments = moment[own]
+        begun = np.searchsorted(ranges.start[rows], moments, side="right")
         last = np.append(rows, NONE)[begun - 1]
-        result[own] = np.where((begun > 0) & (moment[own] <= ranges.end[last]), last, NONE)
+        result[own] = np.where((begun > 0) & (moments <= ranges.end[last]), last, NONE)
     return result
 
 
-def _covered(kernels: Kernels, device: Ints, start: Ints, end: Ints) -> Ints:
-    """Return for how long communication ran on a device between each start and end there."""
-    covered = np.zeros(len(start), np.int64)
+def _covered(kernels: Kernels, rows: Ints) -> Ints:
+    """Return for how long communication ran on the device of each of these kernels while it did."""
+    start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
+    covered = np.zeros(len(rows), np.int64)
     devices = distinct(device).tolist()
-    if len(devices) == 1:
-        return coverage(start, end, of_category(kernels, Category.COMM, devices[0]))
     for number in devices:
-        own = device == number
+        own = device == number if len(devices) > 1 else slice(None)
         covered[own] = coverage(start[own], end[own], of_category(kernels, Category.COMM, number))
     return covered

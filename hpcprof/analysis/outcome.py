@@ -39,6 +39,13 @@ def _values(column: pd.Series[Any]) -> list[Any]:
     return [None if missing else value for value, missing in zip(plain, column.isna().tolist(), strict=True)]
 
 
+def from_columns(columns: Mapping[str, list[Any]]) -> Outcome:
+    """Return the outcome of which these are the columns; integers by numpy, which is quicker than pandas."""
+    return Outcome(
+        pd.DataFrame({k: np.array(v) if {*map(type, v)} == {int} else v for k, v in columns.items()})
+    )
+
+
 def nothing(reason: str) -> Outcome:
     """Return the outcome of an analysis that cannot be computed."""
     return Outcome(pd.DataFrame(), reason)
