@@ -32,8 +32,8 @@ HEAVY = (
 )
 """What `gather` imports only when a profile has changed, and what many processes import once for all."""
 
-
-_LARGE = ("api", "slowdown", "breakdown", "launches")
+_LARGE = ("launches", "range_gpu", "slowdown")
+"""The analyses that take most memory."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _contradictions(results: Mapping[str, Result]) -> dict[str, str]:
 
 
 def _of_rank() -> list[str]:
-    """Return the analyses of one rank, those first that take most memory: others keep some when they end."""
+    """Return the analyses of one rank, the large ones first: each keeps something for others when it ends."""
     names = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
     return sorted(names, key=lambda name: name not in _LARGE)
 
@@ -149,7 +149,10 @@ def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[st
 def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
     from hpcprof.analysis.outcome import of_rank
 
-    return as_result(of_rank(ANALYSES[name], profile, rank))
+    result = as_result(of_rank(ANALYSES[name], profile, rank))
+    if name in _LARGE:
+        trim()
+    return result
 
 
 def as_result(outcome: Outcome) -> Result:

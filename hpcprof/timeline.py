@@ -61,8 +61,8 @@ class Table:
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
-    def take(self: TableT, rows: NDArray[np.bool_] | Ints) -> TableT:
-        """Return the rows that a mask or an index array selects."""
+    def take(self: TableT, rows: NDArray[np.bool_] | Ints | slice) -> TableT:
+        """Return the rows that a mask, an index array or a slice selects."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @classmethod

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.projection import Extent
-from hpcprof.analysis.streams import NO_CALL, launch_calls, streams
+from hpcprof.analysis.streams import NO_CALL, Extent, launch_calls, streams
 from hpcprof.timeline import Ints, Timeline
 
 KERNEL_WAIT_NS = 30_000

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
+from hpcprof.analysis.streams import Extent
 from hpcprof.numbering import distinct, numbered_rows
-from hpcprof.timeline import Ints, Ranges, Table, Timeline
+from hpcprof.timeline import Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
@@ -46,14 +47,6 @@ class Projection:
     start: Ints
     end: Ints
     launches: Ints
-
-
-@dataclass(frozen=True)
-class Extent(Table):
-    """When an operation runs."""
-
-    start: Ints
-    end: Ints
 
 
 @once

@@ -15,11 +15,17 @@ NO_CALL = -1
 
 
 @dataclass(frozen=True)
-class _Placed(Table):
-    """When and where an operation runs."""
+class Extent(Table):
+    """When an operation runs."""
 
     start: Ints
     end: Ints
+
+
+@dataclass(frozen=True)
+class _Place(Table):
+    """Where an operation runs."""
+
     device: Ints
     stream: Ints
 
@@ -27,9 +33,11 @@ class _Placed(Table):
 @once
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return device, stream and the rows of its operations by start, then end, for every stream."""
-    operations = timeline.columns_of_operations(_Placed)
-    keys, number = numbered_rows(operations.device, operations.stream)
-    order = np.lexsort((operations.end, operations.start, number))
+    place = timeline.columns_of_operations(_Place)
+    keys, number = numbered_rows(place.device, place.stream)
+    del place  # Not all columns of all operations at a time.
+    extent = timeline.columns_of_operations(Extent)
+    order = np.lexsort((extent.end, extent.start, number))
     parts = np.split(order, np.cumsum(np.bincount(number))[:-1])
     return [(device, stream, part) for (device, stream), part in zip(keys.tolist(), parts, strict=False)]
 
