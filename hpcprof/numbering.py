@@ -63,7 +63,8 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     number : ndarray of int64, shape (n,)
     """
     number, numbers = np.zeros(len(columns[0]), np.int64), 1
-    for column in columns:
+    # A column of an array is strided: it is read once and not several times.
+    for column in map(np.ascontiguousarray, columns):
         low, span = _extent(column)
         if numbers * span > _LATEST:
             found, column = numbered(column)
