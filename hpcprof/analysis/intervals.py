@@ -93,8 +93,9 @@ def exclusive(*sets: Intervals) -> list[int]:
     open_sets = np.cumsum(steps[order], dtype=np.int8)[:-1]
     del order  # Of millions of points each copy counts.
     points.sort(kind="stable")
-    gaps = np.diff(points)
-    return [0, *(int(gaps[open_sets == mask].sum()) for mask in range(1, 1 << len(sets)))]
+    time = np.zeros(1 << len(sets), np.int64)
+    np.add.at(time, open_sets, np.diff(points))
+    return [0, *time[1:].tolist()]
 
 
 def grouped_length(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
