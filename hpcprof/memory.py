@@ -1,4 +1,4 @@
-"""Freed memory, back to the system."""
+"""The memory that the C library keeps: one heap for all threads, and what is freed back to the system."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ def share() -> None:
 def trim() -> None:
     """Give freed memory back to the system, where the C library can (glibc; others do by themselves).
 
-    glibc keeps freed arrays of up to 32 MB for later ones, and those of each thread apart: of columns that
-    come and go, as much is kept as is used.
+    glibc keeps freed arrays of up to 32 MB for later ones: of columns that come and go, as much as is used.
     """
     function = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if function is not None:

@@ -59,10 +59,7 @@ def instances(timeline: Timeline) -> Instances:
     rows = rows[np.argsort(everything.start[rows], kind="stable")]
     duration = everything.end[rows] - everything.start[rows]
     covered = _covered(everything, rows)
-    # Kernels are the first of the operations; no range is open at the end of time.
-    call = launch_calls(timeline)[rows]
-    launched = np.full(len(rows), _NEVER)
-    launched[call != NO_CALL] = timeline.calls.start[call[call != NO_CALL]]
+    launched = _launched(timeline, rows)
     _, phases = phases_of(timeline, steps_of(timeline))
     names, phase_number = by_text(timeline, timeline.ranges.name[phases])
     process = everything.process[rows]
@@ -96,6 +93,15 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
         last = np.append(rows, NONE)[begun - 1]
         result[own] = np.where((begun > 0) & (moments <= ranges.end[last]), last, NONE)
     return result
+
+
+def _launched(timeline: Timeline, rows: Ints) -> Ints:
+    """Return when the call began that launched each of these kernels; no range is open at the end of time."""
+    # Kernels are the first of the operations.
+    call = launch_calls(timeline)[rows]
+    launched = np.full(len(rows), _NEVER)
+    launched[call != NO_CALL] = timeline.calls.start[call[call != NO_CALL]]
+    return launched
 
 
 def _covered(kernels: Kernels, rows: Ints) -> Ints:
