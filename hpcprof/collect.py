@@ -187,14 +187,12 @@ def _collect_run(run: Run, store: Store) -> None:
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
     # pandas is not needed before, and not at all where nothing has changed.
-    import pandas as pd
-
-    from hpcprof.analysis.outcome import Outcome, of_run
+    from hpcprof.analysis.outcome import from_columns, of_run
 
     analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
     names = {analysis.name for analysis in analyses}
     needs = {need for analysis in analyses for need in analysis.needs} - names
-    outcomes = {need: Outcome(pd.DataFrame(store.read(run.id, need).columns)) for need in needs}
+    outcomes = {need: from_columns(store.read(run.id, need).columns) for need in needs}
     for analysis in analyses:
         outcomes[analysis.name] = of_run(analysis, outcomes)
     return {analysis.name: as_result(outcomes[analysis.name]) for analysis in analyses}

@@ -14,6 +14,8 @@ _SPAN = 4
 def distinct(values: Ints) -> Ints:
     """Return the distinct values in ascending order, as ``np.unique(values)`` does."""
     low, span = _extent(values)
+    if span == 1:
+        return np.array([low])
     if 0 < span <= _SPAN * len(values):
         seen = np.zeros(span, bool)
         seen[values - low] = True
@@ -61,13 +63,20 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     number : ndarray of int64, shape (n,)
     """
     number, numbers = np.zeros(len(columns[0]), np.int64), 1
-    for column in columns:
-        found, place = numbered(column)
-        if numbers * len(found) > _LATEST:
-            used, number = numbered(number)
-            numbers = len(used)
-        number = number * len(found) + place
-        numbers *= len(found)
+    # A column of an array is strided: it is read once and not several times.
+    for column in map(np.ascontiguousarray, columns):
+        low, span = _extent(column)
+        if numbers * span > _LATEST:
+            found, column = numbered(column)
+            low, span = 0, len(found)
+            if numbers * span > _LATEST:
+                used, number = numbered(number)
+                numbers = len(used)
+        if span > 1:
+            number *= span
+            number += column
+            number -= low
+            numbers *= span
     used, number = numbered(number)
     one = np.empty(len(used), np.int64)
     one[number] = np.arange(len(number))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.errors import DamagedInput
-from hpcprof.memory import trim
+from hpcprof.memory import share, trim
 from hpcprof.readers.detect import read_profile, readable
 from hpcprof.readers.identity import identify_rank
 from hpcprof.store import Result
@@ -32,8 +32,8 @@ HEAVY = (
 )
 """What `gather` imports only when a profile has changed, and what many processes import once for all."""
 
-
-_LARGE = ("api", "slowdown", "breakdown", "launches")
+_LARGE = ("launches", "range_gpu", "slowdown")
+"""The analyses that take most memory."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ def gather(task: Task) -> Gathered | Unchanged | DamagedInput:
 
 def _gather(task: Task) -> Gathered | Unchanged:
     before = _state(task.path)
+    share()
     with ThreadPoolExecutor(2) as aside:
         # Python's hashes work outside its lock; whether the store has the file decides before it is read.
         checksum = aside.submit(_checksum, task.path)
@@ -125,7 +126,7 @@ def _contradictions(results: Mapping[str, Result]) -> dict[str, str]:
 
 
 def _of_rank() -> list[str]:
-    """Return the analyses of one rank, those first that take most memory: others keep some when they end."""
+    """Return the analyses of one rank, the large ones first: each keeps something for others when it ends."""
     names = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
     return sorted(names, key=lambda name: name not in _LARGE)
 
@@ -149,7 +150,8 @@ def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
     from hpcprof.analysis.outcome import of_rank
 
     result = as_result(of_rank(ANALYSES[name], profile, rank))
-    trim()
+    if name in _LARGE:
+        trim()
     return result
 
 

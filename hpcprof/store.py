@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ from hpcprof.store_tables import (
     Base,
     FactRow,
     GpuRow,
+    Plain,
     ProfileRow,
     ReasonRow,
     RunRow,
@@ -381,7 +382,10 @@ def _insert_columns(connection: Connection, table: Table, columns: Columns) -> N
 def _bound(values: list[Any], kind: TypeEngine[Any], dialect: Dialect) -> list[Any]:
     """Return values as the store has them; SQLAlchemy does that only in statements of its own."""
     process = kind.bind_processor(dialect)
-    return values if process is None else [process(value) for value in values]
+    if process is None:
+        return values
+    # Many rows have few texts.
+    return list(map(lru_cache(process) if isinstance(kind, Plain) else process, values))
 
 
 def _packed(connection: Connection, analysis: str, columns: Columns) -> bytes:

@@ -61,8 +61,8 @@ class Table:
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))
 
-    def take(self: TableT, rows: NDArray[np.bool_] | Ints) -> TableT:
-        """Return the rows that a mask or an index array selects."""
+    def take(self: TableT, rows: NDArray[np.bool_] | Ints | slice) -> TableT:
+        """Return the rows that a mask, an index array or a slice selects."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @classmethod
@@ -267,7 +267,13 @@ class Timeline:
 
     def names(self, ids: Ints) -> list[str | None]:
         """Return the strings of ``ids``; None for `NO_NAME`."""
-        return [None if i == NO_NAME else str(self.strings[i]) for i in ids.tolist()]
+        texts = [*self.strings.tolist(), None]  # `NO_NAME`, which is -1, takes the last.
+        return [texts[i] for i in ids.tolist()]
+
+    @property
+    def operation_count(self) -> int:
+        """The number of rows of `operations`."""
+        return len(self.kernels) + len(self.memops) + len(self.graphs)
 
     def operations(self) -> Operations:
         """Return all work on the GPU as one table: kernels, memory operations, graphs."""

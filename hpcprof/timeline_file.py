@@ -29,6 +29,7 @@ _TEXT = ("name", "domain")
 _AXES = ("x", "y", "z")
 # Values that grow from row to row. The others repeat: a dictionary is the smallest way to write them.
 _GROWING = ("start", "end", "correlation")
+_GROUP = 1 << 18  # Rows that are written at a time: what arrow takes is a copy of them.
 
 
 def save(folder: Path, timeline: Timeline, rank: int, sha256: str) -> None:
@@ -42,18 +43,22 @@ def save(folder: Path, timeline: Timeline, rank: int, sha256: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     texts = pa.array([_text(value) for value in timeline.strings.tolist()], pa.string())
     for name, kind in _kinds().items():
-        rows = _arrow(getattr(timeline, name), rank, texts)
-        key = json.dumps(_identity(sha256, kind)).encode()
-        growing = [column for column in rows.column_names if column in _GROWING]
-        with replacing(_file(folder, rank, name)) as temporary:
-            pq.write_table(
-                rows.replace_schema_metadata({_KEY: key}),
+        table: Table = getattr(timeline, name)
+        schema = _arrow(kind.empty(), rank, texts).schema
+        growing = [column for column in schema.names if column in _GROWING]
+        with (
+            replacing(_file(folder, rank, name)) as temporary,
+            pq.ParquetWriter(
                 temporary,
+                schema.with_metadata({_KEY: json.dumps(_identity(sha256, kind)).encode()}),
                 compression="zstd",
                 compression_level=1,
-                use_dictionary=[column for column in rows.column_names if column not in growing],
+                use_dictionary=[column for column in schema.names if column not in growing],
                 column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
-            )
+            ) as writer,
+        ):
+            for first in range(0, len(table), _GROUP):
+                writer.write_table(_arrow(table.take(slice(first, first + _GROUP)), rank, texts))
     described = {
         **_identity(sha256),
         "origin": {**asdict(timeline.origin), "path": str(timeline.origin.path)},

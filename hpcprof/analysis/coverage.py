@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from hpcprof.analysis.intervals import Intervals, exclusive, length, union
 from hpcprof.analysis.once import once
+from hpcprof.numbering import distinct
 from hpcprof.timeline import Category, Ints, Operations, Table, Timeline
 
 
@@ -49,7 +48,7 @@ class Coverage:
 def coverage(timeline: Timeline) -> list[Coverage]:
     """Return what covers the time of each device that has operations."""
     operations = timeline.columns_of_operations(_Work)
-    devices = np.unique(operations.device)
+    devices = distinct(operations.device)
     if len(devices) == 1:
         return [_covered(operations)]
     return [_covered(operations.take(operations.device == device)) for device in devices]

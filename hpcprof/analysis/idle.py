@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.projection import Extent
-from hpcprof.analysis.streams import NO_CALL, launch_calls, streams
+from hpcprof.analysis.streams import NO_CALL, Extent, launch_calls, streams
 from hpcprof.timeline import Ints, Timeline
 
 KERNEL_WAIT_NS = 30_000
@@ -35,18 +34,19 @@ def idle(timeline: Timeline) -> Outcome:
     call = launch_calls(timeline)
     if np.all(call == NO_CALL):
         return nothing(f"no operation of {file} has a recorded launch call")
-    launch = timeline.calls.start[call]
     totals: dict[int, Ints] = {}
     gaps = used = 0
     for _, stream, rows in streams(timeline):
+        launch = call[rows]
+        known = (launch[1:] != NO_CALL) & (launch[:-1] != NO_CALL)
         ended = np.maximum.accumulate(operations.end[rows])[:-1]
+        late = timeline.calls.start[launch][1:] > ended
         length = np.maximum(operations.start[rows][1:] - ended, 0)
-        cause = np.select((launch[rows][1:] > ended, length < KERNEL_WAIT_NS), (0, 1), 2)
-        known = (call[rows][1:] != NO_CALL) & (call[rows][:-1] != NO_CALL)
+        short = length < KERNEL_WAIT_NS
         gaps, used = gaps + len(known), used + int(np.count_nonzero(known))
         if known.any():
             total = totals.setdefault(stream, np.zeros(len(CAUSES), np.int64))
-            np.add.at(total, cause[known], length[known])
+            total += [length[known & cause].sum() for cause in (late, ~late & short, ~late & ~short)]
     if not gaps:
         return nothing(f"no stream of {file} has two operations")
     left_out = f"the launch calls beside {gaps - used} of {gaps} gaps in {file} were not recorded"

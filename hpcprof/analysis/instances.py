@@ -12,9 +12,9 @@ from hpcprof.analysis.intervals import coverage
 from hpcprof.analysis.kernels_by_shape import Shapes, by_shape
 from hpcprof.analysis.phases import phases_of
 from hpcprof.analysis.step_ranges import steps_of
-from hpcprof.analysis.streams import launch_calls
+from hpcprof.analysis.streams import NO_CALL, launch_calls
 from hpcprof.analysis.summary import by_text
-from hpcprof.numbering import numbered
+from hpcprof.numbering import distinct
 from hpcprof.timeline import Category, Ints, Kernels, Ranges, Timeline
 
 NONE = -1
@@ -54,17 +54,16 @@ def instances(timeline: Timeline) -> Instances:
     call that launched it began: the rule of `hpcprof.analysis.step_ranges.measure`.
     """
     everything = timeline.kernels
+    shapes, shape = by_shape(timeline)
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
     rows = rows[np.argsort(everything.start[rows], kind="stable")]
-    start, end, process = everything.start[rows], everything.end[rows], everything.process[rows]
-    shapes, shape = by_shape(timeline)
-    # Kernels are the first of the operations; no range is open at the end of time.
-    launched = np.append(timeline.calls.start, _NEVER)[launch_calls(timeline)[rows]]
+    duration = everything.end[rows] - everything.start[rows]
+    covered = _covered(everything, rows)
+    launched = _launched(timeline, rows)
     _, phases = phases_of(timeline, steps_of(timeline))
     names, phase_number = by_text(timeline, timeline.ranges.name[phases])
+    process = everything.process[rows]
     in_phase = open_range(timeline.ranges.take(phases), process, launched)
-    duration = end - start
-    covered = _covered(everything, everything.device[rows], start, end)
     return Instances(
         shapes=shapes,
         shape=shape[rows],
@@ -88,17 +87,29 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     for number in np.unique(ranges.process):
         rows = np.flatnonzero(ranges.process == number)
         rows = rows[np.argsort(ranges.start[rows], kind="stable")]
-        own = np.flatnonzero(process == number)
-        begun = np.searchsorted(ranges.start[rows], moment[own], side="right")
+        own = process == number
+        moments = moment[own]
+        begun = np.searchsorted(ranges.start[rows], moments, side="right")
         last = np.append(rows, NONE)[begun - 1]
-        result[own] = np.where((begun > 0) & (moment[own] <= ranges.end[last]), last, NONE)
+        result[own] = np.where((begun > 0) & (moments <= ranges.end[last]), last, NONE)
     return result
 
 
-def _covered(kernels: Kernels, device: Ints, start: Ints, end: Ints) -> Ints:
-    """Return for how long communication ran on a device between each start and end there."""
-    covered = np.zeros(len(start), np.int64)
-    for number in numbered(device)[0].tolist():
-        own = device == number
+def _launched(timeline: Timeline, rows: Ints) -> Ints:
+    """Return when the call began that launched each of these kernels; no range is open at the end of time."""
+    # Kernels are the first of the operations.
+    call = launch_calls(timeline)[rows]
+    launched = np.full(len(rows), _NEVER)
+    launched[call != NO_CALL] = timeline.calls.start[call[call != NO_CALL]]
+    return launched
+
+
+def _covered(kernels: Kernels, rows: Ints) -> Ints:
+    """Return for how long communication ran on the device of each of these kernels while it did."""
+    start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
+    covered = np.zeros(len(rows), np.int64)
+    devices = distinct(device).tolist()
+    for number in devices:
+        own = device == number if len(devices) > 1 else slice(None)
         covered[own] = coverage(start[own], end[own], of_category(kernels, Category.COMM, number))
     return covered

@@ -52,16 +52,20 @@ def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
     """Return how much of each interval the set ``by`` covers, shape (n,); 0 for an empty interval."""
     starts, ends = union(*by)
     covered = np.concatenate(([0], np.cumsum(ends - starts)))
+    # Before the first nothing reaches beyond a moment.
+    reach = np.concatenate(([start.min(initial=0)], ends))
 
     def until(moment: Ints) -> Ints:
         begun = np.searchsorted(starts, moment, side="right")
+        beyond = reach[begun]
+        beyond -= moment
         result: Ints = covered[begun]
-        inside = np.flatnonzero(begun > 0)
-        last = begun[inside] - 1
-        result[inside] -= np.maximum(ends[last] - moment[inside], 0)
+        result -= np.maximum(beyond, 0, out=beyond)
         return result
 
-    return until(np.maximum(start, end)) - until(start)
+    result = until(np.maximum(start, end))
+    result -= until(start)
+    return result
 
 
 def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
@@ -86,8 +90,12 @@ def exclusive(*sets: Intervals) -> list[int]:
     steps = np.repeat(bits, [len(side) for interval in sets for side in interval])
     order = np.argsort(points, kind="stable")
     # As in `_where`, the mask between equal points does not matter.
-    open_sets, gaps = np.cumsum(steps[order], dtype=np.int8)[:-1], np.diff(points[order])
-    return [0, *(int(gaps[open_sets == mask].sum()) for mask in range(1, 1 << len(sets)))]
+    open_sets = np.cumsum(steps[order], dtype=np.int8)[:-1]
+    del order  # Of millions of points each copy counts.
+    points.sort(kind="stable")
+    time = np.zeros(1 << len(sets), np.int64)
+    np.add.at(time, open_sets, np.diff(points))
+    return [0, *time[1:].tolist()]
 
 
 def grouped_length(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:

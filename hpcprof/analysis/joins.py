@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.analysis.once import once
-from hpcprof.numbering import numbered
+from hpcprof.numbering import distinct
 from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Ints, Table, Timeline
 
+_Keys = NDArray[np.signedinteger[Any]]
+
 _LATEST = int(np.iinfo(np.int64).max)
+_NARROW = 1 << 31
 
 
 def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """Number pairs of two columns so that equal pairs of both tables have equal numbers."""
-    ones = np.union1d(numbered(a[0])[0], numbered(b[0])[0])
+    ones = np.union1d(distinct(a[0]), distinct(b[0]))
+    if len(ones) <= 1:
+        return a[1], b[1]
     low = min(int(side[1].min(initial=0)) for side in (a, b))
     span = max(int(side[1].max(initial=0)) for side in (a, b)) - low + 1
     if len(ones) * span > _LATEST:
         twos = np.union1d(a[1], b[1])
         a, b = ((one, np.searchsorted(twos, two)) for one, two in (a, b))
         low, span = 0, len(twos)
-    key_a, key_b = (_number(ones, one) * span + (two - low) for one, two in (a, b))
+    key_a, key_b = (np.searchsorted(ones, one) * span + (two - low) for one, two in (a, b))
     return key_a, key_b
 
 
-def _number(distinct: Ints, values: Ints) -> Ints | int:
-    """Return the place of each value among the distinct ones, a single 0 where there is one place."""
-    return np.searchsorted(distinct, values) if len(distinct) > 1 else 0
-
-
-def matches(left: Ints, right: Ints) -> tuple[Ints, Ints]:
+def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
     """Return the row of each table in every pair of rows with equal keys, in the order of ``left``."""
     if not len(right):
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    left, right = _narrow(left), _narrow(right)
     order = np.argsort(right, kind="stable")
     ordered = right[order]
     low = np.searchsorted(ordered, left)
     last = len(right) - 1
+    if np.all(ordered[1:] > ordered[:-1]):
+        rows = np.flatnonzero(ordered.take(low, mode="clip") == left)
+        return rows, order[low[rows]]
     count = ((low <= last) & (ordered[np.minimum(low, last)] == left)).astype(np.int64)
     # Few keys of the right table repeat, and searching all a second time would be most of the work.
     several = np.flatnonzero((low < last) & (ordered[np.minimum(low + 1, last)] == left))
@@ -46,6 +52,12 @@ def matches(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     rows = np.repeat(np.arange(len(left)), count)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
     return rows, order[low[rows] + within]
+
+
+def _narrow(keys: _Keys) -> _Keys:
+    """Return keys as they are sorted and searched in half the time, where they fit."""
+    fit = keys.min(initial=0) >= -_NARROW and keys.max(initial=0) < _NARROW
+    return keys.astype(np.int32) if fit else keys
 
 
 @dataclass(frozen=True)

@@ -36,33 +36,44 @@ def launches(timeline: Timeline) -> Outcome:
     kernel, call = operation[kernels], call[kernels]
     if not len(kernel):
         return nothing(f"no kernel of {file} has a recorded launch call")
+    columns, group = _groups(timeline, kernel, call)
+    groups = len(columns["name"])
+    start, end = table.start[kernel], table.end[kernel]
+    called, returned = calls.start[call], calls.end[call]
+    queue = start - returned
+    waited = queue >= 0
+    total = summarize(group, np.maximum(end, returned) - called, groups)
+    rows = pd.DataFrame(
+        {
+            **columns,
+            "count": total.count,
+            "queue_count": np.bincount(group[waited], minlength=groups),
+            **total.columns("total_"),
+            **summarize(group, returned - called, groups).columns("api_"),
+            **_where_any(group[waited], queue[waited], groups),
+            **summarize(group, end - start, groups).columns("kernel_"),
+        }
+    )
+    order = np.argsort(-rows["total_avg_ns"].to_numpy(), kind="stable")
+    return Outcome(rows.iloc[order].reset_index(drop=True))
+
+
+def _groups(timeline: Timeline, kernel: Ints, call: Ints) -> tuple[dict[str, Any], Ints]:
+    """Return the columns that tell groups of launches apart, and the number of each launch's group."""
+    table, calls = timeline.kernels, timeline.calls
     names, name = by_text(timeline, table.name[kernel])
     functions, function = _functions(timeline, calls.name[call])
     keys, group = numbered_rows(
         calls.process[call] & _PID, calls.thread[call], table.device[kernel], function, name
     )
-    start, end = table.start[kernel], table.end[kernel]
-    called, returned = calls.start[call], calls.end[call]
-    queue = start - returned
-    waited = queue >= 0
-    total = summarize(group, np.maximum(end, returned) - called, len(keys))
-    rows = pd.DataFrame(
-        {
-            "name": texts(names[keys[:, 4]]),
-            "api_name": texts(functions[keys[:, 3]]),
-            "pid": keys[:, 0],
-            "tid": keys[:, 1],
-            "device": keys[:, 2],
-            "count": total.count,
-            "queue_count": np.bincount(group[waited], minlength=len(keys)),
-            **total.columns("total_"),
-            **summarize(group, returned - called, len(keys)).columns("api_"),
-            **_where_any(group[waited], queue[waited], len(keys)),
-            **summarize(group, end - start, len(keys)).columns("kernel_"),
-        }
-    )
-    order = np.argsort(-rows["total_avg_ns"].to_numpy(), kind="stable")
-    return Outcome(rows.iloc[order].reset_index(drop=True))
+    columns = {
+        "name": texts(names[keys[:, 4]]),
+        "api_name": texts(functions[keys[:, 3]]),
+        "pid": keys[:, 0],
+        "tid": keys[:, 1],
+        "device": keys[:, 2],
+    }
+    return columns, group
 
 
 def _functions(timeline: Timeline, ids: Ints) -> tuple[NDArray[np.object_], Ints]:

@@ -35,9 +35,15 @@ def _values(column: pd.Series[Any]) -> list[Any]:
     found: list[Any] = column.tolist()
     if {*map(type, found)} <= _PLAIN:
         return found
-    values = column.astype(object)
-    plain = values.where(values.notna(), None).tolist()
-    return [value.item() if isinstance(value, np.generic) else value for value in plain]
+    plain = (value.item() if isinstance(value, np.generic) else value for value in found)
+    return [None if missing else value for value, missing in zip(plain, column.isna().tolist(), strict=True)]
+
+
+def from_columns(columns: Mapping[str, list[Any]]) -> Outcome:
+    """Return the outcome of which these are the columns; integers by numpy, which is quicker than pandas."""
+    return Outcome(
+        pd.DataFrame({k: np.array(v) if {*map(type, v)} == {int} else v for k, v in columns.items()})
+    )
 
 
 def nothing(reason: str) -> Outcome:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
-from hpcprof.numbering import numbered_rows
-from hpcprof.timeline import Ints, Ranges, Table, Timeline
+from hpcprof.analysis.streams import Extent
+from hpcprof.numbering import distinct, numbered_rows
+from hpcprof.timeline import Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
@@ -23,7 +25,7 @@ class Layer:
     """Launches whose starts and ends both ascend, so that those inside a range are one slice.
 
     ``repeated`` counts, before each launch and behind the last, those whose correlation id another launch
-    of the group has too; ``number`` numbers the ids of these.
+    has too; ``number`` numbers the ids of these.
     """
 
     start: Ints
@@ -34,33 +36,8 @@ class Layer:
     number: Ints
 
 
-@dataclass(frozen=True)
-class Launches:
-    """API calls that started GPU work, one row a call, and the extent of that work on the GPU.
-
-    They are in the order of process, start and end.
-    """
-
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    correlation: Ints
-    first: Ints
-    last: Ints
-
-    @cached_property
-    def by_process(self) -> Layers:
-        """The layers of the launches of each process."""
-        return _grouped(self, self.process)
-
-    @cached_property
-    def by_thread(self) -> Layers:
-        """The layers of the launches of each thread, by process and thread."""
-        return _grouped(self, self.process, self.thread)
-
-
-Layers = dict[tuple[int, ...], list[Layer]]
+Launches = dict[tuple[int, int], list[Layer]]
+"""By process and thread, the API calls that started GPU work, and the extent of that work on the GPU."""
 
 
 @dataclass(frozen=True)
@@ -72,36 +49,31 @@ class Projection:
     launches: Ints
 
 
-@dataclass(frozen=True)
-class Extent(Table):
-    """When an operation runs."""
-
-    start: Ints
-    end: Ints
-
-
 @once
 def launches(timeline: Timeline) -> Launches:
     """Return the calls that launched operations; a call may launch several."""
-    work, calls = timeline.columns_of_operations(Extent), timeline.calls
+    calls = timeline.calls
+    rows, first, last = _launched(timeline)
+    threads, thread = numbered_rows(calls.process[rows], calls.thread[rows])
+    order = np.lexsort((calls.end[rows], calls.start[rows], thread))
+    rows, first, last = rows[order], first[order], last[order]
+    columns = (calls.start[rows], calls.end[rows], first, last, _repeated(calls.correlation[rows]))
+    edges = [0, *np.cumsum(np.bincount(thread)).tolist()]
+    return {
+        (process, number): list(_layers(*(column[low:high] for column in columns)))
+        for (process, number), (low, high) in zip(threads.tolist(), pairwise(edges), strict=True)
+    }
+
+
+def _launched(timeline: Timeline) -> tuple[Ints, Ints, Ints]:
+    """Return the rows of the calls that launched operations, and from when to when these ran."""
+    work = timeline.columns_of_operations(Extent)
     operation, call = launch_pairs(timeline)
     order = np.argsort(call, kind="stable")
     operation, call = operation[order], call[order]
     at = np.flatnonzero(np.diff(call, prepend=-1))
-    rows = call[at]
     first = _reduced(np.minimum, work.start[operation], at)
-    last = _reduced(np.maximum, work.end[operation], at)
-    order = np.lexsort((calls.end[rows], calls.start[rows], calls.process[rows]))
-    rows = rows[order]
-    return Launches(
-        start=calls.start[rows],
-        end=calls.end[rows],
-        process=calls.process[rows],
-        thread=calls.thread[rows],
-        correlation=calls.correlation[rows],
-        first=first[order],
-        last=last[order],
-    )
+    return call[at], first, _reduced(np.maximum, work.end[operation], at)
 
 
 def _reduced(choose: np.ufunc, values: Ints, at: Ints) -> Ints:
@@ -110,49 +82,41 @@ def _reduced(choose: np.ufunc, values: Ints, at: Ints) -> Ints:
     return extrema
 
 
-def on_thread(ranges: Ranges, launched: Launches) -> Projection:
-    """Project with the launches of the range's own thread, the rule of nvtx_gpu_proj_sum."""
-    return _project(ranges, launched.by_thread, ranges.process, ranges.thread)
+def _repeated(values: Ints) -> Ints:
+    """Number the values of which there is another one; -1 stands for the others."""
+    ordered = np.sort(values, kind="stable")  # They ascend almost everywhere.
+    several = distinct(ordered[1:][ordered[1:] == ordered[:-1]])
+    result = np.full(len(values), -1)
+    rows = np.flatnonzero(np.isin(values, several))
+    result[rows] = np.searchsorted(several, values[rows])
+    return result
 
 
-def in_process(ranges: Ranges, launched: Launches) -> Projection:
-    """Project with the launches of all threads of the range's process."""
-    return _project(ranges, launched.by_process, ranges.process)
-
-
-def _grouped(launched: Launches, *key: Ints) -> Layers:
-    """Return the layers of the launches of each key."""
-    keys, group = numbered_rows(*key)
-    order = np.argsort(group, kind="stable")
-    cuts = np.searchsorted(group[order], np.arange(1, len(keys)))
-    groups = zip(keys.tolist(), np.split(order, cuts), strict=False)
-    return {tuple(of): list(_layers(launched, rows)) for of, rows in groups}
-
-
-def _layers(launched: Launches, rows: Ints) -> Iterator[Layer]:
+def _layers(*columns: Ints) -> Iterator[Layer]:
     """Split launches that are sorted by start, then end, into layers.
 
     Calls on one thread follow each other and are one layer; calls inside calls make another.
     """
-    repeated = _repeated(launched.correlation[rows])
-    numbers = np.full(len(rows), -1)
-    numbers[repeated] = np.unique(launched.correlation[rows[repeated]], return_inverse=True)[1]
-    while len(rows):
-        end = launched.end[rows]
-        outermost = end == np.maximum.accumulate(end)
-        # Most often all rows are one layer, and all launches of one process: views need no memory.
-        whole = len(rows) == len(launched.end) and bool(outermost.all())
-        layer = slice(None) if whole else rows[outermost]
-        number = numbers[outermost]
-        yield Layer(
-            start=launched.start[layer],
-            end=launched.end[layer],
-            first=launched.first[layer],
-            last=launched.last[layer],
-            repeated=_counted(number >= 0),
-            number=number[number >= 0],
-        )
-        rows, numbers = rows[~outermost], numbers[~outermost]
+    while len(columns[0]):
+        outermost = columns[1] == np.maximum.accumulate(columns[1])
+        # Most often all are one layer, and views need no memory.
+        chosen = slice(None) if outermost.all() else outermost
+        start, end, first, last, number = (column[chosen] for column in columns)
+        yield Layer(start, end, first, last, _counted(number >= 0), number[number >= 0])
+        columns = tuple(column[~outermost] for column in columns)
+
+
+def on_thread(ranges: Ranges, launched: Launches) -> Projection:
+    """Project with the launches of the range's own thread, the rule of nvtx_gpu_proj_sum."""
+    return _project(ranges, launched, ranges.process, ranges.thread)
+
+
+def in_process(ranges: Ranges, launched: Launches) -> Projection:
+    """Project with the launches of all threads of the range's process."""
+    layers: dict[tuple[int, ...], list[Layer]] = {}
+    for (process, _), of_thread in launched.items():
+        layers.setdefault((process,), []).extend(of_thread)
+    return _project(ranges, layers, ranges.process)
 
 
 def _counted(chosen: NDArray[np.bool_]) -> Ints:
@@ -162,13 +126,7 @@ def _counted(chosen: NDArray[np.bool_]) -> Ints:
     return np.concatenate(([0], np.cumsum(chosen)))
 
 
-def _repeated(values: Ints) -> NDArray[np.bool_]:
-    """Say of each value whether there is another one like it."""
-    ordered = np.sort(values)
-    return np.isin(values, ordered[1:][ordered[1:] == ordered[:-1]])
-
-
-def _project(ranges: Ranges, layers: Layers, *key: Ints) -> Projection:
+def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> Projection:
     """Project each range on the launches of its group that lie inside it, ends included."""
     n = len(ranges)
     result = Projection(np.full(n, _LATEST), np.full(n, _EARLIEST), np.zeros(n, np.int64))
@@ -195,24 +153,26 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
         result.launches[rows] += high - low - (above - below)
         pairs.append(_pairs(layer.number, below, above, numbers))
     # A correlation id of several calls counts once in a range.
-    distinct = np.unique(np.concatenate(pairs))
-    result.launches[rows] += np.bincount(distinct // numbers, minlength=len(rows))
+    found = distinct(np.concatenate(pairs))
+    result.launches[rows] += np.bincount(found // numbers, minlength=len(rows))
 
 
 def _extremum(choose: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
     """Return the extremum of ``values[low:high]`` for each pair of bounds, ``empty`` where they are equal.
 
-    Two overlapping windows of a power of two cover any slice; the windows' extrema double in width
-    step by step, so only one width is in memory. O((n + m) log n) however long the slices are.
+    The values' extrema are joined in pairs, again and again, and a slice takes those at its ends that
+    the pairs do not share. O(n + m log n) however long the slices are.
     """
     result = np.full(len(low), empty)
-    size = high - low
-    window, width = values, 1
-    while width <= size.max(initial=0):
-        rows = np.flatnonzero((size >= width) & (size < 2 * width))
-        result[rows] = choose(window[low[rows]], window[high[rows] - width])
-        window = choose(window[:-width], window[width:])
-        width *= 2
+    rows = np.flatnonzero(low < high)
+    low, high = low[rows], high[rows]
+    while len(rows):
+        for odd, place in (((low & 1) == 1, low), ((high & 1) == 1, high - 1)):
+            result[rows[odd]] = choose(result[rows[odd]], values[place[odd]])
+        low, high = (low + 1) // 2, high // 2
+        inside = low < high
+        rows, low, high = rows[inside], low[inside], high[inside]
+        values = choose(values[:-1:2], values[1::2])
     return result
 
 

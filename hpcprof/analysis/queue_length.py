@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.projection import Extent
-from hpcprof.analysis.streams import NO_CALL, launch_calls, streams
-from hpcprof.timeline import Timeline
+from hpcprof.analysis.streams import NO_CALL, Extent, launch_calls, streams
+from hpcprof.timeline import Ints, Timeline
 
 
 def queue_length(timeline: Timeline) -> Outcome:
@@ -32,10 +32,7 @@ def queue_length(timeline: Timeline) -> Outcome:
         members = everything[call[everything] != NO_CALL]
         if not len(members):
             continue
-        time = np.concatenate((timeline.calls.start[call[members]], operations.start[members]))
-        change = np.repeat((1, -1), len(members))
-        # Where both happen at once, the launch comes first: the order is stable.
-        length = np.cumsum(change[np.argsort(time, kind="stable")])
+        length = _lengths(np.concatenate((timeline.calls.start[call[members]], operations.start[members])))
         quartiles = np.percentile(length, (25, 50, 75))
         rows.append(
             {
@@ -50,3 +47,10 @@ def queue_length(timeline: Timeline) -> Outcome:
             }
         )
     return Outcome(pd.DataFrame(rows))
+
+
+def _lengths(time: Ints) -> NDArray[np.int32]:
+    """Return the length of a queue after each change; all launches stand before all starts."""
+    change = np.repeat(np.array((1, -1), np.int8), len(time) // 2)
+    # Where both happen at once, the launch comes first: the order is stable.
+    return np.cumsum(change[np.argsort(time, kind="stable")], dtype=np.int32)

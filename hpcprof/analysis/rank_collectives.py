@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.step_ranges import steps_of
 from hpcprof.analysis.summary import objects, texts
 from hpcprof.collective_operations import operation
-from hpcprof.numbering import numbered, numbered_rows
+from hpcprof.numbering import distinct, numbered, numbered_rows
 from hpcprof.timeline import (
     NO_BYTES,
     NO_NAME,
@@ -39,8 +40,8 @@ class _Found:
     when the host launched it.
     """
 
-    operation: list[str]
-    communicator: list[str | None]
+    operation: Sequence[str | None]
+    communicator: Sequence[str | None]
     seq: Ints
     bytes: Ints
     ranks: Ints
@@ -70,7 +71,7 @@ def rank_collectives(timeline: Timeline) -> Outcome:
         return nothing(_why_none(timeline))
     rows = pd.DataFrame(
         {
-            "op": found.operation,
+            "op": texts(found.operation),
             "comm_id": texts(found.communicator),
             "seq": found.seq,
             "bytes": _known(found.bytes, NO_BYTES),
@@ -130,10 +131,11 @@ def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, ApiCalls]:
     """Return the place among some rows of kernels and the API call in each pair of one and its launch."""
     operation, call = launch_pairs(timeline)
     # The operations begin with the kernels.
-    place = np.full(len(timeline.kernels) + len(timeline.memops) + len(timeline.graphs), _NONE)
+    place = np.full(timeline.operation_count, _NONE)
     place[kernels] = np.arange(len(kernels))
-    chosen = place[operation] != _NONE
-    return place[operation[chosen]], timeline.calls.take(call[chosen])
+    place = place[operation]
+    chosen = place != _NONE
+    return place[chosen], timeline.calls.take(call[chosen])
 
 
 def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
@@ -141,21 +143,21 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     file = timeline.origin.path.name
     calls = timeline.collectives
     calls = calls.take(np.argsort(calls.start, kind="stable"))
-    rows = np.flatnonzero(timeline.kernels.category == Category.COMM)
-    kernels = timeline.kernels.take(rows)
+    kernels = timeline.kernels
+    rows = np.flatnonzero(kernels.category == Category.COMM)
     kernel, launches = _launches(timeline, rows)
     # A carrier is a call that launches: one of these for all collectives of a group.
     where, launch_where = pair_keys((calls.process, calls.thread), (launches.process, launches.thread))
     carriers, carrier = numbered_rows(where, calls.start, calls.end)
     owner = _inside(carriers, launch_where, launches.start)
     kernel, owner = kernel[owner != _NONE], owner[owner != _NONE]
-    spare = len(kernels) - len(np.unique(kernel))
-    kernels = kernels.take(kernel)
+    spare = len(rows) - len(distinct(kernel))
+    carrying = rows[kernel]
     first, last = np.full(len(carriers), _LATEST), np.full(len(carriers), _EARLIEST)
-    np.minimum.at(first, owner, kernels.start)
-    np.maximum.at(last, owner, kernels.end)
+    np.minimum.at(first, owner, kernels.start[carrying])
+    np.maximum.at(last, owner, kernels.end[carrying])
     device = np.zeros(len(carriers), np.int64)
-    device[owner] = kernels.device
+    device[owner] = kernels.device[carrying]
     count = np.bincount(owner, minlength=len(carriers))
     pairs, _ = numbered_rows(carrier, calls.communicator)
     communicators = np.bincount(pairs[:, 0], minlength=len(carriers))
@@ -164,7 +166,7 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     carrier = carrier[kept]
     _, kind = numbered_rows(calls.operation, calls.communicator)
     found = _Found(
-        operation=[str(name) for name in timeline.names(calls.operation[kept])],
+        operation=timeline.names(calls.operation[kept]),
         communicator=timeline.names(calls.communicator[kept]),
         seq=_running(kind)[kept],
         bytes=calls.bytes[kept],
@@ -219,7 +221,6 @@ def _by_name(timeline: Timeline) -> _Found:
     rows = np.flatnonzero((kernels.category == Category.COMM) & tells[row]) if len(used) else row
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     count = len(rows)
-    kernels = kernels.take(rows)
     kernel, calls = _launches(timeline, rows)
     launched = np.full(count, _EARLIEST)
     launched[kernel] = calls.start
@@ -233,9 +234,9 @@ def _by_name(timeline: Timeline) -> _Found:
         ranks=np.full(count, UNKNOWN_RANKS),
         fused=np.ones(count, np.int64),
         part=np.zeros(count, np.int64),
-        device=kernels.device,
-        start=kernels.start,
-        end=kernels.end,
+        device=kernels.device[rows],
+        start=kernels.start[rows],
+        end=kernels.end[rows],
         call=launched,
     )
 

@@ -54,7 +54,7 @@ def measure(timeline: Timeline, ranges: Ranges) -> Measured:
     launches the backward pass from a thread of its own, and by the rule of the same thread a
     ``backward`` of 80 ms would be 11 us. Only a CPU trace is measured on the host.
     """
-    if not len(timeline.operations()):
+    if not timeline.operation_count:
         return Measured(ranges.start, ranges.end)
     projection = in_process(ranges, launches(timeline))
     found = projection.launches > 0

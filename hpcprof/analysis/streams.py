@@ -8,17 +8,24 @@ import numpy as np
 
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
+from hpcprof.numbering import numbered_rows
 from hpcprof.timeline import Ints, Table, Timeline
 
 NO_CALL = -1
 
 
 @dataclass(frozen=True)
-class _Placed(Table):
-    """When and where an operation runs."""
+class Extent(Table):
+    """When an operation runs."""
 
     start: Ints
     end: Ints
+
+
+@dataclass(frozen=True)
+class _Place(Table):
+    """Where an operation runs."""
+
     device: Ints
     stream: Ints
 
@@ -26,20 +33,23 @@ class _Placed(Table):
 @once
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return device, stream and the rows of its operations by start, then end, for every stream."""
-    operations = timeline.columns_of_operations(_Placed)
-    order = np.lexsort((operations.end, operations.start, operations.stream, operations.device))
-    device, stream = operations.device[order], operations.stream[order]
-    changes = (device[1:] != device[:-1]) | (stream[1:] != stream[:-1])
-    parts = np.split(order, np.flatnonzero(changes) + 1)
-    return [(int(operations.device[p[0]]), int(operations.stream[p[0]]), p) for p in parts if len(p)]
+    place = timeline.columns_of_operations(_Place)
+    keys, number = numbered_rows(place.device, place.stream)
+    del place  # Not all columns of all operations at a time.
+    extent = timeline.columns_of_operations(Extent)
+    order = np.lexsort((extent.end, extent.start, number))
+    parts = np.split(order, np.cumsum(np.bincount(number))[:-1])
+    return [(device, stream, part) for (device, stream), part in zip(keys.tolist(), parts, strict=False)]
 
 
 @once
 def launch_calls(timeline: Timeline) -> Ints:
     """Return the row of the call that launched each operation, the first of several; else `NO_CALL`."""
     operation, call = launch_pairs(timeline)
-    result = np.full(len(timeline.kernels) + len(timeline.memops) + len(timeline.graphs), NO_CALL)
-    # The last assignment counts: that of the first call.
-    order = np.argsort(timeline.calls.start[call], kind="stable")[::-1]
-    result[operation[order]] = call[order]
+    if np.any(operation[1:] == operation[:-1]):
+        # The last assignment counts: that of the first call.
+        order = np.argsort(timeline.calls.start[call], kind="stable")[::-1]
+        operation, call = operation[order], call[order]
+    result = np.full(timeline.operation_count, NO_CALL)
+    result[operation] = call
     return result

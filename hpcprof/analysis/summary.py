@@ -68,8 +68,8 @@ def summarize(group: Ints, value: Ints, groups: int) -> Summary:
     first = np.cumsum(count) - count
     total = np.add.reduceat(value, first) if groups else np.empty(0, np.int64)
     average = total / count
-    # In place: of millions of values each copy counts.
-    square = value - np.repeat(average, count)
+    square = np.repeat(average, count)
+    np.subtract(value, square, out=square)
     square *= square
     spread = np.add.reduceat(square, first) if groups else np.empty(0)
     middle = value[first + (count - 1) // 2] + value[first + count // 2]
@@ -92,8 +92,10 @@ def sorted_in_groups(group: Ints, value: Ints) -> Ints:
     bits = (int(value.max()) - low).bit_length()
     if (int(group.max()) + 1) << bits > np.iinfo(np.int64).max:
         return value[np.lexsort((value, group))]
+    # In place: of millions of values each copy counts.
     key = group << bits
-    key += value - low
+    key += value
+    key -= low
     key.sort()
     key &= (1 << bits) - 1
     key += low

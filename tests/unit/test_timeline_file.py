@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from pyarrow import parquet
 
+from hpcprof import timeline_file
 from hpcprof.readers.detect import read_profile
 from hpcprof.timeline import Table, Timeline
 from hpcprof.timeline_file import load, save
@@ -47,6 +49,16 @@ def test_it_comes_back_as_it_was(tmp_path: Path, seed: int) -> None:
     timeline = read_profile(tmp_path / "rank0.sqlite")
     save(tmp_path / "timeline", timeline, 0, "f00d")
     assert_same(load(tmp_path / "timeline", 0, "f00d"), timeline)
+
+
+def test_a_table_that_is_written_in_several_parts_comes_back_whole(
+    tmp_path: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = len(timeline.kernels)
+    monkeypatch.setattr(timeline_file, "_GROUP", rows // 3)
+    save(tmp_path, timeline, 0, "f00d")
+    assert parquet.ParquetFile(tmp_path / "rank00000.kernels.parquet").metadata.num_row_groups >= 3
+    assert_same(load(tmp_path, 0, "f00d"), timeline)
 
 
 def test_that_of_a_trace_comes_back_too(tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Timeline
 
 small = st.integers(-2, 4)
 wide = st.sampled_from([-(2**62), -1, 0, 5, 2**62])
+# Those that differ by 2**32 are one in 32 bits.
+keys = st.one_of(small, st.sampled_from([3 - 2**32, -(2**31), 2**31 - 1, 2**31, 3 + 2**32, 2**62]))
 
 
-@given(st.lists(small, max_size=20), st.lists(small, max_size=20))
+@given(st.lists(small, max_size=20), st.lists(keys, max_size=20))
 def test_matches_are_all_pairs_of_equal_keys_in_the_order_of_the_left(
     left: list[int], right: list[int]
 ) -> None:
