@@ -111,10 +111,13 @@ def test_kernel_metrics_are_one_command(hpcprof: Hpcprof, tools: Path, tmp_path:
 
 def test_ncu_without_permission_says_what_it_means_and_the_remedy(hpcprof: Hpcprof, tools: Path) -> None:
     install(tools, "ncu", NCU, permitted=False)
-    code, _, err = study(hpcprof, "kernel-metrics")
-    assert code == 1
-    assert "left no profile: the driver keeps hardware counters to administrators (ERR_NVGPUCTRPERM)" in err
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in err
+    done = hpcprof("study", "kernel-metrics", "--ranks-per-node", "2", "--", "true")
+    assert done.returncode == 1
+    assert (
+        "left no profile: the driver keeps hardware counters to administrators (ERR_NVGPUCTRPERM)"
+        in done.stderr
+    )
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -278,7 +281,9 @@ def test_kernel_metrics_names_the_run_that_it_has_when_it_is_interrupted(
 
 
 def test_one_rank_against_two_is_the_other_comparison(hpcprof: Hpcprof, tools: Path, tmp_path: Path) -> None:
-    assert study(hpcprof, "slowdown", "--repeats", "1", "--alone", "one-rank")[0] == 0
+    program = ["sh", "-c", 'touch "$HPCPROF_RUN_DIR/results/$HPCPROF_RANK"']
+    words = ["--ranks-per-node", "2", "--repeats", "1", "--alone", "one-rank", "--", *program]
+    assert hpcprof("study", "slowdown", *words).returncode == 0
     (folder,) = tmp_path.glob("runs/*-slowdown-*")
     alone, both = (run["run"] for run in json.loads((folder / "study.json").read_text())["runs"])
     ranks = [len(list((tmp_path / "runs" / run / "results").iterdir())) for run in (alone, both)]
