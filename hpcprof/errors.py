@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class HpcprofError(Exception):
@@ -28,6 +30,36 @@ class SchedulerError(HpcprofError):
 
 class StoreError(HpcprofError):
     """The results database cannot be used."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say in a sentence that the system does not let an input file be read.
+
+    Raises
+    ------
+    DamagedInput
+        Instead of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in a sentence that the system does not let a file be written.
+
+    Raises
+    ------
+    HpcprofError
+        Instead of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
 
 
 def unknown(

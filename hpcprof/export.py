@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
 from hpcprof.atomic import replacing
-from hpcprof.errors import HpcprofError
+from hpcprof.errors import HpcprofError, writing
 from hpcprof.run import Run
 from hpcprof.store import Row, Store
 
@@ -73,12 +73,10 @@ def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
     HpcprofError
         If the file cannot be written.
     """
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             _write(temporary, columns, rows)
-    except OSError as error:
-        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
 
 
 def _csv(path: Path, columns: Sequence[Column], rows: list[Row]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.errors import DamagedInput
+from hpcprof.errors import DamagedInput, reading
 from hpcprof.memory import share, trim
 from hpcprof.readers.detect import read_profile, readable
 from hpcprof.readers.identity import identify_rank
@@ -161,19 +161,14 @@ def as_result(outcome: Outcome) -> Result:
 
 
 def _state(path: Path) -> tuple[int, int]:
-    try:
+    with reading(path):
         status = path.stat()
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
     return status.st_size, status.st_mtime_ns
 
 
 def _checksum(path: Path) -> str:
     digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+    with reading(path), path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
     return digest.hexdigest()

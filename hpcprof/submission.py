@@ -12,7 +12,7 @@ import msgspec
 from hpcprof import run as runs
 from hpcprof.array_script import member_directory
 from hpcprof.atomic import write_atomically
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.errors import UsageError, writing
 from hpcprof.job import Job
 from hpcprof.schedulers.base import JobState, Scheduler
 from hpcprof.schedulers.batch import BatchScheduler
@@ -86,10 +86,8 @@ def submit_array(
             for directory, job, text in zip(directories, jobs, texts, strict=True)
         ]
         path = sweep.absolute() / runs.ARRAY_SCRIPT
-        try:
+        with writing(path):
             write_atomically(path, script)
-        except OSError as error:
-            raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
     ids = scheduler.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
 

@@ -12,7 +12,7 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.rows import write_rows
 from hpcprof.cli.skipped import exit_naming
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
     from hpcprof.analysis.catalogue import Analysis
@@ -141,7 +141,5 @@ def _write_html(path: Path, contents: object) -> None:
     from hpcprof.atomic import write_atomically
     from hpcprof.report.html import html_report
 
-    try:
+    with writing(path):
         write_atomically(path, html_report(contents))  # type: ignore[arg-type]
-    except OSError as error:
-        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None

@@ -11,7 +11,7 @@ from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.cli.tables import show
-from hpcprof.errors import HpcprofError, UsageError, unknown
+from hpcprof.errors import UsageError, unknown, writing
 from hpcprof.render import check_template, template_files
 
 
@@ -47,11 +47,9 @@ def export(output: Path, name: str) -> None:
     target = output / name
     if target.exists():
         raise UsageError(f"{target} is there already: edit it, or move it away first.")
-    try:
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, files[name].read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HpcprofError(f"cannot write {target}: {error.strerror}.") from None
     click.echo(f"wrote {target}")
 
 

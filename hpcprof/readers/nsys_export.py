@@ -29,7 +29,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from hpcprof.errors import DamagedInput
+from hpcprof.errors import DamagedInput, reading
 from hpcprof.readers.sqlite_pages import int_columns
 from hpcprof.timeline import NO_NAME, Ints
 
@@ -219,7 +219,7 @@ def opened(path: Path) -> Iterator[Export]:
 
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
     try:
-        with _sentence(path):
+        with reading(path):
             file = path.open("rb")
         # Closed last: where a process closes a file, it loses its locks.
         with file, engine.connect() as connection:
@@ -241,7 +241,7 @@ def _check(path: Path) -> None:
     is valid when the change counter (24-27) equals the one it was written with (92-95); see the file
     format on sqlite.org. SQLite itself takes a cut within the last page for a page full of zeros.
     """
-    with _sentence(path):
+    with reading(path):
         size = path.stat().st_size
         with path.open("rb") as file:
             header = file.read(100)
@@ -253,12 +253,3 @@ def _check(path: Path) -> None:
     expected = (65536 if page == 1 else page) * (pages if header[24:28] == header[92:96] else 1)
     if size < max(expected, 100):
         raise DamagedInput(f"{path} is truncated: it has {size} bytes of {max(expected, 100)}.")
-
-
-@contextmanager
-def _sentence(path: Path) -> Iterator[None]:
-    """Say that a file cannot be opened or read."""
-    try:
-        yield
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcprof.atomic import replacing
-from hpcprof.errors import DamagedInput
+from hpcprof.errors import DamagedInput, reading
 from hpcprof.readers.nsys_export import opened
 
 
@@ -86,10 +86,8 @@ def _said(output: str) -> str:
 @contextmanager
 def _locked(report: Path) -> Iterator[None]:
     """Hold a lock on a report; where the file system has none, go on without."""
-    try:
+    with reading(report):
         file = report.open("rb")
-    except OSError as error:
-        raise DamagedInput(f"{report} cannot be read: {error.strerror}.") from None
     with file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)

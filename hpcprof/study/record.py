@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from hpcprof.atomic import write_atomically
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.errors import HpcprofError, UsageError, writing
 from hpcprof.job import Job
 from hpcprof.site_model import Site
 from hpcprof.sweep import Point
@@ -95,10 +95,8 @@ def write_record(folder: Path, record: Record) -> None:
     """
     path = folder / RECORD
     text = msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
-    try:
+    with writing(path):
         write_atomically(path, text + "\n")
-    except OSError as error:
-        raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
 
 
 def read_record(folder: Path) -> Record:
