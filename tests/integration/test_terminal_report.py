@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
-from hpcprof.store import Stored
+from hpcprof.store import Row, Stored
 from hpcprof.units import format_value, heading
 
 DATA = Path(__file__).parents[1] / "data"
@@ -21,8 +22,23 @@ OF_TRACES = {"memory_usage": ALLOCATOR, "hta_breakdown": ALLOCATOR, "slowdown": 
 OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
 
 
-def of_first_rank(name: str, tmp_path: Path) -> Stored:
-    """Return the first rows of an analysis of a real profile."""
+@dataclass(frozen=True)
+class Printed:
+    """The first rows of an analysis of a real profile, and the lines that were printed of them."""
+
+    rows: list[Row]
+    lines: list[str]
+
+
+@pytest.fixture
+def printed(
+    name: str,
+    width: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Printed:
+    """Print an analysis in a terminal of a width; both are parameters of the test."""
     export = tmp_path / "rank0.sqlite"
     export.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
     path = DATA / OF_TRACES[name] if name in OF_TRACES else export
@@ -31,52 +47,33 @@ def of_first_rank(name: str, tmp_path: Path) -> Stored:
     outcome = of_rank(ANALYSES[name], read_profile(path), 0)
     stored = Stored({key: values[:3] for key, values in outcome.columns().items()}, {})
     assert stored.rows
-    return stored
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_analysis(ANALYSES[name], stored)
+    return Printed(stored.rows, capsys.readouterr().out.splitlines())
 
 
 @pytest.mark.parametrize("width", [20, 40])
 @pytest.mark.parametrize("name", OF_RANK)
-def test_in_a_narrow_terminal_no_figure_is_cut(
-    name: str,
-    width: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    stored = of_first_rank(name, tmp_path)
-    monkeypatch.setenv("COLUMNS", str(width))
-    show_analysis(ANALYSES[name], stored)
-    out = capsys.readouterr().out
-    assert all(len(line) <= width for line in out.splitlines())
-    shown, _, left_out = out.partition("(not shown: ")
+def test_in_a_narrow_terminal_no_figure_is_cut(name: str, width: int, printed: Printed) -> None:
+    assert all(len(line) <= width for line in printed.lines)
+    shown, _, left_out = "\n".join(printed.lines).partition("(not shown: ")
     missing = " ".join(left_out.partition(";")[0].split()).split(", ")
     columns = [column.name for column in ANALYSES[name].columns if heading(column.name) not in missing]
     assert columns
-    for row in stored.rows:
+    for row in printed.rows:
         for key in columns:
             assert isinstance(row[key], str) or format_value(key, row[key]) in shown, key
 
 
 @pytest.mark.parametrize("width", [80, 100, 240])
 @pytest.mark.parametrize("name", OF_RANK)
-def test_every_figure_that_is_shown_is_shown_whole(
-    name: str,
-    width: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    stored = of_first_rank(name, tmp_path)
-    rows = stored.rows
-    monkeypatch.setenv("COLUMNS", str(width))
-    show_analysis(ANALYSES[name], stored)
-    lines = capsys.readouterr().out.splitlines()
-    assert all(len(line) <= width for line in lines)
+def test_every_figure_that_is_shown_is_shown_whole(name: str, width: int, printed: Printed) -> None:
+    assert all(len(line) <= width for line in printed.lines)
     columns = _COLUMNS.get(name, tuple(column.name for column in ANALYSES[name].columns))
-    for row in rows:
+    for row in printed.rows:
         for key in columns:
             if not isinstance(row[key], str):
-                assert any(format_value(key, row[key]) in line for line in lines), key
+                assert any(format_value(key, row[key]) in line for line in printed.lines), key
 
 
 _RATIO = {"ci_low": 1.0234, "ci_high": 1.1234}
