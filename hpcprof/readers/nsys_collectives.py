@@ -60,7 +60,8 @@ class _Calls:
         columns = events.columns
         kind = columns["eventType"]
         created = np.flatnonzero(kind == DOMAIN_CREATE)
-        of_nccl = [row for row in created.tolist() if events.text[row] == _DOMAIN]
+        names = events.text.take(created).texts()
+        of_nccl = [row for row, name in zip(created.tolist(), names, strict=True) if name == _DOMAIN]
         # A domain's id is unique within a process.
         _, domain = numbered_rows(columns["domainId"], columns["globalTid"] >> PROCESS_SHIFT)
         owned = np.isin(domain, domain[of_nccl])
@@ -70,14 +71,13 @@ class _Calls:
         self.start, self.end, self.thread, self.domain, ids = (
             columns[name][rows] for name in ("start", "end", "globalTid", "domainId", "textId")
         )
-        names = StringTable()
+        texts = StringTable()
         known = export.strings(distinct(ids))
-        self.name = translate(ids, {i: names.add(value) for i, value in known.items()})
-        for place in np.flatnonzero(self.name == NO_NAME).tolist():
-            self.name[place] = names.add(events.text[rows[place]] or "")
-        self.texts: list[str] = names.array().tolist()
-        payloads = (events.payload[row] for row in rows.tolist())
-        self.blobs = [payload if isinstance(payload, bytes) else b"" for payload in payloads]
+        self.name = translate(ids, {i: texts.add(value) for i, value in known.items()})
+        inline = np.flatnonzero(self.name == NO_NAME)
+        self.name[inline] = texts.add_all(text or "" for text in events.text.take(rows[inline]).texts())
+        self.texts: list[str] = texts.array().tolist()
+        self.payloads = events.payload.take(rows)
 
     def launched_by(self) -> Ints:
         """Return, for each call, the call that launches its work.
@@ -109,7 +109,7 @@ def _decoded(export: Export, calls: _Calls, strings: StringTable) -> dict[str, I
     for domain in np.unique(calls.domain).tolist():
         rows = np.flatnonzero(calls.domain == domain)
         payloads = Payloads(
-            [calls.blobs[row] for row in rows.tolist()],
+            calls.payloads.take(rows),
             {schema: layout for (owner, schema), layout in known.items() if owner == domain},
         )
         identity, identified = payloads.values(*_COMMUNICATOR)

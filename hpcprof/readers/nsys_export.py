@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import (
-    ColumnElement,
-    Select,
     TableClause,
     column,
     create_engine,
     func,
     inspect,
     literal,
-    null,
     select,
     table,
 )
@@ -30,7 +27,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from hpcprof.errors import DamagedInput, reading
-from hpcprof.readers.sqlite_pages import int_columns
+from hpcprof.readers.cells import Cells
+from hpcprof.readers.sqlite_pages import Columns, read_columns
 from hpcprof.timeline import NO_NAME, Ints
 
 MISSING = int(np.iinfo(np.int64).min)
@@ -73,7 +71,7 @@ class Source:
         if absent:
             raise DamagedInput(f"{self.export.path}: table {self.name} has no column {' or '.join(absent)}.")
 
-    def ints(self, defaults: Mapping[str, int | None], *where: ColumnElement[bool]) -> dict[str, Ints]:
+    def ints(self, defaults: Mapping[str, int | None]) -> dict[str, Ints]:
         """Return columns as int64 arrays in the table's order.
 
         Parameters
@@ -87,60 +85,50 @@ class Source:
         DamagedInput
             If a key column is absent or a value is no integer.
         """
-        query, present = self._query(defaults, where)
-        columns = None if where else self._pages(present)
-        if columns is None:
-            flat = self.export.numbers(chain.from_iterable(self.export.rows(query)), self.name)
-            columns = list(flat.reshape(-1, len(present)).T)
-        return _columns(columns, present, defaults)
+        return self.ints_and_cells(defaults, ())[0]
 
     def ints_and_cells(
-        self, defaults: Mapping[str, int | None], others: Sequence[str], *where: ColumnElement[bool]
-    ) -> tuple[dict[str, Ints], list[Sequence[Any]]]:
-        """Return what `ints` does, and other columns as they stand, all None where one is absent.
-
-        One query reads them all: several could return their rows in different orders.
-        """
-        query, present = self._query(defaults, where)
-        more = [self.clause.c[name] if name in self.columns else null() for name in others]
-        rows = self.export.connection.execute(query.add_columns(*more)).all()
-        cells = list(zip(*rows, strict=True)) or [()] * (len(present) + len(others))
-        values = [self.export.numbers(iter(cell), self.name) for cell in cells[: len(present)]]
-        return _columns(values, present, defaults), [*cells[len(present) :]]
-
-    def _query(
-        self, defaults: Mapping[str, int | None], where: Sequence[ColumnElement[bool]]
-    ) -> tuple[Select[Any], dict[str, int]]:
-        """Return the query for the columns that are there, and what stands for NULL in each."""
+        self, defaults: Mapping[str, int | None], others: Sequence[str]
+    ) -> tuple[dict[str, Ints], list[Cells]]:
+        """Return what `ints` does, and columns of texts and blobs, all NULL where one is absent."""
         self.require(*(name for name, default in defaults.items() if default is REQUIRED))
-        present = {n: MISSING if d is REQUIRED else d for n, d in defaults.items() if n in self.columns}
-        source = self.clause
-        cells = (func.coalesce(source.c[name], default) for name, default in present.items())
-        return select(*cells).select_from(source).where(*where), present
+        nulls = {n: MISSING if d is REQUIRED else d for n, d in defaults.items() if n in self.columns}
+        stored = [name for name in others if name in self.columns]
+        values, cells = self._pages(nulls, stored) or self._queried(nulls, stored)
+        found = {name: np.ascontiguousarray(column) for name, column in zip(nulls, values, strict=True)}
+        rows = len(values[0])
+        absent = {n: np.full(rows, d) for n, d in defaults.items() if n not in found and d is not None}
+        of_name = dict(zip(stored, cells, strict=True))
+        return found | absent, [of_name.get(name) or Cells.of([None] * rows) for name in others]
 
-    def _pages(self, nulls: Mapping[str, int]) -> Sequence[Ints] | None:
+    def _queried(self, nulls: Mapping[str, int], others: Sequence[str]) -> Columns:
+        """Let SQLite read columns. One query reads them all: several could order their rows differently."""
+        columns = self.clause.c
+        query = select(*(func.coalesce(columns[name], null) for name, null in nulls.items()))
+        result = self.export.rows(query.add_columns(*(columns[name] for name in others)))
+        if not others:
+            flat = self.export.numbers(chain.from_iterable(result), self.name)
+            return list(flat.reshape(-1, len(nulls)).T), []
+        parts = list(zip(*result, strict=True)) or [()] * (len(nulls) + len(others))
+        values = [self.export.numbers(iter(part), self.name) for part in parts[: len(nulls)]]
+        return values, [Cells.of(part) for part in parts[len(nulls) :]]
+
+    def _pages(
+        self, nulls: Mapping[str, int], others: Sequence[str]
+    ) -> tuple[list[Ints], list[Cells]] | None:
         """Read columns from the file's pages; None where SQLite has to read them."""
         master = table("sqlite_master", column("name"), column("type"), column("rootpage"))
         stored = select(master.c.rootpage).where(master.c.name == self.name, master.c.type == "table")
         root = next(self.export.rows(stored), None)
         known = func.pragma_table_xinfo(self.name).table_valued("name", "pk", "hidden")
         columns = list(self.export.rows(select(known.c.name, known.c.pk, known.c.hidden)))
+        wanted = {*nulls, *others}
         # Hidden columns are generated, and may not be stored; a primary key may be the row's own number.
-        if root is None or any(hidden or (key and name in nulls) for name, key, hidden in columns):
+        if root is None or any(hidden or (key and name in wanted) for name, key, hidden in columns):
             return None
         place = {name: i for i, (name, _, _) in enumerate(columns)}
-        return int_columns(
-            self.export.descriptor, root[0], [place[name] for name in nulls], [*nulls.values()]
-        )
-
-
-def _columns(
-    values: Sequence[Ints], present: Iterable[str], defaults: Mapping[str, int | None]
-) -> dict[str, Ints]:
-    found = {name: np.ascontiguousarray(column) for name, column in zip(present, values, strict=True)}
-    rows = len(values[0])
-    absent = {n: np.full(rows, d) for n, d in defaults.items() if n not in found and d is not None}
-    return found | absent
+        ints, cells = ([place[name] for name in names] for names in (nulls, others))
+        return read_columns(self.export.descriptor, root[0], ints, [*nulls.values()], cells)
 
 
 @dataclass(frozen=True)

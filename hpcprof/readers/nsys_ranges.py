@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from sqlalchemy import func, select
 
+from hpcprof.readers.cells import Cells
 from hpcprof.readers.nsys_export import MISSING, NO_ID, PROCESS_SHIFT, REQUIRED, THREAD_BITS, Export
 from hpcprof.readers.strings import StringTable, translate
 from hpcprof.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges, Style, plausible
@@ -43,8 +42,8 @@ class Events:
 
     present: frozenset[str]
     columns: dict[str, Ints]
-    text: list[str | None]
-    payload: Sequence[Any]
+    text: Cells
+    payload: Cells
     last: int
 
 
@@ -54,16 +53,12 @@ def read_events(export: Export) -> Events | None:
     if source is None:
         return None
     source.require("start", "end", "eventType")
-    wanted = source.clause.c.eventType.in_(NAMED_EVENTS)
-    columns, (text, payload) = source.ints_and_cells(_COLUMNS, ["text", "binaryData"], wanted)
-    texts = [None if value is None else str(value) for value in text]
-    stamps = source.clause
-    latest = [
-        next(export.rows(select(func.max(stamp)).where(stamp < LATEST)))[0]
-        for stamp in (stamps.c.start, stamps.c.end)
-    ]
-    known = export.numbers((stamp for stamp in latest if stamp is not None), source.name)
-    return Events(source.columns, columns, texts, payload, int(known.max(initial=MISSING)))
+    columns, (text, payload) = source.ints_and_cells(_COLUMNS, ["text", "binaryData"])
+    stamps = np.concatenate((columns["start"], columns["end"]))
+    last = int(stamps[stamps < LATEST].max(initial=MISSING))
+    rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS))
+    columns = {name: values[rows] for name, values in columns.items()}
+    return Events(source.columns, columns, text.take(rows), payload.take(rows), last)
 
 
 def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> tuple[Ranges, int]:
@@ -88,7 +83,7 @@ def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> 
     closed = column["end"] != MISSING
     name = translate(column["textId"], numbers)
     inline = np.flatnonzero(name == NO_NAME)
-    name[inline] = strings.add_all(events.text[row] for row in rows[inline])
+    name[inline] = strings.add_all(events.text.take(rows[inline]).texts())
     domain = _domains(events, strings, column)
     known = column["globalTid"] != NO_ID
     table = Ranges(
@@ -124,9 +119,9 @@ def _created(events: Events) -> dict[tuple[int, int], str | None]:
     rows = np.flatnonzero((columns["eventType"] == DOMAIN_CREATE) & identified)
     rows = rows[np.argsort(columns["start"][rows], kind="stable")]
     names: dict[tuple[int, int], str | None] = {}
-    for row in rows.tolist():
+    for row, text in zip(rows.tolist(), events.text.take(rows).texts(), strict=True):
         key = (int(columns["domainId"][row]), int(columns["globalTid"][row]) & _PROCESS_BITS)
-        names.setdefault(key, events.text[row])
+        names.setdefault(key, text)
     return names
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.numbering import numbered_rows
+from hpcprof.readers.cells import Cells
 from hpcprof.readers.nsys_export import NO_ID, Export
 from hpcprof.readers.windows import windows
 from hpcprof.timeline import Ints
@@ -49,6 +50,7 @@ def layouts(export: Export) -> dict[Key, Layout]:
         return {}
     wanted = {"domainId": NO_ID, "schemaId": NO_ID, "idx": 0, "type": 0, "flags": 0, "offset": NO_ID}
     columns, (names,) = source.ints_and_cells(wanted, ["name"])
+    texts = names.texts()
     enums = _enums(export)
     found: dict[Key, dict[str, Field]] = {}
     ends: dict[Key, int | None] = {}
@@ -63,7 +65,7 @@ def layouts(export: Export) -> dict[Key, Layout]:
             continue
         field = Field(offset, np.dtype(name))
         ends[key] = offset + field.kind.itemsize
-        found.setdefault(key, {})[str(names[row] or "")] = field
+        found.setdefault(key, {})[texts[row] or ""] = field
     return dict(found)
 
 
@@ -89,9 +91,9 @@ def _enums(export: Export) -> dict[Key, str]:
 
 @dataclass(frozen=True)
 class Payloads:
-    """Payloads of one domain, one an event; empty where the event has none."""
+    """Payloads of one domain: a blob an event that has one."""
 
-    blobs: Sequence[bytes]
+    blobs: Cells
     layouts: Mapping[int, Layout]
 
     def values(self, *names: str) -> tuple[Unsigned, NDArray[np.bool_]]:
@@ -113,12 +115,11 @@ class Payloads:
     def _alike(self) -> list[tuple[Ints, Layout, NDArray[np.uint8]]]:
         """The rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
         found: list[tuple[Ints, Layout, NDArray[np.uint8]]] = []
-        length = np.array([len(blob) for blob in self.blobs], np.int64)
+        length = self.blobs.blob_sizes()
         known = np.flatnonzero(length >= _HEADER.itemsize)
         if not len(known):
             return found
-        content = np.frombuffer(b"".join(self.blobs), np.uint8)
-        begin = (np.cumsum(length) - length)[known]
+        content, begin, length = self.blobs.content, self.blobs.begin[known], length[known]
         header = windows(content, _HEADER.itemsize)[begin].view(_HEADER)
         # As signed numbers: none that fits is negative.
         kinds, kind = numbered_rows(*(header[name].view(np.int64) for name in _HEADER.names or ()))
@@ -126,7 +127,7 @@ class Payloads:
             layout = self.layouts.get(schema)
             if not count or size <= 0 or offset < 0 or layout is None:
                 continue
-            chosen = np.flatnonzero((kind == number) & (length[known] - size >= offset))
+            chosen = np.flatnonzero((kind == number) & (length - size >= offset))
             if len(chosen):
                 parts = windows(content, size)[begin[chosen] + offset]
                 found.append((known[chosen], layout, parts.view(np.uint8).reshape(-1, size)))

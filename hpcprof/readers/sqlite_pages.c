@@ -1,4 +1,4 @@
-/* Columns of integers straight from the pages of a SQLite file; sqlite_pages.py calls it through ctypes.
+/* Columns straight from the pages of a SQLite file; sqlite_pages.py calls it through ctypes.
 
    Only the plain case is read, as the Python module says. Whatever else is met, and whatever looks damaged,
    ends in -1, and SQLite is asked instead. Nothing that the file says is believed: every place is checked
@@ -24,13 +24,25 @@ struct file {
     int64_t pages;
 };
 
-/* What is wanted of the columns of a table up to the last wanted one. For each there is the number of the
-   array that takes its values, or -1. `nulls` holds what stands for NULL in each array. */
+/* Where the texts and blobs of a column go: one after the other into `content`, which has room for so many
+   bytes. `end` takes where each ends in it, `kind` what it is. */
+struct cells {
+    int64_t *end;
+    uint8_t *content;
+    uint8_t *kind;
+    int64_t room;
+};
+
+/* What is wanted of the columns of a table up to the last wanted one. For each there is its number among the
+   wanted ones, or -1: first come `ints` columns of integers, with what stands for NULL and an array for the
+   values of each, then columns of texts and blobs. */
 struct wanted {
     int64_t columns;
-    const int64_t *arrays;
+    const int64_t *numbers;
+    int64_t ints;
     const int64_t *nulls;
     int64_t **values;
+    const struct cells *cells;
 };
 
 enum { INTERIOR = 5, LEAF = 13, DEEPEST = 20 };
@@ -46,6 +58,9 @@ enum { LEAST_ROW = 6 };
 
 /* The serial types of values. An odd type from 13 on is a text, an even one from 12 on a blob. */
 enum { NULL_TYPE = 0, REAL = 7, ONE = 9, RESERVED = 10, BLOB = 12 };
+
+/* What a value of a column of texts and blobs is. */
+enum { IS_NULL = 0, IS_TEXT = 1, IS_BLOB = 2 };
 
 /* The bytes of a value of each serial type below RESERVED. */
 static const unsigned SIZES[RESERVED] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0};
@@ -182,6 +197,18 @@ static int64_t integer(const uint8_t *at, unsigned size)
     return value;
 }
 
+/* Store a text, a blob or NULL of a row behind those of the rows before it. */
+static int store_cell(const struct cells *cells, int64_t row, int64_t type, const uint8_t *value, int64_t bytes)
+{
+    int64_t used = row ? cells->end[row - 1] : 0;
+    if ((type != NULL_TYPE && type < BLOB) || bytes > cells->room - used)
+        return -1;
+    memcpy(cells->content + used, value, (size_t)bytes);
+    cells->end[row] = used + bytes;
+    cells->kind[row] = type == NULL_TYPE ? IS_NULL : type & 1 ? IS_TEXT : IS_BLOB;
+    return 0;
+}
+
 /* Store the wanted values of the row whose cell begins at `at`.
 
    A cell is the size of its record, the row's number and the record. That is the size of its header, the
@@ -200,19 +227,22 @@ static int store_row(const uint8_t *at, const uint8_t *page_end, int64_t usable,
         return -1;
     const uint8_t *value = record + header, *header_end = value;
     for (int64_t i = 0; i < wanted->columns; i++) {
-        int64_t type, array = wanted->arrays[i];
+        int64_t type, column = wanted->numbers[i];
         at = number(at, header_end, &type);
         if (at == NULL || type == RESERVED || type == RESERVED + 1)
             return -1;
         int64_t bytes = type < RESERVED ? (int64_t)SIZES[type] : (type - BLOB) / 2;
         if (bytes > end - value)
             return -1;
-        if (array >= 0) {
+        if (column >= wanted->ints) {
+            if (store_cell(&wanted->cells[column - wanted->ints], row, type, value, bytes))
+                return -1;
+        } else if (column >= 0) {
             if (type >= RESERVED || type == REAL)
                 return -1;
-            wanted->values[array][row] = bytes               ? integer(value, (unsigned)bytes)
-                                         : type == NULL_TYPE ? wanted->nulls[array]
-                                                             : type == ONE;
+            wanted->values[column][row] = bytes               ? integer(value, (unsigned)bytes)
+                                          : type == NULL_TYPE ? wanted->nulls[column]
+                                                              : type == ONE;
         }
         value += bytes;
     }
@@ -224,9 +254,8 @@ static int store_row(const uint8_t *at, const uint8_t *page_end, int64_t usable,
 
    `rows` says how many there are in each page; the arrays have room for all. Returns 0, or -1. */
 int64_t hpcprof_store(const struct file *file, const uint32_t *leaves, const uint32_t *rows, int64_t count,
-                      int64_t columns, const int64_t *arrays, const int64_t *nulls, int64_t **values)
+                      const struct wanted *wanted)
 {
-    const struct wanted wanted = {columns, arrays, nulls, values};
     int64_t row = 0, failed = -1, most = BLOCK / file->page, room = count < most ? count : most;
     uint8_t *block = calloc(1, (size_t)(room * file->page) + WORD);
     if (block == NULL)
@@ -242,7 +271,7 @@ int64_t hpcprof_store(const struct file *file, const uint32_t *leaves, const uin
                 goto done;
             for (int64_t k = 0; k < rows[j]; k++, row++) {
                 uint32_t cell = two_bytes(page + 8 + 2 * k);
-                if (cell >= file->usable || store_row(page + cell, end, file->usable, &wanted, row))
+                if (cell >= file->usable || store_row(page + cell, end, file->usable, wanted, row))
                     goto done;
             }
         }

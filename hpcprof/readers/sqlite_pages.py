@@ -1,10 +1,10 @@
-"""Columns of integers straight from the pages of a SQLite file, decoded by ``sqlite_pages.c``.
+"""Columns straight from the pages of a SQLite file, decoded by ``sqlite_pages.c``.
 
 SQLite and its drivers hand over one value at a time, and that is most of the time of a collect (figures in
-docs/performance.md). Here only the plain case is read: a table in a file without a write-ahead log, whose
-columns hold integers and NULL. For anything else, for whatever looks damaged, and where no C compiler was
-there when hpcprof was installed, the answer is None, and the caller asks SQLite, which reads it or says
-what is wrong.
+docs/performance.md). Here only the plain case is read: a table in a file in UTF-8 without a write-ahead log,
+whose columns hold integers and NULL, or texts, blobs and NULL. For anything else, for whatever looks
+damaged, and where no C compiler was there when hpcprof was installed, the answer is None, and the caller
+asks SQLite, which reads it or says what is wrong.
 """
 
 from __future__ import annotations
@@ -18,9 +18,37 @@ from importlib.util import find_spec
 import numpy as np
 from numpy.ctypeslib import ndpointer
 
+from hpcprof.readers.cells import Cells
 from hpcprof.timeline import Ints
 
+Columns = tuple[list[Ints], list[Cells]]
+"""Columns of integers, and columns of texts and blobs."""
+
 _FEWEST_BYTES, _MOST_BYTES = 512, 65536
+
+
+class _Cells(ctypes.Structure):
+    """``struct cells``."""
+
+    _fields_ = (
+        ("end", ctypes.c_void_p),
+        ("content", ctypes.c_void_p),
+        ("kind", ctypes.c_void_p),
+        ("room", ctypes.c_int64),
+    )
+
+
+class _Wanted(ctypes.Structure):
+    """``struct wanted``."""
+
+    _fields_ = (
+        ("columns", ctypes.c_int64),
+        ("numbers", ctypes.c_void_p),
+        ("ints", ctypes.c_int64),
+        ("nulls", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("cells", ctypes.POINTER(_Cells)),
+    )
 
 
 @cache
@@ -36,14 +64,14 @@ def _library() -> ctypes.CDLL | None:
     int64, ints, pages = ctypes.c_int64, ndpointer(np.int64), ndpointer(np.uint32)
     library.hpcprof_leaves.argtypes = [ints, int64, pages, pages]
     library.hpcprof_leaves.restype = int64
-    library.hpcprof_store.argtypes = [ints, pages, pages, int64, int64, ints, ints, ndpointer(np.uintp)]
+    library.hpcprof_store.argtypes = [ints, pages, pages, int64, ctypes.POINTER(_Wanted)]
     library.hpcprof_store.restype = int64
     return library
 
 
-def int_columns(
-    descriptor: int, root: int, columns: Sequence[int], nulls: Sequence[int]
-) -> list[Ints] | None:
+def read_columns(
+    descriptor: int, root: int, ints: Sequence[int], nulls: Sequence[int], cells: Sequence[int] = ()
+) -> Columns | None:
     """Return columns of a table in the order of its rows, None where only SQLite can read them.
 
     The caller holds a read transaction, so that no other process changes the file meanwhile.
@@ -54,10 +82,12 @@ def int_columns(
         The SQLite file, open until the transaction ends: where a process closes a file, it loses its locks.
     root : int
         The table's root page.
-    columns : sequence of int
-        Their places in the table, counted from 0; each is there once.
+    ints : sequence of int
+        The places of columns of integers in the table, counted from 0; each is there once.
     nulls : sequence of int
-        What stands for NULL in each.
+        What stands for NULL in each of them.
+    cells : sequence of int
+        The places of columns of texts and blobs.
     """
     library = _library()
     if library is None:
@@ -66,7 +96,7 @@ def int_columns(
         file = _file(descriptor)
     except OSError:
         return None
-    return None if file is None else _read(library, file, root, columns, nulls)
+    return None if file is None else _read(library, file, root, ints, nulls, cells)
 
 
 def _file(descriptor: int) -> Ints | None:
@@ -74,26 +104,46 @@ def _file(descriptor: int) -> Ints | None:
     header = os.pread(descriptor, 100, 0)
     page = int.from_bytes(header[16:18], "big")
     page = _MOST_BYTES if page == 1 else page
-    # Bytes 18 and 19 are 2 where the newest pages may stand in a write-ahead log.
-    if len(header) < 100 or header[18:20] != b"\x01\x01" or page < _FEWEST_BYTES:
+    # Bytes 18 and 19 are 2 where the newest pages may stand in a write-ahead log, 56 to 59 are 1 for UTF-8.
+    plain = header[18:20] == b"\x01\x01" and header[56:60] == b"\0\0\0\x01"
+    if len(header) < 100 or not plain or page < _FEWEST_BYTES:
         return None
     return np.array([descriptor, page, page - header[20], os.fstat(descriptor).st_size // page])
 
 
 def _read(
-    library: ctypes.CDLL, file: Ints, root: int, columns: Sequence[int], nulls: Sequence[int]
-) -> list[Ints] | None:
+    library: ctypes.CDLL,
+    file: Ints,
+    root: int,
+    ints: Sequence[int],
+    nulls: Sequence[int],
+    cells: Sequence[int],
+) -> Columns | None:
     # Of each page that may be a leaf its number, and its rows; what is not written takes no memory.
     leaves, rows = np.empty(file[3], np.uint32), np.empty(file[3], np.uint32)
     count = library.hpcprof_leaves(file, root, leaves, rows)
     if count < 0:
         return None
-    found = [np.empty(int(rows[:count].sum(dtype=np.int64)), np.int64) for _ in columns]
-    # Of each column of the table, up to the last one that is wanted, the array that takes it.
-    arrays = np.full(max(columns) + 1, -1)
-    arrays[[*columns]] = np.arange(len(columns))
-    places = np.array([column.ctypes.data for column in found], np.uintp)
-    failed = library.hpcprof_store(
-        file, leaves, rows, count, len(arrays), arrays, np.array(nulls, np.int64), places
+    total = int(rows[:count].sum(dtype=np.int64))
+    values = [np.empty(total, np.int64) for _ in ints]
+    # What the texts and blobs take is less than the pages that they stand in.
+    room = count * int(file[1])
+    found = [(np.empty(total, np.int64), np.empty(room, np.uint8), np.empty(total, np.uint8)) for _ in cells]
+    numbers = np.full(max((*ints, *cells)) + 1, -1)
+    numbers[[*ints, *cells]] = np.arange(len(ints) + len(cells))
+    null = np.array(nulls, np.int64)
+    places = np.array([column.ctypes.data for column in values], np.uintp)
+    targets = [_Cells(*(part.ctypes.data for part in parts), room) for parts in found]
+    wanted = _Wanted(
+        columns=len(numbers),
+        numbers=numbers.ctypes.data,
+        ints=len(ints),
+        nulls=null.ctypes.data,
+        values=places.ctypes.data,
+        cells=(_Cells * len(cells))(*targets),
     )
-    return None if failed else found
+    if library.hpcprof_store(file, leaves, rows, count, wanted):
+        return None
+    return values, [
+        Cells(content, np.concatenate(([0], end))[:-1], end, kind) for end, content, kind in found
+    ]

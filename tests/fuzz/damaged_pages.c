@@ -50,29 +50,50 @@ static void damage(uint8_t *content, const struct file *file)
 /* Read some columns into arrays of exactly the size that they need; say whether they could be read. */
 static int read_columns(const struct file *file, int64_t root, int64_t table_columns)
 {
-    int64_t arrays[MOST_COLUMNS], nulls[MOST_COLUMNS], *values[MOST_COLUMNS], wanted = 0, total = 0;
+    int64_t numbers[MOST_COLUMNS], nulls[MOST_COLUMNS], *values[MOST_COLUMNS], total = 0;
+    struct cells cells[MOST_COLUMNS];
     uint32_t *leaves = malloc((size_t)file->pages * sizeof *leaves);
     uint32_t *rows = malloc((size_t)file->pages * sizeof *rows);
     int64_t count = hpcprof_leaves(file, root, leaves, rows);
     for (int64_t i = 0; i < count; i++)
         total += rows[i];
-    int64_t columns = 1 + below(table_columns);
+    int64_t columns = 1 + below(table_columns), ints = 0, others = 0;
+    /* Every third column holds texts and blobs, and most often it is read as such. */
     for (int64_t i = 0; i < columns; i++) {
+        int64_t is_int = (i % 3 != 2) != !below(200);
         nulls[i] = -1;
-        arrays[i] = i == columns - 1 || below(2) ? wanted++ : -1;
+        numbers[i] = i != columns - 1 && below(2) ? -1 : is_int ? ints++ : MOST_COLUMNS + others++;
     }
-    for (int64_t i = 0; i < wanted; i++)
+    for (int64_t i = 0; i < columns; i++)
+        if (numbers[i] >= MOST_COLUMNS)
+            numbers[i] += ints - MOST_COLUMNS;
+    for (int64_t i = 0; i < ints; i++)
         values[i] = malloc((size_t)total * sizeof **values);
+    for (int64_t i = 0; i < others; i++) {
+        cells[i].end = malloc((size_t)total * sizeof *cells[i].end);
+        cells[i].kind = malloc((size_t)total);
+    }
     /* Page by page too: what is behind a page is then no memory of the reader's. */
     int64_t step = below(2) || count < 1 ? count : 1, failed = count < 0;
     for (int64_t i = 0, done = 0; i < count; done += rows[i], i += step) {
-        int64_t *rest[MOST_COLUMNS];
-        for (int64_t j = 0; j < wanted; j++)
-            rest[j] = values[j] + done;
-        failed |= hpcprof_store(file, leaves + i, rows + i, step, columns, arrays, nulls, rest);
+        int64_t *values_left[MOST_COLUMNS], room = step * file->page;
+        room = below(50) ? room : below(room);
+        struct cells cells_left[MOST_COLUMNS];
+        for (int64_t j = 0; j < ints; j++)
+            values_left[j] = values[j] + done;
+        for (int64_t j = 0; j < others; j++)
+            cells_left[j] = (struct cells){cells[j].end + done, malloc((size_t)room), cells[j].kind + done, room};
+        struct wanted wanted = {columns, numbers, ints, nulls, values_left, cells_left};
+        failed |= hpcprof_store(file, leaves + i, rows + i, step, &wanted);
+        for (int64_t j = 0; j < others; j++)
+            free(cells_left[j].content);
     }
-    for (int64_t i = 0; i < wanted; i++)
+    for (int64_t i = 0; i < ints; i++)
         free(values[i]);
+    for (int64_t i = 0; i < others; i++) {
+        free(cells[i].end);
+        free(cells[i].kind);
+    }
     free(leaves);
     free(rows);
     return !failed;

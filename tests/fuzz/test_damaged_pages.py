@@ -35,6 +35,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
+def value(generator: random.Random, column: int) -> int | str | bytes | None:
+    """Return an integer, for every third column a text or a blob."""
+    if column % 3 == 2:
+        return generator.choice([None, "", "text", b"", generator.randbytes(generator.randrange(40))])
+    return generator.choice([None, 0, 1, generator.getrandbits(generator.choice([7, 15, 47, 63]))])
+
+
 @pytest.mark.parametrize(
     ("page", "rows", "columns"),
     [(512, 1, 2), (512, 12_000, 3), (1024, 2000, 6), (4096, 1500, 12), (65536, 5000, 4)],
@@ -47,11 +54,7 @@ def test_whatever_bytes_pages_hold_no_other_memory_is_touched(
     with closing(sqlite3.connect(path)) as database, database:
         database.execute(f"PRAGMA page_size = {page}")
         database.execute(f"CREATE TABLE t ({', '.join(f'c{i}' for i in range(columns))})")
-        cells = [
-            [generator.choice([None, 0, 1, generator.getrandbits(generator.choice([7, 15, 47, 63]))])]
-            * columns
-            for _ in range(rows)
-        ]
+        cells = [[value(generator, column) for column in range(columns)] for _ in range(rows)]
         database.executemany(f"INSERT INTO t VALUES ({', '.join('?' * columns)})", cells)
         (root,) = database.execute("SELECT rootpage FROM sqlite_master").fetchone()
     arguments = [path, *map(str, (root, columns, CASES, page + rows))]

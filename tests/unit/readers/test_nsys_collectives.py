@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.errors import DamagedInput
+from hpcprof.readers.cells import Cells
 from hpcprof.readers.nsys import read
 from hpcprof.readers.nvtx_payloads import Field, Payloads
 from hpcprof.timeline import NO_BYTES, NO_NAME, UNKNOWN_RANKS, Timeline
@@ -226,7 +227,7 @@ def test_a_value_that_is_no_number_is_damaged_input(path: Path) -> None:
 @given(st.lists(st.binary(max_size=80), max_size=5))
 def test_no_bytes_break_the_decoder(blobs: list[bytes]) -> None:
     layout = {COMM: Field(0, np.dtype("<u8"))}
-    values, present = Payloads(blobs, {0: layout, 1: layout}).values(COMM)
+    values, present = Payloads(Cells.of(blobs), {0: layout, 1: layout}).values(COMM)
     assert len(values) == len(present) == len(blobs)
 
 

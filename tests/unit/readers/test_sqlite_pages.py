@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.readers import nsys, sqlite_pages
+from hpcprof.readers.cells import Cells
 from hpcprof.readers.nsys_export import opened
-from hpcprof.readers.sqlite_pages import int_columns
+from hpcprof.readers.sqlite_pages import read_columns
 
 DATA = Path(__file__).parents[2] / "data"
 NULL = -(2**63) + 7
@@ -52,8 +53,8 @@ def by_pages(path: Path, columns: Sequence[int]) -> list[list[int]] | None:
     with closing(sqlite3.connect(path)) as database:
         root = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 't'").fetchone()[0]
     with path.open("rb") as file:
-        found = int_columns(file.fileno(), root, columns, [NULL] * len(columns))
-    return None if found is None else [column.tolist() for column in found]
+        found = read_columns(file.fileno(), root, columns, [NULL] * len(columns))
+    return None if found is None else [column.tolist() for column in found[0]]
 
 
 def by_sqlite(path: Path, columns: Sequence[int]) -> list[list[int]]:
@@ -80,6 +81,81 @@ def test_pages_hold_what_sqlite_reads(tmp_path: Path, data: st.DataObject, width
         if data.draw(st.booleans()):
             database.execute("DELETE FROM t WHERE rowid % 5 = 0")
     assert by_pages(path, columns) == by_sqlite(path, columns)
+
+
+def cells_by_pages(path: Path, ints: Sequence[int], cells: Sequence[int]) -> list[list[Any]] | None:
+    """Return columns of integers, then texts and blobs, of the table ``t``."""
+    with closing(sqlite3.connect(path)) as database:
+        root = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 't'").fetchone()[0]
+    with path.open("rb") as file:
+        found = read_columns(file.fileno(), root, ints, [NULL] * len(ints), cells)
+    return None if found is None else [*(column.tolist() for column in found[0]), *map(listed, found[1])]
+
+
+def listed(cells: Cells) -> list[str | bytes | None]:
+    """Return a column of texts and blobs as SQLite would; both ways of reading a blob agree."""
+    sizes = cells.blob_sizes().tolist()
+    return [
+        cells.content[begin : begin + size].tobytes() if kind == 2 else text
+        for begin, size, kind, text in zip(
+            cells.begin.tolist(), sizes, cells.kind.tolist(), cells.texts(), strict=True
+        )
+    ]
+
+
+@pytest.mark.usefixtures("compiled")
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.tuples(
+            values,
+            st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=90)),
+            st.one_of(st.none(), st.binary(max_size=90)),
+        ),
+        max_size=80,
+    )
+)
+def test_texts_and_blobs_are_those_that_sqlite_reads(
+    tmp_path: Path, rows: list[tuple[int | None, str | None, bytes | None]]
+) -> None:
+    path = make(tmp_path / "t.sqlite", "PRAGMA page_size = 512", "CREATE TABLE t (a, b TEXT, c)")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    numbers, texts, blobs = ([*column] for column in zip(*rows, strict=True)) if rows else ([], [], [])
+    numbers = [NULL if number is None else number for number in numbers]
+    assert cells_by_pages(path, [0], [1, 2]) == [numbers, texts, blobs]
+    assert cells_by_pages(path, [0], [2, 1]) == [numbers, blobs, texts]
+    assert listed(Cells.of(texts)) == texts
+    assert listed(Cells.of(blobs)) == blobs
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("value", ["7", "1.5", "hex(zeroblob(5000))"])
+def test_texts_among_which_are_others_are_left_to_sqlite(tmp_path: Path, value: str) -> None:
+    path = make(tmp_path / "t.sqlite", "CREATE TABLE t (n, a)", "INSERT INTO t VALUES (1, 'seven')")
+    assert cells_by_pages(path, [0], [1]) == [[1], ["seven"]]
+    make_changed(path, [f"INSERT INTO t VALUES (2, {value})"])
+    assert cells_by_pages(path, [0], [1]) is None
+    with closing(sqlite3.connect(path)) as database:
+        expected = [str(a) for (a,) in database.execute("SELECT a FROM t")]
+    assert texts_of(path) == expected
+
+
+@pytest.mark.usefixtures("compiled")
+def test_texts_in_another_encoding_are_read_by_sqlite(tmp_path: Path) -> None:
+    utf16, table = "PRAGMA encoding = 'UTF-16le'", "CREATE TABLE t (n, a)"
+    path = make(tmp_path / "t.sqlite", utf16, table, "INSERT INTO t VALUES (1, 'größer')")
+    assert cells_by_pages(path, [0], [1]) is None
+    assert texts_of(path) == ["größer"]
+
+
+def texts_of(path: Path) -> list[str | None]:
+    """Return the column ``a`` of the table ``t`` of an export."""
+    with opened(path) as export:
+        source = export.source("t")
+        assert source is not None
+        _, (cells,) = source.ints_and_cells({"n": 0}, ["a"])
+    return cells.texts()
 
 
 def many_rows(database: Path, width: int = 3) -> Path:
@@ -154,7 +230,7 @@ def test_a_file_that_is_cut_is_left_to_sqlite(tmp_path: Path) -> None:
     for size in range(0, len(whole), 1777):
         path.write_bytes(whole[:size])
         with path.open("rb") as file:
-            assert int_columns(file.fileno(), root, [0], [NULL]) is None
+            assert read_columns(file.fileno(), root, [0], [NULL]) is None
 
 
 @pytest.mark.usefixtures("compiled")
