@@ -286,6 +286,10 @@ class Timeline:
 
 def plausible(start: Ints, end: Ints) -> NDArray[np.bool_]:
     """Return which rows have stamps that a clock can give, shape (n,); a negative duration is plausible."""
+    low = min(int(column.min(initial=0)) for column in (start, end))
+    high = max(int(column.max(initial=0)) for column in (start, end))
+    if low > -LATEST and high < LATEST and high - low < LONGEST:
+        return np.ones(len(start), bool)
     near = (start > -LATEST) & (start < LATEST) & (end > -LATEST) & (end < LATEST)
     # The difference can overflow only where they are not near.
     return near & (end - start < LONGEST)

@@ -83,7 +83,7 @@ def _timeline(export: Export) -> Timeline:
 
 def _only_process(thread: Ints) -> int:
     """Return the one process that made calls, 0 where there are several or none."""
-    known = thread[thread != NO_ID]
+    known = thread if thread.min(initial=0) > NO_ID else thread[thread != NO_ID]
     if not len(known):
         return 0
     low, high = int(known.min()) >> PROCESS_SHIFT, int(known.max()) >> PROCESS_SHIFT

@@ -101,8 +101,8 @@ def kernels(columns: Columns, name: Ints, category: Ints) -> Kernels:
         **_shared(columns),
         name=name,
         category=category,
-        grid=np.column_stack([columns[axis] for axis in _GRID]),
-        block=np.column_stack([columns[axis] for axis in _BLOCK]),
+        grid=np.stack([columns[axis] for axis in _GRID]).T,
+        block=np.stack([columns[axis] for axis in _BLOCK]).T,
     )
 
 
@@ -186,7 +186,7 @@ def _shared(columns: Columns) -> Columns:
 def _placed(columns: Columns) -> tuple[Columns, int]:
     """Leave out the rows without a start or an end that a clock can give, and count them."""
     placed = plausible(columns["start"], columns["end"])
-    lost = int(np.count_nonzero(~placed))
+    lost = len(placed) - int(np.count_nonzero(placed))
     return ({name: values[placed] for name, values in columns.items()} if lost else columns), lost
 
 

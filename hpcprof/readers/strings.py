@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from hpcprof.numbering import numbered
 from hpcprof.timeline import NO_NAME, Ints
 
+# Up to so many times the column a table over the values of ids is the quickest.
+_SPAN = 4
+
 
 class StringTable:
     """Texts numbered in the order in which they were first added."""
@@ -34,5 +37,13 @@ class StringTable:
 
 def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
     """Replace ids by numbers; `NO_NAME` where an id has none."""
+    low, high = int(ids.min(initial=NO_NAME)), int(ids.max(initial=NO_NAME))
+    if low == NO_NAME and high < _SPAN * len(ids):
+        # `NO_NAME`, which is -1, takes the last.
+        table = np.full(high + 2, NO_NAME)
+        known = [i for i in numbers if 0 <= i <= high]
+        table[known] = [numbers[i] for i in known]
+        found: Ints = table[ids]
+        return found
     distinct, row = numbered(ids)
     return np.array([numbers.get(i, NO_NAME) for i in distinct.tolist()], np.int64)[row]
