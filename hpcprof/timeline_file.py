@@ -55,6 +55,7 @@ def save(folder: Path, timeline: Timeline, rank: int, sha256: str) -> None:
                 compression_level=1,
                 use_dictionary=[column for column in schema.names if column not in growing],
                 column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
+                write_statistics=growing,
             ) as writer,
         ):
             for first in range(0, len(table), _GROUP):
@@ -136,7 +137,8 @@ def _arrow(table: Table, rank: int, texts: pa.Array) -> pa.Table:
         parts = values.T if f.name in SHAPES else [values]
         columns |= zip(_parts(f.name), map(np.ascontiguousarray, parts), strict=True)
         if f.name in _TEXT:
-            ids = pa.array(values.astype(np.int32), mask=values == NO_NAME)
+            unnamed = values == NO_NAME
+            ids = pa.array(values.astype(np.int32), mask=unnamed if unnamed.any() else None)
             columns[f.name] = pa.DictionaryArray.from_arrays(ids, texts)
     return pa.table(columns)
 
