@@ -121,11 +121,11 @@ static int64_t append_children(const struct file *file, const uint8_t *page, uin
     return count;
 }
 
-/* Find the leaf pages of a table in the order of its rows, and the rows in each.
+/* Find the leaf pages of a table in the order of its rows.
 
-   Both arrays have room for all pages of the file. Returns how many leaf pages there are, or -1. All are
-   equally deep: level by level, a page is replaced by its children. */
-int64_t hpcprof_leaves(const struct file *file, int64_t root, uint32_t *leaves, uint32_t *rows)
+   Both arrays have room for all pages of the file; the second is used meanwhile. Returns how many leaf pages
+   there are, or -1. All are equally deep: level by level, a page is replaced by its children. */
+int64_t hpcprof_leaves(const struct file *file, int64_t root, uint32_t *leaves, uint32_t *children)
 {
     uint8_t *page = malloc((size_t)file->page);
     int64_t count = 1, found = -1;
@@ -135,28 +135,21 @@ int64_t hpcprof_leaves(const struct file *file, int64_t root, uint32_t *leaves, 
     for (int depth = 0; depth < DEEPEST; depth++) {
         if (read_at(file, page, file->page, begin(file, leaves[0])))
             goto done;
-        if (page[0] == LEAF)
-            break;
-        int64_t children = 0;
+        if (page[0] == LEAF) {
+            found = count;
+            goto done;
+        }
+        int64_t next = 0;
         for (int64_t i = 0; i < count; i++) {
             if (read_at(file, page, file->page, begin(file, leaves[i])))
                 goto done;
-            children = append_children(file, page, rows, children);
-            if (children < 0)
+            next = append_children(file, page, children, next);
+            if (next < 0)
                 goto done;
         }
-        memcpy(leaves, rows, (size_t)children * sizeof *leaves);
-        count = children;
+        memcpy(leaves, children, (size_t)next * sizeof *leaves);
+        count = next;
     }
-    for (int64_t i = 0; i < count; i++) {
-        if (read_at(file, page, 8, begin(file, leaves[i])) || page[0] != LEAF)
-            goto done;
-        rows[i] = two_bytes(page + 3);
-        /* Only a table without rows has a page without rows. */
-        if ((rows[i] == 0 && count > 1) || 8 + (int64_t)rows[i] * LEAST_ROW > file->usable)
-            goto done;
-    }
-    found = count;
 done:
     free(page);
     return found;
@@ -252,32 +245,39 @@ static int store_row(const uint8_t *at, const uint8_t *page_end, int64_t usable,
 
 /* Store the wanted values of the rows of leaf pages, from the beginning of the arrays on.
 
-   `rows` says how many there are in each page; the arrays have room for all. Returns 0, or -1. */
-int64_t hpcprof_store(const struct file *file, const uint32_t *leaves, const uint32_t *rows, int64_t count,
+   The arrays have room for so many rows. Returns how many there are, -1 where only SQLite can read them, or
+   -2 where there is too little room. */
+int64_t hpcprof_store(const struct file *file, const uint32_t *leaves, int64_t count, int64_t room,
                       const struct wanted *wanted)
 {
-    int64_t row = 0, failed = -1, most = BLOCK / file->page, room = count < most ? count : most;
-    uint8_t *block = calloc(1, (size_t)(room * file->page) + WORD);
+    int64_t row = 0, found = -1, most = BLOCK / file->page, at_once = count < most ? count : most;
+    uint8_t *block = calloc(1, (size_t)(at_once * file->page) + WORD);
     if (block == NULL)
         return -1;
     for (int64_t i = 0, next; i < count; i = next) {
-        for (next = i + 1; next < count && next - i < room && leaves[next] == leaves[next - 1] + 1; next++)
+        for (next = i + 1; next < count && next - i < at_once && leaves[next] == leaves[next - 1] + 1; next++)
             ;
         if (read_at(file, block, (next - i) * file->page, begin(file, leaves[i])))
             goto done;
         for (int64_t j = i; j < next; j++) {
             const uint8_t *page = block + (j - i) * file->page, *end = page + file->usable;
-            if (page[0] != LEAF || two_bytes(page + 3) != rows[j])
+            int64_t rows = two_bytes(page + 3);
+            /* Only a table without rows has a page without rows. */
+            if (page[0] != LEAF || (rows == 0 && count > 1) || 8 + rows * LEAST_ROW > file->usable)
                 goto done;
-            for (int64_t k = 0; k < rows[j]; k++, row++) {
+            if (rows > room - row) {
+                found = -2;
+                goto done;
+            }
+            for (int64_t k = 0; k < rows; k++, row++) {
                 uint32_t cell = two_bytes(page + 8 + 2 * k);
                 if (cell >= file->usable || store_row(page + cell, end, file->usable, wanted, row))
                     goto done;
             }
         }
     }
-    failed = 0;
+    found = row;
 done:
     free(block);
-    return failed;
+    return found;
 }

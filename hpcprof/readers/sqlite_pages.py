@@ -17,6 +17,7 @@ from importlib.util import find_spec
 
 import numpy as np
 from numpy.ctypeslib import ndpointer
+from numpy.typing import NDArray
 
 from hpcprof.readers.cells import Cells
 from hpcprof.timeline import Ints
@@ -25,6 +26,8 @@ Columns = tuple[list[Ints], list[Cells]]
 """Columns of integers, and columns of texts and blobs."""
 
 _FEWEST_BYTES, _MOST_BYTES = 512, 65536
+_SAMPLE = 256
+_TOO_LITTLE = -2  # As sqlite_pages.c says it.
 
 
 class _Cells(ctypes.Structure):
@@ -64,7 +67,7 @@ def _library() -> ctypes.CDLL | None:
     int64, ints, pages = ctypes.c_int64, ndpointer(np.int64), ndpointer(np.uint32)
     library.hpcprof_leaves.argtypes = [ints, int64, pages, pages]
     library.hpcprof_leaves.restype = int64
-    library.hpcprof_store.argtypes = [ints, pages, pages, int64, ctypes.POINTER(_Wanted)]
+    library.hpcprof_store.argtypes = [ints, pages, int64, int64, ctypes.POINTER(_Wanted)]
     library.hpcprof_store.restype = int64
     return library
 
@@ -94,9 +97,9 @@ def read_columns(
         return None
     try:
         file = _file(descriptor)
+        return None if file is None else _read(library, file, root, ints, nulls, cells)
     except OSError:
         return None
-    return None if file is None else _read(library, file, root, ints, nulls, cells)
 
 
 def _file(descriptor: int) -> Ints | None:
@@ -119,31 +122,46 @@ def _read(
     nulls: Sequence[int],
     cells: Sequence[int],
 ) -> Columns | None:
-    # Of each page that may be a leaf its number, and its rows; what is not written takes no memory.
-    leaves, rows = np.empty(file[3], np.uint32), np.empty(file[3], np.uint32)
-    count = library.hpcprof_leaves(file, root, leaves, rows)
+    # What is not written takes no memory.
+    leaves, children = np.empty(file[3], np.uint32), np.empty(file[3], np.uint32)
+    count = library.hpcprof_leaves(file, root, leaves, children)
     if count < 0:
         return None
-    total = int(rows[:count].sum(dtype=np.int64))
-    values = [np.empty(total, np.int64) for _ in ints]
-    # What the texts and blobs take is less than the pages that they stand in.
-    room = count * int(file[1])
-    found = [(np.empty(total, np.int64), np.empty(room, np.uint8), np.empty(total, np.uint8)) for _ in cells]
+    leaves = leaves[:count]
     numbers = np.full(max((*ints, *cells)) + 1, -1)
     numbers[[*ints, *cells]] = np.arange(len(ints) + len(cells))
     null = np.array(nulls, np.int64)
-    places = np.array([column.ctypes.data for column in values], np.uintp)
-    targets = [_Cells(*(part.ctypes.data for part in parts), room) for parts in found]
-    wanted = _Wanted(
-        columns=len(numbers),
-        numbers=numbers.ctypes.data,
-        ints=len(ints),
-        nulls=null.ctypes.data,
-        values=places.ctypes.data,
-        cells=(_Cells * len(cells))(*targets),
-    )
-    if library.hpcprof_store(file, leaves, rows, count, wanted):
+    rows, room = _TOO_LITTLE, _rows(file, leaves)
+    # What the texts and blobs take is less than the pages that they stand in.
+    size = count * int(file[1])
+    while rows == _TOO_LITTLE:
+        values = [np.empty(room, np.int64) for _ in ints]
+        found = [
+            (np.empty(room, np.int64), np.empty(size, np.uint8), np.empty(room, np.uint8)) for _ in cells
+        ]
+        places = np.array([column.ctypes.data for column in values], np.uintp)
+        targets = [_Cells(*(part.ctypes.data for part in parts), size) for parts in found]
+        wanted = _Wanted(
+            columns=len(numbers),
+            numbers=numbers.ctypes.data,
+            ints=len(ints),
+            nulls=null.ctypes.data,
+            values=places.ctypes.data,
+            cells=(_Cells * len(cells))(*targets),
+        )
+        rows = library.hpcprof_store(file, leaves, count, room, wanted)
+        room *= 2
+    if rows < 0:
         return None
-    return values, [
-        Cells(content, np.concatenate(([0], end))[:-1], end, kind) for end, content, kind in found
+    return [column[:rows] for column in values], [
+        Cells(content, np.concatenate(([0], end))[:rows], end[:rows], kind[:rows])
+        for end, content, kind in found
     ]
+
+
+def _rows(file: Ints, leaves: NDArray[np.uint32]) -> int:
+    """Return about how many rows leaf pages have, and hardly ever too few, by some of them."""
+    descriptor, page = file[:2].tolist()
+    some = leaves[:: max(1, len(leaves) // _SAMPLE)].tolist()
+    most = max(int.from_bytes(os.pread(descriptor, 2, (leaf - 1) * page + 3), "big") for leaf in some)
+    return len(leaves) * (most + 1 + most // 16)

@@ -47,16 +47,26 @@ static void damage(uint8_t *content, const struct file *file)
     }
 }
 
+/* Return how many rows leaf pages say that they have. */
+static int64_t rows_of(const struct file *file, const uint32_t *leaves, int64_t count)
+{
+    int64_t rows = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint8_t header[5];
+        if (!read_at(file, header, sizeof header, begin(file, leaves[i])))
+            rows += two_bytes(header + 3);
+    }
+    return rows;
+}
+
 /* Read some columns into arrays of exactly the size that they need; say whether they could be read. */
 static int read_columns(const struct file *file, int64_t root, int64_t table_columns)
 {
-    int64_t numbers[MOST_COLUMNS], nulls[MOST_COLUMNS], *values[MOST_COLUMNS], total = 0;
+    int64_t numbers[MOST_COLUMNS], nulls[MOST_COLUMNS], *values[MOST_COLUMNS];
     struct cells cells[MOST_COLUMNS];
     uint32_t *leaves = malloc((size_t)file->pages * sizeof *leaves);
-    uint32_t *rows = malloc((size_t)file->pages * sizeof *rows);
-    int64_t count = hpcprof_leaves(file, root, leaves, rows);
-    for (int64_t i = 0; i < count; i++)
-        total += rows[i];
+    uint32_t *children = malloc((size_t)file->pages * sizeof *children);
+    int64_t count = hpcprof_leaves(file, root, leaves, children);
     int64_t columns = 1 + below(table_columns), ints = 0, others = 0;
     /* Every third column holds texts and blobs, and most often it is read as such. */
     for (int64_t i = 0; i < columns; i++) {
@@ -67,35 +77,30 @@ static int read_columns(const struct file *file, int64_t root, int64_t table_col
     for (int64_t i = 0; i < columns; i++)
         if (numbers[i] >= MOST_COLUMNS)
             numbers[i] += ints - MOST_COLUMNS;
-    for (int64_t i = 0; i < ints; i++)
-        values[i] = malloc((size_t)total * sizeof **values);
-    for (int64_t i = 0; i < others; i++) {
-        cells[i].end = malloc((size_t)total * sizeof *cells[i].end);
-        cells[i].kind = malloc((size_t)total);
-    }
     /* Page by page too: what is behind a page is then no memory of the reader's. */
     int64_t step = below(2) || count < 1 ? count : 1, failed = count < 0;
-    for (int64_t i = 0, done = 0; i < count; done += rows[i], i += step) {
-        int64_t *values_left[MOST_COLUMNS], room = step * file->page;
-        room = below(50) ? room : below(room);
-        struct cells cells_left[MOST_COLUMNS];
+    for (int64_t i = 0; i < count; i += step) {
+        int64_t room = rows_of(file, leaves + i, step), bytes = step * file->page;
+        room = below(50) ? room : below(room + 1);
+        bytes = below(50) ? bytes : below(bytes);
         for (int64_t j = 0; j < ints; j++)
-            values_left[j] = values[j] + done;
-        for (int64_t j = 0; j < others; j++)
-            cells_left[j] = (struct cells){cells[j].end + done, malloc((size_t)room), cells[j].kind + done, room};
-        struct wanted wanted = {columns, numbers, ints, nulls, values_left, cells_left};
-        failed |= hpcprof_store(file, leaves + i, rows + i, step, &wanted);
-        for (int64_t j = 0; j < others; j++)
-            free(cells_left[j].content);
-    }
-    for (int64_t i = 0; i < ints; i++)
-        free(values[i]);
-    for (int64_t i = 0; i < others; i++) {
-        free(cells[i].end);
-        free(cells[i].kind);
+            values[j] = malloc((size_t)room * sizeof **values);
+        for (int64_t j = 0; j < others; j++) {
+            int64_t *end = malloc((size_t)room * sizeof *end);
+            cells[j] = (struct cells){end, malloc((size_t)bytes), malloc((size_t)room), bytes};
+        }
+        struct wanted wanted = {columns, numbers, ints, nulls, values, cells};
+        failed |= hpcprof_store(file, leaves + i, step, room, &wanted) < 0;
+        for (int64_t j = 0; j < ints; j++)
+            free(values[j]);
+        for (int64_t j = 0; j < others; j++) {
+            free(cells[j].end);
+            free(cells[j].content);
+            free(cells[j].kind);
+        }
     }
     free(leaves);
-    free(rows);
+    free(children);
     return !failed;
 }
 

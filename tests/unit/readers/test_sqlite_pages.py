@@ -172,6 +172,19 @@ def many_rows(database: Path, width: int = 3) -> Path:
 
 
 @pytest.mark.usefixtures("compiled")
+def test_a_table_of_more_rows_than_some_pages_promise_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path / "t.sqlite", "PRAGMA page_size = 512", "CREATE TABLE t (a, b)")
+    rows = [(i, "long" * 80 if i < 9 else None) for i in range(5000)]
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("INSERT INTO t VALUES (?, ?)", rows)
+    # The first page, which has one row.
+    monkeypatch.setattr(sqlite_pages, "_SAMPLE", 1)
+    assert cells_by_pages(path, [0], [1]) == [[i for i, _ in rows], [text for _, text in rows]]
+
+
+@pytest.mark.usefixtures("compiled")
 def test_text_and_fractions_in_other_columns_do_not_matter(tmp_path: Path) -> None:
     path = make(
         tmp_path / "t.sqlite",
