@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.errors import DamagedInput, reading
+from hpcprof.checksums import checksum, stamp
+from hpcprof.errors import DamagedInput
 from hpcprof.memory import share, trim
 from hpcprof.readers.detect import read_profile, readable
 from hpcprof.readers.identity import identify_rank
@@ -95,19 +95,19 @@ def gather(task: Task) -> Gathered | Unchanged | DamagedInput:
 
 
 def _gather(task: Task) -> Gathered | Unchanged:
-    before = _state(task.path)
+    before = stamp(task.path)
     share()
     with ThreadPoolExecutor(2) as aside:
         # Python's hashes work outside its lock; whether the store has the file decides before it is read.
-        checksum = aside.submit(_checksum, task.path)
-        if task.known and checksum.result() == task.known:
+        hashed = aside.submit(checksum, task.path, before)
+        if task.known and hashed.result() == task.known:
             return Unchanged()
         # Pages are decoded outside the lock too, and pandas alone takes longer to import than that.
         imports = aside.submit(lambda: [import_module(module) for module in HEAVY])
         profile = read_profile(task.path)
         imports.result()
-        sha256 = checksum.result()
-    if _state(task.path) != before:
+        sha256 = hashed.result()
+    if stamp(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     trim()
     with ThreadPoolExecutor(task.threads) as pool:
@@ -158,17 +158,3 @@ def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
 def as_result(outcome: Outcome) -> Result:
     """Return what an analysis found as the store takes it."""
     return Result(outcome.columns(), outcome.reason)
-
-
-def _state(path: Path) -> tuple[int, int]:
-    with reading(path):
-        status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
-def _checksum(path: Path) -> str:
-    digest = hashlib.sha256()
-    with reading(path), path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

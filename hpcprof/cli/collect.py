@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.errors import UsageError
+from hpcprof.errors import DamagedInput, UsageError
+
+if TYPE_CHECKING:  # what is imported before the command line is read takes time of `--help` too
+    from hpcprof.run import Run
 
 
 @click.command(
@@ -64,14 +69,18 @@ def command(
     With --submit that is done in a job, which waits for a run that has not ended: in processes on one node,
     or with --executor mpi on --nodes with --jobs ranks each (by default as many as the run had).
     """
+    from hpcprof.run import find_runs
+
+    found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
+    if not submit and executor == "processes":
+        _begin_checksum(found[0])
+
     from hpcprof.cli.progress import Progress
     from hpcprof.collect import collect
     from hpcprof.executors import Processes, over_mpi
     from hpcprof.rank_collect import HEAVY
-    from hpcprof.run import find_runs
     from hpcprof.store import Store, store_url
 
-    found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
     if submit:
         from hpcprof.collect_job import Place, submit_collect
 
@@ -100,3 +109,14 @@ def command(
         )
     if damaged:
         sys.exit(1)
+
+
+def _begin_checksum(run: Run) -> None:
+    """Begin to hash a run's only profile, which this process will read; an export has to be made first."""
+    from hpcprof.checksums import begin
+    from hpcprof.readers.detect import find_profiles
+
+    files = find_profiles(run.path)
+    if len(files) == 1 and files[0].suffix.lower() != ".nsys-rep":
+        with suppress(DamagedInput):
+            begin(files[0])
