@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
 import os
 import re
@@ -41,6 +43,8 @@ COMMANDS = {
 }
 
 _STDOUT, _STDERR = 1, 2
+_OBJECTS = 100_000
+"""So many new objects, instead of 700, make Python look for garbage."""
 
 
 class LazyGroup(Group):
@@ -83,6 +87,7 @@ def main() -> None:
         unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
         sys.stdout.reconfigure(errors="surrogateescape" if unicode else "replace")
     _drop_sizes_that_are_none()
+    _collect_garbage_seldom()
     try:
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except HpcprofError as error:
@@ -117,6 +122,12 @@ def _open_standard_files() -> None:
     # Where one was closed Python has None.
     sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
+
+
+def _collect_garbage_seldom() -> None:
+    """Look for garbage in cycles seldom, and not at the end: what imports make stays."""
+    gc.set_threshold(_OBJECTS)
+    atexit.register(gc.freeze)
 
 
 def _drop_sizes_that_are_none() -> None:
