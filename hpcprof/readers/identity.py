@@ -29,10 +29,10 @@ def identify_rank(path: Path) -> int | None:
         return rank_from_name(path)
     if kind == "nsys":
         from hpcprof.readers.nsys_export import opened
-        from hpcprof.readers.nsys_origin import origin
+        from hpcprof.readers.nsys_origin import rank_of
 
         with opened(path) as export:
-            return origin(export, ()).rank
+            return rank_of(export)
     found = _DISTRIBUTED.search(_head(path))
     return int(found[1]) if found else rank_from_name(path)
 

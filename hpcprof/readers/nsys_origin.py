@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import or_, select
 
@@ -38,14 +38,11 @@ def origin(export: Export, notes: Iterable[str]) -> Origin:
     variables = _environment(export)
     gpus = _gpus(export)
     ranks = _mpi_ranks(export)
-    rank = ranks[0] if len(ranks) == 1 else None
-    if not ranks:
-        rank = _first_number(variables, environment.RANKS)
     listed = ", ".join(map(str, ranks))
     return Origin(
         path=export.path,
         kind="nsys",
-        rank=rank_from_name(export.path) if rank is None else rank,
+        rank=_rank(export, ranks, variables),
         world_size=_first_number(variables, environment.SIZES),
         host=_text(export, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
         device_names=tuple(gpu.name for gpu in gpus),
@@ -59,6 +56,19 @@ def origin(export: Export, notes: Iterable[str]) -> Origin:
         ),
         notes=(*notes, *([f"It holds several MPI ranks: {listed}."] if len(ranks) > 1 else [])),
     )
+
+
+def rank_of(export: Export) -> int | None:
+    """Return the rank that an export, else its name, tells; None where neither does."""
+    ranks = _mpi_ranks(export)
+    return _rank(export, ranks, {} if ranks else _environment(export))
+
+
+def _rank(export: Export, ranks: Sequence[int], variables: Mapping[str, str]) -> int | None:
+    known = ranks[0] if len(ranks) == 1 else None
+    if not ranks:
+        known = _first_number(variables, environment.RANKS)
+    return rank_from_name(export.path) if known is None else known
 
 
 def _mpi_ranks(export: Export) -> list[int]:
