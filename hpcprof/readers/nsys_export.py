@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -139,12 +139,18 @@ class Export:
     descriptor: int
     connection: Connection
     tables: frozenset[str]
+    _sources: dict[str, Source | None] = field(default_factory=dict)
 
     def source(self, name: str) -> Source | None:
         """Return the table called ``name``, else its highest version (``name_V2``), if it has rows.
 
         A table without rows means the same as no table: nothing of the kind was traced.
         """
+        if name not in self._sources:
+            self._sources[name] = self._found(name)
+        return self._sources[name]
+
+    def _found(self, name: str) -> Source | None:
         versions = [t for t in self.tables if re.fullmatch(re.escape(name) + r"_V\d+", t)]
         versions.sort(key=lambda t: int(t.rpartition("_V")[2]), reverse=True)
         for candidate in [*(n for n in (name,) if n in self.tables), *versions]:
