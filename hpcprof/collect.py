@@ -192,7 +192,7 @@ def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
     analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
     names = {analysis.name for analysis in analyses}
     needs = {need for analysis in analyses for need in analysis.needs} - names
-    outcomes = {need: from_columns(store.read(run.id, need).columns) for need in needs}
+    outcomes = {need: from_columns(ANALYSES[need], store.read(run.id, need).columns) for need in needs}
     for analysis in analyses:
         outcomes[analysis.name] = of_run(analysis, outcomes)
     return {analysis.name: as_result(outcomes[analysis.name]) for analysis in analyses}

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.matching import MINIMUM, Clocks, Matched, clocks, key, match
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.summary import objects
+from hpcprof.analysis.summary import nearest, objects
 from hpcprof.collective_operations import bus_factor, whole_bytes
+from hpcprof.numbering import numbered_rows
 
 NO_COLLECTIVES = "no rank has collectives"
 
@@ -30,14 +32,14 @@ def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
     matched, problems = match(rows)
     if not matched:
         return nothing("; ".join(problems) or "all recorded operations are sends and receives")
-    aligned = clocks(matched)
+    aligned = clocks(rows)
     tables = [_table(one, aligned.get(key(one))) for one in matched]
-    table = pd.concat([part for part in tables if len(part)] or tables, ignore_index=True)
-    order = table.sort_values(["begin", "seq"], kind="stable").index
-    return Outcome(
-        table.loc[order].drop(columns="begin").reset_index(drop=True),
-        "; ".join([*problems, *_why_null(table, matched, rows)]),
-    )
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    order = np.lexsort((columns["seq"], columns.pop("begin")))
+    # With the type given, pandas does not look for text.
+    series = {name: pd.Series(of[order], dtype=of.dtype, copy=False) for name, of in columns.items()}
+    reasons = [*problems, *_why_null(matched, aligned, rows)]
+    return Outcome(pd.DataFrame(series, copy=False), "; ".join(reasons))
 
 
 def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -49,20 +51,19 @@ def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     if not len(rows):
         return nothing("")
     keys = ["op", "comm_id", "bytes", "ranks"]
-    table = rows.assign(count=1)
     values = ["latency_ns", "algbw_gbps", "busbw_gbps", "spread_ns"]
-    numbers = table.astype(dict.fromkeys(values, float))
-    summary = numbers.groupby(keys, dropna=False, sort=False).agg(
-        {"count": "sum", **dict.fromkeys(values, "median")}
-    )
-    summary = summary.reset_index()
-    order = np.argsort(-(summary["count"] * summary["latency_ns"]).to_numpy(), kind="stable")
-    summary = summary.iloc[order]
+    _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
+    # Numbered by their first rows.
+    kind, _ = pd.factorize(kind)
+    _, first, count = np.unique(kind, return_index=True, return_counts=True)
+    medians = rows[values].astype(float).groupby(kind).median()
+    order = np.argsort(-(count * medians["latency_ns"].to_numpy()), kind="stable")
+    median = {name: _none(medians[name].iloc[order]) for name in values}
     shown = {
-        **{name: objects(_none(summary[name])) for name in keys},
-        "count": summary["count"].to_numpy(),
-        **{f"{name[:-3]}_p50_ns": _whole(summary[name]) for name in ("latency_ns", "spread_ns")},
-        **{f"{name[:-5]}_p50_gbps": objects(_none(summary[name])) for name in ("algbw_gbps", "busbw_gbps")},
+        **{name: rows[name].iloc[first[order]].to_numpy() for name in keys},
+        "count": count[order],
+        **{f"{name[:-3]}_p50_ns": _whole(median[name]) for name in ("latency_ns", "spread_ns")},
+        **{f"{name[:-5]}_p50_gbps": objects(median[name]) for name in ("algbw_gbps", "busbw_gbps")},
     }
     return Outcome(pd.DataFrame(shown))
 
@@ -71,46 +72,45 @@ def _none(column: pd.Series[Any]) -> list[Any]:
     return [None if pd.isna(value) else value for value in column.tolist()]
 
 
-def _whole(column: pd.Series[Any]) -> Any:
-    return objects(None if value is None else round(value) for value in _none(column))
+def _whole(values: list[Any]) -> NDArray[np.object_]:
+    return objects(None if value is None else round(value) for value in values)
 
 
-def _table(one: Matched, clock: Clocks | None) -> pd.DataFrame:
-    """Return the rows of one operation of one communicator; ``begin`` orders them."""
+def _table(one: Matched, clock: Clocks | None) -> dict[str, NDArray[Any]]:
+    """Return the columns of one operation of one communicator; ``begin`` orders the rows."""
     count = len(one.seq)
     latency = (one.end - one.start).min(axis=1)
-    messages, place = np.unique(one.message, return_inverse=True)
-    sizes = [None if np.isnan(m) else whole_bytes(one.op, int(m), one.size) for m in messages.tolist()]
-    size = [sizes[i] for i in place.tolist()]
+    # An unknown message has the number -1.
+    place, messages = pd.factorize(one.message)
+    sizes = [*(whole_bytes(one.op, int(message), one.size) for message in messages.tolist()), None]
+    known = np.array([size is not None for size in sizes])[place]
+    timed = (latency > 0) & (one.fused == 1) & known
+    bandwidth = np.array(sizes, float)[place[timed]] / latency[timed]
     factor = None if one.size is None else bus_factor(one.op, one.size)
-    timed = (latency > 0) & (one.fused == 1)
-    bandwidth = [
-        None if b is None or not known else b / t
-        for b, t, known in zip(size, latency.tolist(), timed.tolist(), strict=True)
-    ]
-    columns: dict[str, Any] = {
-        "op": [one.op] * count,
-        "comm_id": objects([one.comm_id] * count),
-        "seq": one.seq,
-        "bytes": objects(size),
-        "ranks": len(one.ranks),
-        "latency_ns": latency,
-        "algbw_gbps": objects(None if b is None else round(b, 6) for b in bandwidth),
-        "busbw_gbps": objects(
-            None if b is None or factor is None else round(b * factor, 6) for b in bandwidth
-        ),
-    }
-    if clock is None:
-        columns |= {name: objects([None] * count) for name in ("first_rank", "last_rank", "spread_ns")}
-    else:
+    unknown = np.full(count, None, object)
+    algbw, busbw = unknown.copy(), unknown.copy()
+    algbw[timed] = nearest(bandwidth, 6)
+    if factor is not None:
+        busbw[timed] = nearest(bandwidth * factor, 6)
+    first = last = spread = unknown
+    if clock is not None:
         start = clock.aligned(one.start)
-        columns |= {
-            "first_rank": objects(one.ranks[start.argmin(axis=1)].tolist()),
-            "last_rank": objects(one.ranks[start.argmax(axis=1)].tolist()),
-            "spread_ns": objects(np.rint(start.max(axis=1) - start.min(axis=1)).astype(np.int64).tolist()),
-        }
-    table: pd.DataFrame = pd.DataFrame(columns | {"begin": one.start[:, 0]})
-    return table
+        first, last = one.ranks[start.argmin(axis=1)], one.ranks[start.argmax(axis=1)]
+        spread = np.rint(start.max(axis=1) - start.min(axis=1)).astype(np.int64)
+    return {
+        "op": np.full(count, one.op, object),
+        "comm_id": np.full(count, one.comm_id, object),
+        "seq": one.seq,
+        "bytes": objects(sizes)[place],
+        "ranks": np.full(count, len(one.ranks)),
+        "latency_ns": latency,
+        "algbw_gbps": algbw,
+        "busbw_gbps": busbw,
+        "first_rank": first,
+        "last_rank": last,
+        "spread_ns": spread,
+        "begin": one.start[:, 0],
+    }
 
 
 def unprofiled(rows: pd.DataFrame) -> str:
@@ -119,10 +119,12 @@ def unprofiled(rows: pd.DataFrame) -> str:
     return f"{world - there:.0f} of {world:.0f} ranks have no profile" if there < world else ""
 
 
-def _why_null(table: pd.DataFrame, matched: list[Matched], rows: pd.DataFrame) -> list[str]:
+def _why_null(
+    matched: list[Matched], aligned: Mapping[tuple[str | None, bytes], Clocks], rows: pd.DataFrame
+) -> list[str]:
     """Say why values are null, one sentence a cause."""
     reasons = []
-    unknown = table["bytes"].isna() | table["busbw_gbps"].isna()
+    shown = [one for one in matched if len(one.seq)]
     fused = sum(int(np.count_nonzero(one.fused > 1)) for one in matched)
     if fused:
         reasons.append(
@@ -136,12 +138,12 @@ def _why_null(table: pd.DataFrame, matched: list[Matched], rows: pd.DataFrame) -
         reasons.append("sizes are unknown where the profiles hold no payloads of NCCL's calls")
     if any(one.comm_id is None for one in matched):
         reasons.append("communicators are unknown: all ranks are taken to share one")
-    elif unknown.any() and any(one.size is None for one in matched):
+    elif any(one.size is None for one in shown):
         reasons.append(
             "the sizes of communicators, and so bandwidths, are unknown: the profiles do not tell them, and "
             "are not known to be of all ranks"
         )
-    if table["spread_ns"].isna().any():
+    if any(key(one) not in aligned for one in shown):
         reasons.append(
             f"clocks are not aligned where there are fewer than 2 ranks or {MINIMUM} all-reduces, "
             "all-gathers or barriers: first, last and spread are unknown"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hpcprof.analysis.once import once
 from hpcprof.collective_operations import ALIGNING, POINT_TO_POINT
+from hpcprof.numbering import distinct, numbered, numbered_rows
 from hpcprof.timeline import Ints
 
 Floats = NDArray[np.float64]
@@ -22,6 +24,9 @@ _UNKNOWN = ""
 _SENTENCES = 3
 _BLOCK = 64
 _UNCERTAINTY_PERCENTILE = 95
+_COLUMNS = dict.fromkeys(("rank", "seq", "fused", "part", "start_ns", "end_ns", "exposed_ns"), np.int64) | (
+    dict.fromkeys(("bytes", "comm_ranks", "step"), np.float64)
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Matched:
     step: Floats
 
 
+@once
 def match(rows: pd.DataFrame) -> tuple[list[Matched], list[str]]:
     """Match the rows of ``rank_collectives`` of all ranks by communicator, operation and order.
 
@@ -56,17 +62,26 @@ def match(rows: pd.DataFrame) -> tuple[list[Matched], list[str]]:
     which are not. Sends and receives are not matched. O(n log n) in the number of rows.
     """
     world_is_there = _world_is_there(rows)
-    rows = rows.assign(comm_id=rows["comm_id"].where(rows["comm_id"].notna(), _UNKNOWN))
-    members = {comm: np.unique(ranks) for comm, ranks in rows.groupby("comm_id")["rank"]}
-    rows = rows[~rows["op"].isin(list(POINT_TO_POINT))]
-    group = rows.groupby(["comm_id", "op"], sort=True).ngroup().to_numpy()
-    rows = rows.iloc[np.lexsort((rows["rank"], rows["seq"], group))]
-    edges = [*np.flatnonzero(np.diff(np.sort(group), prepend=-1)).tolist(), len(rows)]
+    comm, names = pd.factorize(rows["comm_id"], sort=True)
+    op, ops = pd.factorize(rows["op"], sort=True)
+    # What is missing has the number -1, which is the last one; an empty name tells nothing either.
+    comms = [*names, _UNKNOWN]
+    comm = np.array([-1 if name == _UNKNOWN else number for number, name in enumerate(comms)])[comm]
+    chosen = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
+    columns = {name: rows[name].to_numpy(kind) for name, kind in _COLUMNS.items()}
+    pairs, _ = numbered_rows(comm, columns["rank"])
+    members = {c: pairs[pairs[:, 0] == c, 1] for c in distinct(comm).tolist()}
+    group = (comm * len(ops) + op)[chosen]
+    order = np.lexsort((columns["rank"][chosen], columns["seq"][chosen], group))
+    columns = {name: values[chosen[order]] for name, values in columns.items()}
+    groups, times = np.unique(group, return_counts=True)
+    ends = np.cumsum(times)
     matched: list[Matched] = []
     problems: list[str] = []
-    for low, high in pairwise(edges):
-        of_group = rows.iloc[low:high]
-        found = _match_one(of_group, members[of_group["comm_id"].iloc[0]], world_is_there)
+    for number, low, high in zip(groups.tolist(), ends - times, ends, strict=True):
+        c, o = divmod(number, len(ops))
+        of_group = {name: values[low:high] for name, values in columns.items()}
+        found = _match_one(ops[o], comms[c], of_group, members[c], world_is_there)
         if isinstance(found, str):
             problems.append(found)
         else:
@@ -82,16 +97,16 @@ def _world_is_there(rows: pd.DataFrame) -> bool:
     return len(known) == 1 and rows["rank"].nunique() == known[0]
 
 
-def _match_one(rows: pd.DataFrame, members: Ints, world_is_there: bool) -> Matched | str:
+def _match_one(
+    op: str, comm_id: str, columns: Mapping[str, NDArray[Any]], members: Ints, world_is_there: bool
+) -> Matched | str:
     """Match one operation of one communicator, whose profiled ranks are ``members``.
 
     The rows are sorted by their order, then by rank.
     """
-    op, comm_id = rows["op"].iloc[0], rows["comm_id"].iloc[0]
     name = f"{op} of " + ("an unknown communicator" if comm_id == _UNKNOWN else f"communicator {comm_id}")
-    seq = rows["seq"].to_numpy(np.int64)
     calls = np.zeros(len(members), np.int64)
-    np.maximum.at(calls, np.searchsorted(members, rows["rank"]), seq + 1)
+    np.maximum.at(calls, np.searchsorted(members, columns["rank"]), columns["seq"] + 1)
     if calls.min() < calls.max():
         few, many = calls.argmin(), calls.argmax()
         return (
@@ -99,32 +114,30 @@ def _match_one(rows: pd.DataFrame, members: Ints, world_is_there: bool) -> Match
             f"{calls[many]} of them"
         )
     # A collective whose kernel one rank did not record is left out on all.
-    _, place, times = np.unique(seq, return_inverse=True, return_counts=True)
-    rows = rows[(times == len(members))[place]]
-    shape = (-1, len(members))
-    message = rows["bytes"].to_numpy(float).reshape(shape)
+    _, place = numbered(columns["seq"])
+    there = (np.bincount(place) == len(members))[place]
+    by_rank = {key: values[there].reshape(-1, len(members)) for key, values in columns.items()}
+    message = by_rank["bytes"]
     # Unknown ones (NaN) differ from nothing.
     if np.any((message < message[:, :1]) | (message > message[:, :1])):
         return f"{name} is not matched: its messages differ in size between ranks"
-    sizes = rows["comm_ranks"].dropna().unique()
-    size = int(sizes[0]) if len(sizes) == 1 else None
+    sizes = by_rank["comm_ranks"][~np.isnan(by_rank["comm_ranks"])]
+    size = int(sizes[0]) if len(sizes) and np.all(sizes == sizes[0]) else None
     if size is None and comm_id != _UNKNOWN and world_is_there:
         size = len(members)
-    columns = {
-        key: rows[column].to_numpy(np.int64).reshape(shape)
-        for key, column in (("start", "start_ns"), ("end", "end_ns"), ("exposed", "exposed_ns"))
-    }
     return Matched(
         op=op,
         comm_id=None if comm_id == _UNKNOWN else comm_id,
         ranks=members,
         size=size,
-        seq=rows["seq"].to_numpy(np.int64).reshape(shape)[:, 0],
+        seq=by_rank["seq"][:, 0],
         message=message[:, 0],
-        fused=rows["fused"].to_numpy(np.int64).reshape(shape).max(axis=1),
-        part=rows["part"].to_numpy(np.int64).reshape(shape)[:, 0],
-        step=rows["step"].to_numpy(float).reshape(shape),
-        **columns,
+        fused=by_rank["fused"].max(axis=1),
+        part=by_rank["part"][:, 0],
+        start=by_rank["start_ns"],
+        end=by_rank["end_ns"],
+        exposed=by_rank["exposed_ns"],
+        step=by_rank["step"],
     )
 
 
@@ -152,8 +165,11 @@ class Clocks:
         return own
 
 
-def clocks(matched: Sequence[Matched]) -> dict[tuple[str | None, bytes], Clocks]:
-    """Align the clocks of each communicator's ranks, by `key`; without those of too few collectives.
+@once
+def clocks(rows: pd.DataFrame) -> dict[tuple[str | None, bytes], Clocks]:
+    """Align the clocks of each communicator's ranks by the rows of ``rank_collectives``.
+
+    The result is by `key`, without those of too few collectives.
 
     The ends of an all-reduce, all-gather or barrier lie close to each other on all ranks.
     So a clock is ahead by the median difference of its ends from the median rank's; the median over the
@@ -161,7 +177,7 @@ def clocks(matched: Sequence[Matched]) -> dict[tuple[str | None, bytes], Clocks]
     collectives on there is a median for each block of 64.
     """
     ends: dict[tuple[str | None, bytes], list[Ints]] = {}
-    for one in matched:
+    for one in match(rows)[0]:
         if one.op in ALIGNING and len(one.ranks) > 1:
             ends.setdefault(key(one), []).append(one.end[one.part == 0])
     stamps = {k: np.concatenate(parts) for k, parts in ends.items()}

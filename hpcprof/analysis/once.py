@@ -1,32 +1,33 @@
-"""What several analyses of a timeline need is computed once."""
+"""What several analyses need is computed once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
 from threading import RLock
-from typing import TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any, TypeVar, cast
+from weakref import finalize
 
-from hpcprof.timeline import Timeline
-
-ResultT = TypeVar("ResultT")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-def once(function: Callable[[Timeline], ResultT]) -> Callable[[Timeline], ResultT]:
-    """Keep what a function returns for a timeline as long as the timeline lives.
+def once(function: FunctionT) -> FunctionT:
+    """Keep what a function returns for timelines or frames as long as they live; they may not change.
 
-    The result may not refer to the timeline, or neither would ever be freed. Analyses may run in
-    threads: the first one computes, the others wait.
+    The result may not refer to them, or they would never be freed. Analyses may run in threads: the
+    first one computes, the others wait.
     """
-    results: WeakKeyDictionary[Timeline, ResultT] = WeakKeyDictionary()
+    results: dict[tuple[int, ...], Any] = {}
     lock = RLock()
 
     @wraps(function)
-    def kept(timeline: Timeline) -> ResultT:
+    def kept(*of: Any) -> Any:
+        key = tuple(map(id, of))
         with lock:
-            if timeline not in results:
-                results[timeline] = function(timeline)
-            return results[timeline]
+            if key not in results:
+                results[key] = function(*of)
+                for one in of:
+                    finalize(one, results.pop, key, None)
+            return results[key]
 
-    return kept
+    return cast(FunctionT, kept)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.catalogue import Analysis, Reads
+from hpcprof.analysis.catalogue import Analysis, Kind, Reads
 from hpcprof.analysis.run_data import RunData
 from hpcprof.kernel_report import KernelReport
 from hpcprof.timeline import Timeline
 
-# What a column can hold that is never a missing value or a type of numpy's.
-_PLAIN = {int, str, type(None)}
+# What a column can hold that is no type of numpy's or pandas'.
+_PLAIN = {int, str, float, type(None)}
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,31 @@ class Outcome:
 
 def _values(column: pd.Series[Any]) -> list[Any]:
     found: list[Any] = column.tolist()
-    if {*map(type, found)} <= _PLAIN:
+    if column.dtype == np.int64:
         return found
+    kinds = {*map(type, found)}
+    if kinds <= _PLAIN:
+        # A NaN alone differs from itself.
+        return [None if value != value else value for value in found] if float in kinds else found
     plain = (value.item() if isinstance(value, np.generic) else value for value in found)
     return [None if missing else value for value, missing in zip(plain, column.isna().tolist(), strict=True)]
 
 
-def from_columns(columns: Mapping[str, list[Any]]) -> Outcome:
-    """Return the outcome of which these are the columns; integers by numpy, which is quicker than pandas."""
-    return Outcome(
-        pd.DataFrame({k: np.array(v) if {*map(type, v)} == {int} else v for k, v in columns.items()})
-    )
+def from_columns(analysis: Analysis, columns: Mapping[str, list[Any]]) -> Outcome:
+    """Return the outcome of an analysis of which these are the columns."""
+    # The types are known: pandas alone looks at each value several times.
+    series = {column.name: _series(columns[column.name], column.kind) for column in analysis.columns}
+    return Outcome(pd.DataFrame(series, copy=False))
+
+
+def _series(values: list[Any], kind: Kind) -> Any:
+    if kind is Kind.TEXT:
+        return pd.Series(values, dtype=object)
+    try:
+        numbers = np.fromiter(values, np.int64 if kind is Kind.INT else np.float64, len(values))
+    except TypeError:  # one is missing
+        numbers = np.fromiter(values, np.float64, len(values))
+    return pd.Series(numbers, copy=False)
 
 
 def nothing(reason: str) -> Outcome:

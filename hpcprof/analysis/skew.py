@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives import NO_COLLECTIVES, unprofiled
 from hpcprof.analysis.matching import MINIMUM, Clocks, Matched, clocks, key, later_than_others, match
+from hpcprof.analysis.once import once
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.collective_operations import WAITING
 from hpcprof.timeline import Ints
@@ -52,7 +53,7 @@ def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
     ``even`` where it is not and a lateness below the uncertainty in every collective of a step could
     not amount to that either, else ``unknown``.
     """
-    table, reason = _judged(results)
+    table, reason = _judged(results["rank_collectives"], results["step_times"])
     names = ["rank", "collectives", "wait_ns", "times_last", "pct_last", "lateness_p50_ns", "verdict"]
     return Outcome(table[names], reason) if len(table) else nothing(reason)
 
@@ -64,22 +65,22 @@ def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     lateness in percent of ``step_p50_ns``, the median latency of a step over ranks. ``steps`` are those
     in which the rank had such collectives.
     """
-    table, reason = _judged(results)
+    table, reason = _judged(results["rank_collectives"], results["step_times"])
     names = ["rank", "steps", "lateness_p50_ns", "uncertainty_ns", "step_p50_ns", "cost_pct", "verdict"]
     return Outcome(table[names], reason) if len(table) else nothing(reason)
 
 
-def _judged(results: Mapping[str, pd.DataFrame]) -> tuple[pd.DataFrame, str]:
+@once
+def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return the rows of both tables, and why values are missing or verdicts unknown."""
-    rows = results["rank_collectives"]
     if not len(rows):
         return pd.DataFrame(), NO_COLLECTIVES
     matched, problems = match(rows)
-    aligned = clocks(matched)
+    aligned = clocks(rows)
     arrivals = [
         _arrivals(one, aligned[key(one)]) for one in matched if one.op in WAITING and key(one) in aligned
     ]
-    step = _step_time(results["step_times"])
+    step = _step_time(times)
     mine: dict[int, list[_Mine]] = {rank: [] for rank in np.unique(rows["rank"]).tolist()}
     for one in arrivals:
         for column, rank in enumerate(one.matched.ranks.tolist()):

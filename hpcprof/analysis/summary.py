@@ -112,6 +112,17 @@ def rounded(values: NDArray[np.floating[Any]]) -> Floats:
     return np.array([float(Decimal(repr(v)).quantize(_TENTH, ROUND_HALF_UP)) for v in values.tolist()], float)
 
 
+def nearest(values: Floats, decimals: int) -> Floats:
+    """Round to so many decimals as Python's ``round`` does: half to even on the double's exact value."""
+    scaled = values * 10.0**decimals
+    whole = np.rint(scaled)
+    # The product is off by half a unit of its last place at most: that matters only beside a half.
+    sure = (np.abs(scaled) < 2.0**40) & (np.abs(np.abs(scaled - whole) - 0.5) > 2.0**-10)
+    found: Floats = whole / 10.0**decimals
+    found[~sure] = [round(value, decimals) for value in values[~sure].tolist()]
+    return found
+
+
 def by_text(timeline: Timeline, ids: Ints) -> tuple[NDArray[np.object_], Ints]:
     """Number the texts that occur, in ascending order and None first: the texts, and each row's number.
 

@@ -251,8 +251,9 @@ def test_lateness_of_any_number_of_ranks_equals_the_slow_way(count: int) -> None
 
 def test_aligned_clocks_agree_on_the_ends() -> None:
     program = sequence_parallel(4, late=[2], extra=500_000, ahead=[7, 10**15, -(10**15), 0])
-    matched, _ = match(program.results()["rank_collectives"])
-    ((_, clock),) = clocks(matched).items()
+    rows = program.results()["rank_collectives"]
+    matched, _ = match(rows)
+    ((_, clock),) = clocks(rows).items()
     for one in matched:
         end = clock.aligned(one.end)
         assert np.ptp(end, axis=1).max() <= 2 * JITTER
