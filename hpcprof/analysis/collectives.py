@@ -80,37 +80,38 @@ def _table(one: Matched, clock: Clocks | None) -> dict[str, NDArray[Any]]:
     """Return the columns of one operation of one communicator; ``begin`` orders the rows."""
     count = len(one.seq)
     latency = (one.end - one.start).min(axis=1)
-    # An unknown message has the number -1.
+    # What is unknown has the number -1 and is calculated with a size of 0, the last one.
     place, messages = pd.factorize(one.message)
-    sizes = [*(whole_bytes(one.op, int(message), one.size) for message in messages.tolist()), None]
-    known = np.array([size is not None for size in sizes])[place]
+    sizes = [whole_bytes(one.op, int(message), one.size) or 0 for message in messages.tolist()]
+    size = np.array([*sizes, 0])[place]
+    known = (place >= 0) & (whole_bytes(one.op, 0, one.size) is not None)
     timed = (latency > 0) & (one.fused == 1) & known
-    bandwidth = np.array(sizes, float)[place[timed]] / latency[timed]
+    bandwidth = np.divide(size.astype(float), latency, out=np.zeros(count), where=timed)
     factor = None if one.size is None else bus_factor(one.op, one.size)
-    unknown = np.full(count, None, object)
-    algbw, busbw = unknown.copy(), unknown.copy()
-    algbw[timed] = nearest(bandwidth, 6)
-    if factor is not None:
-        busbw[timed] = nearest(bandwidth * factor, 6)
-    first = last = spread = unknown
+    first = last = spread = np.full(count, None, object)
     if clock is not None:
         start = clock.aligned(one.start)
         first, last = one.ranks[start.argmin(axis=1)], one.ranks[start.argmax(axis=1)]
         spread = np.rint(start.max(axis=1) - start.min(axis=1)).astype(np.int64)
     return {
-        "op": np.full(count, one.op, object),
-        "comm_id": np.full(count, one.comm_id, object),
+        "op": np.repeat(objects([one.op]), count),
+        "comm_id": np.repeat(objects([one.comm_id]), count),
         "seq": one.seq,
-        "bytes": objects(sizes)[place],
+        "bytes": _nullable(size, known),
         "ranks": np.full(count, len(one.ranks)),
         "latency_ns": latency,
-        "algbw_gbps": algbw,
-        "busbw_gbps": busbw,
+        "algbw_gbps": _nullable(nearest(bandwidth, 6), timed),
+        "busbw_gbps": _nullable(nearest(bandwidth * (factor or 0), 6), timed & (factor is not None)),
         "first_rank": first,
         "last_rank": last,
         "spread_ns": spread,
         "begin": one.start[:, 0],
     }
+
+
+def _nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return values where they are known, None elsewhere."""
+    return values if known.all() else np.where(known, values, objects([None]))
 
 
 def unprofiled(rows: pd.DataFrame) -> str:

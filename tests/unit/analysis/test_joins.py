@@ -8,6 +8,7 @@ from pathlib import Path
 
 import generated_exports
 import numpy as np
+import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +71,21 @@ def test_a_shared_result_is_computed_once_and_freed_with_its_timeline(tmp_path: 
     del timeline
     gc.collect()
     assert alive() is None
+
+
+def test_a_result_of_two_frames_is_computed_once_for_these_and_freed_with_either() -> None:
+    frames = [pd.DataFrame({"a": [number]}) for number in range(3)]
+    calls = []
+
+    @once
+    def total(left: pd.DataFrame, right: pd.DataFrame) -> int:
+        calls.append(1)
+        return int(left["a"].sum() + 2 * right["a"].sum())
+
+    assert [total(frames[0], frames[1]), total(frames[0], frames[1])] == [2, 2]
+    assert len(calls) == 1
+    assert [total(frames[1], frames[0]), total(frames[0], frames[2])] == [1, 4]
+    assert len(calls) == 3
+    # Another frame may come to stand where the freed one stood.
+    for number in range(50):
+        assert total(frames[0], pd.DataFrame({"a": [number]})) == 2 * number

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.summary import rounded, summarize
+from hpcprof.analysis.summary import nearest, rounded, summarize
 
 values = st.integers(-(10**13), 10**13)
 
@@ -52,3 +52,12 @@ def test_halves_are_rounded_up_on_the_decimal_digits(value: float, shown: float)
 def test_rounding_is_half_up_on_the_shortest_decimal(value: float) -> None:
     expected = Decimal(repr(value)).quantize(Decimal("0.1"), ROUND_HALF_UP)
     assert rounded(np.array([value])).tolist() == [float(expected)]
+
+
+halves = st.integers(-(10**15), 10**15).map(lambda count: (count + 0.5) / 1e6)
+
+
+@given(st.one_of(st.floats(-1e200, 1e200), st.floats(-1e3, 1e3), halves), st.sampled_from([-1, 0, 1]))
+def test_rounding_to_the_nearest_decimal_is_that_of_python(value: float, aside: int) -> None:
+    value = float(np.nextafter(value, aside * np.inf)) if aside else value
+    assert repr(nearest(np.array([value]), 6).tolist()) == repr([round(value, 6)])
