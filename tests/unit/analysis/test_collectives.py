@@ -56,6 +56,16 @@ def test_the_summary_has_a_row_for_each_operation_and_size(real: dict[str, pd.Da
     assert summary["latency_p50_ns"].tolist() == [352_156, 350_139]
 
 
+def test_sizes_in_the_summary_stay_whole_beside_unknown_ones() -> None:
+    program = Program(2)
+    for op in ("AllReduce", "AlltoAllV"):
+        program.collective(op, message=4096)
+    summary = collectives_summary({"collectives": collectives(program.results()).rows}).rows
+    sizes = dict(zip(summary["op"], summary["bytes"].tolist(), strict=True))
+    assert sizes == {"AllReduce": 4096, "AlltoAllV": None}
+    assert type(sizes["AllReduce"]) is int
+
+
 def row_of(profile: Timeline) -> list[dict[str, Any]]:
     """Return the rows of one rank."""
     rows: list[dict[str, Any]] = rank_collectives(profile).rows.to_dict("records")

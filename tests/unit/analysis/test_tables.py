@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from timelines import COMP, timeline
 
-from hpcprof.analysis.catalogue import ANALYSES, Analysis, Reads, Scope
-from hpcprof.analysis.outcome import Outcome, of_rank, of_run
+from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Reads, Scope
+from hpcprof.analysis.outcome import Outcome, from_columns, of_rank, of_run
 from hpcprof.kernel_report import KernelReport
 from hpcprof.timeline import Timeline
 
@@ -98,3 +98,15 @@ def test_what_stands_on_another_analysis_takes_over_why_values_are_missing() -> 
         ANALYSES["collectives_summary"], {"collectives": Outcome(pd.DataFrame(), "no rank has any")}
     )
     assert (len(found.rows), found.reason) == (0, "no rank has any")
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_an_outcome_of_columns_has_these_columns(missing: bool) -> None:
+    values = {Kind.INT: [0, 2**53], Kind.FLOAT: [0.1, -1e300], Kind.TEXT: ["a", ""]}
+    for analysis in ANALYSES.values():
+        columns = {
+            column.name: [*values[column.kind], *([None] if missing else [])] for column in analysis.columns
+        }
+        found = from_columns(analysis, columns)
+        assert found.columns() == columns
+        assert found.rows.columns.tolist() == list(columns)
