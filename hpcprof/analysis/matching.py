@@ -70,7 +70,8 @@ def match(rows: pd.DataFrame) -> tuple[list[Matched], list[str]]:
     chosen = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
     columns = {name: rows[name].to_numpy(kind) for name, kind in _COLUMNS.items()}
     pairs, _ = numbered_rows(comm, columns["rank"])
-    members = {c: pairs[pairs[:, 0] == c, 1] for c in distinct(comm).tolist()}
+    by_comm = np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1)
+    members = dict(zip(distinct(comm).tolist(), by_comm, strict=True))
     group = (comm * len(ops) + op)[chosen]
     order = np.lexsort((columns["rank"][chosen], columns["seq"][chosen], group))
     columns = {name: values[chosen[order]] for name, values in columns.items()}
