@@ -16,7 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from hpcprof.errors import HpcprofError, UsageError
 from hpcprof.store import Store, cause
-from hpcprof.store_tables import Base
+from hpcprof.store_tables import METADATA
 
 Value = int | float | str | None
 
@@ -68,7 +68,7 @@ def query(store: Store, sql: str) -> Answer:
 def schema() -> Answer:
     """Return every table of the results database with its columns, in the order they have there."""
     rows: list[tuple[Value, ...]] = []
-    for table in sorted(Base.metadata.tables.values(), key=lambda table: table.name):
+    for table in sorted(METADATA.tables.values(), key=lambda table: table.name):
         for column in table.columns:
             kind = str(column.type).lower()
             rows.append((table.name, column.name, kind, "key" if column.primary_key else ""))

@@ -8,22 +8,21 @@ there, so half of a profile is never visible.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from hashlib import sha256
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import (
     Connection,
-    Dialect,
     Engine,
     Table,
     create_engine,
-    delete,
     event,
     exists,
     func,
@@ -34,25 +33,31 @@ from sqlalchemy import (
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine import Row as SQLRow
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.errors import StoreError, UsageError
 from hpcprof.store_tables import (
-    PROFILE_ROWS,
+    FACTS,
+    GPUS,
+    METADATA,
+    PROFILES,
     RANK_TABLES,
+    REASONS,
     RUN_TABLES,
+    RUNS,
+    SCHEMA,
     TABLES,
     TYPES,
-    Base,
     FactRow,
+    Finite,
     GpuRow,
     Plain,
     ProfileRow,
     ReasonRow,
     RunRow,
-    SchemaRow,
+    finite,
+    plain,
 )
 
 if TYPE_CHECKING:  # numpy is not needed to report from the store
@@ -66,6 +71,8 @@ WHOLE_RUN = -1
 """Stands for the rank of what belongs to the run as a whole."""
 
 _BUSY_SECONDS = 60.0
+# SQLite's documented limit on the parameters of a statement was 999 before version 3.32.
+_MOST_PARAMETERS = 999
 Row = dict[str, Any]
 Columns = dict[str, list[Any]]
 """The values of columns of equal length by name, in Python's own types."""
@@ -124,8 +131,8 @@ class Store:
         """
         if self._is_sqlite and not Path(self.url.database or "").is_file():
             return False
-        with self._sentences():
-            found = self._version()
+        with self._reading() as connection:
+            found = _version(connection)
         if found not in (None, SCHEMA_VERSION):
             raise StoreError(
                 f"the results database {self} has schema version {found}, this hpcprof uses version "
@@ -157,20 +164,21 @@ class Store:
 
     def runs(self) -> list[RunRow]:
         """Return the collected runs, by id."""
-        with self._reading() as connection, Session(connection) as session:
-            return list(session.scalars(select(RunRow).order_by(RunRow.id)))
+        with self._reading() as connection:
+            return [RunRow(*row) for row in connection.execute(select(RUNS).order_by(RUNS.c.id))]
 
     def gpus(self, run_id: str) -> list[GpuRow]:
         """Return the GPUs that the profiles of a run tell of, by rank and device."""
-        query = select(GpuRow).where(GpuRow.run_id == run_id).order_by(GpuRow.rank, GpuRow.device)
-        with self._reading() as connection, Session(connection) as session:
-            return list(session.scalars(query))
+        query = select(GPUS).where(GPUS.c.run_id == run_id).order_by(GPUS.c.rank, GPUS.c.device)
+        with self._reading() as connection:
+            return [GpuRow(*row) for row in connection.execute(query)]
 
     def profiles(self, run_id: str) -> dict[int, ProfileRow]:
         """Return the collected profiles of a run by rank."""
-        query = select(ProfileRow).where(ProfileRow.run_id == run_id).order_by(ProfileRow.rank)
-        with self._reading() as connection, Session(connection) as session:
-            return {profile.rank: profile for profile in session.scalars(query)}
+        query = select(PROFILES).where(PROFILES.c.run_id == run_id).order_by(PROFILES.c.rank)
+        with self._reading() as connection:
+            rows = [ProfileRow(*row) for row in connection.execute(query)]
+        return {row.rank: row for row in rows}
 
     def put_profile(
         self, run: RunRow, profile: ProfileRow, described: Described, results: Mapping[str, Result]
@@ -184,18 +192,18 @@ class Store:
         StoreError
             If it cannot be written, and then nothing is.
         """
-        key = {"run_id": run.id, "rank": profile.rank}
-        with self._writing(run.id) as connection, Session(connection) as session:
+        gpus: dict[int, Gpu] = {}
+        for gpu in described.gpus:
+            gpus.setdefault(gpu.device, gpu)  # of two of one number the first counts
+        key = (run.id, profile.rank)
+        with self._writing(run.id) as connection:
             _clear(connection, run.id, profile.rank)
             _clear(connection, run.id, WHOLE_RUN)
-            session.merge(run)
-            session.add(profile)
-            gpus: dict[int, Gpu] = {}
-            for gpu in described.gpus:
-                gpus.setdefault(gpu.device, gpu)  # of two of one number the first counts
-            session.add_all(GpuRow(**key, **asdict(gpu)) for gpu in gpus.values())
-            session.add_all(FactRow(**key, **asdict(fact)) for fact in described.facts)
-            session.flush()
+            connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
+            _insert_rows(connection, RUNS, [run])
+            _insert_rows(connection, PROFILES, [profile])
+            _insert_rows(connection, GPUS, [GpuRow(*key, **asdict(gpu)) for gpu in gpus.values()])
+            _insert_rows(connection, FACTS, [FactRow(*key, **asdict(fact)) for fact in described.facts])
             _insert(connection, run.id, profile.rank, results)
 
     def put_run(self, run_id: str, results: Mapping[str, Result], checksums: Mapping[int, str]) -> bool:
@@ -212,7 +220,7 @@ class Store:
         StoreError
             As `put_profile`.
         """
-        query = select(ProfileRow.rank, ProfileRow.sha256).where(ProfileRow.run_id == run_id)
+        query = select(PROFILES.c.rank, PROFILES.c.sha256).where(PROFILES.c.run_id == run_id)
         with self._writing(run_id) as connection:
             if dict(connection.execute(query).all()) != checksums:
                 return False
@@ -226,7 +234,7 @@ class Store:
         `put_run` writes them, and `put_profile` removes them.
         """
         found = [exists().where(table.c.run_id == run_id) for table in RUN_TABLES.values()]
-        reason = exists().where(ReasonRow.run_id == run_id, ReasonRow.rank == WHOLE_RUN)
+        reason = exists().where(REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN)
         with self._reading() as connection:
             return bool(connection.execute(select(or_(reason, *found))).scalar())
 
@@ -237,12 +245,12 @@ class Store:
         names = [column.name for column in ANALYSES[analysis].columns]
         order = [column for column in table.primary_key if column.name != "run_id"]
         query = select(*([table.c.packed] if packed else (table.c[n] for n in names)))
-        reasons = select(ReasonRow.rank, ReasonRow.reason).where(
-            ReasonRow.run_id == run_id, ReasonRow.analysis == analysis
+        reasons = select(REASONS.c.rank, REASONS.c.reason).where(
+            REASONS.c.run_id == run_id, REASONS.c.analysis == analysis
         )
         with self._reading() as connection:
             rows = connection.execute(query.where(table.c.run_id == run_id).order_by(*order)).all()
-            why = connection.execute(reasons.order_by(ReasonRow.rank)).all()
+            why = connection.execute(reasons.order_by(REASONS.c.rank)).all()
         columns: Columns = {name: [] for name in names}
         for part in map(_unpacked, rows) if packed else [zip(*rows, strict=True)]:
             for values, more in zip(columns.values(), part, strict=False):
@@ -252,17 +260,11 @@ class Store:
     def _make(self) -> None:
         if self._is_sqlite:
             Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
-        with self._begin() as connection, Session(connection) as session:
+        with self._begin() as connection:
             self._lock(connection, "tables")
-            Base.metadata.create_all(connection)
-            session.merge(SchemaRow(version=SCHEMA_VERSION))
-            session.flush()
-
-    def _version(self) -> int | None:
-        with self._engine.connect() as connection:
-            if not inspect(connection).has_table(SchemaRow.__tablename__):
-                return None
-            return connection.execute(select(SchemaRow.version)).scalar()
+            if _version(connection) is None:  # else another process was quicker
+                METADATA.create_all(connection)
+                connection.execute(SCHEMA.insert().values(version=SCHEMA_VERSION))
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
@@ -343,57 +345,77 @@ def _engine(url: URL) -> Engine:
     return engine
 
 
+def _version(connection: Connection) -> int | None:
+    """Return the version of the tables that are there, None without any."""
+    if not inspect(connection).has_table(SCHEMA.name):
+        return None
+    return connection.execute(select(SCHEMA.c.version)).scalar()
+
+
 def _clear(connection: Connection, run_id: str, rank: int) -> None:
     """Remove everything of one rank, or with `WHOLE_RUN` what belongs to the run as a whole."""
-    of_rank = (ReasonRow.run_id == run_id, ReasonRow.rank == rank)
-    connection.execute(delete(ReasonRow).where(*of_rank))
+    key = (plain(run_id), rank)
     if rank == WHOLE_RUN:
-        for table in RUN_TABLES.values():
-            connection.execute(table.delete().where(table.c.run_id == run_id))
-        return
-    for kind in PROFILE_ROWS:
-        connection.execute(delete(kind).where(kind.run_id == run_id, kind.rank == rank))
-    for table in RANK_TABLES.values():
-        connection.execute(table.delete().where(table.c.run_id == run_id, table.c.rank == rank))
+        _delete(connection, RUN_TABLES.values(), "run_id", key[:1])
+        _delete(connection, [REASONS], "run_id rank", key)
+    else:
+        _delete(connection, [PROFILES, GPUS, FACTS, REASONS, *RANK_TABLES.values()], "run_id rank", key)
+
+
+def _delete(connection: Connection, tables: Iterable[Table], names: str, key: tuple[Any, ...]) -> None:
+    """Remove the rows of a key; so plain a statement takes SQLAlchemy ten times as long as SQLite."""
+    mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+    where = " AND ".join(f"{name} = {mark}" for name in names.split())
+    for table in tables:
+        connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE {where}", key)
 
 
 def _insert(connection: Connection, run_id: str, rank: int, results: Mapping[str, Result]) -> None:
     for name, result in results.items():
         count = len(next(iter(result.columns.values()), ()))
         if count and ANALYSES[name].packed:
-            row = {"run_id": run_id, "rank": rank, "packed": _packed(connection, name, result.columns)}
-            connection.execute(TABLES[name].insert(), row)
+            row: Columns = {"run_id": [run_id], "rank": [rank], "packed": [_packed(name, result.columns)]}
+            _insert_columns(connection, TABLES[name], row)
         elif count:
-            numbered: Columns = {"run_id": [run_id] * count, "position": list(range(count)), **result.columns}
+            numbered: Columns = {"run_id": [run_id] * count, "position": [*range(count)], **result.columns}
             _insert_columns(connection, TABLES[name], numbered)
-        if result.reason:
-            row = {"run_id": run_id, "rank": rank, "analysis": name, "reason": result.reason}
-            connection.execute(ReasonRow.__table__.insert(), row)  # type: ignore[attr-defined]
+    reasons = [ReasonRow(run_id, rank, name, result.reason) for name, result in results.items()]
+    _insert_rows(connection, REASONS, [row for row in reasons if row.reason])
+
+
+def _insert_rows(connection: Connection, table: Table, rows: Sequence[msgspec.Struct]) -> None:
+    columns = {column.name: [getattr(row, column.name) for row in rows] for column in table.columns}
+    _insert_columns(connection, table, columns)
 
 
 def _insert_columns(connection: Connection, table: Table, columns: Columns) -> None:
-    """Insert rows as the driver takes them: SQLAlchemy alone takes longer for each than the database."""
+    """Insert rows as the driver takes them, many by one statement.
+
+    SQLAlchemy alone takes longer for each than the database, and that two thirds for many at once.
+    """
     insert = table.insert().compile(dialect=connection.dialect, column_keys=[*columns])
     assert insert.positiontup is not None
-    values = (_bound(columns[name], table.c[name].type, connection.dialect) for name in insert.positiontup)
-    connection.exec_driver_sql(str(insert), list(zip(*values, strict=True)))
+    head, _, row = str(insert).partition(" VALUES ")
+    rows = list(zip(*(_bound(columns[name], table.c[name].type) for name in insert.positiontup), strict=True))
+    size = _MOST_PARAMETERS // len(columns)
+    parts = [tuple(chain.from_iterable(rows[at : at + size])) for at in range(0, len(rows), size)]
+    for length, alike in groupby(parts, len):
+        values = ", ".join([row] * (length // len(columns)))
+        connection.exec_driver_sql(f"{head} VALUES {values}", list(alike))
 
 
-def _bound(values: list[Any], kind: TypeEngine[Any], dialect: Dialect) -> list[Any]:
+def _bound(values: list[Any], kind: TypeEngine[Any]) -> list[Any]:
     """Return values as the store has them; SQLAlchemy does that only in statements of its own."""
-    process = kind.bind_processor(dialect)
-    if process is None:
-        return values
-    # Many rows have few texts.
-    return list(map(lru_cache(process) if isinstance(kind, Plain) else process, values))
+    if isinstance(kind, Plain):
+        texts = {text: plain(text) for text in {*values}}  # Many rows have few texts.
+        return [texts[text] for text in values]
+    return [finite(value) for value in values] if isinstance(kind, Finite) else values
 
 
-def _packed(connection: Connection, analysis: str, columns: Columns) -> bytes:
+def _packed(analysis: str, columns: Columns) -> bytes:
     """Return the columns of an analysis, in its own order, as one value."""
     wanted = ANALYSES[analysis].columns
-    return msgspec.msgpack.encode(
-        [_bound(columns[column.name], TYPES[column.kind](), connection.dialect) for column in wanted]
-    )
+    return msgspec.msgpack.encode([_bound(columns[column.name], TYPES[column.kind]) for column in wanted])
 
 
 def _unpacked(row: SQLRow[bytes]) -> list[list[Any]]:

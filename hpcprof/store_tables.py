@@ -5,142 +5,173 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Dialect, Double, Integer, LargeBinary, Table, Text, TypeDecorator
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+import msgspec
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Dialect,
+    Double,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+)
 from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Scope
 
 
-class Plain(TypeDecorator[str]):
-    """Text without what no database can hold: zero bytes and halves of surrogate pairs.
+def plain(text: str | None) -> str | None:
+    """Return a text without what no database can hold: zero bytes and halves of surrogate pairs.
 
     The halves come from file names that are no UTF-8; they are written as ``\\udcff``.
     """
+    if text is None or (text.isascii() and "\0" not in text):
+        return text
+    return text.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def finite(value: float | None) -> float | None:
+    """Return a number, or None: SQLite stores a NaN as null, and an infinity is no figure."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+class Plain(TypeDecorator[str]):
+    """A text as `plain` returns it."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is None or (value.isascii() and "\0" not in value):
-            return value
-        return value.replace("\0", "").encode("utf-8", "backslashreplace").decode("utf-8")
+        return plain(value)
 
 
 class Finite(TypeDecorator[float]):
-    """A number, or null: SQLite stores a NaN as null, and an infinity is no figure."""
+    """A number as `finite` returns it."""
 
     impl = Double
     cache_ok = True
 
     def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
-        return value if value is not None and math.isfinite(value) else None
+        return finite(value)
 
 
-TYPES: dict[Kind, type[TypeEngine[Any]]] = {
-    Kind.INT: BigInteger,
-    Kind.FLOAT: Finite,
-    Kind.TEXT: Plain,
+TYPES: dict[Kind, TypeEngine[Any]] = {
+    Kind.INT: BigInteger(),
+    Kind.FLOAT: Finite(),
+    Kind.TEXT: Plain(),
 }
 """The types of the columns of analyses."""
 
+METADATA = MetaData()
+"""The list of the tables."""
 
-class Base(DeclarativeBase):
-    """What the tables have in common: one list of them."""
+Int64 = int
+"""In the annotation of a row's field: a whole number of more than 32 bits."""
+
+_FIELDS: dict[str, type[TypeEngine[Any]]] = {"str": Plain, "int": Integer, "Int64": BigInteger}
 
 
-class SchemaRow(Base):
+class SchemaRow(msgspec.Struct, frozen=True):
     """The version of the tables."""
 
-    __tablename__ = "hpcprof_schema"
-
-    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    version: int
 
 
-class RunRow(Base):
+class RunRow(msgspec.Struct, frozen=True):
     """One collected run."""
 
-    __tablename__ = "runs"
-
-    id: Mapped[str] = mapped_column(Plain, primary_key=True)
-    path: Mapped[str] = mapped_column(Plain)
-    site: Mapped[str | None] = mapped_column(Plain)
-    workload: Mapped[str | None] = mapped_column(Plain)
-    ranks: Mapped[int | None]
+    id: str
+    path: str
+    site: str | None = None
+    workload: str | None = None
+    ranks: int | None = None
 
 
-class ProfileRow(Base):
+class ProfileRow(msgspec.Struct, frozen=True):
     """One rank's profile: the file and what it says about itself."""
 
-    __tablename__ = "profiles"
-
-    run_id: Mapped[str] = mapped_column(Plain, primary_key=True)
-    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    file: Mapped[str] = mapped_column(Plain)
-    sha256: Mapped[str] = mapped_column(Plain)
-    bytes: Mapped[int] = mapped_column(BigInteger)
-    kind: Mapped[str] = mapped_column(Plain)
-    host: Mapped[str | None] = mapped_column(Plain)
-    devices: Mapped[str] = mapped_column(Plain)
-    profiler_version: Mapped[str | None] = mapped_column(Plain)
-    start_utc_ns: Mapped[int | None] = mapped_column(BigInteger)
-    analysis_version: Mapped[int]
+    run_id: str
+    rank: int
+    file: str
+    sha256: str
+    bytes: Int64
+    kind: str
+    host: str | None
+    devices: str
+    profiler_version: str | None
+    start_utc_ns: Int64 | None
+    analysis_version: int
 
 
-class GpuRow(Base):
-    """A GPU of a profile's node; the columns are those of `hpcprof.timeline.Gpu`."""
+class GpuRow(msgspec.Struct, frozen=True):
+    """A GPU of a profile's node; the fields are those of `hpcprof.timeline.Gpu`."""
 
-    __tablename__ = "gpus"
-
-    run_id: Mapped[str] = mapped_column(Plain, primary_key=True)
-    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    device: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    name: Mapped[str] = mapped_column(Plain)
-    uuid: Mapped[str | None] = mapped_column(Plain)
-    compute_capability: Mapped[str | None] = mapped_column(Plain)
-    sm_count: Mapped[int | None] = mapped_column(BigInteger)
-    clock_hz: Mapped[int | None] = mapped_column(BigInteger)
-    memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
-    memory_bytes_per_s: Mapped[int | None] = mapped_column(BigInteger)
+    run_id: str
+    rank: int
+    device: Int64
+    name: str
+    uuid: str | None
+    compute_capability: str | None
+    sm_count: Int64 | None
+    clock_hz: Int64 | None
+    memory_bytes: Int64 | None
+    memory_bytes_per_s: Int64 | None
 
 
-class FactRow(Base):
+class FactRow(msgspec.Struct, frozen=True):
     """One more thing that a profile says; see `hpcprof.timeline.Fact`."""
 
-    __tablename__ = "facts"
-
-    run_id: Mapped[str] = mapped_column(Plain, primary_key=True)
-    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    kind: Mapped[str] = mapped_column(Plain, primary_key=True)
-    name: Mapped[str] = mapped_column(Plain, primary_key=True)
-    value: Mapped[str] = mapped_column(Plain)
+    run_id: str
+    rank: int
+    kind: str
+    name: str
+    value: str
 
 
-class ReasonRow(Base):
+class ReasonRow(msgspec.Struct, frozen=True):
     """Why an analysis has no rows, or a null in them."""
 
-    __tablename__ = "reasons"
+    run_id: str
+    rank: int
+    analysis: str
+    reason: str
 
-    run_id: Mapped[str] = mapped_column(Plain, primary_key=True)
-    rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    analysis: Mapped[str] = mapped_column(Plain, primary_key=True)
-    reason: Mapped[str] = mapped_column(Plain)
+
+def _row_table(name: str, row: type[msgspec.Struct], keys: int) -> Table:
+    """Return the table whose columns are the fields of a row; the first of them are its key."""
+    table = Table(name, METADATA)
+    for field, annotation in row.__annotations__.items():
+        kind, _, null = annotation.partition(" | ")
+        key = len(table.columns) < keys
+        table.append_column(
+            Column(field, _FIELDS[kind], primary_key=key, autoincrement=False, nullable=bool(null))
+        )
+    return table
 
 
 def _analysis_table(analysis: Analysis) -> Table:
-    keys: list[Column[Any]] = [Column("run_id", Plain, primary_key=True)]
-    if analysis.scope is Scope.RANK:
-        keys.append(Column("rank", Integer, primary_key=True, autoincrement=False))
-    name = f"analysis_{analysis.name}"
+    keys = ["run_id", *(["rank"] if analysis.scope is Scope.RANK else [])]
+    keys += [] if analysis.packed else ["position"]
+    columns: list[Column[Any]] = [
+        Column(key, Plain if key == "run_id" else Integer, primary_key=True, autoincrement=False)
+        for key in keys
+    ]
     if analysis.packed:
-        return Table(name, Base.metadata, *keys, Column("packed", LargeBinary, nullable=False))
-    keys.append(Column("position", Integer, primary_key=True, autoincrement=False))
-    named = {key.name for key in keys}
-    values = [Column(c.name, TYPES[c.kind]()) for c in analysis.columns if c.name not in named]
-    return Table(name, Base.metadata, *keys, *values)
+        columns.append(Column("packed", LargeBinary, nullable=False))
+    else:
+        columns += [Column(c.name, TYPES[c.kind]) for c in analysis.columns if c.name not in keys]
+    return Table(f"analysis_{analysis.name}", METADATA, *columns)
 
 
-PROFILE_ROWS = (ProfileRow, GpuRow, FactRow)
+SCHEMA = _row_table("hpcprof_schema", SchemaRow, keys=1)
+RUNS = _row_table("runs", RunRow, keys=1)
+PROFILES = _row_table("profiles", ProfileRow, keys=2)
+GPUS = _row_table("gpus", GpuRow, keys=3)
+FACTS = _row_table("facts", FactRow, keys=4)
+REASONS = _row_table("reasons", ReasonRow, keys=3)
 TABLES = {name: _analysis_table(analysis) for name, analysis in ANALYSES.items()}
 RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RUN}
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}

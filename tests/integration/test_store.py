@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcprof.analysis.catalogue import ANALYSES
@@ -55,9 +56,7 @@ def opened(database: Database) -> Store:
 
 
 def profile(rank: int = 0, sha256: str = "0" * 64) -> ProfileRow:
-    return ProfileRow(
-        run_id="run", rank=rank, file="f", sha256=sha256, bytes=1, kind="nsys", devices="", analysis_version=1
-    )
+    return ProfileRow("run", rank, "f", sha256, 1, "nsys", None, "", None, None, analysis_version=1)
 
 
 def kernel(**values: object) -> dict[str, object]:
@@ -215,8 +214,7 @@ def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(d
 )
 def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: Database) -> None:
     store = opened(database)
-    row = profile()
-    row.host, row.file = name, name
+    row = msgspec.structs.replace(profile(), host=name, file=name)
     described = Described((Gpu(0, name, name),), (Fact("environment", name, name),))
     results = {"kernels": result([kernel(name=name)], f"why {name}")}
     store.put_profile(RunRow(id="run", path=f"/{name}"), row, described, results)
@@ -228,8 +226,7 @@ def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: D
 
 def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
     store, run_id = opened(database), "caf\udce9-1"
-    row = profile()
-    row.run_id = run_id
+    row = msgspec.structs.replace(profile(), run_id=run_id)
     store.put_profile(RunRow(id=run_id, path=f"/{run_id}"), row, Described(), {"kernels": result([kernel()])})
     assert len(store.read(run_id, "kernels").rows) == 1
     assert list(store.profiles(run_id)) == [0]
@@ -269,6 +266,14 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
     first, second = store.read("run", "kernels").rows
     assert (first["total_ns"], first["min_ns"], first["avg_ns"], first["med_ns"]) == (most, least, None, None)
     assert (second["total_ns"], second["avg_ns"], second["med_ns"]) == (2**53 + 1, None, 0.1)
+
+
+@pytest.mark.parametrize("count", [1, 75, 76, 77, 500])
+def test_any_number_of_rows_comes_back_in_order(count: int, database: Database) -> None:
+    store = opened(database)
+    rows = [kernel(name=f"k{i % 3}", total_ns=i) for i in range(count)]
+    store.put_profile(RunRow(id="run", path="/"), profile(), Described(), {"kernels": result(rows)})
+    assert store.read("run", "kernels").rows == rows
 
 
 def test_a_number_beyond_64_bits_is_refused_and_nothing_of_the_profile_is_written(database: Database) -> None:

@@ -12,7 +12,7 @@ from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.cli.main import COMMANDS, cli
 from hpcprof.profilers import PROFILERS
-from hpcprof.store_tables import Base
+from hpcprof.store_tables import METADATA
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = click.Context(cli)
@@ -82,6 +82,6 @@ def test_every_option_of_a_profiler_is_documented_with_its_default(name: str) ->
 def test_every_table_of_the_store_is_documented() -> None:
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", text, re.MULTILINE))
-    for name, table in Base.metadata.tables.items():
+    for name, table in METADATA.tables.items():
         if not name.startswith("analysis_"):
             assert rows[name].split(", ") == [column.name for column in table.columns]
