@@ -10,7 +10,6 @@ import click
 
 from hpcprof.errors import UsageError
 from hpcprof.job import Job, make_job
-from hpcprof.site import load_site, load_site_file
 from hpcprof.site_model import Site
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -143,6 +142,9 @@ def site_and_job(values: dict[str, Any], draft: bool = False) -> tuple[Site, Job
 
 def site_of(values: dict[str, Any]) -> Site:
     """Load the site that `job_values` name."""
+    # Imported here: the commands that only read need no YAML.
+    from hpcprof.site import load_site, load_site_file
+
     file = values.get("site_file")
     return load_site_file(file) if file else load_site(values["site"])
 
