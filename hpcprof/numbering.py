@@ -13,12 +13,12 @@ _SPAN = 4
 
 def distinct(values: Ints) -> Ints:
     """Return the distinct values in ascending order, as ``np.unique(values)`` does."""
-    low, span = _extent(values)
+    low, span = extent(values)
     if span == 1:
         return np.array([low])
     if 0 < span <= _SPAN * len(values):
         seen = np.zeros(span, bool)
-        seen[values - low] = True
+        seen[values - low if low else values] = True
         return np.flatnonzero(seen) + low
     found: Ints = np.unique(values)
     return found
@@ -30,7 +30,7 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     The same as ``np.unique(values, return_inverse=True)``, which sorts all rows: here they are counted
     where they lie close together, and hashed where not.
     """
-    low, span = _extent(values)
+    low, span = extent(values)
     if span == 1:
         return np.array([low]), np.zeros(len(values), np.int64)
     if 0 < span <= _SPAN * len(values):
@@ -48,10 +48,14 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     return found[order], number[row]
 
 
-def _extent(values: Ints) -> tuple[int, int]:
-    """Return the least value and how many there are from it to the greatest, none where there is no value."""
+def extent(values: Ints) -> tuple[int, int]:
+    """Return the least value and how many there are from it to the greatest, none where there is no value.
+
+    Where that at most doubles how many there are, 0 stands for the least value: it need not be subtracted.
+    """
     low = int(values.min(initial=_LATEST))
-    return low, int(values.max(initial=-_LATEST)) - low + 1
+    span = int(values.max(initial=-_LATEST)) - low + 1
+    return (0, low + span) if 0 < low < span else (low, span)
 
 
 def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
@@ -65,7 +69,7 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     number, numbers = np.zeros(len(columns[0]), np.int64), 1
     # A column of an array is strided: it is read once and not several times.
     for column in map(np.ascontiguousarray, columns):
-        low, span = _extent(column)
+        low, span = extent(column)
         if numbers * span > _LATEST:
             found, column = numbered(column)
             low, span = 0, len(found)

@@ -7,7 +7,6 @@ import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import summarize, texts
-from hpcprof.numbering import numbered
 from hpcprof.timeline import Timeline
 
 
@@ -20,11 +19,10 @@ def api(timeline: Timeline) -> Outcome:
     calls = timeline.calls
     if not len(calls):
         return nothing(f"no CUDA API calls in {timeline.origin.path.name}")
-    ids, group = numbered(calls.name)
-    summary = summarize(group, calls.end - calls.start, len(ids))
+    summary = summarize(calls.name, calls.end - calls.start)
     rows = pd.DataFrame(
         {
-            "name": texts(map(without_version, timeline.names(ids))),
+            "name": texts(map(without_version, timeline.names(summary.group))),
             "num_calls": summary.count,
             "total_ns": summary.total,
             "time_pct": summary.shares(),

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.streams import NO_CALL, Extent, launch_calls, streams
+from hpcprof.analysis.streams import NEVER, extents, launch_starts, streams
 from hpcprof.timeline import Ints, Timeline
 
 KERNEL_WAIT_NS = 30_000
@@ -28,19 +28,19 @@ def idle(timeline: Timeline) -> Outcome:
     call was not recorded is left out, because its cause cannot be told.
     """
     file = timeline.origin.path.name
-    operations = timeline.columns_of_operations(Extent)
+    operations = extents(timeline)
     if not len(operations):
         return nothing(f"no CUDA kernels or memory operations in {file}")
-    call = launch_calls(timeline)
-    if np.all(call == NO_CALL):
+    launched = launch_starts(timeline)
+    if np.all(launched == NEVER):
         return nothing(f"no operation of {file} has a recorded launch call")
     totals: dict[int, Ints] = {}
     gaps = used = 0
     for _, stream, rows in streams(timeline):
-        launch = call[rows]
-        known = (launch[1:] != NO_CALL) & (launch[:-1] != NO_CALL)
+        launch = launched[rows]
+        known = (launch[1:] != NEVER) & (launch[:-1] != NEVER)
         ended = np.maximum.accumulate(operations.end[rows])[:-1]
-        late = timeline.calls.start[launch][1:] > ended
+        late = launch[1:] > ended
         length = np.maximum(operations.start[rows][1:] - ended, 0)
         short = length < KERNEL_WAIT_NS
         gaps, used = gaps + len(known), used + int(np.count_nonzero(known))

@@ -7,21 +7,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.coverage import of_category
+from hpcprof.analysis.coverage import kernels_running
 from hpcprof.analysis.intervals import coverage
 from hpcprof.analysis.kernels_by_shape import Shapes, by_shape
+from hpcprof.analysis.order import as_of, ascends
 from hpcprof.analysis.phases import phases_of
 from hpcprof.analysis.step_ranges import steps_of
-from hpcprof.analysis.streams import NO_CALL, launch_calls
+from hpcprof.analysis.streams import launch_starts
 from hpcprof.analysis.summary import by_text
 from hpcprof.numbering import distinct
-from hpcprof.timeline import Category, Ints, Kernels, Ranges, Timeline
+from hpcprof.timeline import Category, Ints, Ranges, Timeline
 
 NONE = -1
 OVERLAPPED = 0.9
 """A kernel counts as overlapped when communication covers at least this share of it."""
 
-_NEVER = int(np.iinfo(np.int64).max)
+_EARLIEST = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,12 @@ def instances(timeline: Timeline) -> Instances:
     everything = timeline.kernels
     shapes, shape = by_shape(timeline)
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
-    rows = rows[np.argsort(everything.start[rows], kind="stable")]
+    if not ascends(everything.start):
+        rows = rows[np.argsort(everything.start[rows], kind="stable")]
     duration = everything.end[rows] - everything.start[rows]
-    covered = _covered(everything, rows)
-    launched = _launched(timeline, rows)
+    covered = _covered(timeline, rows)
+    # Kernels are the first of the operations, and no range is open at the end of time.
+    launched = launch_starts(timeline)[rows]
     _, phases = phases_of(timeline, steps_of(timeline))
     names, phase_number = by_text(timeline, timeline.ranges.name[phases])
     process = everything.process[rows]
@@ -84,32 +87,24 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     Of several the one that began last is taken.
     """
     result = np.full(len(moment), NONE, np.int64)
-    for number in np.unique(ranges.process):
+    processes = distinct(process).tolist()
+    for number in processes:
         rows = np.flatnonzero(ranges.process == number)
         rows = rows[np.argsort(ranges.start[rows], kind="stable")]
-        own = process == number
-        moments = moment[own]
-        begun = np.searchsorted(ranges.start[rows], moments, side="right")
-        last = np.append(rows, NONE)[begun - 1]
-        result[own] = np.where((begun > 0) & (moments <= ranges.end[last]), last, NONE)
+        own = process == number if len(processes) > 1 else slice(None)
+        ends = np.append(_EARLIEST, ranges.end[rows])
+        last, end = as_of(ranges.start[rows], moment[own], np.append(NONE, rows), ends)
+        last[moment[own] > end] = NONE
+        result[own] = last
     return result
 
 
-def _launched(timeline: Timeline, rows: Ints) -> Ints:
-    """Return when the call began that launched each of these kernels; no range is open at the end of time."""
-    # Kernels are the first of the operations.
-    call = launch_calls(timeline)[rows]
-    launched = np.full(len(rows), _NEVER)
-    launched[call != NO_CALL] = timeline.calls.start[call[call != NO_CALL]]
-    return launched
-
-
-def _covered(kernels: Kernels, rows: Ints) -> Ints:
+def _covered(timeline: Timeline, rows: Ints) -> Ints:
     """Return for how long communication ran on the device of each of these kernels while it did."""
+    kernels, running = timeline.kernels, kernels_running(timeline)
     start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
     covered = np.zeros(len(rows), np.int64)
-    devices = distinct(device).tolist()
-    for number in devices:
-        own = device == number if len(devices) > 1 else slice(None)
-        covered[own] = coverage(start[own], end[own], of_category(kernels, Category.COMM, number))
+    for number, by in running.items():
+        own = device == number if len(running) > 1 else slice(None)
+        covered[own] = coverage(start[own], end[own], by[Category.COMM])
     return covered

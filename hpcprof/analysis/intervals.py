@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcprof.analysis.order import as_of, ordered
 from hpcprof.timeline import Ints
 
 Intervals = tuple[Ints, Ints]
@@ -17,25 +18,28 @@ _IN_A, _IN_B = 1, 2
 
 def union(start: Ints, end: Ints) -> Intervals:
     """Return the merged intervals: starts and ends, each of shape (m,) with m <= n."""
-    full = end > start
-    if not full.all():
-        start, end = start[full], end[full]
-    if not len(start):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    # What one stream does is in order already.
-    if np.any(start[1:] < start[:-1]):
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
-    reach = np.maximum.accumulate(end)
-    first = np.concatenate(([True], start[1:] > reach[:-1]))
-    last = np.concatenate((first[1:], [True]))
-    return start[first], reach[last]
+    start, end = _ordered(start, end)
+    # As many end by a moment as began before it: there nothing is open, whichever of them belong together.
+    apart = start[1:] > end[:-1]
+    if apart.all():
+        return start, end
+    return start[np.append(True, apart)], end[np.append(apart, True)]
 
 
 def length(start: Ints, end: Ints) -> int:
     """Return how much time the intervals cover, overlaps counted once."""
-    starts, ends = union(start, end)
-    return int(np.sum(ends - starts))
+    start, end = _ordered(start, end)
+    gaps = start[1:] - end[:-1]
+    covered: Ints = end[-1:] - start[:1] - np.maximum(gaps, 0, out=gaps).sum()
+    return int(covered.sum())
+
+
+def _ordered(start: Ints, end: Ints) -> Intervals:
+    """Return the starts and the ends of the intervals that are not empty, each in ascending order."""
+    full = end > start
+    if not full.all():
+        start, end = start[full], end[full]
+    return ordered(start), ordered(end)
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
@@ -56,10 +60,8 @@ def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
     reach = np.concatenate(([start.min(initial=0)], ends))
 
     def until(moment: Ints) -> Ints:
-        begun = np.searchsorted(starts, moment, side="right")
-        beyond = reach[begun]
+        beyond, result = as_of(starts, moment, reach, covered)
         beyond -= moment
-        result: Ints = covered[begun]
         result -= np.maximum(beyond, 0, out=beyond)
         return result
 
@@ -83,18 +85,24 @@ def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
 def exclusive(*sets: Intervals) -> list[int]:
     """Return how long exactly the sets of each bit mask cover the time: bit i is set i, 0 is not counted.
 
-    Each of the at most seven sets has to be merged.
+    The sets, two or more, have to be merged.
     """
-    points = np.concatenate([side for interval in sets for side in interval])
-    bits = np.array([bit for i in range(len(sets)) for bit in (1 << i, -1 << i)], np.int8)
-    steps = np.repeat(bits, [len(side) for interval in sets for side in interval])
-    order = np.argsort(points, kind="stable")
-    # As in `_where`, the mask between equal points does not matter.
-    open_sets = np.cumsum(steps[order], dtype=np.int8)[:-1]
-    del order  # Of millions of points each copy counts.
-    points.sort(kind="stable")
+    largest = max(range(len(sets)), key=lambda i: len(sets[i][0]))
+    # What all sets of a mask cover, and of that what the largest set covers too.
+    common: dict[int, Intervals] = {}
+    for i in {*range(len(sets))} - {largest}:
+        joined = {mask | 1 << i: intersection(one, sets[i]) for mask, one in common.items()}
+        common |= {1 << i: sets[i]} | joined
+    start, end = (np.concatenate(sides) for sides in zip(*common.values(), strict=True))
+    edges = np.cumsum([len(one[0]) for one in common.values()])[:-1]
+    also = np.split(coverage(start, end, sets[largest]), edges)
     time = np.zeros(1 << len(sets), np.int64)
-    np.add.at(time, open_sets, np.diff(points))
+    time[1 << largest] = np.sum(sets[largest][1] - sets[largest][0])
+    for mask, within, beside in zip(common, np.split(end - start, edges), also, strict=True):
+        time[mask], time[mask | 1 << largest] = within.sum(), beside.sum()
+    for bit in (1 << i for i in range(len(sets))):
+        without = [mask for mask in range(1 << len(sets)) if not mask & bit]
+        time[without] -= time[[mask | bit for mask in without]]
     return [0, *time[1:].tolist()]
 
 

@@ -19,7 +19,7 @@ def kernels(timeline: Timeline) -> Outcome:
     if not len(table):
         return nothing(f"no CUDA kernels in {timeline.origin.path.name}")
     names, group = by_text(timeline, table.name)
-    summary = summarize(group, table.end - table.start, len(names))
+    summary = summarize(group, table.end - table.start)
     category = np.empty(len(names), np.int64)
     category[group] = table.category
     rows = pd.DataFrame(

@@ -53,7 +53,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
     if not len(table):
         return nothing(f"no CUDA kernels in {timeline.origin.path.name}")
     shapes, group = by_shape(timeline)
-    summary = summarize(group, table.end - table.start, len(shapes))
+    summary = summarize(group, table.end - table.start)
     category = np.empty(len(shapes), np.int64)
     category[group] = table.category
     rows = pd.DataFrame(

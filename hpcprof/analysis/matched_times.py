@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.occurrences import Occurrences
 from hpcprof.analysis.summary import Floats, summarize
-from hpcprof.numbering import numbered, numbered_rows
+from hpcprof.numbering import numbered_rows
 from hpcprof.timeline import Ints
 
 
@@ -71,9 +71,8 @@ class Cells:
         self._reference = np.full(len(cells), np.nan)
         at_b = np.concatenate(self._of_b)
         if len(at_b):
-            found, group = numbered(at_b)
-            times = np.concatenate([one.duration for one in b])
-            self._reference[found] = summarize(group, times, len(found)).median
+            summary = summarize(at_b, np.concatenate([one.duration for one in b]))
+            self._reference[summary.group] = summary.median
 
     def matched(self, masks: Sequence[NDArray[np.bool_]]) -> MatchedTimes:
         """Match those kernels of side a that a mask a run chooses."""

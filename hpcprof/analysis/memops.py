@@ -20,7 +20,7 @@ def memops(timeline: Timeline) -> Outcome:
     if not len(table):
         return nothing(f"no memory operations in {timeline.origin.path.name}")
     names, group = by_text(timeline, table.name)
-    summary = summarize(group, table.end - table.start, len(names))
+    summary = summarize(group, table.end - table.start)
     total = np.zeros(len(names), np.int64)
     np.add.at(total, group, table.bytes)
     unknown = set(group[table.bytes < 0].tolist())

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.timeline import NO_PROCESS, Ints, Ranges
+from hpcprof.analysis.once import once
+from hpcprof.timeline import NO_PROCESS, Ints, Ranges, Timeline
 
 NO_PARENT = -1
 
@@ -29,6 +30,13 @@ def parents(ranges: Ranges) -> Ints:
         found = tightest(ranges.start[rows], ranges.end[rows])
         result[rows] = np.where(found == NO_PARENT, NO_PARENT, rows[found])
     return result
+
+
+@once
+def tree(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of the ranges that one thread began and ended, and the `parents` among these."""
+    rows = np.flatnonzero(timeline.ranges.one_thread == 1)
+    return rows, parents(timeline.ranges.take(rows))
 
 
 def tightest(start: Ints, end: Ints) -> Ints:

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.intervals import grouped_length
-from hpcprof.analysis.nesting import NO_PARENT, parents
-from hpcprof.analysis.once import once
+from hpcprof.analysis.nesting import NO_PARENT, tree
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.step_ranges import measure, no_steps, steps_of
 from hpcprof.analysis.summary import by_text, texts
@@ -66,7 +65,10 @@ def distribution(values: Ints) -> dict[str, Any]:
 
 def phases_of(timeline: Timeline, steps: Ints) -> tuple[Ints, Ints]:
     """Return the rows of the steps and of their phases, one pair a phase; ``steps`` are rows of ranges."""
-    ranges, parent = timeline.ranges, _parents(timeline)
+    ranges = timeline.ranges
+    nested, found = tree(timeline)
+    parent = np.full(len(ranges), NO_PARENT, np.int64)
+    parent[nested] = np.where(found == NO_PARENT, NO_PARENT, nested[found])
     rows = np.flatnonzero(
         np.isin(parent, steps)
         & (ranges.name != NO_NAME)
@@ -76,16 +78,6 @@ def phases_of(timeline: Timeline, steps: Ints) -> tuple[Ints, Ints]:
     names = timeline.names(ranges.name[rows])
     own = np.array([not (name or "").startswith(_LIBRARY_PREFIXES) for name in names], bool)
     return parent[rows][own], rows[own]
-
-
-@once
-def _parents(timeline: Timeline) -> Ints:
-    """Return the row of the range around each one, or `NO_PARENT`; one that two threads share has none."""
-    nested = np.flatnonzero(timeline.ranges.one_thread == 1)
-    found = parents(timeline.ranges.take(nested))
-    result = np.full(len(timeline.ranges), NO_PARENT, np.int64)
-    result[nested] = np.where(found == NO_PARENT, NO_PARENT, nested[found])
-    return result
 
 
 def _why_none(timeline: Timeline) -> str:

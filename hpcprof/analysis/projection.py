@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,9 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
-from hpcprof.analysis.streams import Extent
-from hpcprof.numbering import distinct, numbered_rows
+from hpcprof.analysis.order import ascends, by_time, parts
+from hpcprof.analysis.streams import extents
+from hpcprof.numbering import distinct, numbered, numbered_rows
 from hpcprof.timeline import Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
@@ -53,43 +53,39 @@ class Projection:
 def launches(timeline: Timeline) -> Launches:
     """Return the calls that launched operations; a call may launch several."""
     calls = timeline.calls
-    rows, first, last = _launched(timeline)
+    rows, first, last, number = _launched(timeline)
     threads, thread = numbered_rows(calls.process[rows], calls.thread[rows])
-    order = np.lexsort((calls.end[rows], calls.start[rows], thread))
-    rows, first, last = rows[order], first[order], last[order]
-    columns = (calls.start[rows], calls.end[rows], first, last, _repeated(calls.correlation[rows]))
-    edges = [0, *np.cumsum(np.bincount(thread)).tolist()]
-    return {
-        (process, number): list(_layers(*(column[low:high] for column in columns)))
-        for (process, number), (low, high) in zip(threads.tolist(), pairwise(edges), strict=True)
-    }
+    found = {}
+    for (process, one), part in zip(threads.tolist(), parts(thread, len(threads)), strict=True):
+        start, end = calls.start[rows[part]], calls.end[rows[part]]
+        order = by_time(start, end)
+        part = part[order]
+        found[process, one] = list(_layers(start[order], end[order], first[part], last[part], number[part]))
+    return found
 
 
-def _launched(timeline: Timeline) -> tuple[Ints, Ints, Ints]:
-    """Return the rows of the calls that launched operations, and from when to when these ran."""
-    work = timeline.columns_of_operations(Extent)
+def _launched(timeline: Timeline) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the rows of the calls that launched operations, from when to when these ran, and numbers.
+
+    The numbers are those of the correlation ids that another of the calls has too, -1 elsewhere.
+    """
+    work = extents(timeline)
     operation, call = launch_pairs(timeline)
+    # Calls with one id launched the same operations.
+    twice = np.flatnonzero(operation[1:] == operation[:-1])
+    shared = distinct(np.concatenate((call[twice], call[twice + 1])))
     order = np.argsort(call, kind="stable")
     operation, call = operation[order], call[order]
-    at = np.flatnonzero(np.diff(call, prepend=-1))
-    first = _reduced(np.minimum, work.start[operation], at)
-    return call[at], first, _reduced(np.maximum, work.end[operation], at)
-
-
-def _reduced(choose: np.ufunc, values: Ints, at: Ints) -> Ints:
-    """Return the extremum of each run of values; numpy refuses to reduce none."""
-    extrema: Ints = choose.reduceat(values, at) if len(at) else values
-    return extrema
-
-
-def _repeated(values: Ints) -> Ints:
-    """Number the values of which there is another one; -1 stands for the others."""
-    ordered = np.sort(values, kind="stable")  # They ascend almost everywhere.
-    several = distinct(ordered[1:][ordered[1:] == ordered[:-1]])
-    result = np.full(len(values), -1)
-    rows = np.flatnonzero(np.isin(values, several))
-    result[rows] = np.searchsorted(several, values[rows])
-    return result
+    first, last = work.start[operation], work.end[operation]
+    again = call[1:] == call[:-1]
+    if again.any():
+        at = np.flatnonzero(np.append(True, ~again))
+        call, first, last = call[at], np.minimum.reduceat(first, at), np.maximum.reduceat(last, at)
+    number = np.broadcast_to(np.int64(-1), (len(call),))
+    if len(shared):
+        number = number.copy()
+        _, number[np.searchsorted(call, shared)] = numbered(timeline.calls.correlation[shared])
+    return call, first, last, number
 
 
 def _layers(*columns: Ints) -> Iterator[Layer]:
@@ -97,13 +93,15 @@ def _layers(*columns: Ints) -> Iterator[Layer]:
 
     Calls on one thread follow each other and are one layer; calls inside calls make another.
     """
-    while len(columns[0]):
+    while not ascends(columns[1]):
         outermost = columns[1] == np.maximum.accumulate(columns[1])
-        # Most often all are one layer, and views need no memory.
-        chosen = slice(None) if outermost.all() else outermost
-        start, end, first, last, number = (column[chosen] for column in columns)
-        yield Layer(start, end, first, last, _counted(number >= 0), number[number >= 0])
+        yield _layer(*(column[outermost] for column in columns))
         columns = tuple(column[~outermost] for column in columns)
+    yield _layer(*columns)
+
+
+def _layer(start: Ints, end: Ints, first: Ints, last: Ints, number: Ints) -> Layer:
+    return Layer(start, end, first, last, _counted(number >= 0), number[number >= 0])
 
 
 def on_thread(ranges: Ranges, launched: Launches) -> Projection:

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.streams import NO_CALL, Extent, launch_calls, streams
+from hpcprof.analysis.streams import NEVER, extents, launch_starts, streams
 from hpcprof.timeline import Ints, Timeline
 
 
@@ -21,18 +21,18 @@ def queue_length(timeline: Timeline) -> Outcome:
     do not count.
     """
     file = timeline.origin.path.name
-    operations = timeline.columns_of_operations(Extent)
+    operations = extents(timeline)
     if not len(operations):
         return nothing(f"no CUDA kernels or memory operations in {file}")
-    call = launch_calls(timeline)
-    if np.all(call == NO_CALL):
+    launched = launch_starts(timeline)
+    if np.all(launched == NEVER):
         return nothing(f"no operation of {file} has a recorded launch call")
     rows = []
     for device, stream, everything in streams(timeline):
-        members = everything[call[everything] != NO_CALL]
+        members = everything[launched[everything] != NEVER]
         if not len(members):
             continue
-        length = _lengths(np.concatenate((timeline.calls.start[call[members]], operations.start[members])))
+        length = _lengths(launched[members], operations.start[members])
         quartiles = np.percentile(length, (25, 50, 75))
         rows.append(
             {
@@ -49,8 +49,11 @@ def queue_length(timeline: Timeline) -> Outcome:
     return Outcome(pd.DataFrame(rows))
 
 
-def _lengths(time: Ints) -> NDArray[np.int32]:
-    """Return the length of a queue after each change; all launches stand before all starts."""
-    change = np.repeat(np.array((1, -1), np.int8), len(time) // 2)
-    # Where both happen at once, the launch comes first: the order is stable.
-    return np.cumsum(change[np.argsort(time, kind="stable")], dtype=np.int32)
+def _lengths(launched: Ints, begun: Ints) -> NDArray[np.int32]:
+    """Return the length of a queue after each change."""
+    # Twice a stamp does not overflow (`LATEST`). Where both happen at once, the launch comes first.
+    changes = np.concatenate((2 * launched, 2 * begun + 1))
+    # Both are nearly in order, and a stable sort merges what is in order.
+    changes.sort(kind="stable")
+    change = 1 - 2 * (changes & 1).astype(np.int8)
+    return np.cumsum(change, dtype=np.int32)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.nesting import NO_PARENT, levels, parents
+from hpcprof.analysis.nesting import NO_PARENT, levels, parents, tree
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.projection import launches, on_thread
 from hpcprof.analysis.ranges import by_name_and_style
@@ -26,26 +26,28 @@ def range_gpu(timeline: Timeline) -> Outcome:
     number of direct children that have operations. Rows are ordered by total projected time.
     """
     file = timeline.origin.path.name
+    own = timeline
     if len(timeline.graphs):
         # nsys leaves graphs that were traced as a whole out of its projection.
-        timeline = replace(timeline, graphs=Operations.empty())
-    for rows, what in (
+        own = replace(timeline, graphs=Operations.empty())
+    for count, what in (
         (len(timeline.ranges), "ranges"),
         (len(timeline.kernels) + len(timeline.memops), "CUDA kernels or memory operations"),
         (len(timeline.calls), "CUDA API calls"),
     ):
-        if not rows:
+        if not count:
             return nothing(f"no {what} in {file}")
-    ranges = until_last_range(timeline.ranges)
-    ranges = ranges.take(ranges.one_thread == 1)
-    projection = on_thread(ranges, launches(timeline))
-    parent = parents(ranges)
+    rows, parent = tree(timeline)
+    ranges = until_last_range(timeline.ranges).take(rows)
+    if not ranges.closed.all():
+        parent = parents(ranges)
+    projection = on_thread(ranges, launches(own))
     children = np.bincount(parent[(projection.launches > 0) & (parent != NO_PARENT)], minlength=len(ranges))
     shown = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
     if not len(shown):
         return nothing(f"no GPU operation of {file} was launched inside a range")
     names, styles, group = by_name_and_style(timeline, ranges.name[shown], ranges.style[shown])
-    projected = summarize(group, (projection.end - projection.start)[shown], len(names))
+    projected = summarize(group, (projection.end - projection.start)[shown])
     operations = np.zeros(len(names), np.int64)
     np.add.at(operations, group, projection.launches[shown])
     on_host = np.zeros(len(names), np.int64)

@@ -23,7 +23,7 @@ def ranges(timeline: Timeline) -> Outcome:
     if not len(table):
         return nothing(f"no ranges in {timeline.origin.path.name}")
     names, styles, group = by_name_and_style(timeline, table.name, table.style)
-    summary = summarize(group, table.end - table.start, len(names))
+    summary = summarize(group, table.end - table.start)
     rows = pd.DataFrame(
         {
             "range": texts(names),

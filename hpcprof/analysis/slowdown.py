@@ -83,13 +83,12 @@ def _strata(placed: Instances) -> Iterator[tuple[int, Ints, Ints]]:
         np.bincount(cell[placed.alone], minlength=size) >= FEWEST
     )
     rows = np.flatnonzero(compared[cell] & (placed.overlapped | placed.alone))
-    side = 2 * cell[rows] + placed.overlapped[rows]
-    duration = sorted_in_groups(side, placed.duration[rows])
-    ends = np.cumsum(np.bincount(side, minlength=2 * size))
-    for place in np.flatnonzero(compared).tolist():
-        first = int(ends[2 * place - 1]) if place else 0
-        alone, overlapped = duration[first : ends[2 * place]], duration[ends[2 * place] : ends[2 * place + 1]]
-        yield place // phases, overlapped, alone
+    sides, duration, ends = sorted_in_groups(2 * cell[rows] + placed.overlapped[rows], placed.duration[rows])
+    bounds = [0, *ends.tolist()]
+    # Each has both sides, first that of the kernels alone.
+    for i in range(0, len(sides), 2):
+        alone, overlapped = (duration[bounds[side] : bounds[side + 1]] for side in (i, i + 1))
+        yield int(sides[i]) // 2 // phases, overlapped, alone
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcprof.analysis.once import once
 from hpcprof.analysis.projection import in_process, launches
 from hpcprof.timeline import Ints, Ranges, Timeline
 
@@ -22,6 +23,7 @@ class Measured:
     end: Ints
 
 
+@once
 def steps_of(timeline: Timeline) -> Ints:
     """Return the rows of the ranges that are steps, in time order.
 

@@ -8,10 +8,12 @@ import numpy as np
 
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
+from hpcprof.analysis.order import by_time, parts
 from hpcprof.numbering import numbered_rows
 from hpcprof.timeline import Ints, Table, Timeline
 
-NO_CALL = -1
+NEVER = int(np.iinfo(np.int64).max)
+"""When the launch call began that was not recorded."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +33,33 @@ class _Place(Table):
 
 
 @once
+def extents(timeline: Timeline) -> Extent:
+    """Return when each operation runs."""
+    return timeline.columns_of_operations(Extent)
+
+
+@once
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return device, stream and the rows of its operations by start, then end, for every stream."""
     place = timeline.columns_of_operations(_Place)
     keys, number = numbered_rows(place.device, place.stream)
     del place  # Not all columns of all operations at a time.
-    extent = timeline.columns_of_operations(Extent)
-    order = np.lexsort((extent.end, extent.start, number))
-    parts = np.split(order, np.cumsum(np.bincount(number))[:-1])
-    return [(device, stream, part) for (device, stream), part in zip(keys.tolist(), parts, strict=False)]
+    extent = extents(timeline)
+    found = []
+    for (device, stream), rows in zip(keys.tolist(), parts(number, len(keys)), strict=True):
+        found.append((device, stream, rows[by_time(extent.start[rows], extent.end[rows])]))
+    return found
 
 
 @once
-def launch_calls(timeline: Timeline) -> Ints:
-    """Return the row of the call that launched each operation, the first of several; else `NO_CALL`."""
+def launch_starts(timeline: Timeline) -> Ints:
+    """Return when the call began that launched each operation, the first of several; else `NEVER`."""
     operation, call = launch_pairs(timeline)
+    begun = timeline.calls.start[call]
     if np.any(operation[1:] == operation[:-1]):
         # The last assignment counts: that of the first call.
-        order = np.argsort(timeline.calls.start[call], kind="stable")[::-1]
-        operation, call = operation[order], call[order]
-    result = np.full(timeline.operation_count, NO_CALL)
-    result[operation] = call
+        order = np.argsort(begun, kind="stable")[::-1]
+        operation, begun = operation[order], begun[order]
+    result = np.full(timeline.operation_count, NEVER)
+    result[operation] = begun
     return result

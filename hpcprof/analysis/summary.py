@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.numbering import numbered
+from hpcprof.numbering import distinct, extent, numbered
 from hpcprof.timeline import Ints, Timeline
 
 Floats = NDArray[np.float64]
@@ -21,12 +21,14 @@ _TENTH = Decimal("0.1")
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of each group, arrays of shape (groups,); the integers are exact.
+    """Statistics of each group that has values, arrays of shape (groups,); the integers are exact.
 
+    ``group`` is the number of each, ascending.
     ``median`` of an even count is the mean of the middle two; ``deviation`` is the sample standard
     deviation (n - 1), 0 for one value.
     """
 
+    group: Ints
     total: Ints
     count: Ints
     average: Floats
@@ -53,53 +55,62 @@ class Summary:
         return rounded(self.total * 100.0 / whole)
 
 
-def summarize(group: Ints, value: Ints, groups: int) -> Summary:
+def summarize(group: Ints, value: Ints) -> Summary:
     """Summarize ``value`` by ``group``.
 
     Parameters
     ----------
     group : ndarray of int64, shape (n,)
-        The group of each value, 0 to ``groups - 1``; every group has at least one value.
+        The number of each value's group. Numbers that do not occur have no statistics.
     value : ndarray of int64, shape (n,)
-    groups : int
     """
-    count = np.bincount(group, minlength=groups)
-    value = sorted_in_groups(group, value)
-    first = np.cumsum(count) - count
-    total = np.add.reduceat(value, first) if groups else np.empty(0, np.int64)
+    group, value, end = sorted_in_groups(group, value)
+    first = np.append(0, end[:-1])
+    count = end - first
+    total = np.add.reduceat(value, first) if len(group) else value
     average = total / count
     square = np.repeat(average, count)
     np.subtract(value, square, out=square)
     square *= square
-    spread = np.add.reduceat(square, first) if groups else np.empty(0)
+    spread = np.add.reduceat(square, first) if len(group) else square
     middle = value[first + (count - 1) // 2] + value[first + count // 2]
     return Summary(
+        group=group,
         total=total,
         count=count,
         average=average,
         median=middle / 2,
         minimum=value[first],
-        maximum=value[first + count - 1],
+        maximum=value[end - 1],
         deviation=np.sqrt(spread / np.maximum(count - 1, 1)),
     )
 
 
-def sorted_in_groups(group: Ints, value: Ints) -> Ints:
-    """Return the values by group, then value. One packed key sorts several times faster than two columns."""
-    if not len(value):
-        return value
-    low = int(value.min())
-    bits = (int(value.max()) - low).bit_length()
-    if (int(group.max()) + 1) << bits > np.iinfo(np.int64).max:
-        return value[np.lexsort((value, group))]
+def sorted_in_groups(group: Ints, value: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the groups that occur, ascending, the values by group, then value, and where each group ends.
+
+    One packed key sorts several times faster than two columns.
+    """
+    least, groups = extent(group)
+    low, span = extent(value)
+    bits = span.bit_length()
+    largest = (max(abs(least), abs(least + groups)) << bits) + abs(low)
+    if not 0 < groups <= len(group) or largest > np.iinfo(np.int64).max:
+        found, group = numbered(group)
+        order = np.lexsort((value, group))
+        return found, value[order], np.cumsum(np.bincount(group))
     # In place: of millions of values each copy counts.
     key = group << bits
     key += value
-    key -= low
+    if offset := (least << bits) + low:
+        key -= offset
     key.sort()
+    edges = np.searchsorted(key, np.arange(groups + 1) << bits)
     key &= (1 << bits) - 1
-    key += low
-    return key
+    if low:
+        key += low
+    used = np.flatnonzero(edges[1:] > edges[:-1])
+    return used + least, key, edges[used + 1]
 
 
 def rounded(values: NDArray[np.floating[Any]]) -> Floats:
@@ -123,16 +134,21 @@ def nearest(values: Floats, decimals: int) -> Floats:
     return found
 
 
-def by_text(timeline: Timeline, ids: Ints) -> tuple[NDArray[np.object_], Ints]:
+def by_text(
+    timeline: Timeline, ids: Ints, shown: Callable[[str | None], str | None] = lambda text: text
+) -> tuple[NDArray[np.object_], Ints]:
     """Number the texts that occur, in ascending order and None first: the texts, and each row's number.
 
-    Two ids may stand for the same text.
+    Two ids may stand for the same text, and for texts that are ``shown`` as the same.
     """
-    used, row = numbered(ids)
-    names = timeline.names(used)
+    used = distinct(ids)
+    names = [shown(name) for name in timeline.names(used)]
     texts = sorted(set(names), key=_none_first)
-    number = {text: i for i, text in enumerate(texts)}
-    return objects(texts), np.array([number[name] for name in names], np.int64)[row]
+    place = {text: i for i, text in enumerate(texts)}
+    # `NO_NAME`, which is -1, is the last.
+    number = np.zeros(len(timeline.strings) + 1, np.int64)
+    number[used] = [place[name] for name in names]
+    return objects(texts), number[ids]
 
 
 def _none_first(text: str | None) -> tuple[bool, str]:
