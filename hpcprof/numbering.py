@@ -53,6 +53,8 @@ def extent(values: Ints) -> tuple[int, int]:
 
     Where that at most doubles how many there are, 0 stands for the least value: it need not be subtracted.
     """
+    if values.strides == (0,):
+        values = values[:1]  # One value stands for all rows.
     low = int(values.min(initial=_LATEST))
     span = int(values.max(initial=-_LATEST)) - low + 1
     return (0, low + span) if 0 < low < span else (low, span)

@@ -40,13 +40,14 @@ def idle(timeline: Timeline) -> Outcome:
         launch = launched[rows]
         known = (launch[1:] != NEVER) & (launch[:-1] != NEVER)
         ended = np.maximum.accumulate(operations.end[rows])[:-1]
+        length = np.maximum(operations.start[rows][1:] - ended, 0) * known
         late = launch[1:] > ended
-        length = np.maximum(operations.start[rows][1:] - ended, 0)
         short = length < KERNEL_WAIT_NS
         gaps, used = gaps + len(known), used + int(np.count_nonzero(known))
         if known.any():
             total = totals.setdefault(stream, np.zeros(len(CAUSES), np.int64))
-            total += [length[known & cause].sum() for cause in (late, ~late & short, ~late & ~short)]
+            host, kernel = length[late].sum(), length[short & ~late].sum()
+            total += (host, kernel, length.sum() - host - kernel)
     if not gaps:
         return nothing(f"no stream of {file} has two operations")
     left_out = f"the launch calls beside {gaps - used} of {gaps} gaps in {file} were not recorded"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcprof.numbering import numbered_rows
 from hpcprof.timeline import Ints
 
 
@@ -40,8 +41,21 @@ def by_time(start: Ints, end: Ints) -> Ints:
     return np.lexsort((end, start)) if np.any(end[order[same]] > end[order[same + 1]]) else order
 
 
-def parts(number: Ints, groups: int) -> list[Ints]:
-    """Return the rows of each group, in their order; each of the numbers 0 to ``groups - 1`` has some."""
-    # Numbers of 16 bits are sorted in linear time.
-    order = np.argsort(number.astype(np.uint16) if groups < 1 << 16 else number, kind="stable")
-    return np.split(order, np.cumsum(np.bincount(number))[:-1])
+def split(*columns: Ints) -> list[tuple[list[int], Ints]]:
+    """Return the distinct rows of columns, ascending, and where each stands, ascending too.
+
+    Few runs of equal rows are numbered instead of many rows.
+    """
+    n = len(columns[0])
+    change = np.ones(n, bool)
+    change[1:] = False
+    for column in columns:
+        change[1:] |= column[1:] != column[:-1]
+    first = np.flatnonzero(change)
+    length = np.diff(first, append=n)
+    keys, number = numbered_rows(*(column[first] for column in columns))
+    order = np.argsort(number, kind="stable")
+    ends = np.cumsum(length[order])
+    rows = np.arange(n) + np.repeat(first[order] - ends + length[order], length[order])
+    cuts = ends[np.cumsum(np.bincount(number))[:-1] - 1]
+    return list(zip(keys.tolist(), np.split(rows, cuts), strict=False))

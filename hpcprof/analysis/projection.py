@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
-from hpcprof.analysis.order import ascends, by_time, parts
+from hpcprof.analysis.order import ascends, by_time, split
 from hpcprof.analysis.streams import extents
-from hpcprof.numbering import distinct, numbered, numbered_rows
+from hpcprof.numbering import distinct, numbered_rows
 from hpcprof.timeline import Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
@@ -53,39 +53,37 @@ class Projection:
 def launches(timeline: Timeline) -> Launches:
     """Return the calls that launched operations; a call may launch several."""
     calls = timeline.calls
-    rows, first, last, number = _launched(timeline)
-    threads, thread = numbered_rows(calls.process[rows], calls.thread[rows])
-    found = {}
-    for (process, one), part in zip(threads.tolist(), parts(thread, len(threads)), strict=True):
-        start, end = calls.start[rows[part]], calls.end[rows[part]]
-        order = by_time(start, end)
-        part = part[order]
-        found[process, one] = list(_layers(start[order], end[order], first[part], last[part], number[part]))
-    return found
-
-
-def _launched(timeline: Timeline) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the rows of the calls that launched operations, from when to when these ran, and numbers.
-
-    The numbers are those of the correlation ids that another of the calls has too, -1 elsewhere.
-    """
-    work = extents(timeline)
     operation, call = launch_pairs(timeline)
     # Calls with one id launched the same operations.
     twice = np.flatnonzero(operation[1:] == operation[:-1])
     shared = distinct(np.concatenate((call[twice], call[twice + 1])))
-    order = np.argsort(call, kind="stable")
-    operation, call = operation[order], call[order]
+    return {
+        (process, thread): list(_layers(*_launched(timeline, operation[rows], call[rows], shared)))
+        for (process, thread), rows in split(calls.process[call], calls.thread[call])
+    }
+
+
+def _launched(timeline: Timeline, operation: Ints, call: Ints, shared: Ints) -> tuple[Ints, ...]:
+    """Return the columns of `_layer` for pairs of operations and calls of one thread, by start, then end."""
+    calls, work = timeline.calls, extents(timeline)
+    if not ascends(call):
+        order = np.argsort(call, kind="stable")
+        operation, call = operation[order], call[order]
     first, last = work.start[operation], work.end[operation]
     again = call[1:] == call[:-1]
     if again.any():
         at = np.flatnonzero(np.append(True, ~again))
         call, first, last = call[at], np.minimum.reduceat(first, at), np.maximum.reduceat(last, at)
-    number = np.broadcast_to(np.int64(-1), (len(call),))
+    number = np.broadcast_to(np.int64(-1), call.shape)
     if len(shared):
         number = number.copy()
-        _, number[np.searchsorted(call, shared)] = numbered(timeline.calls.correlation[shared])
-    return call, first, last, number
+        rows = np.flatnonzero(np.isin(call, shared))
+        number[rows] = np.searchsorted(distinct(calls.correlation[shared]), calls.correlation[call[rows]])
+    columns: tuple[Ints, ...] = calls.start[call], calls.end[call], first, last, number
+    if not np.all(columns[0][1:] > columns[0][:-1]):
+        order = by_time(*columns[:2])
+        columns = tuple(column[order] for column in columns)
+    return columns
 
 
 def _layers(*columns: Ints) -> Iterator[Layer]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.streams import NEVER, extents, launch_starts, streams
@@ -28,32 +29,43 @@ def queue_length(timeline: Timeline) -> Outcome:
     if np.all(launched == NEVER):
         return nothing(f"no operation of {file} has a recorded launch call")
     rows = []
-    for device, stream, everything in streams(timeline):
-        members = everything[launched[everything] != NEVER]
-        if not len(members):
+    for device, stream, members in streams(timeline):
+        launch, start = launched[members], operations.start[members]
+        known = launch != NEVER
+        if not known.any():
             continue
-        length = _lengths(launched[members], operations.start[members])
-        quartiles = np.percentile(length, (25, 50, 75))
+        length, count = _lengths(launch[known], start[known])
+        n, mean = int(count.sum()), int(length @ count) / int(count.sum())
         rows.append(
             {
                 "device": device,
                 "stream": stream,
-                "count": len(length),
-                "mean": round(float(length.mean()), 2),
-                "stddev": round(float(length.std(ddof=1)), 2),
-                "min": int(length.min()),
-                **dict(zip(("p25", "p50", "p75"), quartiles.tolist(), strict=True)),
-                "max": int(length.max()),
+                "count": n,
+                "mean": round(mean, 2),
+                "stddev": round(math.sqrt(float((length - mean) ** 2 @ count) / (n - 1)), 2),
+                "min": int(length[0]),
+                **{f"p{percent}": _percentile(length, count, percent) for percent in (25, 50, 75)},
+                "max": int(length[-1]),
             }
         )
     return Outcome(pd.DataFrame(rows))
 
 
-def _lengths(launched: Ints, begun: Ints) -> NDArray[np.int32]:
-    """Return the length of a queue after each change."""
+def _lengths(launched: Ints, begun: Ints) -> tuple[Ints, Ints]:
+    """Return the lengths that a queue has, ascending, and after how many changes it has each."""
     # Twice a stamp does not overflow (`LATEST`). Where both happen at once, the launch comes first.
     changes = np.concatenate((2 * launched, 2 * begun + 1))
     # Both are nearly in order, and a stable sort merges what is in order.
     changes.sort(kind="stable")
     change = 1 - 2 * (changes & 1).astype(np.int8)
-    return np.cumsum(change, dtype=np.int32)
+    length = np.cumsum(change, dtype=np.int32)
+    length.sort()
+    first = np.flatnonzero(np.append(True, length[1:] != length[:-1]))
+    return length[first].astype(np.int64), np.diff(first, append=len(length))
+
+
+def _percentile(length: Ints, count: Ints, percent: int) -> float:
+    """Interpolate linearly between the two lengths next to a place in all of them."""
+    place = percent / 100 * (int(count.sum()) - 1)
+    below, above = length[np.searchsorted(np.cumsum(count), (int(place), math.ceil(place)), side="right")]
+    return float(below + (above - below) * (place - int(place)))

@@ -8,8 +8,7 @@ import numpy as np
 
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
-from hpcprof.analysis.order import by_time, parts
-from hpcprof.numbering import numbered_rows
+from hpcprof.analysis.order import by_time, split
 from hpcprof.timeline import Ints, Table, Timeline
 
 NEVER = int(np.iinfo(np.int64).max)
@@ -42,12 +41,11 @@ def extents(timeline: Timeline) -> Extent:
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return device, stream and the rows of its operations by start, then end, for every stream."""
     place = timeline.columns_of_operations(_Place)
-    keys, number = numbered_rows(place.device, place.stream)
-    del place  # Not all columns of all operations at a time.
     extent = extents(timeline)
     found = []
-    for (device, stream), rows in zip(keys.tolist(), parts(number, len(keys)), strict=True):
-        found.append((device, stream, rows[by_time(extent.start[rows], extent.end[rows])]))
+    for (device, stream), rows in split(place.device, place.stream):
+        order = by_time(extent.start[rows], extent.end[rows])
+        found.append((device, stream, rows[order]))
     return found
 
 
