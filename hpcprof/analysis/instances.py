@@ -59,8 +59,12 @@ def instances(timeline: Timeline) -> Instances:
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
     if not ascends(everything.start):
         rows = rows[np.argsort(everything.start[rows], kind="stable")]
-    duration = everything.end[rows] - everything.start[rows]
-    covered = _covered(timeline, rows)
+    start, end = everything.start[rows], everything.end[rows]
+    duration = end - start
+    covered = _covered(timeline, everything.device[rows], start, end)
+    beside = np.flatnonzero(covered)
+    overlapped = np.zeros(len(rows), bool)
+    overlapped[beside] = covered[beside] >= OVERLAPPED * duration[beside]
     # Kernels are the first of the operations, and no range is open at the end of time.
     launched = launch_starts(timeline)[rows]
     _, phases = phases_of(timeline, steps_of(timeline))
@@ -74,7 +78,7 @@ def instances(timeline: Timeline) -> Instances:
         duration=duration,
         covered=covered,
         alone=covered == 0,
-        overlapped=covered >= OVERLAPPED * duration,
+        overlapped=overlapped,
         process=process,
         launched=launched,
         phases=tuple(map(str, names)),
@@ -99,11 +103,10 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     return result
 
 
-def _covered(timeline: Timeline, rows: Ints) -> Ints:
+def _covered(timeline: Timeline, device: Ints, start: Ints, end: Ints) -> Ints:
     """Return for how long communication ran on the device of each of these kernels while it did."""
-    kernels, running = timeline.kernels, kernels_running(timeline)
-    start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
-    covered = np.zeros(len(rows), np.int64)
+    running = kernels_running(timeline)
+    covered = np.zeros(len(start), np.int64)
     for number, by in running.items():
         own = device == number if len(running) > 1 else slice(None)
         covered[own] = coverage(start[own], end[own], by[Category.COMM])

@@ -53,9 +53,10 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
 
 
 def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
-    """Return how much of each interval the set ``by`` covers, shape (n,); 0 for an empty interval."""
-    starts, ends = union(*by)
-    covered = np.concatenate(([0], np.cumsum(ends - starts)))
+    """Return how much of each interval the merged set ``by`` covers, shape (n,); 0 for an empty interval."""
+    starts, ends = by
+    covered = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(ends - starts, out=covered[1:])
     # Before the first nothing reaches beyond a moment.
     reach = np.concatenate(([start.min(initial=0)], ends))
 

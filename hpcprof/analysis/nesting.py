@@ -52,24 +52,26 @@ def tightest(start: Ints, end: Ints) -> Ints:
     """
     n = len(start)
     order = np.lexsort((-end, start))
-    position = _inverse(order)
     # One number for "shorter, then earlier in the profile"; n stands for none.
     by_length = np.argsort(end - start, kind="stable")
-    rank = _inverse(by_length)
+    rank = _inverse(by_length)[order]
     best = np.full(n, n, np.int64)
-    items = np.lexsort((position, -end))
+    # An interval is its place in the sequence here.
+    items = np.argsort(-end[order], kind="stable")
     half = 1 << max(n - 1, 0).bit_length() >> 1
     while half:
-        block = position[items] // (2 * half)
-        left = position[items] // half % 2 == 0
+        block = items // (2 * half)
+        left = items & half == 0
         # Each block's values lie below those of the blocks before it, so the minimum starts anew.
         base = (block[-1] - block) * (n + 1)
         running = np.minimum.accumulate(np.where(left, rank[items], n) + base) - base
-        best[items] = np.where(left, best[items], np.minimum(best[items], running))
+        asking = items[~left]
+        best[asking] = np.minimum(best[asking], running[~left])
         items = _halved(items, block, left, half)
         half //= 2
-    result = np.where(best < n, by_length[np.minimum(best, n - 1)], NO_PARENT) if n else best
-    return _with_twins(result, order, start, end)
+    parent = np.empty(n, np.int64)
+    parent[order] = np.append(by_length, NO_PARENT)[best]
+    return _with_twins(parent, order, start, end)
 
 
 def _inverse(permutation: Ints) -> Ints:
@@ -83,10 +85,10 @@ def _halved(items: Ints, block: Ints, left: NDArray[np.bool_], half: int) -> Int
 
     All blocks before one are full: they hold ``half`` items of each side.
     """
-    index_left = np.cumsum(left) - 1 + block * half
-    index_right = np.cumsum(~left) - 1 + (block + 1) * half
+    before = np.cumsum(left)
+    index = np.where(left, before - 1, np.arange(half, half + len(items)) - before) + block * half
     result = np.empty_like(items)
-    result[np.where(left, index_left, index_right)] = items
+    result[index] = items
     return result
 
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.coverage import kernels_running
 from hpcprof.analysis.intervals import coverage
 from hpcprof.analysis.joins import launch_pairs, pair_keys
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.step_ranges import steps_of
-from hpcprof.analysis.summary import objects, texts
+from hpcprof.analysis.summary import objects
 from hpcprof.collective_operations import operation
 from hpcprof.numbering import distinct, numbered, numbered_rows
 from hpcprof.timeline import (
     NO_BYTES,
     NO_NAME,
     UNKNOWN_RANKS,
-    ApiCalls,
     Category,
     Ints,
     Timeline,
@@ -40,8 +39,8 @@ class _Found:
     when the host launched it.
     """
 
-    operation: Sequence[str | None]
-    communicator: Sequence[str | None]
+    operation: NDArray[np.object_]
+    communicator: NDArray[np.object_]
     seq: Ints
     bytes: Ints
     ranks: Ints
@@ -71,8 +70,8 @@ def rank_collectives(timeline: Timeline) -> Outcome:
         return nothing(_why_none(timeline))
     rows = pd.DataFrame(
         {
-            "op": texts(found.operation),
-            "comm_id": texts(found.communicator),
+            "op": pd.Series(found.operation, dtype="object"),
+            "comm_id": pd.Series(found.communicator, dtype="object"),
             "seq": found.seq,
             "bytes": _known(found.bytes, NO_BYTES),
             "comm_ranks": _known(found.ranks, UNKNOWN_RANKS),
@@ -121,21 +120,21 @@ def _why_unknown(timeline: Timeline) -> str:
 
 def _known(values: Ints, unknown: int) -> pd.Series[Any]:
     """Return integers as a column in which the unknown ones are None."""
-    column = objects(values.tolist())
+    column = values.astype(object)
     column[values == unknown] = None
     known: pd.Series[Any] = pd.Series(column, dtype="object")
     return known
 
 
-def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, ApiCalls]:
-    """Return the place among some rows of kernels and the API call in each pair of one and its launch."""
+def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
+    """Return the place among rows of kernels and the row of the call in each pair of one and its launch."""
     operation, call = launch_pairs(timeline)
     # The operations begin with the kernels.
     place = np.full(timeline.operation_count, _NONE)
     place[kernels] = np.arange(len(kernels))
     place = place[operation]
     chosen = place != _NONE
-    return place[chosen], timeline.calls.take(call[chosen])
+    return place[chosen], call[chosen]
 
 
 def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
@@ -145,11 +144,14 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     calls = calls.take(np.argsort(calls.start, kind="stable"))
     kernels = timeline.kernels
     rows = np.flatnonzero(kernels.category == Category.COMM)
-    kernel, launches = _launches(timeline, rows)
+    kernel, launch = _launches(timeline, rows)
+    launched = timeline.calls.start[launch]
     # A carrier is a call that launches: one of these for all collectives of a group.
-    where, launch_where = pair_keys((calls.process, calls.thread), (launches.process, launches.thread))
+    where, launch_where = pair_keys(
+        (calls.process, calls.thread), (timeline.calls.process[launch], timeline.calls.thread[launch])
+    )
     carriers, carrier = numbered_rows(where, calls.start, calls.end)
-    owner = _inside(carriers, launch_where, launches.start)
+    owner = _inside(carriers, launch_where, launched)
     kernel, owner = kernel[owner != _NONE], owner[owner != _NONE]
     spare = len(rows) - len(distinct(kernel))
     carrying = rows[kernel]
@@ -165,9 +167,11 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     kept = np.flatnonzero(told_apart[carrier])
     carrier = carrier[kept]
     _, kind = numbered_rows(calls.operation, calls.communicator)
+    # `NO_NAME`, which is -1, takes the last.
+    texts = objects([*timeline.strings, None])
     found = _Found(
-        operation=timeline.names(calls.operation[kept]),
-        communicator=timeline.names(calls.communicator[kept]),
+        operation=texts[calls.operation[kept]],
+        communicator=texts[calls.communicator[kept]],
         seq=_running(kind)[kept],
         bytes=calls.bytes[kept],
         ranks=calls.ranks[kept],
@@ -221,14 +225,14 @@ def _by_name(timeline: Timeline) -> _Found:
     rows = np.flatnonzero((kernels.category == Category.COMM) & tells[row]) if len(used) else row
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     count = len(rows)
-    kernel, calls = _launches(timeline, rows)
+    kernel, call = _launches(timeline, rows)
     launched = np.full(count, _EARLIEST)
-    launched[kernel] = calls.start
+    launched[kernel] = timeline.calls.start[call]
     names = [str(named[number]) for number in row[rows].tolist()]
     _, group = np.unique(np.array(names, str), return_inverse=True)
     return _Found(
-        operation=names,
-        communicator=[None] * count,
+        operation=objects(names),
+        communicator=np.full(count, None),
         seq=_running(group),
         bytes=np.full(count, NO_BYTES),
         ranks=np.full(count, UNKNOWN_RANKS),

@@ -138,4 +138,6 @@ def _sides(overlapped: Ints, alone: Ints, random: np.random.Generator) -> _Sides
 
 
 def _medians(ordered: Ints, random: np.random.Generator) -> Floats:
-    return np.append(np.median(ordered), resampled_medians(ordered, random))
+    n = len(ordered)
+    median = ordered[[(n - 1) // 2, n // 2]].mean()
+    return np.append(median, resampled_medians(ordered, random))
