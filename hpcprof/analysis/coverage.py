@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.intervals import Intervals, exclusive, length, union
 from hpcprof.analysis.once import once
@@ -40,56 +39,35 @@ class Coverage:
 @once
 def coverage(timeline: Timeline) -> list[Coverage]:
     """Return what covers the time of each device that has operations."""
-    others = timeline.memops, timeline.graphs
-    running = [kernels_running(timeline), *map(_running, others)]
-    bounds = [_bounds(table) for table in (timeline.kernels, *others)]
-    found = []
-    for device in sorted({device for table in bounds for device in table}):
-        sets = zip(*(table[device] for table in running if device in table), strict=True)
-        found.append(_covered([*map(_joined, sets)], [table[device] for table in bounds if device in table]))
-    return found
+    tables: list[Operations] = [timeline.kernels, timeline.memops, timeline.graphs]
+    devices = sorted({device for table in tables for device in distinct(table.device).tolist()})
+    if len(devices) == 1:
+        return [_covered(tables)]
+    return [_covered([table.take(table.device == device) for table in tables]) for device in devices]
 
 
-@once
-def kernels_running(timeline: Timeline) -> dict[int, list[Intervals]]:
-    """Return when kernels ran, merged: by device, one set for each category."""
-    return _running(timeline.kernels)
+def of_category(operations: Operations, category: Category, device: int | None = None) -> Intervals:
+    """Return the merged intervals of the operations of one category, of all devices or one."""
+    chosen = operations.category == category
+    if device is not None:
+        chosen &= operations.device == device
+    return union(operations.start[chosen], operations.end[chosen])
 
 
-def _running(table: Operations) -> dict[int, list[Intervals]]:
-    found = {}
-    for device, rows in _devices(table):
-        start, end, category = table.start[rows], table.end[rows], table.category[rows]
-        chosen = (category == wanted for wanted in Category)
-        found[device] = [union(start[one], end[one]) for one in chosen]
-    return found
-
-
-def _bounds(table: Operations) -> dict[int, tuple[int, int]]:
-    """Return each device's first start and last end, also of operations that take no time."""
-    return {
-        device: (int(table.start[rows].min()), int(table.end[rows].max())) for device, rows in _devices(table)
-    }
-
-
-def _devices(table: Operations) -> Iterator[tuple[int, slice | NDArray[np.bool_]]]:
-    """Yield each device and its rows; most often there is one."""
-    devices = distinct(table.device).tolist()
-    for device in devices:
-        yield device, table.device == device if len(devices) > 1 else slice(None)
-
-
-def _joined(sets: Sequence[Intervals]) -> Intervals:
-    """Return the union of merged sets."""
-    some = [one for one in sets if len(one[0])] or sets
-    return some[0] if len(some) == 1 else union(*map(np.concatenate, zip(*some, strict=True)))
-
-
-def _covered(running: Sequence[Intervals], bounds: Sequence[tuple[int, int]]) -> Coverage:
-    first, last = zip(*bounds, strict=True)
+def _covered(tables: Sequence[Operations]) -> Coverage:
+    """Return what covers the time of one device, whose operations stand in several tables."""
+    used = [table for table in tables if len(table)]
+    first, last = min(int(table.start.min()) for table in used), max(int(table.end.max()) for table in used)
+    running = [_joined([of_category(table, category) for table in used]) for category in Category]
     return Coverage(
         # Negative only where the one operation ends before it starts: it takes no time.
-        span=max(max(last) - min(first), 0),
+        span=max(last - first, 0),
         busy=length(*map(np.concatenate, zip(*running, strict=True))),
         exclusive=exclusive(*running),
     )
+
+
+def _joined(sets: Sequence[Intervals]) -> Intervals:
+    """Return the union of merged sets; most often at most one of them covers anything."""
+    some = [one for one in sets if len(one[0])] or sets[:1]
+    return some[0] if len(some) == 1 else union(*map(np.concatenate, zip(*some, strict=True)))

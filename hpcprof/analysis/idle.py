@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.streams import NEVER, extents, launch_starts, streams
+from hpcprof.analysis.streams import NEVER, Extent, launch_starts, streams
 from hpcprof.timeline import Ints, Timeline
 
 KERNEL_WAIT_NS = 30_000
@@ -28,7 +28,7 @@ def idle(timeline: Timeline) -> Outcome:
     call was not recorded is left out, because its cause cannot be told.
     """
     file = timeline.origin.path.name
-    operations = extents(timeline)
+    operations = timeline.columns_of_operations(Extent)
     if not len(operations):
         return nothing(f"no CUDA kernels or memory operations in {file}")
     launched = launch_starts(timeline)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.coverage import kernels_running
+from hpcprof.analysis.coverage import of_category
 from hpcprof.analysis.intervals import coverage
 from hpcprof.analysis.kernels_by_shape import Shapes, by_shape
 from hpcprof.analysis.order import as_of, ascends
@@ -16,7 +16,7 @@ from hpcprof.analysis.step_ranges import steps_of
 from hpcprof.analysis.streams import launch_starts
 from hpcprof.analysis.summary import by_text
 from hpcprof.numbering import distinct
-from hpcprof.timeline import Category, Ints, Ranges, Timeline
+from hpcprof.timeline import Category, Ints, Kernels, Ranges, Timeline
 
 NONE = -1
 OVERLAPPED = 0.9
@@ -59,9 +59,8 @@ def instances(timeline: Timeline) -> Instances:
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
     if not ascends(everything.start):
         rows = rows[np.argsort(everything.start[rows], kind="stable")]
-    start, end = everything.start[rows], everything.end[rows]
-    duration = end - start
-    covered = _covered(timeline, everything.device[rows], start, end)
+    duration = everything.end[rows] - everything.start[rows]
+    covered = _covered(everything, rows)
     beside = np.flatnonzero(covered)
     overlapped = np.zeros(len(rows), bool)
     overlapped[beside] = covered[beside] >= OVERLAPPED * duration[beside]
@@ -103,11 +102,12 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     return result
 
 
-def _covered(timeline: Timeline, device: Ints, start: Ints, end: Ints) -> Ints:
+def _covered(kernels: Kernels, rows: Ints) -> Ints:
     """Return for how long communication ran on the device of each of these kernels while it did."""
-    running = kernels_running(timeline)
-    covered = np.zeros(len(start), np.int64)
-    for number, by in running.items():
-        own = device == number if len(running) > 1 else slice(None)
-        covered[own] = coverage(start[own], end[own], by[Category.COMM])
+    start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
+    covered = np.zeros(len(rows), np.int64)
+    devices = distinct(device).tolist()
+    for number in devices:
+        own = device == number if len(devices) > 1 else slice(None)
+        covered[own] = coverage(start[own], end[own], of_category(kernels, Category.COMM, number))
     return covered

@@ -37,9 +37,11 @@ def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
 
 def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
     """Return the row of each table in every pair of rows with equal keys, in the order of ``left``."""
-    if not len(right) or not len(left):
+    if not len(left) or not len(right):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     chosen = _wanted(left, right)
+    if not len(chosen):
+        return chosen, chosen
     order = np.argsort(right[chosen], kind="stable")
     order = chosen[order]
     ordered = right[order]

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
 from hpcprof.analysis.order import ascends, by_time, split
-from hpcprof.analysis.streams import extents
+from hpcprof.analysis.streams import Extent
 from hpcprof.numbering import distinct, numbered_rows
-from hpcprof.timeline import Ints, Ranges, Timeline
+from hpcprof.timeline import ApiCalls, Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
@@ -52,24 +52,23 @@ class Projection:
 @once
 def launches(timeline: Timeline) -> Launches:
     """Return the calls that launched operations; a call may launch several."""
-    calls = timeline.calls
+    calls, work = timeline.calls, timeline.columns_of_operations(Extent)
     operation, call = launch_pairs(timeline)
     # Calls with one id launched the same operations.
     twice = np.flatnonzero(operation[1:] == operation[:-1])
     shared = distinct(np.concatenate((call[twice], call[twice + 1])))
     return {
-        (process, thread): list(_layers(*_launched(timeline, operation[rows], call[rows], shared)))
+        (process, thread): list(_layers(*_launched(calls, call[rows], work.take(operation[rows]), shared)))
         for (process, thread), rows in split(calls.process[call], calls.thread[call])
     }
 
 
-def _launched(timeline: Timeline, operation: Ints, call: Ints, shared: Ints) -> tuple[Ints, ...]:
-    """Return the columns of `_layer` for pairs of operations and calls of one thread, by start, then end."""
-    calls, work = timeline.calls, extents(timeline)
+def _launched(calls: ApiCalls, call: Ints, work: Extent, shared: Ints) -> tuple[Ints, ...]:
+    """Return the columns of `_layer` for one thread, by start, then end, from its calls and their work."""
     if not ascends(call):
         order = np.argsort(call, kind="stable")
-        operation, call = operation[order], call[order]
-    first, last = work.start[operation], work.end[operation]
+        call, work = call[order], work.take(order)
+    first, last = work.start, work.end
     again = call[1:] == call[:-1]
     if again.any():
         at = np.flatnonzero(np.append(True, ~again))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.analysis.streams import NEVER, extents, launch_starts, streams
+from hpcprof.analysis.streams import NEVER, Extent, launch_starts, streams
 from hpcprof.timeline import Ints, Timeline
 
 
@@ -22,7 +22,7 @@ def queue_length(timeline: Timeline) -> Outcome:
     do not count.
     """
     file = timeline.origin.path.name
-    operations = extents(timeline)
+    operations = timeline.columns_of_operations(Extent)
     if not len(operations):
         return nothing(f"no CUDA kernels or memory operations in {file}")
     launched = launch_starts(timeline)
@@ -54,11 +54,13 @@ def queue_length(timeline: Timeline) -> Outcome:
 def _lengths(launched: Ints, begun: Ints) -> tuple[Ints, Ints]:
     """Return the lengths that a queue has, ascending, and after how many changes it has each."""
     # Twice a stamp does not overflow (`LATEST`). Where both happen at once, the launch comes first.
-    changes = np.concatenate((2 * launched, 2 * begun + 1))
+    changes = np.concatenate((launched, begun))
+    changes *= 2
+    changes[len(launched) :] += 1
     # Both are nearly in order, and a stable sort merges what is in order.
     changes.sort(kind="stable")
-    change = 1 - 2 * (changes & 1).astype(np.int8)
-    length = np.cumsum(change, dtype=np.int32)
+    changes &= 1
+    length = np.cumsum(1 - 2 * changes.astype(np.int8), dtype=np.int32)
     length.sort()
     first = np.flatnonzero(np.append(True, length[1:] != length[:-1]))
     return length[first].astype(np.int64), np.diff(first, append=len(length))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.coverage import kernels_running
+from hpcprof.analysis.coverage import of_category
 from hpcprof.analysis.intervals import coverage
 from hpcprof.analysis.joins import launch_pairs, pair_keys
 from hpcprof.analysis.outcome import Outcome, nothing
@@ -248,9 +248,10 @@ def _by_name(timeline: Timeline) -> _Found:
 def _beside_compute(timeline: Timeline, found: _Found) -> Ints:
     """Return how much of each collective has compute running beside it on its device."""
     result = np.zeros(len(found.start), np.int64)
-    for device, running in kernels_running(timeline).items():
+    for device in np.unique(found.device).tolist():
         rows = np.flatnonzero(found.device == device)
-        result[rows] = coverage(found.start[rows], found.end[rows], running[Category.COMP])
+        compute = of_category(timeline.kernels, Category.COMP, device)
+        result[rows] = coverage(found.start[rows], found.end[rows], compute)
     return result
 
 

@@ -32,18 +32,14 @@ class _Place(Table):
 
 
 @once
-def extents(timeline: Timeline) -> Extent:
-    """Return when each operation runs."""
-    return timeline.columns_of_operations(Extent)
-
-
-@once
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return device, stream and the rows of its operations by start, then end, for every stream."""
     place = timeline.columns_of_operations(_Place)
-    extent = extents(timeline)
+    parts = split(place.device, place.stream)
+    del place  # Not all columns of all operations at a time.
+    extent = timeline.columns_of_operations(Extent)
     found = []
-    for (device, stream), rows in split(place.device, place.stream):
+    for (device, stream), rows in parts:
         order = by_time(extent.start[rows], extent.end[rows])
         found.append((device, stream, rows[order]))
     return found
