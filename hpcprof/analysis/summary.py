@@ -65,8 +65,8 @@ def summarize(group: Ints, value: Ints) -> Summary:
     value : ndarray of int64, shape (n,)
     """
     group, value, end = sorted_in_groups(group, value)
-    first = np.append(0, end[:-1])
-    count = end - first
+    count = np.diff(end, prepend=0)
+    first = end - count
     total = np.add.reduceat(value, first) if len(group) else value
     average = total / count
     square = np.repeat(average, count)

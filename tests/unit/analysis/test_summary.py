@@ -61,3 +61,17 @@ halves = st.integers(-(10**15), 10**15).map(lambda count: (count + 0.5) / 1e6)
 def test_rounding_to_the_nearest_decimal_is_that_of_python(value: float, aside: int) -> None:
     value = float(np.nextafter(value, aside * np.inf)) if aside else value
     assert repr(nearest(np.array([value]), 6).tolist()) == repr([round(value, 6)])
+
+
+@given(st.lists(st.tuples(st.sampled_from([-1, 0, 7, 8, 2**40, -(2**40)]), values), min_size=1))
+def test_groups_may_have_any_numbers(rows: list[tuple[int, int]]) -> None:
+    summary = summarize(*np.array(rows, np.int64).T)
+    groups = {number: [v for n, v in rows if n == number] for number in sorted({n for n, _ in rows})}
+    assert summary.group.tolist() == list(groups)
+    assert summary.total.tolist() == [sum(each) for each in groups.values()]
+    assert summary.median.tolist() == [statistics.median(each) for each in groups.values()]
+
+
+def test_nothing_has_no_groups() -> None:
+    summary = summarize(np.empty(0, np.int64), np.empty(0, np.int64))
+    assert [len(column) for column in (summary.group, summary.total, summary.deviation)] == [0, 0, 0]
