@@ -16,6 +16,9 @@ from hpcprof.errors import reading
 Stamp = tuple[int, int]
 """By which a change of a file is noticed: its size, and when it was changed, in nanoseconds."""
 
+_AT_ONCE = 1 << 22
+"""So many bytes are hashed at once. Before and after each part the thread waits for Python's lock."""
+
 _begun: dict[Path, tuple[Stamp, Future[str]]] = {}
 
 
@@ -66,7 +69,8 @@ def checksum(path: Path, now: Stamp) -> str:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with reading(path), path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
+    with reading(path), path.open("rb", buffering=0) as file:
+        buffer = memoryview(bytearray(min(_AT_ONCE, path.stat().st_size + 1)))
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
     return digest.hexdigest()

@@ -71,12 +71,15 @@ def read_calls(export: Export) -> tuple[Columns, int]:
 
 
 def api_calls(columns: Columns, name: Ints) -> ApiCalls:
-    """Build the calls from their columns and the numbers of their names."""
+    """Build the calls from their columns, which they take, and the numbers of their names."""
+    thread = columns["globalTid"]
+    process = _process(thread)
+    thread &= THREAD_BITS
     return ApiCalls(
         start=columns["start"],
         end=columns["end"],
-        process=_process(columns["globalTid"]),
-        thread=columns["globalTid"] & THREAD_BITS,
+        process=process,
+        thread=thread,
         name=name,
         correlation=columns["correlationId"],
     )

@@ -12,6 +12,7 @@ from hpcprof.timeline import NO_NAME, Ints
 
 # Up to so many times the column a table over the values of ids is the quickest.
 _SPAN = 4
+_PART = 1 << 16
 
 
 class StringTable:
@@ -36,14 +37,17 @@ class StringTable:
 
 
 def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
-    """Replace ids by numbers; `NO_NAME` where an id has none."""
+    """Replace ids by numbers, `NO_NAME` where an id has none, in the same array."""
     low, high = int(ids.min(initial=NO_NAME)), int(ids.max(initial=NO_NAME))
     if low == NO_NAME and high < _SPAN * len(ids):
         # `NO_NAME`, which is -1, takes the last.
         table = np.full(high + 2, NO_NAME)
         known = [i for i in numbers if 0 <= i <= high]
         table[known] = [numbers[i] for i in known]
-        found: Ints = table[ids]
-        return found
+        for at in range(0, len(ids), _PART):
+            part = ids[at : at + _PART]
+            part[:] = table[part]
+        return ids
     distinct, row = numbered(ids)
-    return np.array([numbers.get(i, NO_NAME) for i in distinct.tolist()], np.int64)[row]
+    ids[:] = np.array([numbers.get(i, NO_NAME) for i in distinct.tolist()], np.int64)[row]
+    return ids
