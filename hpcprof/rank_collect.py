@@ -32,8 +32,8 @@ HEAVY = (
 )
 """What `gather` imports only when a profile has changed, and what many processes import once for all."""
 
-_LARGE = ("launches", "range_gpu", "slowdown")
-"""The analyses that take most memory."""
+_LARGE = ("launches", "range_gpu", "slowdown", "breakdown", "idle", "queue_length")
+"""The analyses that take most memory: they follow each other, while others run beside them."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,11 @@ def _gather(task: Task) -> Gathered | Unchanged:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     trim()
     with ThreadPoolExecutor(task.threads) as pool:
+        large = pool.submit(lambda: {name: _result(name, profile, task.rank) for name in _LARGE})
         keeping = pool.submit(_keep, task, profile, sha256)
-        results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), _of_rank()))
+        small = [name for name, one in ANALYSES.items() if one.scope is Scope.RANK and name not in _LARGE]
+        results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), small))
+        results |= large.result()
     doubts = _contradictions(results)
     results |= {name: Result({}, sentence) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
@@ -123,12 +126,6 @@ def _contradictions(results: Mapping[str, Result]) -> dict[str, str]:
     from hpcprof.analysis.crosschecks import contradictions
 
     return contradictions({name: result.columns for name, result in results.items()})
-
-
-def _of_rank() -> list[str]:
-    """Return the analyses of one rank, the large ones first: each keeps something for others when it ends."""
-    names = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
-    return sorted(names, key=lambda name: name not in _LARGE)
 
 
 def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
@@ -149,10 +146,7 @@ def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[st
 def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
     from hpcprof.analysis.outcome import of_rank
 
-    result = as_result(of_rank(ANALYSES[name], profile, rank))
-    if name in _LARGE:
-        trim()
-    return result
+    return as_result(of_rank(ANALYSES[name], profile, rank))
 
 
 def as_result(outcome: Outcome) -> Result:
