@@ -111,7 +111,7 @@ def _gather(task: Task) -> Gathered | Unchanged:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     trim()
     with ThreadPoolExecutor(task.threads) as pool:
-        large = pool.submit(lambda: {name: _result(name, profile, task.rank) for name in _LARGE})
+        large = pool.submit(_large, profile, task.rank)
         keeping = pool.submit(_keep, task, profile, sha256)
         small = [name for name, one in ANALYSES.items() if one.scope is Scope.RANK and name not in _LARGE]
         results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), small))
@@ -141,6 +141,15 @@ def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[st
     except OSError as error:
         return (f"the timeline of {task.path} is not kept in {task.timeline}: {error.strerror or error}.",)
     return ()
+
+
+def _large(profile: Timeline | KernelReport, rank: int) -> dict[str, Result]:
+    """Run the analyses that take most memory, and give back what each has freed."""
+    found = {}
+    for name in _LARGE:
+        found[name] = _result(name, profile, rank)
+        trim()
+    return found
 
 
 def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
