@@ -7,8 +7,8 @@ import numpy as np
 from hpcprof.timeline import Ints
 
 _LATEST = int(np.iinfo(np.int64).max)
-# Counting needs a table over the span of the values; up to so many times the column it is the quickest.
-_SPAN = 4
+SPAN = 4
+"""A table over the span of a column's values is the quickest where it is at most so many times the column."""
 
 
 def distinct(values: Ints) -> Ints:
@@ -16,7 +16,7 @@ def distinct(values: Ints) -> Ints:
     low, span = extent(values)
     if span == 1:
         return np.array([low])
-    if 0 < span <= _SPAN * len(values):
+    if 0 < span <= SPAN * len(values):
         seen = np.zeros(span, bool)
         seen[values - low if low else values] = True
         return np.flatnonzero(seen) + low
@@ -33,7 +33,7 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     low, span = extent(values)
     if span == 1:
         return np.array([low]), np.zeros(len(values), np.int64)
-    if 0 < span <= _SPAN * len(values):
+    if 0 < span <= SPAN * len(values):
         place = values - low if low else values
         seen = np.zeros(span, bool)
         seen[place] = True

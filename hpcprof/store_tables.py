@@ -74,12 +74,6 @@ Int64 = int
 _FIELDS: dict[str, type[TypeEngine[Any]]] = {"str": Plain, "int": Integer, "Int64": BigInteger}
 
 
-class SchemaRow(msgspec.Struct, frozen=True):
-    """The version of the tables."""
-
-    version: int
-
-
 class RunRow(msgspec.Struct, frozen=True):
     """One collected run."""
 
@@ -166,7 +160,9 @@ def _analysis_table(analysis: Analysis) -> Table:
     return Table(f"analysis_{analysis.name}", METADATA, *columns)
 
 
-SCHEMA = _row_table("hpcprof_schema", SchemaRow, keys=1)
+SCHEMA = Table("hpcprof_schema", METADATA, Column("version", Integer, primary_key=True, autoincrement=False))
+"""The version of the tables, its one row."""
+
 RUNS = _row_table("runs", RunRow, keys=1)
 PROFILES = _row_table("profiles", ProfileRow, keys=2)
 GPUS = _row_table("gpus", GpuRow, keys=3)

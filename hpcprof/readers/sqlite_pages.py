@@ -154,7 +154,7 @@ def _read(
     if rows < 0:
         return None
     return [column[:rows] for column in values], [
-        Cells(content, np.concatenate(([0], end))[:rows], end[:rows], kind[:rows])
+        Cells(content, np.concatenate(([0], end[:rows]))[:rows], end[:rows], kind[:rows])
         for end, content, kind in found
     ]
 

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.numbering import numbered
+from hpcprof.numbering import SPAN, numbered
 from hpcprof.timeline import NO_NAME, Ints
 
-# Up to so many times the column a table over the values of ids is the quickest.
-_SPAN = 4
 _PART = 1 << 16
 
 
@@ -39,7 +37,7 @@ class StringTable:
 def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
     """Replace ids by numbers, `NO_NAME` where an id has none, in the same array."""
     low, high = int(ids.min(initial=NO_NAME)), int(ids.max(initial=NO_NAME))
-    if low == NO_NAME and high < _SPAN * len(ids):
+    if low == NO_NAME and high < SPAN * len(ids):
         # `NO_NAME`, which is -1, takes the last.
         table = np.full(high + 2, NO_NAME)
         known = [i for i in numbers if 0 <= i <= high]
