@@ -1,0 +1,97 @@
+"""Names of modules and functions that stand in strings, docstrings and settings exist."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+
+from hpcprof.cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "hpcprof").rglob("*.py"))
+REFERENCE = re.compile(r"(?<![\w/.$~-])hpcprof(?:\.[A-Za-z_]\w*)+(?::\w+)?")
+"""A dotted name below ``hpcprof``, or ``module:name``."""
+NOT_MODULES = {
+    *("hpcprof.db", "hpcprof.def"),
+    "hpcprof.readers._sqlite_pages",  # compiled, and loaded by ctypes
+}
+"""Files whose names look like those of modules."""
+
+
+def strings(source: str) -> set[str]:
+    """Return the references in all strings of a module, docstrings included."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= set(REFERENCE.findall(node.value))
+    return found - NOT_MODULES
+
+
+def resolve(reference: str) -> object:
+    """Import what a reference names, as a module or as an attribute of the longest module before it."""
+    path, _, name = reference.partition(":")
+    parts = path.split(".")
+    found: object = import_module(parts[0])
+    for end, part in enumerate(parts[1:], 2):
+        if hasattr(found, "__path__") and find_spec(".".join(parts[:end])):
+            found = import_module(".".join(parts[:end]))
+        else:
+            found = getattr(found, part)
+    return getattr(found, name) if name else found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_name_in_a_string_resolves(path: Path) -> None:
+    for reference in strings(path.read_text(encoding="utf-8")):
+        resolve(reference)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_import_names_something_that_exists(path: Path) -> None:
+    """Imports inside functions and for type checkers alone are not reached by importing the module."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hpcprof"):
+            for alias in node.names:
+                resolve(f"{node.module}.{alias.name}")
+
+
+def test_every_command_has_its_module() -> None:
+    context = click.Context(cli)
+    for name in COMMANDS:
+        assert cli.get_command(context, name) is not None
+
+
+def settings() -> configparser.ConfigParser:
+    """Return setup.cfg."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def elsewhere() -> dict[str, str]:
+    """Return the folders of the packages that lie beside ``hpcprof``."""
+    lines = settings()["options"]["package_dir"].strip().split("\n")
+    return dict(re.split(r"\s*=\s*", line, maxsplit=1) for line in lines)
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    listed = set(settings()["options"]["packages"].split())
+    shipped = set(elsewhere())
+    found = {".".join(p.parent.relative_to(ROOT).parts) for p in MODULES if p.name == "__init__.py"}
+    assert listed == found | shipped
+
+
+def test_every_entry_point_and_data_file_exists() -> None:
+    for line in settings()["options.entry_points"]["console_scripts"].split("\n"):
+        assert not line or callable(resolve(line.partition("=")[2].strip()))
+    folders = {"hpcprof": "hpcprof", **elsewhere()}
+    for package, patterns in settings()["options.package_data"].items():
+        for pattern in patterns.split():
+            assert list((ROOT / folders[package]).glob(pattern)), pattern
