@@ -35,7 +35,7 @@ def open(
 
     Raises
     ------
-    hpcprof.errors.UsageError
+    hpcprof.common.errors.UsageError
         If there is no such run, or the database cannot be used.
     """
     from hpcprof.api import open_results

@@ -12,7 +12,7 @@ import pandas as pd
 from hpcprof.analysis.by_name import find, find_across_runs
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
 from hpcprof.collect import Collected, collect
-from hpcprof.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.run import Run, find_run, runs_directory
 from hpcprof.store import Store, Stored, store_url
 from hpcprof.timeline import Timeline

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
 
-from hpcprof.errors import reading
+from hpcprof.common.errors import reading
 
 Stamp = tuple[int, int]
 """By which a change of a file is noticed: its size, and when it was changed, in nanoseconds."""

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcprof.atomic import replacing
-from hpcprof.errors import DamagedInput, HpcprofError
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.timeline import (
     HOST,
     NO_CORRELATION,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.errors import DamagedInput, HpcprofError
+from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.executors import Executor, Lost, serially
 from hpcprof.rank_collect import Gathered, Identified, Task, Unchanged, as_result, gather, identify
 from hpcprof.readers.detect import PROFILES, find_profiles

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.engine import URL
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import Job, make_job
 from hpcprof.run import Manifest, Run
 from hpcprof.schedulers.base import JobState

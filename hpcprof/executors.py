@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar, cast
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")

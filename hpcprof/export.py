@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
-from hpcprof.atomic import replacing
-from hpcprof.errors import HpcprofError, writing
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.run import Run
 from hpcprof.store import Row, Store
 

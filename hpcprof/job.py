@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 from hpcprof.profilers import PROFILERS, Target
 from hpcprof.ranks import select
 from hpcprof.site_model import Site

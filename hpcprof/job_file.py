@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.decode import decode
-from hpcprof.errors import UsageError
-from hpcprof.yaml_file import read_mapping
+from hpcprof.common.decode import decode
+from hpcprof.common.errors import UsageError
+from hpcprof.common.yaml_file import read_mapping
 
 _GIGL_DEFAULTS = {"wait": "5", "warmup": "2", "active": "2", "repeat": "1", "profile_memory": "true"}
 

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 import yaml
 
-from hpcprof.decode import decode
-from hpcprof.errors import UsageError
-from hpcprof.paths import user_config
+from hpcprof.common.decode import decode
+from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import user_config
 from hpcprof.timeline import Category, Ints
 
 Rule = tuple[re.Pattern[str], Category]

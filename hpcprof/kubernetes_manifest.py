@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import Job
 from hpcprof.site_model import LauncherName, Site
 

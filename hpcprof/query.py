@@ -14,7 +14,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.store import Store, cause
 from hpcprof.store_tables import METADATA
 

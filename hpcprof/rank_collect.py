@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.checksums import checksum, stamp
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.memory import share, trim
 from hpcprof.readers.detect import read_profile, readable
 from hpcprof.readers.identity import identify_rank

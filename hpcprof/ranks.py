@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 _HELP = "all, none, ranks such as 0,4-7, local=0, nodes=0-1, every=16, or several of the last three"
 _NUMBER = r"[0-9]{1,18}"

@@ -14,10 +14,10 @@ from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcprof import __version__, kubernetes_manifest
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import packaged, user_config
 from hpcprof.job import Job, make_job
 from hpcprof.launchers import MEETING, on_each_node, rank_variables
-from hpcprof.paths import packaged, user_config
 from hpcprof.profilers import FOLDER, GPUS, NAME, OUTPUT, PROFILERS, SCRATCH, Versioned
 from hpcprof.ranks import compress
 from hpcprof.site import load_site

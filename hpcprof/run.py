@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from hpcprof import __version__
-from hpcprof.atomic import write_atomically
-from hpcprof.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.job import Job
 from hpcprof.site_model import Site
 

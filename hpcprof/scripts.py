@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcprof.array_script import array_script, member_directory
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import Job
 from hpcprof.launchers import launch_command
 from hpcprof.render import JOB_SCRIPT, Rendering, render

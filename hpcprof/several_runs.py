@@ -14,7 +14,7 @@ from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Reads
 from hpcprof.analysis.outcome import Outcome, of_pair, of_store, shaped
 from hpcprof.analysis.run_data import RunData
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.readers.results import read_results
 from hpcprof.run import Run, all_runs
 from hpcprof.store import WHOLE_RUN, Store, Stored

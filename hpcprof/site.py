@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcprof.decode import decode
-from hpcprof.errors import UsageError, unknown
-from hpcprof.paths import packaged, user_config
+from hpcprof.common.decode import decode
+from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.paths import packaged, user_config
+from hpcprof.common.yaml_file import read_mapping
 from hpcprof.profilers import PROFILERS
 from hpcprof.site_model import STARTERS, LauncherName, Site
 from hpcprof.walltime import parse_walltime
-from hpcprof.yaml_file import read_mapping
 
 # A profiler makes sockets in a rank's own folder below TMPDIR, whose path may have 107 characters in all
 # (sockaddr_un); this leaves room for that folder and for the socket's name.

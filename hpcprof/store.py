@@ -36,7 +36,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.errors import StoreError, UsageError
+from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.store_tables import (
     FACTS,
     GPUS,

@@ -11,8 +11,8 @@ import msgspec
 
 from hpcprof import run as runs
 from hpcprof.array_script import member_directory
-from hpcprof.atomic import write_atomically
-from hpcprof.errors import UsageError, writing
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import UsageError, writing
 from hpcprof.job import Job
 from hpcprof.schedulers.base import JobState, Scheduler
 from hpcprof.schedulers.batch import BatchScheduler

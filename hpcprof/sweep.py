@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 Point = dict[str, str]
 

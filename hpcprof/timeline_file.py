@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hpcprof.atomic import replacing, write_atomically
+from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.timeline import NO_NAME, SHAPES, Ints, Origin, Table, Timeline
 
 VERSION = 1

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 from hpcprof.profilers import PROFILERS
 from hpcprof.site_model import Chunk, LauncherName, Queue, SchedulerName, Site, Vendor
 from hpcprof.walltime import format_walltime, parse_walltime

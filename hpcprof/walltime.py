@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 _CLOCK = re.compile(r"(?:(?P<days>\d{1,9})-)?(?P<hours>\d{1,9}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
 _UNITS = re.compile(r"(?:(?P<hours>\d{1,9})h)?(?:(?P<minutes>\d{1,9})m)?(?:(?P<seconds>\d{1,9})s)?")

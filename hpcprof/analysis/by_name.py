@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Scope
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 
 
 def find(name: str) -> Analysis:

@@ -12,7 +12,7 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.states import poll
 from hpcprof.cli.waiting import poll_seconds
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.run import Run, find_runs
 from hpcprof.schedulers.base import JobStatus
 from hpcprof.schedulers.registry import scheduler_for

@@ -12,7 +12,7 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.errors import DamagedInput, UsageError
+from hpcprof.common.errors import DamagedInput, UsageError
 
 if TYPE_CHECKING:  # what is imported before the command line is read takes time of `--help` too
     from hpcprof.run import Run

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 
 import click
 
-from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.container import engine as engines
 from hpcprof.container import image as images
 from hpcprof.container.engine import Engine, Setup, find_engine
 from hpcprof.container.image import DEFINITION, DOCKERFILE, Image
-from hpcprof.errors import HpcprofError, UsageError
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hpcprof.errors import unknown
+from hpcprof.common.errors import unknown
 
 
 class Group(click.Group):

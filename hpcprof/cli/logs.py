@@ -8,7 +8,7 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.run import find_run
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import Job, make_job
 from hpcprof.site_model import Site
 

@@ -9,7 +9,7 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.rows import format_option, write_rows
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 
 @click.command(

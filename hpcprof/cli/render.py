@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, job_values, site_and_job
-from hpcprof.errors import HpcprofError
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError
 from hpcprof.kubernetes_manifest import MANIFEST
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.scripts import scripts

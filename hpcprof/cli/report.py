@@ -12,7 +12,7 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.rows import write_rows
 from hpcprof.cli.skipped import exit_naming
-from hpcprof.errors import HpcprofError, UsageError, writing
+from hpcprof.common.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
     from hpcprof.analysis.catalogue import Analysis
@@ -138,7 +138,7 @@ def show_rows(form: str, analysis: Analysis, stored: Stored, stands_on: str = ""
 
 
 def _write_html(path: Path, contents: object) -> None:
-    from hpcprof.atomic import write_atomically
+    from hpcprof.common.atomic import write_atomically
     from hpcprof.report.html import html_report
 
     with writing(path):

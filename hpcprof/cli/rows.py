@@ -29,6 +29,6 @@ def write_rows(form: str, columns: Sequence[str], rows: Iterable[Sequence[object
         writer.writerows(rows)
     else:
         from hpcprof.cli.tables import show
-        from hpcprof.units import visible
+        from hpcprof.common.units import visible
 
         show([["–" if value is None else visible(str(value)) for value in row] for row in rows], columns)

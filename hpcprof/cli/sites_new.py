@@ -14,7 +14,7 @@ import msgspec
 
 from hpcprof.cli import sites_machine
 from hpcprof.cli.sites_machine import Machine
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.site import load_site
 from hpcprof.site_model import Node, SchedulerName
 

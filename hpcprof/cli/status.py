@@ -12,8 +12,8 @@ from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.states import poll
 from hpcprof.cli.tables import show
 from hpcprof.cli.waiting import poll_seconds
+from hpcprof.common.errors import UsageError
 from hpcprof.diagnosis import failed_ranks
-from hpcprof.errors import UsageError
 from hpcprof.run import Run, find_runs
 from hpcprof.schedulers.base import JobState, JobStatus
 

@@ -13,7 +13,7 @@ from hpcprof.cli.group import Group
 from hpcprof.cli.options import db_option, job_options, runs_dir_option, site_and_job
 from hpcprof.cli.study_runs import StudyRuns, study_store, study_values
 from hpcprof.cli.study_slowdown import slowdown
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcprof.run import Run

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcprof.cli.options import job_values
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
     from hpcprof.job import Job

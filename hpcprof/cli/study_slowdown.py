@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, job_options, site_and_job
 from hpcprof.cli.study_runs import StudyRuns, Unusable, resumed, study_store, study_values
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.record import RECORD, Arm, Member, Record, plan, read_record, write_record
 
 if TYPE_CHECKING:
@@ -213,14 +213,14 @@ def _earlier(one: Member, runs_dir: Path) -> tuple[Run, JobStatus] | None:
 def _show(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
     """Print and write what the runs of a study say together."""
     from hpcprof.analysis.across_runs import ACROSS_RUNS
-    from hpcprof.atomic import write_atomically
     from hpcprof.cli.tables import show
+    from hpcprof.common.atomic import write_atomically
+    from hpcprof.common.units import format_value
     from hpcprof.export import write_csv
     from hpcprof.report.html import html_study
     from hpcprof.report.terminal import show_analysis
     from hpcprof.study.slowdown import SlowdownTables, best, by_point, compare_sides
     from hpcprof.sweep import label
-    from hpcprof.units import format_value
 
     pairs = ACROSS_RUNS["slowdown_pairs"]
     rows = by_point(store, record.runs)

@@ -10,7 +10,7 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, job_values, repeated, site_and_job
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import Job
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.scripts import scripts

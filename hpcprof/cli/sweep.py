@@ -11,7 +11,7 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_at, job_options, job_values, site_of
 from hpcprof.cli.tables import show
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.run import Run, sweep_of
 from hpcprof.scripts import array_scripts
 from hpcprof.sweep import parse_parameters, points, program_at

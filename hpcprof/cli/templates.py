@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from hpcprof.array_script import TEMPLATE, check_array_template
-from hpcprof.atomic import write_atomically
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.cli.tables import show
-from hpcprof.errors import UsageError, unknown, writing
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import UsageError, unknown, writing
 from hpcprof.render import check_template, template_files
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.container.image import DEFINITION, DOCKERFILE, found_in
-from hpcprof.errors import HpcprofError, UsageError
 
 # Each must succeed in a usable image, by what it shows.
 CHECKS: dict[str, tuple[str, ...]] = {

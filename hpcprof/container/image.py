@@ -11,7 +11,7 @@ from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateErro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcprof import __version__
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.render import template_path
 
 DOCKERFILE = "Dockerfile"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 
 OUTPUT = "{output}"
 """Stands in an argument for the path of the rank's profile without its suffix."""

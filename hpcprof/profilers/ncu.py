@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.profilers.base import OUTPUT, Profiler, Setting, Settings, Target, Versioned, Word, whole_number
 
 # One name of each family that a filter must not match; the newest and an older spelling of NCCL's.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.profilers.base import OUTPUT, Profiler, Setting, Settings, Target, whole_number
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")

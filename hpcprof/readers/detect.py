@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.names import rank_from_name
 
 if TYPE_CHECKING:  # numpy is not needed to find profiles

@@ -7,7 +7,7 @@ import re
 import zlib
 from pathlib import Path
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.detect import profile_kind
 from hpcprof.readers.names import rank_from_name
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.kernel_report import MeasuredKernel
 from hpcprof.readers.ncu_units import factor, number, uses_decimal_comma
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.kernel_report import MeasuredKernel
 from hpcprof.readers import ncu_dump
 from hpcprof.readers.detect import NCU_TABLES

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcprof import kernel_classes
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.numbering import distinct, numbered
 from hpcprof.readers.nsys_collectives import read_collectives
 from hpcprof.readers.nsys_export import NO_ID, PROCESS_SHIFT, Export, opened

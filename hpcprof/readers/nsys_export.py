@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from hpcprof.errors import DamagedInput, reading
+from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.readers.cells import Cells
 from hpcprof.readers.sqlite_pages import Columns, read_columns
 from hpcprof.timeline import NO_NAME, Ints

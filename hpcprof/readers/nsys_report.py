@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hpcprof.atomic import replacing
-from hpcprof.errors import DamagedInput, reading
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.readers.nsys_export import opened
 
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from hpcprof import kernel_classes
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.names import rank_from_name
 from hpcprof.readers.torch_collectives import collectives
 from hpcprof.readers.torch_events import Events

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hpcprof.analysis.catalogue import ANALYSES, Reads
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.units import format_bytes, format_ns, format_value
 from hpcprof.diagnosis import RankFailure, failed_ranks
-from hpcprof.errors import HpcprofError
 from hpcprof.readers.results import read_results
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
 from hpcprof.store import Row, Store, Stored
 from hpcprof.store_tables import ProfileRow
-from hpcprof.units import format_bytes, format_ns, format_value
 from hpcprof.workloads.schema import RankResult, Training, summarize
 
 ORDER = (

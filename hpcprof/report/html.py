@@ -11,13 +11,13 @@ from markupsafe import Markup
 
 from hpcprof import __version__
 from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
-from hpcprof.errors import HpcprofError
-from hpcprof.paths import packaged
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.paths import packaged
+from hpcprof.common.units import format_value, heading
 from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
 from hpcprof.report.terminal import reasons
 from hpcprof.store import Row
-from hpcprof.units import format_value, heading
 
 if TYPE_CHECKING:
     from hpcprof.report.charts import Chart

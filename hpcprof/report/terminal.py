@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
+from hpcprof.common.units import format_value, heading
 from hpcprof.kernel_names import labels
 from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
 from hpcprof.store import Row, Stored
-from hpcprof.units import format_value, heading
 
 ROWS = 16
 """How many rows of an analysis the full report shows; by name an analysis is shown whole."""

@@ -37,7 +37,7 @@ class JobStatus:
 
 
 class Scheduler(Protocol):
-    """A batch system. Every method raises `hpcprof.errors.SchedulerError` where its command fails."""
+    """A batch system. Every method raises `hpcprof.common.errors.SchedulerError` where its command fails."""
 
     def waits_for(self, job_ids: Sequence[str]) -> list[str]:
         """Return which jobs one that is to run after ``job_ids`` has to wait for: those that are not over.

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from hpcprof.atomic import write_atomically
-from hpcprof.errors import SchedulerError
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import SchedulerError
 from hpcprof.render import JOB_SCRIPT
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from hpcprof.errors import SchedulerError
+from hpcprof.common.errors import SchedulerError
 
 _SECONDS = 120.0
 _FIRST_PAUSE = 0.5

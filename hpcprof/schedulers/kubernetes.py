@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from hpcprof.atomic import write_atomically
-from hpcprof.errors import HpcprofError, SchedulerError
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.kubernetes_manifest import MANIFEST, object_name
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus

@@ -16,8 +16,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from hpcprof.atomic import write_atomically
-from hpcprof.errors import SchedulerError
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import SchedulerError
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
 from hpcprof.schedulers.supervisor import (

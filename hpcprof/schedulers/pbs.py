@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from hpcprof.errors import SchedulerError
+from hpcprof.common.errors import SchedulerError
 from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.batch import BatchScheduler
 from hpcprof.schedulers.command import Unreachable, call, patiently

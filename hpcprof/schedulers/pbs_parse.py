@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hpcprof.errors import SchedulerError
+from hpcprof.common.errors import SchedulerError
 from hpcprof.schedulers.arrays import indices
 from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.command import Unreachable, said

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcprof.atomic import write_atomically
+from hpcprof.common.atomic import write_atomically
 
 SUPERVISOR = "supervisor"
 ENDED = "ended"

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hpcprof.atomic import write_atomically
+from hpcprof.common.atomic import write_atomically
 from hpcprof.run import Run
 from hpcprof.schedulers.base import JobState, JobStatus
 from hpcprof.site_model import Preemption

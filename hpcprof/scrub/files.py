@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-from hpcprof.atomic import replacing
-from hpcprof.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.readers.detect import profile_kind
 from hpcprof.scrub.names import Names
 

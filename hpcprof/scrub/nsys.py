@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers import environment
 from hpcprof.readers.nsys_export import Export, opened
 from hpcprof.readers.nsys_origin import is_option

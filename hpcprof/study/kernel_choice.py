@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.errors import HpcprofError
+from hpcprof.common.errors import HpcprofError
 from hpcprof.timeline import Category, Timeline
 
 _NAMELESS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{lambda[^}]*\}|\{unnamed[^}]*\}")

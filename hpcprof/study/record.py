@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from hpcprof.atomic import write_atomically
-from hpcprof.errors import HpcprofError, UsageError, writing
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.job import Job
 from hpcprof.site_model import Site
 from hpcprof.sweep import Point

@@ -13,7 +13,7 @@ from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
 from hpcprof.analysis.same_kernel import ByKernel
 from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.analysis.slowdown_pairs import CONTROL
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.kernel_families import family
 from hpcprof.kernel_names import short_name
 from hpcprof.study.kernel_choice import function_name, pattern

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 
 
 class WorkloadParser(argparse.ArgumentParser):

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from hpcprof.atomic import replacing
+from hpcprof.common.atomic import replacing
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")

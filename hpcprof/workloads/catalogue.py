@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcprof.errors import unknown
+from hpcprof.common.errors import unknown
 
 
 @dataclass(frozen=True)

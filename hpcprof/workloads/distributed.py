@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.workloads.communicator import library_version, on_this_node
 from hpcprof.workloads.placement import choose_gpu, device_and_backend, thread_count
 from hpcprof.workloads.rankenv import RankEnvironment

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from hpcprof.errors import HpcprofError
+from hpcprof.common.errors import HpcprofError
 
 # A launcher that has not read a few lines after this long will not read them at all.
 _PATIENCE_S = 2.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 
 
 class Profiler(Enum):

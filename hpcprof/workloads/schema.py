@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from hpcprof.atomic import replacing
+from hpcprof.common.atomic import replacing
 
 SCHEMA_VERSION = 1
 

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 
 def start(package: str, needs: str, arguments: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.crosschecks import contradictions
 from hpcprof.analysis.outcome import Outcome, of_rank
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.detect import read_profile
 from hpcprof.timeline import LATEST, LONGEST
 

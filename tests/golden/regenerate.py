@@ -18,10 +18,10 @@ from sqlalchemy.engine import URL
 
 from hpcprof import __version__
 from hpcprof.collect_job import Place, collect_job
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import packaged
 from hpcprof.job import Job, make_job
 from hpcprof.launchers import launch_command
-from hpcprof.paths import packaged
 from hpcprof.profilers import PROFILERS
 from hpcprof.render import Rendering, render
 from hpcprof.run import Manifest, Run

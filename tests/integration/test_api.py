@@ -13,7 +13,7 @@ import pytest
 
 import hpcprof
 from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from tests.integration.conftest import Database
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ import pytest
 
 from hpcprof import rank_collect
 from hpcprof.cli.progress import Progress
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.rank_collect import Task, gather
 from hpcprof.timeline_file import load
 from tests.conftest import Hpcprof

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.common.units import format_bytes, format_value
 from hpcprof.report.contents import stragglers
-from hpcprof.units import format_bytes, format_value
 from tests.conftest import Hpcprof
 
 DATA = Path(__file__).parents[1] / "data"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import SchedulerError
+from hpcprof.common.errors import SchedulerError
 from hpcprof.job import make_job
 from hpcprof.run import Run, all_runs, find_run, find_runs
 from hpcprof.schedulers.base import JobState, JobStatus

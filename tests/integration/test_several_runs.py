@@ -15,7 +15,7 @@ import pytest
 import hpcprof as package
 from hpcprof import timeline_file
 from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.readers.detect import read_profile
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, write
 from hpcprof.workloads.schema import summarize as statistics

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.errors import StoreError
+from hpcprof.common.errors import StoreError
 from hpcprof.query import query as hpcprof_query
 from hpcprof.store import Columns, Described, Result, Store, store_url
 from hpcprof.store_tables import ProfileRow, RunRow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import HpcprofError
+from hpcprof.common.errors import HpcprofError
 from hpcprof.report.html import html_study
 from hpcprof.store import Row
 from hpcprof.study.slowdown import SlowdownTables

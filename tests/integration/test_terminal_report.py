@@ -11,10 +11,10 @@ import pytest
 from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
+from hpcprof.common.units import format_value, heading
 from hpcprof.readers.detect import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
 from hpcprof.store import Row, Stored
-from hpcprof.units import format_value, heading
 
 DATA = Path(__file__).parents[1] / "data"
 ALLOCATOR, DATA_PARALLEL = (f"{name}_rank0.pt.trace.json.gz" for name in ("allocator", "ddp_step"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import Job, make_job
 from hpcprof.scripts import array_scripts, scripts
 from hpcprof.site import load_site, load_site_file

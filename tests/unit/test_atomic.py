@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.atomic import write_atomically
+from hpcprof.common.atomic import write_atomically
 
 
 def test_a_file_or_a_link_to_one_is_replaced(tmp_path: Path) -> None:

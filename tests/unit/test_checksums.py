@@ -11,7 +11,7 @@ import pytest
 
 from hpcprof import checksums
 from hpcprof.checksums import begin, checksum, stamp
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.chrome_trace import MERGED, export_timelines, lane
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.detect import read_profile
 from hpcprof.timeline import ApiCalls, Kernels, MemoryOperations, Origin, Ranges, Timeline
 from hpcprof.timelines import Timelines

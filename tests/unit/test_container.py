@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from hpcprof.cli.container import command
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.container.engine import Engine, Setup, build, execute, find_engine, push, run, start, stop
 from hpcprof.container.image import DEFINITION, DOCKERFILE, Image, check, render
-from hpcprof.errors import HpcprofError, UsageError
 
 DIGEST = "@sha256:" + "0" * 64
 IMAGES = {

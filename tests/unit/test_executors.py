@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.executors import Lost, Processes, serially
 
 

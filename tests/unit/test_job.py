@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import make_job
 from hpcprof.site import load_site
 

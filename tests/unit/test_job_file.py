@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job_file import load_job_file
 from hpcprof.render import template_files
 from tests.conftest import Hpcprof

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcprof import run as runs
+from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.doctor import CHECKS, Machine, Status
-from hpcprof.errors import SchedulerError, UsageError
 from hpcprof.job import Job, make_job
 from hpcprof.kubernetes_manifest import object_name, pod_directory, yaml_text, yaml_value
 from hpcprof.launchers import launch_command

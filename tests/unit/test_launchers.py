@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import make_job
 from hpcprof.launchers import MEETING, find_mpiexec, launch_command
 from hpcprof.scripts import scripts

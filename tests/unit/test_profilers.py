@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import make_job
 from hpcprof.profilers import PROFILERS, Target
 from hpcprof.site import load_site

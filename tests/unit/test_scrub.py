@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.readers import environment
 from hpcprof.readers.detect import read_profile
 from hpcprof.scrub.files import scrub_files

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.site import load_site, load_site_file, site_files
 from hpcprof.site_model import SchedulerName, Site
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import packaged
 from hpcprof.job import Job, make_job
 from hpcprof.launchers import launch_command
-from hpcprof.paths import packaged
 from hpcprof.render import Rendering, render
 from hpcprof.site import load_site, load_site_file
 from hpcprof.site_model import Site, Vendor

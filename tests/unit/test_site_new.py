@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hpcprof.cli import sites_machine as machine
 from hpcprof.cli.sites import command
 from hpcprof.cli.sites_new import new_site
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.site import load_site_file
 from hpcprof.site_model import Node, Queue, SchedulerName, Vendor
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from hpcprof import site_model
 from hpcprof.cli.sites import command
 from hpcprof.cli.sites_schema import descriptions, job_schema, site_schema
-from hpcprof.paths import packaged
+from hpcprof.common.paths import packaged
 from hpcprof.site_model import Affinity, Launcher, Node, Option, Queue, Site
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.run import Run, find_run, find_runs, sweep_of
 from hpcprof.sweep import parse_parameters, points, program_at
 from tests.conftest import Hpcprof

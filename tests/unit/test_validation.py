@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.job import Job, make_job
 from hpcprof.site import load_site
 from hpcprof.site_model import LauncherName, Site

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.communicator import communicator
 from hpcprof.workloads.ddp.options import Parameters

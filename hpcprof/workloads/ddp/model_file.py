@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 FUNCTIONS = {
     "get_model": ("rank", "cap_size"),

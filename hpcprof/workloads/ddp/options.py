@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 from hpcprof.workloads.arguments import WorkloadParser
 from hpcprof.workloads.ddp.model_file import check_model_file
 from hpcprof.workloads.ddp.settings import GLOBAL, LOCAL, read_settings

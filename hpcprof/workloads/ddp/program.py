@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.ddp.model_file import FUNCTIONS
 from hpcprof.workloads.ddp.options import Parameters
 

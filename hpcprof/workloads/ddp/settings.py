@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 
 MODEL_FILE = "define_model.py"
 LOCAL, GLOBAL = "local_config.json", "global_config.json"

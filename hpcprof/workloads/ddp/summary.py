@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.units import format_bytes
+from hpcprof.common.units import format_bytes
 from hpcprof.workloads.schema import RankResult, Summary, summarize
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.workloads.capture import annotate
 from hpcprof.workloads.ddp.options import Parameters
 from hpcprof.workloads.ddp.program import Program, configured_ddp, in_place_of_torchs

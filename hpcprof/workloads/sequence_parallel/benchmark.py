@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import run_or_abort, say_once
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment

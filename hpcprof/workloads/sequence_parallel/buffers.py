@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hpcprof.errors import HpcprofError
+from hpcprof.common.errors import HpcprofError
 from hpcprof.workloads.sequence_parallel.options import Parameters
 from hpcprof.workloads.sequence_parallel.plan import Memory, Rotation, memory, rotation
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import torch
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.workloads.capture import synchronize
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.gpu_state import moved

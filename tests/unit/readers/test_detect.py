@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.detect import find_profiles, profile_kind, rank_from_name, read_profile
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.kernel_report import KernelReport
 from hpcprof.readers import ncu_file
 from hpcprof.readers.detect import find_profiles, rank_from_name, readable

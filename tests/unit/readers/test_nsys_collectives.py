@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.cells import Cells
 from hpcprof.readers.nsys import read
 from hpcprof.readers.nvtx_payloads import Field, Payloads

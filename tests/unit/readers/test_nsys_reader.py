@@ -11,7 +11,7 @@ import pytest
 
 from hpcprof.analysis.kernels import kernels
 from hpcprof.analysis.ranges import ranges
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.nsys import read
 from hpcprof.timeline import NO_NAME, Category, Style
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.detect import find_profiles, readable
 from hpcprof.readers.nsys_report import exported
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers.torch_events import nanoseconds, times
 from hpcprof.readers.torch_trace import read
 from hpcprof.timeline import NO_CORRELATION, Category

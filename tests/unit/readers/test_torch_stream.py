@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput
 from hpcprof.readers import torch_stream
 from hpcprof.readers.torch_stream import NotATrace, TraceStream
 from hpcprof.readers.torch_trace import read

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import SchedulerError
+from hpcprof.common.errors import SchedulerError
 from hpcprof.schedulers import command
 from hpcprof.schedulers.command import Output, Unreachable, call, patiently, retry_pauses
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import SchedulerError
+from hpcprof.common.errors import SchedulerError
 from hpcprof.job import make_job
 from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.pbs import PbsScheduler

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from hpcprof.errors import SchedulerError
+from hpcprof.common.errors import SchedulerError
 from hpcprof.schedulers.base import JobState
 from hpcprof.schedulers.command import Unreachable
 from hpcprof.schedulers.slurm_parse import (

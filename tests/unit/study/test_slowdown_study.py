@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.errors import HpcprofError
+from hpcprof.common.errors import HpcprofError
 from hpcprof.site_model import SchedulerName, Site
 from hpcprof.store import Stored
 from hpcprof.study.record import Arm, Planned, Record, plan, read_record, write_record

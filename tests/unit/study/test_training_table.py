@@ -13,7 +13,7 @@ from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.ncu_kernels import ncu_kernels
 from hpcprof.cli.study import command
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.export import write_csv
 from hpcprof.readers import ncu
 from hpcprof.study.training_table import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.workloads.ddp.models import bert, gat, gpt2, resnet50, transformer
 from hpcprof.workloads.ddp.options import MODELS, Parameters
 from hpcprof.workloads.ddp.training import work_of

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads import failure
 from hpcprof.workloads.distributed import check_launch
 from hpcprof.workloads.failure import run_or_abort

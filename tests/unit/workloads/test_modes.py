@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.schema import Correctness, ModeResult, RankResult, summarize
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate, check_device
 from hpcprof.workloads.sequence_parallel.figures import figures

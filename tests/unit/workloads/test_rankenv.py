@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 
 

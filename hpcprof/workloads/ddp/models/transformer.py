@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.workloads.ddp.options import Parameters
 
 

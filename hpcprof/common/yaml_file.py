@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from hpcprof.errors import UsageError
+from hpcprof.common.errors import UsageError
 
 # The C loader is about ten times faster; PyYAML wheels have it, some source builds do not.
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hpcprof.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError, unknown
 
 ModelT = TypeVar("ModelT", bound=msgspec.Struct)
 
