@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from hpcprof.job import make_job
-from hpcprof.render import WRAPPER, Rendering, render
-from hpcprof.site import load_site
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.rendering.templates import WRAPPER, Rendering, render
+from hpcprof.submit.sites.files import load_site
 
 ROUNDS = 200
 

@@ -12,9 +12,9 @@ from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.executors import Executor, Lost, serially
 from hpcprof.rank_collect import Gathered, Identified, Task, Unchanged, as_result, gather, identify
 from hpcprof.readers.detect import PROFILES, find_profiles
-from hpcprof.run import Run, save
 from hpcprof.store import ANALYSIS_VERSION, Described, Result, Store
 from hpcprof.store_tables import ProfileRow, RunRow
+from hpcprof.submit.runs.directory import Run, save
 
 Progress = Callable[[int, int, Path], None]
 """Called with the number of ranks that are done, of all, and the profile of the last one."""

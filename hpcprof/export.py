@@ -9,8 +9,8 @@ from pathlib import Path
 from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
-from hpcprof.run import Run
 from hpcprof.store import Row, Store
+from hpcprof.submit.runs.directory import Run
 
 _REASONS = tuple(
     Column(name, kind) for name, kind in (("rank", Kind.INT), ("analysis", Kind.TEXT), ("reason", Kind.TEXT))

@@ -16,9 +16,9 @@ from hpcprof.analysis.outcome import Outcome, of_pair, of_store, shaped
 from hpcprof.analysis.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.readers.results import read_results
-from hpcprof.run import Run, all_runs
 from hpcprof.store import WHOLE_RUN, Store, Stored
 from hpcprof.store_tables import ProfileRow
+from hpcprof.submit.runs.directory import Run, all_runs
 from hpcprof.timeline import Ints, Timeline
 from hpcprof.timelines import find_timelines
 from hpcprof.workloads.schema import RankResult

@@ -8,7 +8,7 @@ from typing import cast
 
 from hpcprof.collect import Collected, by_rank
 from hpcprof.readers.detect import find_profiles, profile_kind, read_profile
-from hpcprof.run import Run
+from hpcprof.submit.runs.directory import Run
 from hpcprof.timeline import Timeline
 
 _KINDS = ("nsys", "torch")

@@ -10,13 +10,13 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
-from hpcprof.cli.states import poll
 from hpcprof.cli.waiting import poll_seconds
 from hpcprof.common.errors import UsageError
-from hpcprof.run import Run, find_runs
-from hpcprof.schedulers.base import JobStatus
-from hpcprof.schedulers.registry import scheduler_for
-from hpcprof.site_model import SchedulerName
+from hpcprof.submit.runs.directory import Run, find_runs
+from hpcprof.submit.schedulers.base import JobStatus
+from hpcprof.submit.schedulers.registry import scheduler_for
+from hpcprof.submit.sites.model import SchedulerName
+from hpcprof.submit.states import poll
 
 _SETTLE_SECONDS = 15.0
 

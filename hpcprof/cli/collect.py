@@ -15,7 +15,7 @@ from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.common.errors import DamagedInput, UsageError
 
 if TYPE_CHECKING:  # what is imported before the command line is read takes time of `--help` too
-    from hpcprof.run import Run
+    from hpcprof.submit.runs.directory import Run
 
 
 @click.command(
@@ -69,7 +69,7 @@ def command(
     With --submit that is done in a job, which waits for a run that has not ended: in processes on one node,
     or with --executor mpi on --nodes with --jobs ranks each (by default as many as the run had).
     """
-    from hpcprof.run import find_runs
+    from hpcprof.submit.runs.directory import find_runs
 
     found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
     if not submit and executor == "processes":
@@ -82,7 +82,7 @@ def command(
     from hpcprof.store import Store, store_url
 
     if submit:
-        from hpcprof.collect_job import Place, submit_collect
+        from hpcprof.submit.collect_job import Place, submit_collect
 
         where = Place(executor == "mpi", jobs, nodes, queue, walltime)
         started = submit_collect(found, store_url(db, runs_dir), where, ["hpcprof", *sys.argv[1:]])

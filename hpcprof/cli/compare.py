@@ -52,9 +52,9 @@ def command(
     from hpcprof.analysis.across_runs import ACROSS_RUNS
     from hpcprof.analysis.compare import NO_STATISTICS, REGRESSION
     from hpcprof.cli.report import show_rows
-    from hpcprof.run import find_runs
     from hpcprof.several_runs import over_pair
     from hpcprof.store import Store, store_url
+    from hpcprof.submit.runs.directory import find_runs
 
     sides = (a, b) if a else ((words[0],), (words[1],))
     of_a, of_b = ([run for name in side for run in find_runs(name, runs_dir)] for side in sides)

@@ -16,10 +16,10 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.container import engine as engines
-from hpcprof.container import image as images
-from hpcprof.container.engine import Engine, Setup, find_engine
-from hpcprof.container.image import DEFINITION, DOCKERFILE, Image
+from hpcprof.submit.container import engine as engines
+from hpcprof.submit.container import image as images
+from hpcprof.submit.container.engine import Engine, Setup, find_engine
+from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, Image
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 

@@ -10,8 +10,8 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
-from hpcprof.doctor import CHECKS, Machine, Status, examine
-from hpcprof.site import load_site, load_site_file
+from hpcprof.submit.doctor import CHECKS, Machine, Status, examine
+from hpcprof.submit.sites.files import load_site, load_site_file
 
 
 @click.command("doctor", epilog=examples("hpcprof doctor", "hpcprof doctor --site polaris"))

@@ -9,7 +9,7 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.run import Run, find_run
+from hpcprof.submit.runs.directory import Run, find_run
 
 _TABLES = ("parquet", "csv")
 

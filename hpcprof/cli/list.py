@@ -10,9 +10,9 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.skipped import exit_naming
-from hpcprof.cli.states import poll
 from hpcprof.cli.tables import show
-from hpcprof.run import Run, all_runs
+from hpcprof.submit.runs.directory import Run, all_runs
+from hpcprof.submit.states import poll
 
 
 @click.command("list", epilog=examples("hpcprof list --runs-dir /scratch/me/runs"))

@@ -9,7 +9,7 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.common.errors import UsageError
-from hpcprof.run import find_run
+from hpcprof.submit.runs.directory import find_run
 
 
 @click.command("logs", epilog=examples("hpcprof logs last --rank 1"))

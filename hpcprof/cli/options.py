@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import Job, make_job
-from hpcprof.site_model import Site
+from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.sites.model import Site
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -122,7 +122,7 @@ def job_values(options: dict[str, Any]) -> dict[str, Any]:
         given[key] = _pairs(options[key], key)
     if path is None:
         return {**_DEFAULTS, **given, "after": list(options["after"])}
-    from hpcprof.job_file import load_job_file
+    from hpcprof.submit.jobs.job_file import load_job_file
 
     file = load_job_file(path)
     said = {key: getattr(file, key) for key in file.__struct_fields__ if getattr(file, key) is not None}
@@ -143,7 +143,7 @@ def site_and_job(values: dict[str, Any], draft: bool = False) -> tuple[Site, Job
 def site_of(values: dict[str, Any]) -> Site:
     """Load the site that `job_values` name."""
     # Imported here: the commands that only read need no YAML.
-    from hpcprof.site import load_site, load_site_file
+    from hpcprof.submit.sites.files import load_site, load_site_file
 
     file = values.get("site_file")
     return load_site_file(file) if file else load_site(values["site"])
@@ -165,7 +165,7 @@ def job_at(site: Site, values: dict[str, Any], draft: bool = False) -> Job:
 
 def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
     """Return the site and the job of an earlier run, as they were."""
-    from hpcprof.run import find_run
+    from hpcprof.submit.runs.directory import find_run
 
     run = find_run(reference, runs_dir)
     if run.manifest is None:
@@ -176,7 +176,7 @@ def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
 def _run_ids(references: list[str], runs_dir: Path) -> list[str]:
     if not references:
         return []
-    from hpcprof.run import find_runs
+    from hpcprof.submit.runs.directory import find_runs
 
     return [run.id for reference in references for run in find_runs(reference, runs_dir)]
 

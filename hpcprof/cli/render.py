@@ -14,10 +14,10 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, job_values, site_and_job
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError
-from hpcprof.kubernetes_manifest import MANIFEST
-from hpcprof.render import JOB_SCRIPT
-from hpcprof.scripts import scripts
-from hpcprof.validation import missing
+from hpcprof.submit.jobs.checks import missing
+from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.rendering.kubernetes import MANIFEST
+from hpcprof.submit.rendering.templates import JOB_SCRIPT
 
 
 @click.command(
@@ -47,7 +47,7 @@ def command(output: Path | None, save: Path | None, **options: Any) -> None:
     directory = output or options["runs_dir"] / "RUN_ID"
     texts = scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], options["template"])
     if save is not None:
-        from hpcprof.job_file import JobFile, dump_job_file
+        from hpcprof.submit.jobs.job_file import JobFile, dump_job_file
 
         fields = JobFile.__struct_fields__
         _write(save, dump_job_file({key: values[key] for key in fields if key in values}))

@@ -63,12 +63,12 @@ def command(
     takes several, the repeats; so does scaling, which without RUN goes over all runs.
     """
     from hpcprof.analysis.by_name import find, find_across_runs
-    from hpcprof.cli.states import poll
     from hpcprof.report.basis import basis
     from hpcprof.report.contents import gather
     from hpcprof.report.terminal import show_report
-    from hpcprof.run import find_run
     from hpcprof.store import Store, store_url
+    from hpcprof.submit.runs.directory import find_run
+    from hpcprof.submit.states import poll
 
     store = Store(store_url(db, runs_dir))
     across = find_across_runs(analysis, bool(against))
@@ -112,8 +112,8 @@ def _over_runs(
 ) -> Stored:
     """Compute an analysis over several runs; those that cannot be read are named in ``skipped``."""
     from hpcprof.analysis.catalogue import Scope
-    from hpcprof.run import find_runs
     from hpcprof.several_runs import every_run, over_pair, over_store
+    from hpcprof.submit.runs.directory import find_runs
 
     if analysis.scope is Scope.STORE:
         chosen = [run for name in runs for run in find_runs(name, runs_dir)]

@@ -18,7 +18,7 @@ from hpcprof.cli.options import repeated, runs_dir_option
 def command(runs_dir: Path, wait: bool, run: str) -> None:
     """Submit a run's job again, exactly as it was."""
     from hpcprof.cli.waiting import wait_for
-    from hpcprof.submission import submit
+    from hpcprof.submit.submission import submit
 
     site, job = repeated(run, runs_dir)
     again = submit(site, job, runs_dir, ["hpcprof", *sys.argv[1:]])

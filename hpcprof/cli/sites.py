@@ -11,7 +11,7 @@ import msgspec
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.cli.tables import show
-from hpcprof.site import load_site, load_site_file, site_files
+from hpcprof.submit.sites.files import load_site, load_site_file, site_files
 
 
 @click.group("sites", cls=Group, epilog=examples("hpcprof sites show local"))

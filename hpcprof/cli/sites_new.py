@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.cli import sites_machine
-from hpcprof.cli.sites_machine import Machine
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.site import load_site
-from hpcprof.site_model import Node, SchedulerName
+from hpcprof.submit.sites import probe
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.model import Node, SchedulerName
+from hpcprof.submit.sites.probe import Machine
 
 Ask = Callable[[list[str]], str]
 """Runs a command and returns what it printed; empty where it is not there or failed."""
@@ -69,7 +69,7 @@ def site_text(template: str, scheduler: SchedulerName, ask: Ask) -> str:
     """Return the text of a site file with what the machine shows, and where each part comes from."""
     machine, sources = _look(scheduler, ask)
     shown = ask(_GPUS)
-    gpus = sites_machine.parse_nvidia_smi(shown)
+    gpus = probe.parse_nvidia_smi(shown)
     if gpus.gpus and not machine.node.gpus:
         node = msgspec.structs.replace(machine.node, gpus=gpus.gpus, gpu=gpus.gpu)
         machine = Machine(machine.queues, machine.default_queue, node)
@@ -101,13 +101,13 @@ def _look(scheduler: SchedulerName, ask: Ask) -> tuple[Machine, list[str]]:
         return text
 
     if scheduler is SchedulerName.SLURM:
-        found = sites_machine.parse_scontrol_partitions(said(_PARTITIONS))
+        found = probe.parse_scontrol_partitions(said(_PARTITIONS))
         if not found.queues:
-            found = sites_machine.parse_sinfo(said(_SINFO))
-        node = sites_machine.parse_scontrol_nodes(said(_NODES))
+            found = probe.parse_sinfo(said(_SINFO))
+        node = probe.parse_scontrol_nodes(said(_NODES))
     elif scheduler is SchedulerName.PBS:
-        found = sites_machine.parse_qstat_queues(said(_QUEUES))
-        node = sites_machine.parse_pbsnodes(said(_PBSNODES))
+        found = probe.parse_qstat_queues(said(_QUEUES))
+        node = probe.parse_pbsnodes(said(_PBSNODES))
     else:
         return Machine(), sources
     return Machine(found.queues, found.default_queue, node), sources

@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
-from hpcprof import job_file, site_model
-from hpcprof.job_file import JobFile
-from hpcprof.site_model import Site
+from hpcprof.submit.jobs import job_file
+from hpcprof.submit.jobs.job_file import JobFile
+from hpcprof.submit.sites import model as site_model
+from hpcprof.submit.sites.model import Site
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -16,7 +16,7 @@ from hpcprof.cli.study_slowdown import slowdown
 from hpcprof.common.errors import UsageError
 
 if TYPE_CHECKING:
-    from hpcprof.run import Run
+    from hpcprof.submit.runs.directory import Run
 
 _LAUNCHES = 100
 """How many launches are replayed unless the user says another number."""
@@ -161,7 +161,7 @@ def _table_of(given: str, name: str, runs_dir: Path) -> Path:
     UsageError
         If there is none.
     """
-    from hpcprof.run import find_run
+    from hpcprof.submit.runs.directory import find_run
 
     path = Path(given)
     if path.is_file():

@@ -17,10 +17,10 @@ from hpcprof.cli.options import job_values
 from hpcprof.common.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
-    from hpcprof.job import Job
-    from hpcprof.run import Run
-    from hpcprof.site_model import Site
     from hpcprof.store import Store
+    from hpcprof.submit.jobs.job import Job
+    from hpcprof.submit.runs.directory import Run
+    from hpcprof.submit.sites.model import Site
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -89,7 +89,7 @@ class StudyRuns:
 
     def submit(self, site: Site, job: Job) -> Run:
         """Submit a job; an interruption waits until it is known what there is to cancel."""
-        from hpcprof.submission import submit
+        from hpcprof.submit.submission import submit
 
         self._submitting = True
         try:
@@ -120,8 +120,8 @@ class StudyRuns:
             If it left no profile, with what the profiler said, or one that cannot be read.
         """
         from hpcprof.collect import collect
-        from hpcprof.diagnosis import profiler_complaint
         from hpcprof.readers.detect import find_profiles
+        from hpcprof.submit.runs.failures import profiler_complaint
 
         self._current = run
         if not find_profiles(run.path):
@@ -178,7 +178,7 @@ class StudyRuns:
 
     def _cancel(self) -> str:
         """Cancel the run that is waited for, and return what became of it."""
-        from hpcprof.schedulers.registry import scheduler_for
+        from hpcprof.submit.schedulers.registry import scheduler_for
 
         if self._current is None or self._current.manifest is None:
             return ""

@@ -16,9 +16,9 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.record import RECORD, Arm, Member, Record, plan, read_record, write_record
 
 if TYPE_CHECKING:
-    from hpcprof.run import Run
-    from hpcprof.schedulers.base import JobStatus
     from hpcprof.store import Store
+    from hpcprof.submit.runs.directory import Run
+    from hpcprof.submit.schedulers.base import JobStatus
 
 _ARMS = {
     "hook": "the same ranks, whose gradients nothing sums (--comm-hook noop of the workload ddp)",
@@ -76,7 +76,7 @@ def slowdown(
 
     --resume keeps the runs that have succeeded, waits for one that has not ended, and makes the others.
     """
-    from hpcprof.run import new_run_id
+    from hpcprof.submit.runs.directory import new_run_id
 
     if resume is not None:
         _refuse_others(context)
@@ -103,7 +103,7 @@ def slowdown(
 
 def _planned(options: dict[str, Any], repeats: int, alone: str, parameters: tuple[str, ...]) -> Record:
     """Return the runs that a study needs; every one is checked before the first is submitted."""
-    from hpcprof.sweep import parse_parameters, points, program_at
+    from hpcprof.submit.jobs.sweep import parse_parameters, points, program_at
 
     values = study_values(options)
     if alone == "hook" and values.get("workload") != "ddp":
@@ -151,7 +151,7 @@ def _study_folder(given: str, runs_dir: Path) -> Path:
 
 def _make(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
     """Make the runs that are missing, and say what all of them say together."""
-    from hpcprof.sweep import label
+    from hpcprof.submit.jobs.sweep import label
 
     template = Path(record.template) if record.template else None
     runs = StudyRuns(len(record.runs), store, runs_dir, template, folder)
@@ -195,9 +195,9 @@ def _earlier(one: Member, runs_dir: Path) -> tuple[Run, JobStatus] | None:
     HpcprofError
         If the scheduler does not tell.
     """
-    from hpcprof.cli.states import poll
-    from hpcprof.run import MANIFEST, open_run
-    from hpcprof.schedulers.base import JobState
+    from hpcprof.submit.runs.directory import MANIFEST, open_run
+    from hpcprof.submit.schedulers.base import JobState
+    from hpcprof.submit.states import poll
 
     if not one.run or not (runs_dir / one.run / MANIFEST).is_file():
         return None
@@ -220,7 +220,7 @@ def _show(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
     from hpcprof.report.html import html_study
     from hpcprof.report.terminal import show_analysis
     from hpcprof.study.slowdown import SlowdownTables, best, by_point, compare_sides
-    from hpcprof.sweep import label
+    from hpcprof.submit.jobs.sweep import label
 
     pairs = ACROSS_RUNS["slowdown_pairs"]
     rows = by_point(store, record.runs)

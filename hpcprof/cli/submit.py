@@ -11,11 +11,11 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_options, job_values, repeated, site_and_job
 from hpcprof.common.errors import UsageError
-from hpcprof.job import Job
-from hpcprof.render import JOB_SCRIPT
-from hpcprof.scripts import scripts
-from hpcprof.site_model import Site
-from hpcprof.walltime import format_walltime
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.walltime import format_walltime
+from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.rendering.templates import JOB_SCRIPT
+from hpcprof.submit.sites.model import Site
 
 
 @click.command(
@@ -57,7 +57,7 @@ def command(dry_run: bool, wait: bool, source: str | None, script: Path | None, 
         return
     # Imported here: --dry-run needs neither a scheduler nor a run directory, and is to be quick.
     from hpcprof.cli.waiting import wait_for
-    from hpcprof.submission import submit
+    from hpcprof.submit.submission import submit
 
     run = submit(site, job, runs_dir, command_line, template, script)
     click.echo(f"submitted {run.id}")

@@ -12,10 +12,10 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.options import job_at, job_options, job_values, site_of
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
-from hpcprof.run import Run, sweep_of
-from hpcprof.scripts import array_scripts
-from hpcprof.sweep import parse_parameters, points, program_at
-from hpcprof.validation import check_array
+from hpcprof.submit.jobs.checks import check_array
+from hpcprof.submit.jobs.sweep import parse_parameters, points, program_at
+from hpcprof.submit.rendering.job_scripts import array_scripts
+from hpcprof.submit.runs.directory import Run, sweep_of
 
 
 @click.command(
@@ -72,7 +72,7 @@ def command(
             script, _ = array_scripts(site, members, runs_dir / "SWEEP_ID", line, at_once, template)
             click.echo(f"\n{script}", nl=False)
         return
-    from hpcprof.submission import submit, submit_array
+    from hpcprof.submit.submission import submit, submit_array
 
     if as_array:
         submitted: Iterable[Run] = submit_array(site, members, runs_dir, line, at_once, template)

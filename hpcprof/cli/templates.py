@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from hpcprof.array_script import TEMPLATE, check_array_template
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, unknown, writing
-from hpcprof.render import check_template, template_files
+from hpcprof.submit.rendering.array_script import TEMPLATE, check_array_template
+from hpcprof.submit.rendering.templates import check_template, template_files
 
 
 @click.group("templates", cls=Group, epilog=examples("hpcprof templates export job/base.sh.j2"))

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import click
 
-from hpcprof.diagnosis import failed_ranks, profiler_complaint, tail
-from hpcprof.run import Run
-from hpcprof.schedulers.base import JobState, JobStatus
-from hpcprof.schedulers.registry import scheduler_for
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.registry import scheduler_for
 
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 10.0

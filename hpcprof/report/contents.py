@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from hpcprof.analysis.catalogue import ANALYSES, Reads
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import format_bytes, format_ns, format_value
-from hpcprof.diagnosis import RankFailure, failed_ranks
 from hpcprof.readers.results import read_results
-from hpcprof.run import Run
-from hpcprof.schedulers.base import JobState, JobStatus
 from hpcprof.store import Row, Store, Stored
 from hpcprof.store_tables import ProfileRow
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failures import RankFailure, failed_ranks
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult, Training, summarize
 
 ORDER = (

@@ -11,9 +11,9 @@ import msgspec
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
-from hpcprof.job import Job
-from hpcprof.site_model import Site
-from hpcprof.sweep import Point
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.sweep import Point
+from hpcprof.submit.sites.model import Site
 
 RECORD = "study.json"
 

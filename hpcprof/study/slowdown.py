@@ -12,11 +12,11 @@ from typing import Any
 from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import Column, Kind
 from hpcprof.analysis.slowdown import TOTAL
-from hpcprof.run import find_run
 from hpcprof.several_runs import slowdown_over_pair
 from hpcprof.store import Row, Store, Stored
 from hpcprof.study.record import Arm, Planned
-from hpcprof.sweep import Point
+from hpcprof.submit.jobs.sweep import Point
+from hpcprof.submit.runs.directory import find_run
 
 COLUMNS = (
     *(Column(name, Kind.INT) for name in ("runs", "alone_step_p50_ns", "step_p50_ns")),

@@ -17,18 +17,18 @@ import msgspec
 from sqlalchemy.engine import URL
 
 from hpcprof import __version__
-from hpcprof.collect_job import Place, collect_job
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
-from hpcprof.job import Job, make_job
-from hpcprof.launchers import launch_command
-from hpcprof.profilers import PROFILERS
-from hpcprof.render import Rendering, render
-from hpcprof.run import Manifest, Run
-from hpcprof.scripts import array_scripts
-from hpcprof.site import load_site_file
-from hpcprof.site_model import SchedulerName, Site
-from hpcprof.validation import profilers_at
+from hpcprof.submit.collect_job import Place, collect_job
+from hpcprof.submit.jobs.checks import profilers_at
+from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.rendering.job_scripts import array_scripts
+from hpcprof.submit.rendering.launchers import launch_command
+from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.runs.directory import Manifest, Run
+from hpcprof.submit.sites.files import load_site_file
+from hpcprof.submit.sites.model import SchedulerName, Site
 from hpcprof.workloads import catalogue
 
 FOLDER = Path(__file__).parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.run import all_runs
+from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 from tests.integration.test_local_scheduler import until
 

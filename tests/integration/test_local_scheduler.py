@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.run import all_runs
-from hpcprof.schedulers.supervisor import end_processes, processes_of
+from hpcprof.submit.runs.directory import all_runs
+from hpcprof.submit.schedulers.supervisor import end_processes, processes_of
 from tests.conftest import Hpcprof
 
 pytestmark = pytest.mark.slow

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.job import make_job
-from hpcprof.run import Run, all_runs, find_run, find_runs
-from hpcprof.schedulers.base import JobState, JobStatus
-from hpcprof.schedulers.registry import scheduler_for
-from hpcprof.site import load_site
-from hpcprof.submission import submit
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.registry import scheduler_for
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.submission import submit
 from tests.conftest import Hpcprof
 from tests.integration.slurm_cluster import Cluster, Unavailable, cluster, free_ports
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import Job, make_job
-from hpcprof.scripts import array_scripts, scripts
-from hpcprof.site import load_site, load_site_file
-from hpcprof.site_model import Site
+from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.rendering.job_scripts import array_scripts, scripts
+from hpcprof.submit.sites.files import load_site, load_site_file
+from hpcprof.submit.sites.model import Site
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 INDEX = {"generic-slurm": "SLURM_ARRAY_TASK_ID", "generic-pbs": "PBS_ARRAY_INDEX"}

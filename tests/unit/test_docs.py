@@ -11,8 +11,8 @@ import pytest
 from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.cli.main import COMMANDS, cli
-from hpcprof.profilers import PROFILERS
 from hpcprof.store_tables import METADATA
+from hpcprof.submit.profilers import PROFILERS
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = click.Context(cli)

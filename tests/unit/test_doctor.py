@@ -16,10 +16,10 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcprof.cli.doctor import command
-from hpcprof.doctor import CHECKS, Finding, Machine, Status, examine, machine, node, software
-from hpcprof.doctor.machine import Ran, read_text, run_command
-from hpcprof.site import load_site
-from hpcprof.site_model import Site
+from hpcprof.submit.doctor import CHECKS, Finding, Machine, Status, examine, machine, node, software
+from hpcprof.submit.doctor.machine import Ran, read_text, run_command
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.model import Site
 
 
 def made_up(

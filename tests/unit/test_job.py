@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import make_job
-from hpcprof.site import load_site
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.sites.files import load_site
 
 LOCAL = load_site("local")
 

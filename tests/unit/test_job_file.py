@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job_file import load_job_file
-from hpcprof.render import template_files
+from hpcprof.submit.jobs.job_file import load_job_file
+from hpcprof.submit.rendering.templates import template_files
 from tests.conftest import Hpcprof
 
 JOB = """\

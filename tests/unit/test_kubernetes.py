@@ -17,18 +17,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcprof import run as runs
 from hpcprof.common.errors import SchedulerError, UsageError
-from hpcprof.doctor import CHECKS, Machine, Status
-from hpcprof.job import Job, make_job
-from hpcprof.kubernetes_manifest import object_name, pod_directory, yaml_text, yaml_value
-from hpcprof.launchers import launch_command
-from hpcprof.render import Rendering, render
-from hpcprof.run import Run
-from hpcprof.schedulers.base import JobState
-from hpcprof.schedulers.kubernetes import KubernetesScheduler, parse_created, parse_objects
-from hpcprof.site import load_site
-from hpcprof.site_model import Option
+from hpcprof.submit.doctor import CHECKS, Machine, Status
+from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.rendering.kubernetes import object_name, pod_directory, yaml_text, yaml_value
+from hpcprof.submit.rendering.launchers import launch_command
+from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.runs import directory as runs
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.kubernetes import KubernetesScheduler, parse_created, parse_objects
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.model import Option
 
 DATA = Path(__file__).parents[1] / "data/kubernetes"
 RUN_ID = "20261121-143005-sequence-parallel-3fa9"

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import make_job
-from hpcprof.launchers import MEETING, find_mpiexec, launch_command
-from hpcprof.scripts import scripts
-from hpcprof.site import load_site
-from hpcprof.site_model import LauncherName, Site
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.rendering.launchers import MEETING, find_mpiexec, launch_command
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.model import LauncherName, Site
 
 LOCAL = load_site("local")
 

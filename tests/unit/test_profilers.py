@@ -7,9 +7,9 @@ import json
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import make_job
-from hpcprof.profilers import PROFILERS, Target
-from hpcprof.site import load_site
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.profilers import PROFILERS, Target
+from hpcprof.submit.sites.files import load_site
 
 LOCAL = load_site("local")
 OURS = Target("sequence-parallel", ranks=4)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.ranks import compress, select
+from hpcprof.submit.jobs.rank_selection import compress, select
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import Job, make_job
-from hpcprof.profilers import PROFILERS
-from hpcprof.render import Rendering, render
-from hpcprof.site import load_site, load_site_file
-from hpcprof.site_model import Site
+from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.sites.files import load_site, load_site_file
+from hpcprof.submit.sites.model import Site
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 PRINT_ARGUMENTS = "import os, sys; os.write(1, b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.job import make_job
-from hpcprof.profilers import PROFILERS
-from hpcprof.render import Rendering, render
-from hpcprof.scripts import array_scripts
-from hpcprof.site import load_site, site_files
-from hpcprof.site_model import Vendor
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.rendering.job_scripts import array_scripts
+from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.sites.files import load_site, site_files
+from hpcprof.submit.sites.model import Vendor
 
 
 def shellcheck() -> str:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.site import load_site, load_site_file, site_files
-from hpcprof.site_model import SchedulerName, Site
+from hpcprof.submit.sites.files import load_site, load_site_file, site_files
+from hpcprof.submit.sites.model import SchedulerName, Site
 
 
 def write(path: Path, text: str) -> Path:

@@ -11,11 +11,11 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
-from hpcprof.job import Job, make_job
-from hpcprof.launchers import launch_command
-from hpcprof.render import Rendering, render
-from hpcprof.site import load_site, load_site_file
-from hpcprof.site_model import Site, Vendor
+from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.rendering.launchers import launch_command
+from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.sites.files import load_site, load_site_file
+from hpcprof.submit.sites.model import Site, Vendor
 
 ROOT = Path(__file__).parents[2]
 # Sites that are machines of somebody's, with a user guide.

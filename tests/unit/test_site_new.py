@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hpcprof.cli import sites_machine as machine
 from hpcprof.cli.sites import command
 from hpcprof.cli.sites_new import new_site
 from hpcprof.common.errors import UsageError
-from hpcprof.site import load_site_file
-from hpcprof.site_model import Node, Queue, SchedulerName, Vendor
+from hpcprof.submit.sites import probe as machine
+from hpcprof.submit.sites.files import load_site_file
+from hpcprof.submit.sites.model import Node, Queue, SchedulerName, Vendor
 
 DATA = Path(__file__).parents[1] / "data/sites"
 SLURM = {"sinfo": "sinfo.txt", "scontrol show partition": "scontrol_show_partition.txt"}

@@ -12,11 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from hpcprof import site_model
 from hpcprof.cli.sites import command
 from hpcprof.cli.sites_schema import descriptions, job_schema, site_schema
 from hpcprof.common.paths import packaged
-from hpcprof.site_model import Affinity, Launcher, Node, Option, Queue, Site
+from hpcprof.submit.sites import model as site_model
+from hpcprof.submit.sites.model import Affinity, Launcher, Node, Option, Queue, Site
 
 ROOT = Path(__file__).parents[2]
 TITLES: dict[type[Any], str] = {

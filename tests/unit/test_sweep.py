@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.run import Run, find_run, find_runs, sweep_of
-from hpcprof.sweep import parse_parameters, points, program_at
+from hpcprof.submit.jobs.sweep import parse_parameters, points, program_at
+from hpcprof.submit.runs.directory import Run, find_run, find_runs, sweep_of
 from tests.conftest import Hpcprof
 
 
@@ -117,7 +117,7 @@ def a_run(folder: Path, run_id: str) -> None:
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of runs: a sweep of eleven, another of two, and a run whose name looks like a member."""
-    monkeypatch.setattr("hpcprof.run.open_run", lambda path: Run(path.name, path))
+    monkeypatch.setattr("hpcprof.submit.runs.directory.open_run", lambda path: Run(path.name, path))
     runs = tmp_path / "runs"
     for index in range(11):
         a_run(runs, f"20261121-143005-train-3fa9.{index}")

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import Job, make_job
-from hpcprof.site import load_site
-from hpcprof.site_model import LauncherName, Site
-from hpcprof.validation import check_array, execution_queue, profilers_at, remarks
+from hpcprof.submit.jobs.checks import check_array, execution_queue, profilers_at, remarks
+from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.model import LauncherName, Site
 
 GIVEN: dict[str, Any] = {
     "arguments": ["x"],

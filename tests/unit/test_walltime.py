@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.walltime import format_walltime, parse_walltime
+from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
-from hpcprof.sweep import Point, label, parse_parameters, points, program_at
+from hpcprof.submit.jobs.sweep import Point, label, parse_parameters, points, program_at
 from hpcprof.workloads.arguments import WorkloadParser, whole
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 

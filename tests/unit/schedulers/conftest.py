@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.job import Job
-from hpcprof.run import Manifest, Run
-from hpcprof.site_model import Preemption, SchedulerName, Site
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.runs.directory import Manifest, Run
+from hpcprof.submit.sites.model import Preemption, SchedulerName, Site
 
 MakeRun = Callable[..., Run]
 

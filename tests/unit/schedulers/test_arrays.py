@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.schedulers.arrays import indices
+from hpcprof.submit.schedulers.array_indices import indices
 
 
 @pytest.mark.parametrize(

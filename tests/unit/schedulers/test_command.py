@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.schedulers import command
-from hpcprof.schedulers.command import Output, Unreachable, call, patiently, retry_pauses
+from hpcprof.submit.schedulers import command
+from hpcprof.submit.schedulers.command import Output, Unreachable, call, patiently, retry_pauses
 
 
 def python(text: str) -> list[str]:

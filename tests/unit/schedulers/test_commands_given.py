@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.job import make_job
-from hpcprof.schedulers.base import JobState
-from hpcprof.schedulers.pbs import PbsScheduler
-from hpcprof.schedulers.slurm import SlurmScheduler
-from hpcprof.site import load_site
-from hpcprof.submission import submit_array
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.pbs import PbsScheduler
+from hpcprof.submit.schedulers.slurm import SlurmScheduler
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.submission import submit_array
 from tests.unit.schedulers.conftest import MakeRun
 
 Fake = Callable[..., None]

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.schedulers.base import JobState
-from hpcprof.schedulers.command import Unreachable
-from hpcprof.schedulers.pbs_parse import (
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.command import Unreachable
+from hpcprof.submit.schedulers.pbs_parse import (
     array_of,
     member_of,
     parse_largest_array,
@@ -18,8 +18,8 @@ from hpcprof.schedulers.pbs_parse import (
     parse_qsub,
     same_job,
 )
-from hpcprof.schedulers.pbs_words import record_of
-from hpcprof.schedulers.verdict import Record
+from hpcprof.submit.schedulers.pbs_states import record_of
+from hpcprof.submit.schedulers.run_state import Record
 from tests.unit.schedulers.recorded import recorded, recorded_json
 
 

@@ -7,17 +7,17 @@ from datetime import datetime
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.schedulers.base import JobState
-from hpcprof.schedulers.command import Unreachable
-from hpcprof.schedulers.slurm_parse import (
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.command import Unreachable
+from hpcprof.submit.schedulers.run_state import Record
+from hpcprof.submit.schedulers.slurm_parse import (
     parse_largest_array,
     parse_sacct,
     parse_sbatch,
     parse_scancel,
     parse_squeue,
 )
-from hpcprof.schedulers.slurm_words import STATES, pending_reason
-from hpcprof.schedulers.verdict import Record
+from hpcprof.submit.schedulers.slurm_states import STATES, pending_reason
 from tests.unit.schedulers.recorded import DATA, recorded
 
 NOW = datetime(2026, 11, 21, 6, 17, 25).timestamp()

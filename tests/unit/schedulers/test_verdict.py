@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from hpcprof.schedulers.base import JobState
-from hpcprof.schedulers.verdict import GRACE_SECONDS, Record, verdict
-from hpcprof.site_model import Preemption
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.run_state import GRACE_SECONDS, Record, verdict
+from hpcprof.submit.sites.model import Preemption
 from tests.unit.schedulers.conftest import MakeRun
 
 ENDED = Record(JobState.COMPLETED, "", 0, ended_seconds=2.0)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.profilers import NCU, Target
 from hpcprof.readers.nsys import read
 from hpcprof.study.kernel_choice import best_window, choose_kernels, function_name
+from hpcprof.submit.profilers import NCU, Target
 from hpcprof.timeline import Timeline
 
 DATA = Path(__file__).parents[2] / "data"

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import make_job
-from hpcprof.scripts import scripts
-from hpcprof.site import load_site
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.ddp.benchmark import check_cuda_version, middle
 from hpcprof.workloads.ddp.model_file import check_model_file

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hpcprof.readers.results import parse_result
 from hpcprof.report.charts import charts
 from hpcprof.report.contents import Contents
-from hpcprof.run import Run
+from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.gpu_state import GpuMonitor, moved
 from hpcprof.workloads.schema import Figures, GpuState, RankResult
 from hpcprof.workloads.sequence_parallel.figures import (

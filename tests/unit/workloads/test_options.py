@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.job import make_job
-from hpcprof.site import load_site
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.sequence_parallel.options import Parameters, parse
 

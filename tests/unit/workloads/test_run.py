@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.job import make_job
-from hpcprof.scripts import scripts
-from hpcprof.site import load_site
+from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads.catalogue import WORKLOADS
 
 # -S leaves site-packages out, and -E the variables: this Python has its standard library alone.

@@ -1,0 +1,136 @@
+"""Container engines: each call as an argument list, never as text for a shell."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, found_in
+
+# Each must succeed in a usable image, by what it shows.
+CHECKS: dict[str, tuple[str, ...]] = {
+    "Nsight Systems": ("nsys", "--version"),
+    "Nsight Compute": ("ncu", "--version"),
+    "MPI": ("mpirun", "--version"),
+    "PyTorch": ("python3", "-c", "import torch; print(torch.__version__)"),
+    "hpcprof": ("python3", "-c", "import hpcprof; print(hpcprof.__version__)"),
+    "GPUs": ("nvidia-smi", "--list-gpus"),
+}
+
+
+class Engine(Enum):
+    """The container engines, in the order in which they are looked for."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+    APPTAINER = "apptainer"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a container is started.
+
+    ``counters`` gives it SYS_ADMIN, which hardware counters need where the driver keeps them to
+    administrators. ``volume`` is the folder that it sees as ``/workspace``, and where it starts.
+    """
+
+    name: str = "hpcprof"
+    volume: Path = Path()
+    gpus: bool = True
+    counters: bool = False
+    shm: str = "16g"
+    terminal: bool = False
+
+
+def find_engine(name: str | None, which: Callable[[str], str | None] = shutil.which) -> Engine:
+    """Return the engine that was asked for, or the first that is installed.
+
+    Raises
+    ------
+    HpcprofError
+        If there is none.
+    """
+    if name is not None:
+        return Engine(name)
+    for engine in Engine:
+        if which(engine.value):
+            return engine
+    names = ", ".join(engine.value for engine in Engine)
+    raise HpcprofError(f"no container engine is on the PATH ({names}): install one, or load its module.")
+
+
+def build(engine: Engine, image: str, folder: Path, arguments: Sequence[str] = ()) -> list[str]:
+    """Return the command that builds an image (for Apptainer a file) from a folder of build files."""
+    if engine is Engine.APPTAINER:
+        if arguments:
+            raise UsageError("--build-arg is for docker and podman; give versions to container render.")
+        return ["apptainer", "build", image, str(found_in(folder, DEFINITION))]
+    given = [word for argument in arguments for word in ("--build-arg", argument)]
+    file = str(found_in(folder, DOCKERFILE))
+    return [engine.value, "build", "--tag", image, "--file", file, *given, str(folder)]
+
+
+def push(engine: Engine, image: str, destination: str = "") -> list[str]:
+    """Return the command that sends an image to its registry; Apptainer needs the address of it."""
+    if engine is not Engine.APPTAINER:
+        return [engine.value, "push", image, *([destination] if destination else [])]
+    if not destination:
+        raise UsageError(f"apptainer push {image}: name where to, as in oras://registry/name:tag.")
+    return ["apptainer", "push", image, destination]
+
+
+def run(engine: Engine, image: str, command: Sequence[str], setup: Setup) -> list[str]:
+    """Return the command that runs one command in a new container, which is removed afterwards."""
+    if engine is Engine.APPTAINER:
+        return ["apptainer", "exec", *_apptainer(setup), "--pwd", "/workspace", image, *command]
+    terminal = ["--interactive", "--tty"] if setup.terminal else []
+    return [engine.value, "run", "--rm", *terminal, *_oci(engine, setup), image, *command]
+
+
+def start(engine: Engine, image: str, setup: Setup) -> list[str]:
+    """Return the command that starts a container in the background, for `execute`."""
+    if engine is Engine.APPTAINER:
+        return ["apptainer", "instance", "start", *_apptainer(setup), image, setup.name]
+    waiting = ["--detach", "--init", "--name", setup.name, *_oci(engine, setup)]
+    return [engine.value, "run", "--rm", *waiting, image, "sleep", "infinity"]
+
+
+def execute(engine: Engine, setup: Setup, command: Sequence[str]) -> list[str]:
+    """Return the command that runs a command in a container that `start` has started."""
+    if engine is Engine.APPTAINER:
+        return ["apptainer", "exec", "--pwd", "/workspace", f"instance://{setup.name}", *command]
+    terminal = ["--interactive", "--tty"] if setup.terminal else []
+    return [engine.value, "exec", *terminal, setup.name, *command]
+
+
+def stop(engine: Engine, name: str) -> list[str]:
+    """Return the command that ends a container that `start` has started."""
+    verb = ["instance", "stop"] if engine is Engine.APPTAINER else ["stop"]
+    return [engine.value, *verb, name]
+
+
+def _apptainer(setup: Setup) -> list[str]:
+    return [
+        *(["--nv"] if setup.gpus else []),
+        *(["--add-caps", "CAP_SYS_ADMIN"] if setup.counters else []),
+        "--bind",
+        f"{setup.volume.absolute()}:/workspace",
+    ]
+
+
+def _oci(engine: Engine, setup: Setup) -> list[str]:
+    # Podman knows GPUs by the names of the Container Device Interface.
+    gpus = ["--gpus", "all"] if engine is Engine.DOCKER else ["--device", "nvidia.com/gpu=all"]
+    return [
+        *(gpus if setup.gpus else []),
+        *(["--cap-add=SYS_ADMIN"] if setup.counters else []),
+        f"--shm-size={setup.shm}",
+        "--volume",
+        f"{setup.volume.absolute()}:/workspace",
+        "--workdir",
+        "/workspace",
+    ]

@@ -1,0 +1,246 @@
+"""A job against its site: what the scheduler would refuse, or would accept and never run, is said before.
+
+Everything here is pure and quick: ``submit --dry-run`` goes through it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hpcprof.common.errors import UsageError, unknown
+from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.sites.model import Chunk, LauncherName, Queue, SchedulerName, Site, Vendor
+
+if TYPE_CHECKING:
+    from hpcprof.submit.jobs.job import Job
+
+_NVIDIA_PROFILERS = ("nsys", "ncu")
+_MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
+_ONE_NODE_LAUNCHERS = (LauncherName.MPIEXEC, LauncherName.NONE)
+# How PBS names the queues of reservations (PBS Professional Reference Guide: reservation ID).
+_RESERVATION = re.compile(r"[RMS]\d+(\..*)?")
+
+
+def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the site's options with their values, defaults filled in.
+
+    Raises
+    ------
+    UsageError
+        For an option or a value that the site does not have.
+    """
+    for key, value in given.items():
+        if key not in site.options:
+            raise unknown("option", key, site.options, f" of site {site.name}")
+        option = site.options[key]
+        for part in value.split(":") if value else ():
+            if part in option.retired:
+                valid = f"; valid: {', '.join(option.valid)}" if option.valid else ""
+                raise UsageError(f"-o {key}={value} of site {site.name}: {option.retired[part]}{valid}.")
+            if option.valid and part not in option.valid:
+                raise unknown("value", part, option.valid, f" in -o {key}={value} of site {site.name}")
+    return {key: given.get(key, option.default) for key, option in site.options.items()}
+
+
+def missing(job: Job, site: Site) -> list[str]:
+    """Return a sentence for each thing that the site requires and the job lacks."""
+    sentences = []
+    for key, option in site.options.items():
+        if option.required and not job.options[key]:
+            choices = f" Valid: {', '.join(option.valid)}." if option.valid else ""
+            sentences.append(
+                f"site {site.name} needs the option {key} ({option.help}): give -o {key}=VALUE.{choices}"
+            )
+    for required in site.requires:
+        if not getattr(job, required.value):
+            sentences.append(f"site {site.name} requires --{required.value}.{_choices(site, required.value)}")
+    return sentences
+
+
+def check(job: Job, site: Site) -> None:
+    """Check a job against what its site says of itself.
+
+    Raises
+    ------
+    UsageError
+        For the first value that is wrong: it is named, with what would be valid.
+    """
+    _check_place(job, site)
+    _check_node(job, site)
+    _check_profiler(job, site)
+    if site.scheduler is SchedulerName.SLURM:
+        _check_minutes(job.walltime)
+    if site.queues and job.queue:
+        _check_queue(job, site)
+
+
+def check_array(site: Site, queue: str, members: int, at_once: int | None = None) -> None:
+    """Check the width of a job array: ``members`` of it, ``at_once`` of which may run together.
+
+    Raises
+    ------
+    UsageError
+        If the site has no arrays, or it is wider than the queue lets run at once: such an array never runs
+        whole.
+    """
+    if site.scheduler not in (SchedulerName.PBS, SchedulerName.SLURM):
+        raise UsageError(
+            f"--array: site {site.name} has no job arrays; leave --array out, and every combination is a job."
+        )
+    if site.scheduler is SchedulerName.PBS and members < 2:
+        raise UsageError("--array: an array of PBS has at least two members, not one; leave --array out.")
+    limit = site.queues[queue].max_array if queue in site.queues else None
+    width = members if at_once is None else at_once
+    if limit is not None and width > limit:
+        raise UsageError(
+            f"an array of {members} runs in {queue} of {site.name} runs at most {limit} at once: limit it to "
+            f"{limit} (--at-once {limit})."
+        )
+
+
+def profilers_at(site: Site) -> list[str]:
+    """Return the profilers that work at a site, ``none`` among them."""
+    foreign = () if site.node.vendor is Vendor.NVIDIA else _NVIDIA_PROFILERS
+    chosen = ["none", *site.profilers] if site.profilers else list(PROFILERS)
+    return [name for name in chosen if name not in foreign]
+
+
+def execution_queue(job: Job, site: Site) -> str:
+    """Return the queue that will run a checked job: behind a routing queue, the first that takes it."""
+    queue = site.queues.get(job.queue)
+    routes = queue.routes if queue else []
+    return next((name for name in routes if not _misfit(job, site.queues[name])), job.queue)
+
+
+def remarks(job: Job, site: Site) -> list[str]:
+    """Return sentences on what is no mistake but should be known before submitting."""
+    found = []
+    if not site.verified:
+        found.append(f"the facts of site {site.name} are second hand ({site.source or 'no source'})")
+    if job.scheduler_name != job.name and site.scheduler in (SchedulerName.PBS, SchedulerName.SLURM):
+        found.append(f"the scheduler shows the job {job.name!r} as {job.scheduler_name}")
+    behind = execution_queue(job, site)
+    if behind != job.queue:
+        found.append(f"{job.queue} is a routing queue: {behind} will run this job")
+    queue = site.queues.get(job.queue)
+    if queue and queue.note:
+        found.append(f"queue {job.queue}: {queue.note}")
+    return found
+
+
+def _choices(site: Site, field: str) -> str:
+    names = [name for name, queue in site.queues.items() if not queue.route_only]
+    return f" Valid: {', '.join(names)}." if field == "queue" and names else ""
+
+
+def _check_place(job: Job, site: Site) -> None:
+    if site.scheduler is SchedulerName.LOCAL:
+        if job.nodes != 1:
+            raise UsageError(f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1.")
+        if job.queue:
+            raise UsageError(f"--queue {job.queue}: site {site.name} has no batch system; leave it out.")
+    launcher = site.launcher
+    if job.nodes > 1 and launcher.name in _ONE_NODE_LAUNCHERS:
+        raise UsageError(
+            f"--nodes {job.nodes}: the launcher of site {site.name} ({launcher.name.value}) starts "
+            "ranks on one node; use --nodes 1, or a site whose launcher is pals, mpich, openmpi, srun or "
+            "torchrun."
+        )
+    wanted = SchedulerName.SLURM if launcher.starter is LauncherName.SRUN else SchedulerName.PBS
+    if job.nodes > 1 and launcher.name is LauncherName.TORCHRUN and site.scheduler is not wanted:
+        raise UsageError(
+            f"--nodes {job.nodes}: launcher.starter of site {site.name} is {launcher.starter.value}, which "
+            f"cannot start a torchrun on each node under {site.scheduler.value}; set it to pals, mpich or "
+            "openmpi on PBS, or to srun on Slurm."
+        )
+
+
+def _check_node(job: Job, site: Site) -> None:
+    for what, limit in (("cores", site.node.cores), ("GPUs", site.node.gpus)):
+        if limit is not None and job.ranks_per_node > limit:
+            raise UsageError(
+                f"--ranks-per-node {job.ranks_per_node}: a node of {site.name} has {limit} {what}; use at "
+                f"most {limit}."
+            )
+
+
+def _check_profiler(job: Job, site: Site) -> None:
+    valid = profilers_at(site)
+    if job.profiler in valid:
+        return
+    if job.profiler in _NVIDIA_PROFILERS and site.node.vendor is not Vendor.NVIDIA:
+        raise UsageError(
+            f"--profiler {job.profiler}: the GPUs of {site.name} are {_MAKERS[site.node.vendor]}'s, which it "
+            "does not know; the PyTorch profiler works there: use --profiler torch."
+        )
+    raise unknown("profiler", job.profiler, valid, f" at site {site.name}")
+
+
+def _check_minutes(walltime: int) -> None:
+    if walltime % 60:
+        longer = walltime + 60 - walltime % 60
+        nearest = " or ".join(format_walltime(seconds) for seconds in (longer - 60, longer) if seconds)
+        raise UsageError(
+            f"walltime {format_walltime(walltime)}: Slurm counts in minutes and would round it up; write "
+            f"{nearest}."
+        )
+
+
+def _check_queue(job: Job, site: Site) -> None:
+    """Check the limits of a queue, behind a routing one those of the execution queues.
+
+    PBS accepts a job that fits the routing queue and none behind it, and such a job can vanish.
+    """
+    name = job.queue
+    if name not in site.queues:
+        if site.scheduler is SchedulerName.PBS and _RESERVATION.fullmatch(name):
+            return
+        raise unknown("queue", name, site.queues, f" of site {site.name}")
+    queue = site.queues[name]
+    if queue.route_only:
+        doors = [door for door, other in site.queues.items() if name in other.routes]
+        raise UsageError(
+            f"--queue {name}: jobs come to {name} of {site.name} by a routing queue only; use --queue "
+            f"{' or '.join(doors) or 'of another name'}."
+        )
+    wrong = _misfit(job, queue)
+    if wrong:
+        raise UsageError(f"queue {name} of {site.name} takes {wrong}.")
+    behind = {route: _misfit(job, site.queues[route]) for route in queue.routes}
+    if behind and all(behind.values()):
+        each = "; ".join(f"{route} takes {why}" for route, why in behind.items())
+        raise UsageError(
+            f"no queue behind {name} of {site.name} would run this job, though the scheduler may accept it "
+            f"and lose it: {each}."
+        )
+
+
+def _misfit(job: Job, queue: Queue) -> str:
+    """Say which limit of a queue a job is beyond; empty where it fits."""
+    if job.nodes < queue.min_nodes or (queue.max_nodes is not None and job.nodes > queue.max_nodes):
+        least, most = queue.min_nodes, queue.max_nodes
+        span = f"{least} or more" if most is None else f"{least}" if least == most else f"{least} to {most}"
+        return f"{span} node{'' if span == '1' else 's'}, not {job.nodes}"
+    chunks = job.ranks_per_node if queue.chunk is Chunk.GPU else job.nodes
+    if queue.chunks and chunks not in queue.chunks:
+        valid = ", ".join(map(str, queue.chunks))
+        if queue.chunk is Chunk.GPU:
+            return f"{valid} GPUs, not the {chunks} of --ranks-per-node {job.ranks_per_node}"
+        return f"{valid} nodes, not {chunks}"
+    longest, why = _longest(job, queue)
+    if longest and job.walltime > parse_walltime(longest):
+        return f"at most {longest}{why}, not {format_walltime(job.walltime)}"
+    if queue.min_walltime and job.walltime < parse_walltime(queue.min_walltime):
+        return f"at least {queue.min_walltime}, not {format_walltime(job.walltime)}"
+    return ""
+
+
+def _longest(job: Job, queue: Queue) -> tuple[str, str]:
+    """Return the longest walltime for the job's size, and words that say for which sizes it holds."""
+    for nodes in sorted(queue.walltime_by_nodes):
+        if job.nodes <= nodes:
+            return queue.walltime_by_nodes[nodes], f" for up to {nodes} nodes"
+    return queue.max_walltime, ""

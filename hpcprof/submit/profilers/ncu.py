@@ -1,0 +1,135 @@
+"""Nsight Compute.
+
+It replays each kernel that it measures. A communication kernel waits for the other ranks, which do not
+replay theirs, so replaying one hangs the job for ever, whatever the replay mode. With more than one rank
+hpcprof therefore never runs ncu without a filter that cannot match such a kernel, and a launch count,
+unless the ranks' ncus are told of each other (`communicator`), which only newer versions can.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.profilers.base import (
+    OUTPUT,
+    Profiler,
+    Setting,
+    Settings,
+    Target,
+    Versioned,
+    Word,
+    whole_number,
+)
+
+# One name of each family that a filter must not match; the newest and an older spelling of NCCL's.
+_COMMUNICATION = (
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+    "ncclDevKernel_AllGather_RING_LL",
+    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL",
+    "ncclDevKernel_Broadcast_RING_LL",
+    "ncclDevKernel_Reduce_Sum_f32_RING_LL",
+    "ncclDevKernel_SendRecv",
+    "ncclKernel_AllReduce_RING_LL_Sum_float",
+    "nvshmemi_alltoall_kernel",
+    "multimem_all_reduce_kernel",
+    "two_shot_all_reduce_kernel",
+    "one_shot_all_reduce_kernel",
+    "cross_device_reduce_2stage",
+)
+# Throughput, occupancy and caches; then what a roofline needs: operations of fp32 and fp64, of fp16 and of
+# the tensor cores, bytes of DRAM and the peaks. ncu chooses the metrics of each section for the chip.
+_SECTIONS = (
+    "SpeedOfLight,LaunchStats,Occupancy,MemoryWorkloadAnalysis,SpeedOfLight_RooflineChart,"
+    "SpeedOfLight_HierarchicalHalfRooflineChart,SpeedOfLight_HierarchicalTensorRooflineChart"
+)
+
+
+def _check(target: Target, settings: Settings) -> None:
+    if settings["launch-count"]:
+        whole_number(settings, "launch-count", 1)
+    whole_number(settings, "launch-skip", 0)
+    try:
+        pattern = re.compile(settings["kernel"])
+    except re.error as error:
+        raise UsageError(
+            f"--profiler-option kernel={settings['kernel']}: not a regular expression: {error}."
+        ) from None
+    if settings["communicator"]:
+        _check_communicator(target)
+        return
+    if target.ranks == 1:
+        return
+    why = "replaying a communication kernel hangs a job of several ranks"
+    if not settings["kernel"]:
+        raise UsageError(f"ncu needs --profiler-option kernel=REGEX: {why}, so name the kernels to measure.")
+    if not settings["launch-count"]:
+        raise UsageError("ncu needs --profiler-option launch-count=N: without it every launch is replayed.")
+    hit = next((name for name in _COMMUNICATION if pattern.search(name)), None)
+    if hit:
+        raise UsageError(
+            f"--profiler-option kernel={settings['kernel']} also matches {hit}: {why}; make it narrower."
+        )
+
+
+def _check_communicator(target: Target) -> None:
+    if target.profiled != target.ranks or target.nodes > 1:
+        raise UsageError(
+            "--profiler-option communicator: the ranks replay their kernels in step, so all ranks of one "
+            "node must run under ncu; give --profile-ranks all and --nodes 1."
+        )
+
+
+def _communicator(target: Target, settings: Settings) -> tuple[Word, ...]:
+    if not settings["communicator"]:
+        return ()
+    return (
+        Versioned(("--communicator",), settings["communicator"]),
+        Versioned(("--communicator-tcp-num-peers", "--communicator-num-peers"), str(target.ranks)),
+        Versioned(("--lockstep-kernel-launch",)),
+    )
+
+
+def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
+    sections = [f"--section={name}" for name in settings["sections"].split(",") if name]
+    chosen = [f"--set={settings['set']}"] if settings["set"] else sections
+    count = settings["launch-count"]
+    return (
+        *((f"--kernel-name=regex:{settings['kernel']}",) if settings["kernel"] else ()),
+        *((f"--launch-count={count}",) if count else ()),
+        f"--launch-skip={settings['launch-skip']}",
+        *chosen,
+        f"--replay-mode={settings['replay-mode']}",
+        f"--clock-control={settings['clock-control']}",
+        *(("--profile-from-start=off",) if target.workload is not None or target.captures else ()),
+        *_communicator(target, settings),
+        "--force-overwrite",
+        f"--export={OUTPUT}",
+    )
+
+
+NCU = Profiler(
+    "ncu",
+    "Nsight Compute: hardware metrics of chosen kernels",
+    settings={
+        "kernel": Setting("regular expression of the kernels' names; must not match communication"),
+        "launch-count": Setting("how many launches to measure; needed with several ranks"),
+        "launch-skip": Setting("matching launches to pass over first", "0"),
+        "sections": Setting("what to measure, joined by commas", _SECTIONS),
+        "set": Setting("a named set of sections instead", "", ("", "basic", "detailed", "full", "roofline")),
+        "replay-mode": Setting("what is repeated for all metrics", "kernel", ("kernel", "application")),
+        "clock-control": Setting(
+            "base locks the clocks, so durations do not compare with nsys; none leaves them",
+            "none",
+            ("none", "base"),
+        ),
+        "communicator": Setting(
+            "replay the ranks' kernels in step, communication too; needs ncu 2026.1", "", ("", "tcp")
+        ),
+    },
+    check=_check,
+    command=("ncu",),
+    flags=_flags,
+    counters=lambda target, settings: True,
+    suffix=".ncu-rep",
+)

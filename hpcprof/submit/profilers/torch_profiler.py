@@ -1,0 +1,64 @@
+"""The PyTorch profiler, which runs inside the program: nothing stands before it on the command line.
+
+The workloads of hpcprof start and stop it themselves (`hpcprof.workloads.capture`); a program of the
+user's does so with the same class. The settings reach it as one JSON object in the environment.
+"""
+
+from __future__ import annotations
+
+import json
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.profilers.base import OUTPUT, Profiler, Setting, Settings, Target, whole_number
+
+_SCHEDULE = ("wait", "warmup", "active", "repeat")
+_SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
+_BOOLEAN = ("false", "true")
+
+
+def _check(target: Target, settings: Settings) -> None:
+    wait, warmup, active, _ = (whole_number(settings, key, 0) for key in _SCHEDULE)
+    if (wait or warmup) and not active:
+        raise UsageError(
+            "the schedule of the torch profiler records nothing: wait and warmup come before active steps; "
+            "give --profiler-option active=N."
+        )
+    if "://" in settings["log_dir"]:
+        raise UsageError(
+            f"--profiler-option log_dir={settings['log_dir']}: the ranks copy to folders only; leave it "
+            "out, and copy the run's profiles afterwards."
+        )
+    if active and target.captures:
+        raise UsageError("--capture-steps and a schedule (active=N) both choose steps: give one of them.")
+
+
+def _environment(target: Target, settings: Settings) -> dict[str, str]:
+    values: dict[str, int | bool] = {key: int(settings[key]) for key in _SCHEDULE}
+    values.update({key: settings[key] == "true" for key in _SWITCHES})
+    return {"HPCPROF_TORCH_OPTIONS": json.dumps(values)}
+
+
+def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
+    folder = settings["log_dir"]
+    return [("mkdir", "-p", folder), ("cp", f"{OUTPUT}.trace.json.gz", folder)] if folder else []
+
+
+TORCH = Profiler(
+    "torch",
+    "the PyTorch profiler, CPU and GPU",
+    settings={
+        "wait": Setting("steps that each cycle passes over first", "0"),
+        "warmup": Setting("steps traced and dropped, for the profiler's own start-up", "0"),
+        "active": Setting("steps recorded in each cycle; 0 records all measured steps", "0"),
+        "repeat": Setting("cycles; 0 repeats to the end", "1"),
+        "record_shapes": Setting("record the shapes of inputs", "false", _BOOLEAN),
+        "profile_memory": Setting("record allocations", "false", _BOOLEAN),
+        "with_stack": Setting("record Python's stacks", "false", _BOOLEAN),
+        "with_flops": Setting("estimate FLOPs", "false", _BOOLEAN),
+        "log_dir": Setting("a folder that receives a copy of the traces"),
+    },
+    check=_check,
+    environment=_environment,
+    afterwards=_afterwards,
+    suffix=".trace.json.gz",
+)

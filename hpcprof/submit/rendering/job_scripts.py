@@ -1,0 +1,93 @@
+"""From a site and a job to the texts of the run's scripts."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.rendering.array_script import array_script, member_directory
+from hpcprof.submit.rendering.launchers import launch_command
+from hpcprof.submit.rendering.templates import JOB_SCRIPT, Rendering, render
+from hpcprof.submit.sites.model import SchedulerName, Site
+from hpcprof.workloads import catalogue
+
+
+def scripts(
+    site: Site,
+    job: Job,
+    run_directory: Path,
+    command_line: list[str],
+    template: Path | None = None,
+    script: Path | None = None,
+) -> dict[str, str]:
+    """Render the run's scripts for a run directory; nothing is written.
+
+    ``template`` is used instead of the scheduler's, ``script`` (an edited job.sh) instead of rendering one.
+    """
+    if script and site.scheduler is SchedulerName.KUBERNETES:
+        raise UsageError("--script: on Kubernetes job.sh stands in mpijob.yaml; change its template instead.")
+    rendering = Rendering(
+        run_directory=run_directory.absolute(),
+        command_line=command_line,
+        launch=launch_command(site, job),
+        program=_program(site, job),
+        template=template,
+    )
+    texts = render(site, job, rendering)
+    return {**texts, JOB_SCRIPT: _edited(script, run_directory)} if script else texts
+
+
+def array_scripts(
+    site: Site,
+    jobs: Sequence[Job],
+    sweep_directory: Path,
+    command_line: list[str],
+    at_once: int | None = None,
+    template: Path | None = None,
+) -> tuple[str, list[dict[str, str]]]:
+    """Render array.sh for a sweep's directory, and the scripts of each of its runs; nothing is written.
+
+    A run's scripts are those that it would have as a job of its own.
+    """
+    texts = [
+        scripts(site, job, member_directory(sweep_directory, index), command_line, template)
+        for index, job in enumerate(jobs)
+    ]
+    job_scripts = [text[JOB_SCRIPT] for text in texts]
+    return array_script(site.scheduler, job_scripts, sweep_directory, command_line, at_once, template), texts
+
+
+def _edited(script: Path, run_directory: Path) -> str:
+    """Return an edited job.sh with the run directory that it was made for replaced by this run's.
+
+    Raises
+    ------
+    UsageError
+        If it has no line ``run_dir=…``, so that nothing would land in the run.
+    """
+    try:
+        text = script.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise UsageError(f"{script} cannot be read as a shell script in UTF-8.") from None
+    line = re.search(r"^run_dir=(.+)$", text, re.MULTILINE)
+    words = shlex.split(line[1]) if line else []
+    if line is None or len(words) != 1:
+        raise UsageError(f"{script} has no line run_dir=…: is it a job.sh that hpcprof rendered?")
+    directory = str(run_directory.absolute())
+    text = text.replace(line[0], f"run_dir={shlex.quote(directory)}")
+    return text.replace(words[0], directory)
+
+
+def _program(site: Site, job: Job) -> list[str]:
+    if job.workload is None:
+        return job.arguments
+    workload = catalogue.find(job.workload)
+    python = job.options.get("python") or workload.tools(job.arguments).get("python")
+    if python and site.scheduler is not SchedulerName.KUBERNETES:
+        return workload.foreign_command(python, job.arguments)
+    return workload.command(python or sys.executable, job.arguments)

@@ -1,0 +1,179 @@
+"""A job as a Kubeflow MPIJob: what changes in the pods, and the values of ``mpijob.yaml``.
+
+The scripts are those of every site. They reach the pods by a ConfigMap; the launcher pod copies them to
+the volume of results, which every pod mounts, and runs job.sh, which starts all ranks by one mpirun.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.sites.model import LauncherName, Site
+
+if TYPE_CHECKING:
+    from hpcprof.submit.rendering.templates import Rendering
+
+MANIFEST = "mpijob.yaml"
+TEMPLATE = "job/mpijob.yaml.j2"
+
+# The operator appends "-launcher" and five random characters to a job's name, and a pod's host name has
+# 63 characters at most (RFC 1123).
+_NAME_LENGTH = 48
+
+_LAUNCHER_SCRIPT = (
+    'mkdir -p "$1" && cp /etc/hpcprof/job.sh /etc/hpcprof/wrapper.sh "$1" && exec /bin/bash "$1/job.sh"'
+)
+# A host key made here is in no image; -De keeps sshd in the foreground and its messages in the pod's log.
+_WORKER_SCRIPT = (
+    "key=$(mktemp -d)/key && ssh-keygen -q -t ed25519 -N '' -f \"$key\" && "
+    "{ mkdir -p /run/sshd 2>/dev/null || :; } && "
+    'exec /usr/sbin/sshd -De -p "$1" -h "$key" -o StrictModes=no'
+)
+
+_COUNT = (re.compile(r"\d{1,6}"), "a whole number")
+_QUANTITY = (re.compile(r"\d+(\.\d+)?(m|[kMGTPE]|[KMGTPE]i)?"), "a number with a unit such as 64Gi")
+_NAME = (re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"), "lower-case letters, digits, - and .")
+_PATH = (re.compile(r"/[\w./-]+", re.ASCII), "an absolute path of letters, digits and . _ / -")
+_VALID = {
+    "image": (re.compile(r"[\w.:/@-]+", re.ASCII), "the name of an image, as in registry/name:tag"),
+    "pvc": _NAME,
+    "namespace": _NAME,
+    "mount": _PATH,
+    "ssh_path": _PATH,
+    "ssh_port": _COUNT,
+    "gpus": _COUNT,
+    "efa": _COUNT,
+    "cpus": _QUANTITY,
+    "memory": _QUANTITY,
+    "hugepages": _QUANTITY,
+    "shm": _QUANTITY,
+    "node_selector": (re.compile(r"[\w./-]+=[\w.-]*(,[\w./-]+=[\w.-]*)*", re.ASCII), "KEY=VALUE[,KEY=VALUE]"),
+}
+_RESOURCES = {
+    "cpus": "cpu",
+    "memory": "memory",
+    "gpus": "nvidia.com/gpu",
+    "efa": "vpc.amazonaws.com/efa",
+    "hugepages": "hugepages-2Mi",
+}
+_IMPLEMENTATIONS = {LauncherName.OPENMPI: "OpenMPI", LauncherName.MPICH: "MPICH"}
+
+_SPECIAL = re.compile(r"[^\x20-\x7e]")
+# Characters that a YAML literal block carries as they are: no controls, and none that YAML 1.1 takes for a
+# line break (U+0085, U+2028, U+2029) or drops (U+FEFF).
+_PLAIN = re.compile(
+    "[\n\t\x20-\x7e\u00a0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010fffd]{2,}"
+)
+
+
+def in_pods(site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]:
+    """Return the job and its rendering as they are inside the pods, where paths differ from here.
+
+    Raises
+    ------
+    UsageError
+        For what a Kubernetes job cannot have, or an option's value that is none.
+    """
+    _check(site, job)
+    directory = pod_directory(rendering.run_directory, Path(job.options["mount"]))
+    launch = rendering.launch
+    if launch and site.launcher.name is LauncherName.OPENMPI:
+        # Ranks on other pods get no variable of the launcher's but those that mpirun is told to pass on.
+        names = [*site.environment, *(["TMPDIR"] if site.tmpdir else [])]
+        launch = [launch[0], *(word for name in names for word in ("-x", name)), *launch[1:]]
+    return (
+        msgspec.structs.replace(job, directory=job.options["directory"] or str(directory)),
+        dataclasses.replace(rendering, run_directory=directory, launch=launch),
+    )
+
+
+def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the template of the manifest gets beyond the values of job.sh."""
+    selector = job.options["node_selector"]
+    return {
+        "name": object_name(run_id),
+        "mpi_implementation": _IMPLEMENTATIONS[site.launcher.name],
+        "launcher_script": _LAUNCHER_SCRIPT,
+        "worker_script": _WORKER_SCRIPT,
+        "resources": resources(job),
+        "hardware_counters": job.profiler == "ncu" and bool(job.profiled_ranks),
+        "node_selector": dict(pair.split("=", 1) for pair in selector.split(",") if pair),
+        "scripts": scripts,
+    }
+
+
+def object_name(run_id: str) -> str:
+    """Return the name of a run's objects in the cluster, by which they are found again.
+
+    A Service gets it too, whose name must begin with a letter (RFC 1035).
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", f"hpcprof-{run_id}".lower()).strip("-")
+    if len(name) > _NAME_LENGTH or name != f"hpcprof-{run_id}":
+        digest = sha256(run_id.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        name = f"{name[: _NAME_LENGTH - 9].rstrip('-')}-{digest}"
+    return name
+
+
+def pod_directory(run_directory: Path, mount: Path) -> Path:
+    """Return the run directory in the pods: the same path where the volume is mounted here too."""
+    if run_directory.is_relative_to(mount):
+        return run_directory
+    return mount / run_directory.name
+
+
+def resources(job: Job) -> dict[str, str]:
+    """Return what each worker asks for, by Kubernetes' names; GPUs are one a rank unless said."""
+    asked = {**job.options, "gpus": job.options["gpus"] or str(job.ranks_per_node)}
+    return {name: asked[key] for key, name in _RESOURCES.items() if asked[key] not in ("", "0")}
+
+
+def yaml_value(value: object) -> str:
+    """Return a value as YAML on one line: JSON, with everything beyond printable ASCII escaped.
+
+    JSON's own escapes would do, but for characters beyond U+FFFF: YAML knows no surrogate pairs.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return _SPECIAL.sub(lambda match: f"\\U{ord(match[0]):08x}", text)
+
+
+def pod_argument(text: str) -> str:
+    """Return a word of a container's command; Kubernetes expands ``$(NAME)`` there and reads ``$$`` as $."""
+    return yaml_value(text.replace("$", "$$"))
+
+
+def yaml_text(text: str) -> str:
+    """Return a script as a YAML literal block under a key indented by two; quoted where that is not exact."""
+    # White space at the ends would be read as indentation, or cut.
+    if not _PLAIN.fullmatch(text) or f"{text.strip()}\n" != text:
+        return yaml_value(text)
+    return "|\n" + "\n".join(f"    {line}" if line else "" for line in text[:-1].split("\n"))
+
+
+def _check(site: Site, job: Job) -> None:
+    if site.launcher.name not in _IMPLEMENTATIONS:
+        raise UsageError(
+            f"site {site.name} launches by {site.launcher.name.value}: an MPIJob takes openmpi or mpich."
+        )
+    if job.queue and not _NAME[0].fullmatch(job.queue):
+        raise UsageError(f"--queue {job.queue}: a queue of Kueue has {_NAME[1]} in its name.")
+    for key, (pattern, valid) in _VALID.items():
+        value = job.options.get(key)
+        if value is None:
+            raise UsageError(f"site {site.name} has no option {key}: extend the site kubernetes, or add it.")
+        if value and not pattern.fullmatch(value):
+            raise UsageError(f"-o {key}={value}: write {valid}.")
+    if job.options["hugepages"] and not (job.options["memory"] or job.options["cpus"]):
+        raise UsageError(
+            f"-o hugepages={job.options['hugepages']}: Kubernetes gives huge pages only with -o memory=… or "
+            "-o cpus=…; add one of them."
+        )

@@ -1,0 +1,239 @@
+"""Templates: from a site and a job to the text of the batch script and the rank wrapper."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import BytecodeCache, ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2.bccache import Bucket
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from hpcprof import __version__
+from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import packaged, user_config
+from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.jobs.rank_selection import compress
+from hpcprof.submit.jobs.walltime import format_walltime
+from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, PROFILERS, SCRATCH, Versioned
+from hpcprof.submit.rendering import kubernetes
+from hpcprof.submit.rendering.launchers import MEETING, on_each_node, rank_variables
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.model import SchedulerName, Site
+from hpcprof.workloads import catalogue
+
+JOB_SCRIPT = "job.sh"
+WRAPPER = "wrapper.sh"
+
+# What stands in a profiler's words for values that only the rank knows, and the wrapper's name for each.
+_PLACES = {
+    OUTPUT: '"$output"',
+    SCRATCH: '"$scratch"',
+    FOLDER: '"$run_dir"/profiles',
+    NAME: '"$name"',
+    GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
+}
+_DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
+
+
+class _Compiled(BytecodeCache):
+    """Compiled templates, kept in memory: a sweep renders the same ones for every run.
+
+    Jinja compares a checksum of the source, so that a changed template is compiled anew.
+    """
+
+    def __init__(self) -> None:
+        self._codes: dict[str, bytes] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        if bucket.key in self._codes:
+            bucket.bytecode_from_string(self._codes[bucket.key])
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._codes[bucket.key] = bucket.bytecode_to_string()
+
+
+_COMPILED = _Compiled()
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a script needs beyond the site and the job: resolved paths and commands."""
+
+    run_directory: Path
+    command_line: list[str]
+    launch: list[str]
+    program: list[str]
+    template: Path | None = None
+
+
+def template_path() -> list[Path]:
+    """Return the folders that hold templates, first found first taken."""
+    return [Path("templates"), user_config() / "templates", packaged("templates")]
+
+
+def template_files() -> dict[str, Path]:
+    """Return every template's name and the file that it is taken from."""
+    files: dict[str, Path] = {}
+    for folder in template_path():
+        for path in sorted(folder.rglob("*.j2")):
+            files.setdefault(str(path.relative_to(folder)), path)
+    return dict(sorted(files.items()))
+
+
+def check_template(file: Path) -> None:
+    """Render a template of job.sh with a plain job.
+
+    Raises
+    ------
+    UsageError
+        If it is broken, uses a name that does not exist, or is for something else.
+    """
+    elsewhere = [name for name in template_files() if Path(name).name == file.name]
+    if elsewhere and not elsewhere[0].endswith(".sh.j2"):
+        raise UsageError(f"{file} is no template of a script: only those (*.sh.j2) are checked here.")
+    site = load_site("local")
+    job = make_job(site, arguments=["true"])
+    render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
+
+
+def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
+    """Return the run's scripts by file name.
+
+    Raises
+    ------
+    UsageError
+        If a template is missing, broken, or uses a name that does not exist.
+    """
+    environment = _environment(rendering.template)
+    run_id = rendering.run_directory.name
+    if site.scheduler is SchedulerName.KUBERNETES:
+        job, rendering = kubernetes.in_pods(site, job, rendering)
+    profiler = PROFILERS[job.profiler]
+    profiled = compress(job.profiled_ranks)
+    pauses = site.dcgm and profiled and profiler.counters(job.target, job.profiler_options)
+    flags = profiler.flags(job.target, job.profiler_options)
+    tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
+    values: dict[str, Any] = {
+        "site": site,
+        "job": job,
+        "version": __version__,
+        "run_directory": str(rendering.run_directory),
+        "command_line": shlex.join(rendering.command_line),
+        "launch": rendering.launch,
+        "meets": any(MEETING in word for word in rendering.launch),
+        "pause_dcgm": [*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
+        "launcher": site.launcher.name.value if rendering.launch else "none",
+        "rank_variables": rank_variables(site.launcher.name),
+        "directives": _directives(site, job),
+        "program": rendering.program,
+        "profiled_ranks": profiled,
+        "profiler_command": _found(profiler.command, tools),
+        "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
+        "versioned_flags": [word for word in flags if isinstance(word, Versioned)],
+        "profiler_environment": profiler.environment(job.target, job.profiler_options),
+        "profiler_afterwards": [
+            _found(words, tools) for words in profiler.afterwards(job.target, job.profiler_options)
+        ],
+    }
+    script = rendering.template.name if rendering.template else f"job/{site.scheduler.value}.sh.j2"
+    names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
+    texts = {file: _render(environment, template, values) for file, template in names.items()}
+    if site.scheduler is SchedulerName.KUBERNETES:
+        values |= kubernetes.manifest_values(site, job, run_id, texts)
+        texts[kubernetes.MANIFEST] = _render(environment, kubernetes.TEMPLATE, values)
+    return texts
+
+
+def _found(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a command with its program replaced by the path that ``tools`` has for it."""
+    return (tools.get(words[0], words[0]), *words[1:]) if words else words
+
+
+def render_text(name: str, values: dict[str, Any], template: Path | None = None) -> str:
+    """Return the text of one template; the folder of ``template`` is looked in first.
+
+    Raises
+    ------
+    UsageError
+        If it is missing, broken, or uses a name that does not exist.
+    """
+    return _render(_environment(template), name, {"version": __version__, **values})
+
+
+def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
+    folders = ([template.parent] if template else []) + template_path()
+    environment = ImmutableSandboxedEnvironment(
+        loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
+        undefined=StrictUndefined,
+        bytecode_cache=_COMPILED,
+        autoescape=False,  # shell scripts: every value goes through the quote filter
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        quote=shlex.quote,
+        argv=shlex.join,
+        launch_argv=lambda words: _argv(words, {MEETING: '"$meeting"'}),
+        profiler_argv=lambda words: _argv(words, _PLACES),
+        comment=_comment,
+        directive=_directive,
+        walltime=format_walltime,
+        yaml=kubernetes.yaml_value,
+        yaml_text=kubernetes.yaml_text,
+        pod_argument=kubernetes.pod_argument,
+    )
+    return environment
+
+
+def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[str, Any]) -> str:
+    try:
+        return environment.get_template(name).render(values)
+    except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
+        where = getattr(error, "filename", None) or name
+        line = getattr(error, "lineno", None)
+        said = str(getattr(error, "message", None) or error).rstrip(".")
+        raise UsageError(f"template {where}{f', line {line}' if line else ''}: {said}.") from None
+
+
+def _argv(words: Sequence[str], places: Mapping[str, str]) -> str:
+    """Quote the words of a command; what stands for a value of the run becomes the script's variable."""
+    place = re.compile(f"({'|'.join(map(re.escape, places))})")
+    parts = ([part for part in place.split(word) if part] or [""] for word in words)
+    return " ".join("".join(places.get(part) or shlex.quote(part) for part in word) for word in parts)
+
+
+def _directives(site: Site, job: Job) -> list[str]:
+    """Return the site's, its queue's and its options' directives, without ``#PBS`` or ``#SBATCH``."""
+    queue = site.queues.get(job.queue)
+    lines = [*site.directives, *(queue.directives if queue else [])]
+    for key, option in site.options.items():
+        if option.directive and job.options.get(key):
+            lines.append(option.directive.replace("{}", _directive(job.options[key])))
+    return lines
+
+
+def _directive(text: str) -> str:
+    """Return a value for a directive, where no shell quoting exists.
+
+    Raises
+    ------
+    UsageError
+        If a batch system would take it for more than one word, or for a pattern.
+    """
+    if not _DIRECTIVE.fullmatch(text):
+        raise UsageError(
+            f"{text!r} cannot stand in a batch directive: use letters, digits and _ . , : / = @ + & - only "
+            "(for a run's path, choose another --runs-dir)."
+        )
+    return text
+
+
+def _comment(text: str) -> str:
+    """Keep text inside a shell comment: a line break in it must not end the comment."""
+    return text.replace("\r", "\\r").replace("\n", "\\n")

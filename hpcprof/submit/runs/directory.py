@@ -1,0 +1,296 @@
+"""The run: one submission's directory, its manifest, and how a user names one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import secrets
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from hpcprof import __version__
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.sites.model import Site
+
+MANIFEST = "run.json"
+SCHEMA_VERSION = 1
+FOLDERS = ("state", "logs", "results", "profiles")
+ARRAY_SCRIPT = "array.sh"
+"""What a sweep's directory holds; its members' directories are its own with a dot and the index."""
+
+_LISTED_RUNS = 12
+_MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
+
+
+class GitState(msgspec.Struct, frozen=True):
+    """The state of the user's project when the run was submitted."""
+
+    commit: str
+    dirty: bool
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What ``run.json`` holds. ``files`` maps names in the run directory to sizes in bytes."""
+
+    id: str
+    created: str
+    command_line: list[str]
+    job: Job
+    site: Site
+    scheduler_job_id: str = ""
+    git: GitState | None = None
+    files: dict[str, int] = {}
+    hpcprof_version: str = __version__
+    python_version: str = platform.python_version()
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, or a folder of profiles that hpcprof did not make (``manifest`` is None)."""
+
+    id: str
+    path: Path
+    manifest: Manifest | None = None
+
+    def state_file(self, name: str) -> str | None:
+        """Return one fact of ``state/`` without its line break, None if it is not written yet."""
+        try:
+            return (self.path / "state" / name).read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+
+    def rank_exit_codes(self) -> dict[int, int]:
+        """Return the exit code of each rank that left one."""
+        codes = {}
+        for path in sorted((self.path / "state").glob("rank*.exit")):
+            text = self.state_file(path.name) or ""
+            if text.isdigit():
+                codes[int(path.stem.removeprefix("rank"))] = int(text)
+        return codes
+
+
+def runs_directory(given: Path | None = None) -> Path:
+    """Return where runs live: ``given``, else ``$HPCPROF_RUNS``, else ``./runs``."""
+    return given or Path(os.environ.get("HPCPROF_RUNS") or "runs")
+
+
+def new_run_id(job_name: str, runs: Path) -> str:
+    """Return a run id from the time, the job's name and a random part; its empty directory is made.
+
+    Of a hundred runs in one second two may well draw the same random part: the directory decides.
+
+    Raises
+    ------
+    HpcprofError
+        If the directory cannot be made.
+    """
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "job"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        while True:
+            run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{name[:60]}-{secrets.token_hex(2)}"
+            with suppress(FileExistsError):
+                (runs / run_id).mkdir()
+                return run_id
+    except OSError as error:
+        raise HpcprofError(f"cannot make a run directory in {runs}: {error.strerror}.") from None
+
+
+def create(
+    run_id: str, runs: Path, site: Site, job: Job, command_line: list[str], scripts: Mapping[str, str]
+) -> Run:
+    """Fill a run directory, as `new_run_id` makes it, with the run's scripts and manifest.
+
+    Raises
+    ------
+    HpcprofError
+        If the directory cannot be written.
+    """
+    path = (runs / run_id).absolute()
+    try:
+        for folder in FOLDERS:
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in scripts.items():
+            write_atomically(path / name, text)
+    except OSError as error:
+        raise HpcprofError(f"cannot write the run directory {path}: {error.strerror}.") from None
+    manifest = Manifest(
+        id=run_id,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command_line=command_line,
+        job=job,
+        site=site,
+        git=_git_state(Path(job.directory)),
+    )
+    return save(Run(run_id, path, manifest))
+
+
+def save(run: Run) -> Run:
+    """Write the run's manifest with its present files, and return the run as written."""
+    assert run.manifest is not None
+    manifest = msgspec.structs.replace(run.manifest, files=_sizes(run.path))
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
+    write_atomically(run.path / MANIFEST, text + "\n")
+    return Run(run.id, run.path, manifest)
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Return every file's size by name; a running job's temporary files come and go and do not count."""
+    sizes = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name != MANIFEST and not path.name.startswith(".") and path.is_file():
+            sizes[str(path.relative_to(folder))] = path.stat().st_size
+    return sizes
+
+
+def open_run(path: Path) -> Run:
+    """Open a run directory, or adopt a folder of profiles; an adopted run's id is made from its path."""
+    path = path.absolute()
+    if not (path / MANIFEST).is_file():
+        digest = sha256(os.fsencode(path.resolve())).hexdigest()[:8]
+        return Run(f"{path.name or 'root'}-{digest}", path)
+    try:
+        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise HpcprofError(f"{path / MANIFEST} cannot be read: {error}.") from None
+    if manifest.schema_version != SCHEMA_VERSION:
+        raise HpcprofError(
+            f"{path / MANIFEST} has schema version {manifest.schema_version}; "
+            f"this hpcprof ({__version__}) reads version {SCHEMA_VERSION}."
+        )
+    return Run(manifest.id, path, manifest)
+
+
+def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
+    """Return the runs in ``runs``, oldest first.
+
+    Raises
+    ------
+    HpcprofError
+        If the manifest of one cannot be read; with ``skipped`` a sentence is added there instead.
+    """
+    found = []
+    for manifest in _manifests(runs):
+        try:
+            found.append(open_run(manifest.parent))
+        except HpcprofError as error:
+            if skipped is None:
+                raise
+            skipped.append(str(error))
+    return found
+
+
+def _manifests(runs: Path) -> list[Path]:
+    """Return the manifests of the runs, oldest first."""
+    return sorted((path for path in runs.glob(f"*/{MANIFEST}") if path.is_file()), key=_age)
+
+
+def sweep_of(run_id: str) -> str | None:
+    """Return the id of the array sweep that a run is a member of."""
+    match = _MEMBER.fullmatch(run_id)
+    return match["sweep"] if match else None
+
+
+def find_runs(reference: str, runs: Path) -> list[Run]:
+    """Return the runs that a user named: the members of a sweep, in order, or one as `find_run` does.
+
+    A sweep is named by its id, a unique beginning of that, or the path of its directory.
+
+    Raises
+    ------
+    UsageError
+        If nothing, or more than one run or sweep, fits.
+    """
+    path = Path(reference)
+    if reference and (path / ARRAY_SCRIPT).is_file():
+        reference, runs = path.resolve().name, path.resolve().parent
+    members = _members(reference, [m.parent.name for m in runs.glob(f"*/{MANIFEST}")])
+    return [open_run(runs / name) for name in members] or [find_run(reference, runs)]
+
+
+def _members(reference: str, ids: Sequence[str]) -> list[str]:
+    """Return the ids of the members of the one sweep that fits, in the order of their indices."""
+    fitting = [name for name in ids if reference and name.startswith(reference)]
+    sweeps = {sweep_of(name) for name in fitting}
+    sweep = sweeps.pop() if len(sweeps) == 1 else None
+    if sweep is None or not sweep.startswith(reference):
+        return []
+    return sorted(fitting, key=lambda name: int(name.rpartition(".")[2]))
+
+
+def find_run(reference: str, runs: Path) -> Run:
+    """Return the run that a user named.
+
+    Parameters
+    ----------
+    reference : str
+        A run id, a unique beginning of one, a path, or ``last``.
+    runs : Path
+        The folder of runs.
+
+    Raises
+    ------
+    UsageError
+        If nothing, or more than one run, fits.
+    """
+    manifests = _manifests(runs)
+    ids = [m.parent.name for m in manifests]
+    if reference == "last":
+        if not ids:
+            raise UsageError(f"there is no run in {runs} yet: submit one with hpcprof submit.")
+        return open_run(manifests[-1].parent)
+    if reference in ids:
+        return open_run(runs / reference)
+    if "/" not in reference:
+        fitting = [name for name in ids if reference and name.startswith(reference)]
+        if len(fitting) == 1:
+            return open_run(runs / fitting[0])
+        if members := _members(reference, ids):
+            sweep, first = sweep_of(members[0]), members[0]
+            raise UsageError(f"{sweep} is a sweep of {len(members)} runs: name one of them, as in {first}.")
+        if len(fitting) > 1:
+            raise UsageError(f"run {reference!r} is not unique in {runs}: it begins {', '.join(fitting)}.")
+    path = Path(reference)
+    # Without a name it would be the current folder: a variable that is not set, quoted.
+    if reference and path.is_dir():
+        return open_run(path)
+    if path.is_file():
+        raise UsageError(f"{path} is a file: name the folder of profiles that it is in.")
+    where = f" (no folder of that name, and none in {runs})"
+    raise unknown("run", reference, ids, where, listed=_LISTED_RUNS)
+
+
+def _age(manifest: Path) -> tuple[str, float]:
+    """Order by the time in the id; two runs of one second by when the manifest was first needed."""
+    try:
+        written = (manifest.parent / "job.sh").stat().st_mtime
+    except OSError:
+        written = 0.0  # somebody has removed it
+    return manifest.parent.name[:15], written
+
+
+def _git_state(directory: Path) -> GitState | None:
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return GitState(commit, dirty=bool(git("status", "--porcelain", "--untracked-files=no")))

@@ -1,0 +1,72 @@
+"""Why a run failed: which rank, with which exit code, and what it said last."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcprof.submit.runs.directory import Run
+
+TAIL_LINES = 12
+_SIGNALLED = 128  # a shell reports a program that signal n ended as 128 + n
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """A rank that did not end well. ``exit_code`` is None where it left none: it was killed."""
+
+    rank: int
+    exit_code: int | None
+    last_lines: list[str]
+
+    def __str__(self) -> str:
+        code = (
+            "left no exit code (it was killed)" if self.exit_code is None else f"exit code {self.exit_code}"
+        )
+        return f"rank {self.rank}: {code}"
+
+
+def failed_ranks(run: Run) -> list[RankFailure]:
+    """Return the ranks that failed, the likely culprit first.
+
+    When one rank fails the launcher ends the others by a signal, so a rank with an exit code of its
+    own comes before one that a signal ended, and that before one that left no code at all.
+    """
+    if run.manifest is None or run.state_file("started") is None:
+        return []
+    codes = run.rank_exit_codes()
+    failed = [rank for rank in range(run.manifest.job.ranks) if codes.get(rank) != 0]
+
+    def blame(rank: int) -> tuple[bool, bool, int]:
+        code = codes.get(rank)
+        return code is None, (code or 0) > _SIGNALLED, rank
+
+    return [RankFailure(r, codes.get(r), _last_words(run, r)) for r in sorted(failed, key=blame)]
+
+
+def profiler_complaint(run: Run) -> str:
+    """Return what Nsight Compute complained about on a rank, as the end of a sentence; empty if nothing."""
+    from hpcprof.readers.ncu_csv import complaint
+
+    for path in sorted((run.path / "logs").glob("rank*.[oe]*")):
+        with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("==ERROR=="):
+                    return complaint(line)
+    return ""
+
+
+def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
+    """Return the last lines of a text file, none if it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
+    except OSError:
+        return []
+
+
+def _last_words(run: Run, rank: int) -> list[str]:
+    stem = run.path / "logs" / f"rank{rank:05d}"
+    return tail(stem.with_suffix(".err")) or tail(stem.with_suffix(".out"))

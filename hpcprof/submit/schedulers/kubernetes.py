@@ -1,0 +1,299 @@
+"""Kubernetes by kubectl: a run is an MPIJob of Kubeflow's operator, found again by its name and label.
+
+The state comes from the conditions that the operator sets (``JobCondition`` in
+github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go), from the pods' own, and, where the
+volume of results is mounted here too, from the run's state files.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, SchedulerError
+from hpcprof.submit.rendering.kubernetes import MANIFEST, object_name
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+
+_LABEL = "hpcprof/run"
+_CANCELLED = "cancelled"
+_SECONDS = 60.0
+# Deleting waits for the pods, which have 30 seconds to end after SIGTERM by default.
+_DELETE_SECONDS = 120.0
+
+
+class KubernetesScheduler:
+    """Speaks to the API server of each run's context and namespace."""
+
+    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+        """Refuse to wait for any job."""
+        if job_ids:
+            raise SchedulerError("Kubernetes starts no MPIJob after another: submit it once that has ended.")
+        return []
+
+    def submit(self, run: Run, after: Sequence[str] = ()) -> str:
+        """Create the MPIJob and its ConfigMap; the job id is the MPIJob's name."""
+        try:
+            manifest = (run.path / MANIFEST).read_text(encoding="utf-8")
+        except OSError as error:
+            raise SchedulerError(f"cannot read {run.path / MANIFEST}: {error.strerror}.") from None
+        done = _kubectl(run, "create", "--filename=-", "--output=name", text=manifest)
+        name = parse_created(done.stdout) if done.returncode == 0 else None
+        if name is None:
+            # kubectl creates what it can: without the operator, the ConfigMap alone.
+            _kubectl(run, "delete", f"configmap/{object_name(run.id)}", "--ignore-not-found")
+            raise SchedulerError(f"kubectl did not take {run.id}: {last_line(done.stderr)}")
+        return name
+
+    def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
+        """Return each run's status, with one question to each cluster and namespace."""
+        places: dict[tuple[str, ...], list[Run]] = {}
+        for run in runs:
+            places.setdefault(tuple(_place(run)), []).append(run)
+        statuses: dict[str, JobStatus] = {}
+        for group in places.values():
+            try:
+                objects = _objects(group[0])
+            except HpcprofError as error:
+                statuses.update({run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group})
+            else:
+                statuses.update({run.id: status(run, objects) for run in group})
+        return statuses
+
+    def cancel(self, *runs: Run) -> None:
+        """Delete the MPIJobs and wait until their pods are gone; one that has ended keeps its record."""
+        for run in runs:
+            self._cancel(run)
+
+    def _cancel(self, run: Run) -> None:
+        present = self.poll([run])[run.id]
+        if present.state.ended:
+            return
+        if present.state is JobState.UNKNOWN:
+            raise SchedulerError(f"{run.id} was not cancelled: {present.reason}")
+        # Before the deletion: afterwards nothing else tells that it was no failure.
+        write_atomically(run.path / "state" / _CANCELLED, "deleted by hpcprof cancel\n")
+        name = _name(run)
+        done = _kubectl(
+            run,
+            "delete",
+            f"mpijobs.kubeflow.org/{name}",
+            f"configmap/{name}",
+            "--ignore-not-found",
+            "--cascade=foreground",
+            f"--timeout={_DELETE_SECONDS:.0f}s",
+        )
+        if done.returncode != 0:
+            raise SchedulerError(f"{run.id} was not cancelled: {last_line(done.stderr)}")
+
+
+def status(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
+    """Return a run's status from the objects of its namespace and its own state files."""
+    found = objects.get(_name(run))
+    if found is None:
+        return _without_record(run)
+    present = found.status()
+    finished = run.state_file("finished")
+    if present.state is JobState.COMPLETED and finished not in (None, "0"):
+        return JobStatus(JobState.FAILED, f"exit code {finished}", int(finished or 0))
+    if present.state is JobState.COMPLETED and finished is None and run.state_file("started") is not None:
+        return JobStatus(JobState.FAILED, "job.sh ended without its finished file", 0)
+    if present.state is JobState.QUEUED and run.state_file("started") is not None:
+        return JobStatus(JobState.RUNNING)
+    return present
+
+
+def _without_record(run: Run) -> JobStatus:
+    """Judge a run whose MPIJob is gone: deleted by a user, or by its time to live."""
+    if run.state_file(_CANCELLED) is not None:
+        return JobStatus(JobState.CANCELLED, "cancelled by the user")
+    finished = run.state_file("finished")
+    if finished == "0":
+        return JobStatus(JobState.COMPLETED, "", 0)
+    if finished is not None:
+        return JobStatus(JobState.FAILED, f"exit code {finished}", int(finished))
+    return JobStatus(
+        JobState.FAILED, f"there is no MPIJob {_name(run)} any more, and no finished file: it was deleted"
+    )
+
+
+def _objects(run: Run) -> dict[str, Objects]:
+    """Ask for every MPIJob of hpcprof's and its pods in a run's namespace, all at once."""
+    done = _kubectl(
+        run,
+        "get",
+        "mpijobs.kubeflow.org,pods",
+        "--selector=app.kubernetes.io/managed-by=hpcprof",
+        "--output=json",
+    )
+    return parse_objects(done.returncode, done.stdout, done.stderr)
+
+
+def _name(run: Run) -> str:
+    assert run.manifest is not None
+    return run.manifest.scheduler_job_id or object_name(run.id)
+
+
+def _place(run: Run) -> list[str]:
+    assert run.manifest is not None
+    options = run.manifest.job.options
+    return [f"--{key}={options[key]}" for key in ("context", "namespace") if options.get(key)]
+
+
+def _kubectl(run: Run, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = ["kubectl", *_place(run), *arguments]
+    seconds = _DELETE_SECONDS + _SECONDS if arguments[0] == "delete" else _SECONDS
+    try:
+        return subprocess.run(
+            command, input=text, capture_output=True, encoding="utf-8", errors="replace", timeout=seconds
+        )
+    except FileNotFoundError:
+        raise SchedulerError("there is no kubectl on the PATH: install it, or load its module.") from None
+    except OSError as error:
+        raise SchedulerError(f"kubectl does not start: {error.strerror}.") from None
+    except subprocess.TimeoutExpired:
+        raise SchedulerError(f"kubectl {arguments[0]} gave no answer in {seconds:.0f} s.") from None
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """A condition of an MPIJob or a pod; ``status`` is True, False or Unknown, as text."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class _State(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+    exitCode: int | None = None
+
+
+class _Container(msgspec.Struct, frozen=True):
+    name: str
+    state: dict[str, _State] = {}
+
+
+class _Status(msgspec.Struct, frozen=True):
+    phase: str = ""
+    reason: str = ""
+    conditions: list[Condition] | None = None
+    containerStatuses: list[_Container] | None = None
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str
+    labels: dict[str, str] = {}
+
+
+class Item(msgspec.Struct, frozen=True):
+    """An MPIJob or a pod, with the fields that tell its state; both have them under the same names."""
+
+    kind: str
+    metadata: _Metadata
+    status: _Status = _Status()
+
+    def condition(self, kind: str) -> Condition | None:
+        """Return the condition of a kind if it holds."""
+        return next((c for c in self.status.conditions or () if (c.type, c.status) == (kind, "True")), None)
+
+
+class _List(msgspec.Struct, frozen=True):
+    items: list[Item]
+
+
+class Objects(msgspec.Struct, frozen=True):
+    """A run's MPIJob and pods."""
+
+    job: Item
+    pods: list[Item]
+
+    def status(self) -> JobStatus:
+        """Return the state that the cluster shows."""
+        # Ended comes first: the operator leaves Created true, and Running too where a worker was evicted.
+        if failed := self.job.condition("Failed"):
+            return self._failed(failed)
+        if self.job.condition("Succeeded"):
+            return JobStatus(JobState.COMPLETED, "", 0)
+        if suspended := self.job.condition("Suspended"):
+            return JobStatus(JobState.QUEUED, suspended.message or "suspended")
+        if self.job.condition("Restarting"):
+            return JobStatus(JobState.RUNNING, "restarting")
+        if self.job.condition("Running"):
+            return JobStatus(JobState.RUNNING)
+        return JobStatus(JobState.QUEUED, why_pending(self.pods))
+
+    def _failed(self, condition: Condition) -> JobStatus:
+        code = launcher_exit_code(self.pods)
+        if condition.reason == "DeadlineExceeded":
+            return JobStatus(JobState.TIMEOUT, "the walltime was over", code)
+        if condition.reason == "MPIJobEvicted":
+            return JobStatus(JobState.FAILED, f"evicted: {condition.message}", code)
+        if code:
+            return JobStatus(JobState.FAILED, f"exit code {code}", code)
+        said = f"{condition.reason}: {condition.message}".strip(": ")
+        return JobStatus(JobState.FAILED, said or "failed", code)
+
+
+def parse_objects(code: int, out: str, error: str) -> dict[str, Objects]:
+    """Return the runs' objects by the name of their MPIJob, from ``kubectl get mpijobs,pods -o json``.
+
+    Raises
+    ------
+    SchedulerError
+        If the API server did not answer, or not with such a list.
+    """
+    if code != 0:
+        raise SchedulerError(f"the cluster does not answer: {last_line(error)}")
+    try:
+        items = msgspec.json.decode(out, type=_List).items
+    except msgspec.MsgspecError as wrong:
+        raise SchedulerError(f"kubectl get printed no list of objects: {wrong}.") from None
+    jobs: dict[str, Item] = {}
+    pods: dict[str, list[Item]] = {}
+    for item in items:
+        name = item.metadata.labels.get(_LABEL, item.metadata.name)
+        if item.kind == "MPIJob":
+            jobs[name] = item
+        else:
+            pods.setdefault(name, []).append(item)
+    return {name: Objects(job, pods.get(name, [])) for name, job in jobs.items()}
+
+
+def parse_created(out: str) -> str | None:
+    """Return the MPIJob's name from ``kubectl create -o name``, None if none was created."""
+    kinds = dict(line.strip().split("/", 1) for line in out.splitlines() if "/" in line)
+    return kinds.get("mpijob.kubeflow.org")
+
+
+def why_pending(pods: Sequence[Item]) -> str:
+    """Return why pods do not run: what the scheduler of the cluster or the node says of the first."""
+    for pod in pods:
+        for condition in pod.status.conditions or ():
+            if condition.type == "PodScheduled" and condition.status == "False":
+                return f"{condition.reason}: {condition.message}".strip(": ")
+        for container in pod.status.containerStatuses or ():
+            waiting = container.state.get("waiting")
+            if waiting is not None and waiting.reason not in ("", "ContainerCreating", "PodInitializing"):
+                return f"{waiting.reason}: {waiting.message}".strip(": ")
+    return "" if pods else "no pods yet: is the MPI operator running?"
+
+
+def launcher_exit_code(pods: Sequence[Item]) -> int | None:
+    """Return the exit code of job.sh, which is that of the launcher's container."""
+    for pod in pods:
+        for container in pod.status.containerStatuses or ():
+            ended = container.state.get("terminated")
+            if container.name == "launcher" and ended is not None:
+                return ended.exitCode
+    return None
+
+
+def last_line(text: str) -> str:
+    """Return the last line of an error, where kubectl says what is wrong after retries and warnings."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{lines[-1].rstrip('.')}." if lines else "it gave no reason."

@@ -1,0 +1,132 @@
+"""The local scheduler: runs job.sh on this machine under a supervisor that outlives the terminal.
+
+The supervisor (`hpcprof.submit.schedulers.supervisor`) is the scheduler's record: it writes who it is to
+``state/supervisor`` when it starts, and how the job ended to ``state/ended``. A process id alone
+proves nothing, since ids come back after a while and after a reboot; so the record also holds the
+boot id and the process's start time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import SchedulerError
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.run_state import Record, verdict
+from hpcprof.submit.schedulers.supervisor import (
+    ENDED,
+    GRACE_SECONDS,
+    SUPERVISOR,
+    Identity,
+    Outcome,
+    end_processes,
+    processes_of,
+)
+
+_START_SECONDS = 30.0
+
+
+class LocalScheduler:
+    """Runs jobs at once, on this machine."""
+
+    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+        """Refuse to wait for any job."""
+        if job_ids:
+            raise SchedulerError(
+                "this machine has no queue to wait in: submit it when the other run has ended."
+            )
+        return []
+
+    def submit(self, run: Run, after: Sequence[str] = ()) -> str:
+        """Start the supervisor in a session of its own; the job id is its process id."""
+        assert run.manifest is not None
+        command = [
+            sys.executable,
+            "-m",
+            "hpcprof.submit.schedulers.supervisor",
+            str(run.path),
+            str(run.manifest.job.walltime),
+        ]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",  # python -m searches the working directory: the user's files must not be found
+            )
+        except OSError as error:
+            raise SchedulerError(f"cannot start the job: {error.strerror}.") from None
+        deadline = time.monotonic() + _START_SECONDS
+        while run.state_file(SUPERVISOR) is None:
+            ended = process.poll() is not None and run.state_file(SUPERVISOR) is None
+            if ended or time.monotonic() > deadline:
+                process.kill()
+                raise SchedulerError(f"the local supervisor of {run.id} did not start.")
+            time.sleep(0.005)
+        return str(process.pid)
+
+    def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
+        """Return each run's status from its supervisor and its state files."""
+        return {run.id: status(run) for run in runs}
+
+    def cancel(self, *runs: Run) -> None:
+        """Ask the supervisors to end the jobs, and wait until they have."""
+        for run in runs:
+            _cancel(run)
+
+
+def _cancel(run: Run) -> None:
+    if status(run).state.ended:
+        return
+    identity = Identity.parse(run.state_file(SUPERVISOR))
+    if identity is None or not identity.alive():
+        end_processes(run.path)
+        write_atomically(run.path / "state" / ENDED, f"{Outcome('cancelled', -signal.SIGKILL)}\n")
+        return
+    os.kill(identity.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
+    while identity.alive():
+        if time.monotonic() > deadline:
+            raise SchedulerError(f"{run.id} did not end: its supervisor is process {identity.pid}.")
+        time.sleep(0.02)
+
+
+def status(run: Run) -> JobStatus:
+    """Return the state of a local run."""
+    identity = Identity.parse(run.state_file(SUPERVISOR))
+    if identity is None:
+        return JobStatus(JobState.FAILED, "it was never started")
+    # Asked before the record is read: a supervisor that ends in between has left the record by then.
+    alive = identity.alive()
+    outcome = Outcome.parse(run.state_file(ENDED))
+    if outcome is not None:
+        return _ended(outcome, run)
+    if alive:
+        started = run.state_file("started") is not None
+        return JobStatus(JobState.RUNNING if started else JobState.QUEUED)
+    finished = run.state_file("finished")
+    if finished is not None:
+        return _ended(Outcome("exited", int(finished)), run)
+    if processes_of(run.path):
+        return JobStatus(JobState.RUNNING, "its supervisor was killed: nothing enforces the walltime")
+    return JobStatus(
+        JobState.FAILED,
+        "its process is gone without a finished file: it was killed, or the machine was restarted",
+    )
+
+
+def _ended(outcome: Outcome, run: Run) -> JobStatus:
+    states = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
+    succeeded = JobState.COMPLETED if outcome.exit_code == 0 else JobState.FAILED
+    # No grace: what job.sh wrote to a disk of this machine is there.
+    return verdict(run, Record(states.get(outcome.how, succeeded), "", outcome.exit_code, math.inf))

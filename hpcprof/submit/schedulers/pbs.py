@@ -1,0 +1,103 @@
+"""PBS Pro and OpenPBS, by qsub, qstat and qdel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from hpcprof.common.errors import SchedulerError
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.command import Unreachable, call, patiently
+from hpcprof.submit.schedulers.pbs_parse import (
+    array_of,
+    member_of,
+    parse_largest_array,
+    parse_qdel,
+    parse_qstat,
+    parse_qsub,
+    same_job,
+)
+from hpcprof.submit.schedulers.run_state import Record
+
+# -x shows finished jobs too, for as long as the server keeps their history.
+_QSTAT = ("qstat", "-x", "-f", "-F", "json")
+
+# Up to so many jobs are asked for one by one; for more, one question for all jobs of the server is less work.
+_SINGLY = 8
+
+
+class PbsScheduler(BatchScheduler):
+    """Speaks to this machine's default PBS server."""
+
+    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+        """Return which jobs have to be waited for; members of arrays cannot be."""
+        left = super().waits_for(job_ids)
+        arrays = [job_id for job_id in left if "[" in job_id]
+        if arrays:
+            raise SchedulerError(
+                f"job {arrays[0]}, to run after, is a member of an array, for whose success PBS can not "
+                "wait: submit this when it has ended, or the sweep without --array."
+            )
+        return left
+
+    def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
+        """Submit by ``qsub``; the environment stays behind, as exported functions break qstat's JSON."""
+        depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
+        done = call(["qsub", *depends, str(script)], directory)
+        return parse_qsub(done.code, done.stdout, done.stderr)
+
+    def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
+        """Ask for each job, for an array with all its members, or for all at once where they are many.
+
+        ``qstat -F json`` prints only the first of several ids (seen on OpenPBS 23.06): one, or none.
+        """
+        groups: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            groups.setdefault(array_of(job_id), []).append(job_id)
+        if len(groups) > _SINGLY:
+            try:
+                return _pick(_qstat(groups), job_ids)
+            except Unreachable:
+                raise
+            except SchedulerError:
+                pass  # someone's job has made the JSON of all invalid
+        found: dict[str, Record] = {}
+        for asked, group in groups.items():
+            try:
+                found.update(_pick(_qstat([asked], asked), group))
+            except Unreachable:
+                raise
+            except SchedulerError as error:  # of this job alone
+                found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
+        return found
+
+    def delete(self, job_ids: Sequence[str]) -> None:
+        """Delete the jobs; they show as running for some seconds more."""
+        done = call(["qdel", *job_ids])
+        parse_qdel(done.code, done.stdout, done.stderr)
+
+    def member_id(self, array_id: str, index: int) -> str:
+        """Return ``123[4].server``."""
+        return member_of(array_id, index)
+
+    def largest_array(self) -> int | None:
+        """Ask for the server's max_array_size."""
+        done = patiently(lambda: call(["qstat", "-B", "-f", "-F", "json"]))
+        return parse_largest_array(done.code, done.stdout, done.stderr)
+
+
+def _qstat(jobs: Iterable[str], *asked: str) -> Mapping[str, Record]:
+    members = ["-t"] if any("[" in job_id for job_id in jobs) else []
+    done = call([*_QSTAT, *members, *asked])
+    return parse_qstat(done.code, done.stdout, done.stderr)
+
+
+def _pick(records: Mapping[str, Record], job_ids: Sequence[str]) -> dict[str, Record]:
+    found = {}
+    for job_id in job_ids:
+        name = job_id if job_id in records else next((n for n in records if same_job(n, job_id)), None)
+        if name is not None:
+            found[job_id] = records[name]
+    return found

@@ -1,0 +1,200 @@
+"""What PBS's commands print, as records. Seen on OpenPBS 23.06.06 where nothing else is said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hpcprof.common.errors import SchedulerError
+from hpcprof.submit.schedulers.array_indices import indices
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.command import Unreachable, said
+from hpcprof.submit.schedulers.pbs_states import record_of
+from hpcprof.submit.schedulers.run_state import Record
+
+# Error codes of PBS are 15000 and more; a command's exit code is their last eight bits.
+_UNKNOWN_JOB = 153
+_FINISHED_JOB = 35
+_FINISHED_MEMBER = 55  # of an array
+_USAGE = 2
+
+_QSUB = {
+    160: "the PBS server cannot be reached",
+    166: "a value that it asks for is not valid",
+    170: "there is no such queue",
+    173: "the queue does not take jobs at present",
+    174: "the queue does not take jobs from you: is it the one behind a routing queue?",
+    187: "it asks for a resource that the site does not have",
+    188: "it is over a limit of the queue or the server, in nodes or in walltime",
+    32: "a rule of the site refuses it",
+}
+
+_JOB_ID = re.compile(r"\d+(\[\d*\])?(\.\S+)?")
+_SILENT = ("cannot connect", "Connection refused", "Unknown Host", "Connection timed out")
+
+
+def parse_qsub(code: int, out: str, error: str) -> str:
+    """Return the job id that qsub printed.
+
+    Raises
+    ------
+    SchedulerError
+        If PBS did not take the job: what its exit code means, and PBS's own words.
+    """
+    ids = [line.strip() for line in out.splitlines() if _JOB_ID.fullmatch(line.strip())]
+    if code == 0 and ids:
+        return ids[-1]
+    own = _said(error if code else f"{error}\n{out}")
+    meaning = "an option or directive is wrong" if code == _USAGE else _QSUB.get(code, "")
+    raise SchedulerError(f"qsub did not take the job: {f'{meaning}: ' if meaning else ''}{own}.")
+
+
+def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
+    """Return the records by job id that ``qstat -x -f -F json`` printed for one id, or for none.
+
+    A job that is not known (exit code 153), or has finished and left no history (35), is left out. With
+    ``-t`` an array's members have records too.
+
+    Raises
+    ------
+    Unreachable
+        If the server did not answer.
+    SchedulerError
+        If it cannot be understood.
+    """
+    if code in (_UNKNOWN_JOB, _FINISHED_JOB):
+        return {}
+    _check(code, out, error)
+    try:
+        document = json.loads(out, strict=False)  # line breaks in values are taken as they are
+    except ValueError:
+        document = _salvage(out)
+    if not isinstance(document, dict):
+        raise SchedulerError("qstat printed something else than JSON.")
+    asked_at = _number(document.get("timestamp"))
+    jobs = document.get("Jobs") or {}  # absent where there is no job to show
+    attributes = {job_id: _texts(job) for job_id, job in jobs.items()}
+    records = {
+        job_id: record_of(job, asked_at)
+        for job_id, job in attributes.items()
+        if array_of(job_id) == job_id or "array_index" in job
+    }
+    for job_id, job in attributes.items():
+        if "[]" in job_id:
+            for member, record in _without_own(job_id, job, records[job_id]).items():
+                records.setdefault(member, record)
+    return records
+
+
+def _without_own(array_id: str, job: Mapping[str, str], record: Record) -> dict[str, Record]:
+    """Return the records of the members that wait, or that ended with their array before they ran.
+
+    A job of its own, which has an ``array_index``, is made of a member when it starts. What PBS shows of
+    one that has none are its array's attributes, another member's exit status among them
+    (``status_subjob`` of OpenPBS, src/server/stat_job.c); so only the array can tell, and of one that was
+    deleted from it while it waited nothing does.
+    """
+    everyone = indices(job.get("array_indices_submitted", ""))
+    if record.state in (JobState.QUEUED, JobState.CANCELLED):
+        members = dict.fromkeys(everyone, record)
+    else:
+        waiting = indices(job.get("array_indices_remaining", ""))
+        members = dict.fromkeys(waiting, Record(JobState.QUEUED, "waits for its turn in the array"))
+    return {member_of(array_id, index): member for index, member in members.items()}
+
+
+def parse_largest_array(code: int, out: str, error: str) -> int | None:
+    """Return the ``max_array_size`` that ``qstat -B -f -F json`` printed; None if it is not there.
+
+    Raises
+    ------
+    Unreachable
+        If the server did not answer.
+    """
+    _check(code, out, error)
+    found = re.search(r'"max_array_size"\s*:\s*"?(\d+)', out)
+    return int(found[1]) if found else None
+
+
+def parse_qdel(code: int, out: str, error: str) -> None:
+    """Check what qdel left; a job that has finished or is not known needs no deletion.
+
+    Raises
+    ------
+    SchedulerError
+        If the job was not deleted.
+    """
+    if code not in (0, _UNKNOWN_JOB, _FINISHED_JOB, _FINISHED_MEMBER):
+        raise SchedulerError(f"qdel did not delete the job: {_said(error or out)}.")
+
+
+def array_of(job_id: str) -> str:
+    """Return the id of the array that a member is of; other ids as they are."""
+    return re.sub(r"\[\d+\]", "[]", job_id, count=1)
+
+
+def member_of(array_id: str, index: int) -> str:
+    """Return the id of a member: ``123[4].server`` of ``123[].server``."""
+    return array_id.replace("[]", f"[{index}]", 1)
+
+
+def same_job(name: str, job_id: str) -> bool:
+    """Whether two ids are of one job: servers differ in how much of their own name they print."""
+    first, _, first_server = name.partition(".")
+    second, _, second_server = job_id.partition(".")
+    servers = (first_server.partition(".")[0], second_server.partition(".")[0])
+    return first == second and (servers[0] == servers[1] or "" in servers)
+
+
+def _texts(job: Mapping[str, Any]) -> dict[str, str]:
+    """Return a job's plain attributes as text: qstat writes what looks like a number or a truth as one."""
+    return {name: str(value) for name, value in job.items() if not isinstance(value, dict | list)}
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def _salvage(out: str) -> dict[str, Any]:
+    """Read the attributes that matter from the JSON of one job that is not valid.
+
+    An exported shell function or a quote in the job's environment can break it. ``job_state`` and
+    ``substate`` stand before the environment, so their first line is the true one; ``comment`` and
+    ``Exit_status`` stand after it, so their last line is.
+
+    Raises
+    ------
+    SchedulerError
+        If it is not the output of one job.
+    """
+    job_ids = re.findall(r'^\s*"(\d+(?:\[\d*\])?\.[^"\s]+)"\s*:\s*\{\s*$', out, re.MULTILINE)
+    lines = re.findall(r'^\s*"([A-Za-z_]+)"\s*:\s*(?:"(.*)"|(-?[0-9.]+))\s*,?\s*$', out, re.MULTILINE)
+    values = [(name, text or number) for name, text, number in lines]
+    first = dict(reversed(values))
+    last = dict(values)
+    if len(job_ids) != 1 or "job_state" not in first:
+        raise SchedulerError("qstat printed JSON that is not valid.")
+    job = {name: first[name] for name in ("job_state", "substate", "Hold_Types", "depend") if name in first}
+    job |= {
+        name: last[name] for name in ("comment", "Exit_status", "history_timestamp", "etime") if name in last
+    }
+    return {"timestamp": first.get("timestamp"), "Jobs": {job_ids[0]: job}}
+
+
+def _check(code: int, out: str, error: str) -> None:
+    if code == 0:
+        return
+    reason = _said(error or out)
+    if any(words in error for words in _SILENT):
+        raise Unreachable(f"PBS gives no answer: {reason}.")
+    raise SchedulerError(f"qstat failed with exit code {code}: {reason}.")
+
+
+def _said(error: str) -> str:
+    """Keep PBS's own message, without its usage and the command's name."""
+    return re.sub(r"(^|\n)(?:\S*/)?q(?:sub|stat|del): +", r"\1", said(error))

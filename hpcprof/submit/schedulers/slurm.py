@@ -1,0 +1,133 @@
+"""Slurm, by sbatch, squeue, sacct and scancel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.command import call, patiently
+from hpcprof.submit.schedulers.run_state import Record
+from hpcprof.submit.schedulers.slurm_parse import (
+    SACCT_FIELDS,
+    SQUEUE_FORMAT,
+    parse_largest_array,
+    parse_sacct,
+    parse_sbatch,
+    parse_scancel,
+    parse_squeue,
+)
+
+
+class SlurmScheduler(BatchScheduler):
+    """Speaks to the Slurm of this machine, and to the clusters that sbatch handed jobs to."""
+
+    def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
+        """Submit by ``sbatch --parsable``; the job id is ``123``, or ``123;cluster`` on another cluster."""
+        depends = []
+        if after:
+            numbers = ":".join(job_id.partition(";")[0] for job_id in after)
+            # Without the second option a job whose dependency fails stays in the queue for ever.
+            depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
+        done = call(["sbatch", "--parsable", *depends, str(script)], directory)
+        return parse_sbatch(done.code, done.stdout, done.stderr)
+
+    def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
+        """Ask squeue once for each cluster's jobs, then sacct once for those that it no longer has."""
+        clusters: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            clusters.setdefault(job_id.partition(";")[2], []).append(job_id)
+        found: dict[str, Record] = {}
+        for cluster, ids in clusters.items():
+            numbers = {job_id.partition(";")[0]: job_id for job_id in ids}
+            known = _of_members(_squeue(_whole(numbers), cluster), numbers)
+            missing = [number for number in numbers if number not in known]
+            if missing:
+                known.update(_of_members(_sacct(_whole(missing), cluster, since), missing))
+            found.update({numbers[number]: record for number, record in known.items()})
+        return found
+
+    def delete(self, job_ids: Sequence[str]) -> None:
+        """Cancel the jobs; scancel succeeds even for one that it does not know."""
+        clusters: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            number, _, cluster = job_id.partition(";")
+            clusters.setdefault(cluster, []).append(number)
+        for cluster, numbers in clusters.items():
+            members = [number for number in numbers if "_" in number]
+            if members:
+                # A member that waits leaves its array without a trace when it is cancelled, and jobs that
+                # wait for its success then run (seen on 22.05); a hold makes a job of its own of it before.
+                # For those that run already it fails, which is all the same.
+                call(["scontrol", *_of(cluster), "hold", ",".join(members)])
+            done = call(["scancel", *_of(cluster), *numbers])
+            parse_scancel(done.code, done.stdout, done.stderr)
+
+    def member_id(self, array_id: str, index: int) -> str:
+        """Return ``123_4``, or ``123_4;cluster``."""
+        number, separator, cluster = array_id.partition(";")
+        return f"{number}_{index}{separator}{cluster}"
+
+    def largest_array(self) -> int | None:
+        """Ask for Slurm's MaxArraySize."""
+        done = patiently(lambda: call(["scontrol", "show", "config"]))
+        return parse_largest_array(done.code, done.stdout, done.stderr)
+
+
+def _whole(numbers: Iterable[str]) -> list[str]:
+    """Return the jobs to ask for: an array once for all its members."""
+    return list(dict.fromkeys(number.partition("_")[0] for number in numbers))
+
+
+def _of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
+    """Return the records of jobs; a member that has none has its array's, if that stands there alone.
+
+    Slurm shows an array all of whose waiting members were cancelled under its plain id for a while.
+    """
+    found = {}
+    for number in numbers:
+        record = records.get(number) or records.get(number.partition("_")[0])
+        if record is not None:
+            found[number] = record
+    return found
+
+
+def _squeue(numbers: Sequence[str], cluster: str) -> Mapping[str, Record]:
+    # --states=all shows ended jobs too, from the controller's memory, for MinJobAge (300 s by default):
+    # what scontrol shows, but of many jobs at once.
+    done = call(
+        [
+            "squeue",
+            "--noheader",
+            "--states=all",
+            "--array",  # a line for each member, also of those that wait
+            f"--jobs={','.join(numbers)}",
+            f"--Format={SQUEUE_FORMAT}",
+            *_of(cluster),
+        ]
+    )
+    return parse_squeue(done.code, done.stdout, done.stderr, time.time())
+
+
+def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> Mapping[str, Record]:
+    # The default window starts at midnight, and sacct takes local time.
+    start = since.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+    done = call(
+        [
+            "sacct",
+            "--parsable2",
+            "--noheader",
+            "--allocations",
+            f"--jobs={','.join(numbers)}",
+            f"--starttime={start}",
+            f"--format={','.join(SACCT_FIELDS)}",
+            *_of(cluster),
+        ]
+    )
+    return parse_sacct(done.code, done.stdout, done.stderr, time.time())
+
+
+def _of(cluster: str) -> list[str]:
+    return [f"--clusters={cluster}"] if cluster else []

@@ -1,0 +1,202 @@
+"""What Slurm's commands print, as records. Seen on Slurm 22.05.8 where nothing else is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+
+from hpcprof.common.errors import SchedulerError
+from hpcprof.submit.schedulers.array_indices import indices
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.command import Unreachable, said
+from hpcprof.submit.schedulers.run_state import Record
+from hpcprof.submit.schedulers.slurm_states import STATES, pending_reason
+
+# Fixed columns, wide enough that no value but the reason can fill its own, and the one value that may
+# hold spaces last. A job's name stays out: it may hold anything.
+SQUEUE_FORMAT = "JobArrayID:40,State:24,exit_code:12,EndTime:24,Reason:200"
+SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
+
+_JOB_ID = re.compile(r"\d+(;\S+)?")
+_ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
+_SILENT = (
+    "Unable to contact slurm controller",
+    "Problem talking to database",
+    "Problem talking to the database",
+    "Unable to connect to database",
+    "Connection refused",
+    "Connection timed out",
+    "Socket timed out",
+    "Zero Bytes were transmitted or received",
+    "munge",
+    "can't be reached now",
+)
+
+
+def parse_sbatch(code: int, out: str, error: str) -> str:
+    """Return the job id that ``sbatch --parsable`` printed: ``123`` or ``123;cluster``.
+
+    Raises
+    ------
+    SchedulerError
+        If Slurm did not take the job.
+    """
+    lines = out.split("\n")
+    ids = [line.strip() for line in lines if _JOB_ID.fullmatch(line.strip())]
+    if code == 0 and ids:
+        return ids[-1]
+    reason = _said(error if code else f"{error}\n{out}")
+    raise SchedulerError(f"sbatch did not take the job: {reason}.")
+
+
+def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
+    """Return the records that ``squeue --noheader --states=all --Format=SQUEUE_FORMAT`` printed.
+
+    Parameters
+    ----------
+    code, out, error : int, str, str
+        What the command left. For one id that is unknown it fails, among several it leaves it out.
+    now : float
+        The present time in seconds since the epoch.
+
+    Raises
+    ------
+    Unreachable
+        If the controller did not answer.
+    """
+    if code != 0 and "Invalid job id" in error:
+        return {}
+    _check("squeue", code, error)
+    records = {}
+    for line in out.splitlines():
+        values = line.split(maxsplit=4)
+        if len(values) == 5:  # a line "CLUSTER: name" comes before another cluster's jobs
+            job_id, state, status, end, reason = values
+            records[job_id] = _record(state, reason.strip(), _from_wait_status(status), end, now)
+    return _by_member(records)
+
+
+def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
+    """Return the records of ended jobs that ``sacct --parsable2 --noheader --allocations`` printed.
+
+    A job that squeue no longer has but sacct shows as waiting or running is left out: accounting lags by
+    seconds, or has missed the end. Without accounting no job is known.
+
+    Raises
+    ------
+    Unreachable
+        If the database did not answer.
+    """
+    if code != 0 and "accounting storage is disabled" in error:
+        return {}
+    _check("sacct", code, error)
+    records = {}
+    for line in out.splitlines():
+        values = line.split("|")
+        if len(values) == len(SACCT_FIELDS) and values[0] != "JobID":
+            job_id, state, exit_code, end = values
+            record = _record(state, "", _from_pair(exit_code), end, now)
+            if record.state.ended:
+                records[job_id] = record
+    return _by_member(records)
+
+
+def parse_largest_array(code: int, out: str, error: str) -> int | None:
+    """Return how many members an array may have, from ``scontrol show config``; None if it does not tell.
+
+    Indices from 0 stay below ``MaxArraySize``; ``max_array_tasks`` is a lower limit of some sites.
+
+    Raises
+    ------
+    Unreachable
+        If the controller did not answer.
+    """
+    _check("scontrol", code, error)
+    limits = [int(size or tasks) for size, tasks in _ARRAY_LIMITS.findall(out)]
+    return min(limits, default=None)
+
+
+def parse_scancel(code: int, out: str, error: str) -> None:
+    """Check what scancel left: it succeeds for ended and unknown jobs too.
+
+    Raises
+    ------
+    SchedulerError
+        If the job was not cancelled.
+    """
+    if code != 0 and "already completing or completed" not in error and "Invalid job id" not in error:
+        raise SchedulerError(f"scancel did not cancel the job: {_said(error or out)}.")
+
+
+def _by_member(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Give each member that stands in a line such as ``129_[2-3%2]`` the record of that line.
+
+    Waiting members share a line, and in sacct those that were cancelled while waiting share one for ever;
+    that line may also name members that ran, whose own line is the true one.
+    """
+    found = dict(records)
+    for job_id, record in records.items():
+        array, _, text = job_id.partition("_[")
+        for index in indices(text.rstrip("]")):
+            found.setdefault(f"{array}_{index}", record)
+    return found
+
+
+def _record(state: str, reason: str, code: int | None, end: str, now: float) -> Record:
+    word = state.split()[0].rstrip("+")  # "CANCELLED by 1000"; sacct marks a cut with +
+    present, words = STATES.get(word, (JobState.UNKNOWN, f"Slurm calls its state {word}"))
+    if word == "PENDING":
+        words = pending_reason(reason)
+    elif present is JobState.CANCELLED and reason == "DependencyNeverSatisfied":
+        words = "a job that it waited for did not succeed"
+    elif word == "FAILED" and reason == "JobLaunchFailure":
+        words = _signal(code)
+    if not present.ended:
+        return Record(present, words)
+    # An exit code of 0 beside a failure says nothing: timeouts and lost nodes are 0:0 in sacct.
+    known = code if present is JobState.COMPLETED or code else None
+    return Record(present, words, known, _seconds_since(end, now), preempted=word == "PREEMPTED")
+
+
+def _signal(code: int | None) -> str:
+    return f"ended by signal {-code}" if code is not None and code < 0 else "Slurm could not start job.sh"
+
+
+def _from_wait_status(text: str) -> int | None:
+    """Read squeue's exit_code, which is what wait(2) gives: 768 is exit code 3, 11 is signal 11."""
+    if not text.isdigit():
+        return None
+    status = int(text)
+    return status >> 8 if status >> 8 else -(status & 0x7F)
+
+
+def _from_pair(text: str) -> int | None:
+    """Read sacct's ``code:signal``; sacct subtracts 128, so that a segmentation fault is 11:0."""
+    code, _, signal = text.partition(":")
+    if not code.isdigit() or not signal.isdigit():
+        return None
+    return int(code) or -int(signal)
+
+
+def _seconds_since(end: str, now: float) -> float | None:
+    try:
+        return now - datetime.strptime(end, "%Y-%m-%dT%H:%M:%S").timestamp()
+    except ValueError:  # N/A, Unknown, None
+        return None
+
+
+def _check(command: str, code: int, error: str) -> None:
+    if code == 0:
+        return
+    reason = _said(error)
+    if any(words in error for words in _SILENT):
+        raise Unreachable(f"Slurm gives no answer: {reason}.")
+    raise SchedulerError(f"{command} failed: {reason}.")
+
+
+def _said(error: str) -> str:
+    """Drop the prefixes ``sbatch: error:`` of each line, and the hint at --help."""
+    lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line) for line in error.splitlines()]
+    text = said("\n".join(line for line in lines if not line.startswith("Try ")))
+    return text.removeprefix("Batch job submission failed: ").replace(" Batch job submission failed:", ":")

@@ -1,0 +1,163 @@
+"""The process that stands for a local job: starts job.sh, enforces the walltime, ends every process.
+
+Started as ``python -m hpcprof.submit.schedulers.supervisor RUN_DIRECTORY WALLTIME_SECONDS`` in a session of
+its own. It imports the standard library alone, to start in a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcprof.common.atomic import write_atomically
+
+SUPERVISOR = "supervisor"
+ENDED = "ended"
+GRACE_SECONDS = 10.0
+"""How long the job has, after SIGTERM, to end by itself before SIGKILL."""
+
+_MARK = "HPCPROF_JOB_DIRECTORY"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process that cannot be mistaken for another one: pid, its start time in ticks, the boot."""
+
+    pid: int
+    start_ticks: str
+    boot_id: str
+
+    @staticmethod
+    def of(pid: int) -> Identity | None:
+        """Return the identity of a process, None if there is none or it is a zombie."""
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+        # proc(5): after the name, field 3 is the state and field 22 the start time.
+        return None if fields[0] == "Z" else Identity(pid, fields[19], boot_id)
+
+    @staticmethod
+    def parse(text: str | None) -> Identity | None:
+        """Read what `str` wrote."""
+        parts = (text or "").split()
+        return Identity(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.start_ticks} {self.boot_id}"
+
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return Identity.of(self.pid) == self
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: ``exited``, ``cancelled`` or ``timeout``, and job.sh's exit code."""
+
+    how: str
+    exit_code: int
+
+    @staticmethod
+    def parse(text: str | None) -> Outcome | None:
+        """Read what `str` wrote."""
+        how, _, code = (text or "").partition(" ")
+        return Outcome(how, int(code)) if code else None
+
+    def __str__(self) -> str:
+        return f"{self.how} {self.exit_code}"
+
+
+class _Cancelled(Exception):
+    pass
+
+
+def supervise(run: Path, walltime: float) -> Outcome:
+    """Run ``run/job.sh`` to its end, its walltime's end, or SIGTERM, whichever comes first."""
+
+    def cancelled(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Cancelled
+
+    how = "exited"
+    with (run / "logs" / "job.out").open("ab") as out, (run / "logs" / "job.err").open("ab") as err:
+        signal.signal(signal.SIGTERM, cancelled)
+        job = None
+        try:
+            job = subprocess.Popen(
+                ["/bin/bash", str(run / "job.sh")],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                env={**os.environ, _MARK: str(run)},
+            )
+            job.wait(timeout=walltime)
+        except _Cancelled:
+            how = "cancelled"
+        except subprocess.TimeoutExpired:
+            how = "timeout"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if job is None:
+        return Outcome(how, -signal.SIGTERM)
+    if how != "exited":
+        _signal(job.pid, signal.SIGTERM)
+        _wait(job, GRACE_SECONDS)
+    _signal(job.pid, signal.SIGKILL)
+    end_processes(run)
+    return Outcome(how, job.wait())
+
+
+def processes_of(run: Path) -> list[int]:
+    """Return the processes of the run's job.
+
+    They are known by a variable in their environment: ranks may stand in sessions of their own (Hydra
+    puts them there), so no process group holds all of them.
+    """
+    mark = f"{_MARK}={run}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def end_processes(run: Path) -> None:
+    """Kill every process of the run's job, and those that they start meanwhile."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (left := processes_of(run)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _signal(group: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _wait(job: subprocess.Popen[bytes], seconds: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        job.wait(timeout=seconds)
+
+
+def main() -> None:
+    """Write who supervises, run the job, write how it ended."""
+    run, walltime = Path(sys.argv[1]), float(sys.argv[2])
+    write_atomically(run / "state" / SUPERVISOR, f"{Identity.of(os.getpid())}\n")
+    outcome = supervise(run, walltime)
+    write_atomically(run / "state" / ENDED, f"{outcome}\n")
+
+
+if __name__ == "__main__":
+    main()

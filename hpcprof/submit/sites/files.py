@@ -1,0 +1,179 @@
+"""Finding and loading sites: one YAML file a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcprof.common.decode import decode
+from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.paths import packaged, user_config
+from hpcprof.common.yaml_file import read_mapping
+from hpcprof.submit.jobs.walltime import parse_walltime
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.sites.model import STARTERS, LauncherName, Site
+
+# A profiler makes sockets in a rank's own folder below TMPDIR, whose path may have 107 characters in all
+# (sockaddr_un); this leaves room for that folder and for the socket's name.
+_TMPDIR_LENGTH = 48
+_SPAN = re.compile(r"(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?")
+
+
+def search_path() -> list[Path]:
+    """Return the folders that hold sites, first found first taken."""
+    return [Path("site_configs"), user_config() / "sites", packaged("site_configs")]
+
+
+def site_files() -> dict[str, Path]:
+    """Return every site's name and file, in the order of the search path.
+
+    A file whose name begins with ``_`` is only there to be extended.
+    """
+    return {name: path for name, path in _all_files().items() if not name.startswith("_")}
+
+
+def load_site(name: str) -> Site:
+    """Load the site called ``name`` from the search path.
+
+    Raises
+    ------
+    UsageError
+        If there is no such site (with the close matches), or its file is wrong.
+    """
+    files = site_files()
+    if name not in files:
+        raise unknown("site", name, files)
+    return load_site_file(files[name])
+
+
+def load_site_file(path: Path) -> Site:
+    """Load one site file; what it ``extends`` is looked for beside it, then on the search path.
+
+    Raises
+    ------
+    UsageError
+        Naming the file, the key, its value and what would be valid.
+    """
+    merged: dict[str, Any] = {}
+    for data in reversed(list(_chain(path))):
+        merged = _merge(merged, data)
+    site = decode(Site, {**merged, "name": path.stem}, str(path))
+    _check(site, path)
+    return site
+
+
+def _all_files() -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for folder in search_path():
+        for path in sorted(folder.glob("*.yaml")):
+            files.setdefault(path.stem, path)
+    return files
+
+
+def _chain(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield a site's mapping, then that of the site it extends, and so on."""
+    seen: list[Path] = []
+    while True:
+        if path in seen:
+            raise UsageError(f"{path}: 'extends' leads back to itself: {' -> '.join(map(str, seen))}.")
+        seen.append(path)
+        data = _read_yaml(path)
+        parent = data.pop("extends", None)
+        yield data
+        if parent is None:
+            return
+        beside = path.with_name(f"{parent}.yaml")
+        files = _all_files()
+        if not beside.is_file() and parent not in files:
+            raise unknown("site", str(parent), files, f" in {path}, under extends")
+        path = beside if beside.is_file() else files[parent]
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    data = read_mapping(path, "site file")
+    if "name" in data:
+        raise UsageError(f"{path}: name = {data['name']!r}: a site is named by its file; remove the key.")
+    return data
+
+
+def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``parent`` with ``child`` over it; mappings merge, anything else is replaced."""
+    merged = dict(parent)
+    for key, value in child.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _check(site: Site, path: Path) -> None:
+    """Check what the types cannot: that the parts of a site file fit together."""
+    for key, problem in _problems(site):
+        raise UsageError(f"{path}: {key}: {problem}.")
+
+
+def _problems(site: Site) -> Iterator[tuple[str, str]]:
+    """Yield the key and the sentence of everything that is wrong, in the order of the file."""
+    for index, cores in enumerate(site.launcher.cpu_bind):
+        problem = _core_problem(site, cores)
+        if problem:
+            yield f"launcher.cpu_bind[{index}] = {cores!r}", problem
+    starter = site.launcher.starter
+    if starter not in STARTERS:
+        valid = ", ".join(launcher.value for launcher in STARTERS)
+        yield f"launcher.starter = {starter.value!r}", f"it starts no process on each node; valid: {valid}"
+    for key, text in _walltimes(site):
+        try:
+            parse_walltime(text)
+        except UsageError as error:
+            yield key, str(error).rstrip(".")
+    if site.queues and site.queue and site.queue not in site.queues:
+        yield f"queue = {site.queue!r}", f"it is not one of queues: {', '.join(site.queues)}"
+    for name, queue in site.queues.items():
+        for route in queue.routes:
+            if route not in site.queues:
+                yield f"queues.{name}.routes", f"{route!r} is not one of queues: {', '.join(site.queues)}"
+    for name in site.profilers:
+        if name not in PROFILERS:
+            yield f"profilers = {name!r}", f"there is no such profiler; valid: {', '.join(PROFILERS)}"
+    if site.tmpdir and (not site.tmpdir.startswith("/") or len(site.tmpdir) > _TMPDIR_LENGTH):
+        yield (
+            f"tmpdir = {site.tmpdir!r}",
+            f"write an absolute path of at most {_TMPDIR_LENGTH} characters: profilers make sockets below "
+            "it, whose paths must be short",
+        )
+    for name, option in site.options.items():
+        for value in option.default.split(":") if option.default and option.valid else ():
+            if value not in option.valid:
+                valid = ", ".join(option.valid)
+                yield f"options.{name}.default = {option.default!r}", f"it is not valid here: {valid}"
+
+
+def _walltimes(site: Site) -> Iterator[tuple[str, str]]:
+    yield "walltime", site.walltime
+    for name, queue in site.queues.items():
+        for key in ("min_walltime", "max_walltime"):
+            if getattr(queue, key):
+                yield f"queues.{name}.{key}", getattr(queue, key)
+        for nodes, text in queue.walltime_by_nodes.items():
+            yield f"queues.{name}.walltime_by_nodes[{nodes}]", text
+
+
+def _core_problem(site: Site, cores: str) -> str:
+    """Say what is wrong with the cores of one rank; empty where nothing is."""
+    spans = [_SPAN.fullmatch(part) for part in cores.split(",")]
+    if not all(spans):
+        return "write core numbers and spans of them, as in 0-7,32-39"
+    if site.launcher.name is LauncherName.SRUN and not cores.isdigit():
+        return "srun binds a rank by one core (map_cpu); write its number"
+    numbers = {n for s in spans if s for n in range(int(s["first"]), int(s["last"] or s["first"]) + 1)}
+    reserved = numbers & set(site.node.reserved_cores)
+    if reserved:
+        return f"core {min(reserved)} is one of node.reserved_cores"
+    if site.node.cores is not None:
+        threads = (site.node.cores + len(site.node.reserved_cores)) * site.node.threads
+        if max(numbers) >= threads:
+            return f"a node has hardware threads 0 to {threads - 1} (node.cores, reserved_cores, threads)"
+    return ""

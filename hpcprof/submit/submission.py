@@ -1,0 +1,132 @@
+"""From scripts to a submitted run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import UsageError, writing
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.rendering.array_script import member_directory
+from hpcprof.submit.rendering.job_scripts import array_scripts, scripts
+from hpcprof.submit.runs import directory as runs
+from hpcprof.submit.schedulers.base import JobState, Scheduler
+from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.registry import scheduler_for
+from hpcprof.submit.sites.model import Site
+
+
+def submit(
+    site: Site,
+    job: Job,
+    runs_directory: Path,
+    command_line: list[str],
+    template: Path | None = None,
+    script: Path | None = None,
+) -> runs.Run:
+    """Make a run directory, hand its job.sh to the scheduler, and record the job id.
+
+    What is refused before the job is handed over leaves no run directory.
+
+    Raises
+    ------
+    SchedulerError
+        If the scheduler did not take the job; the run directory stays for a look at it.
+    """
+    scheduler = scheduler_for(site.scheduler)
+    after = _job_ids(job, runs_directory, scheduler)
+    # Rendered once for nothing: what is wrong with a template is said before anything is made.
+    scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
+    run_id = runs.new_run_id(job.name, runs_directory)
+    with _removed_on_failure(runs_directory / run_id):
+        texts = scripts(site, job, runs_directory / run_id, command_line, template, script)
+        run = runs.create(run_id, runs_directory, site, job, command_line, texts)
+    return _submitted(run, scheduler.submit(run, after))
+
+
+def submit_array(
+    site: Site,
+    jobs: Sequence[Job],
+    runs_directory: Path,
+    command_line: list[str],
+    at_once: int | None = None,
+    template: Path | None = None,
+) -> list[runs.Run]:
+    """Submit jobs of a site with arrays as one job array, ``at_once`` of which may run together.
+
+    Each member is a run with a directory and a job id of its own;
+    `hpcprof.submit.runs.directory.sweep_of` returns the sweep that they belong to. Jobs refused before the
+    array is handed over leave no directory.
+
+    Raises
+    ------
+    SchedulerError
+        If the scheduler did not take the array; the run directories stay for a look at them.
+    UsageError
+        If they can not be one array.
+    """
+    scheduler = scheduler_for(site.scheduler)
+    assert isinstance(scheduler, BatchScheduler)
+    after = _job_ids(jobs[0], runs_directory, scheduler)
+    largest = scheduler.largest_array()
+    if largest is not None and len(jobs) > largest:
+        raise UsageError(f"--array: {len(jobs)} runs are more than an array may have here ({largest}).")
+    # Rendered once for nothing: what is wrong is said before anything is made.
+    array_scripts(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
+    sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
+    directories = [member_directory(sweep, index) for index in range(len(jobs))]
+    with _removed_on_failure(sweep, *directories):
+        script, texts = array_scripts(site, jobs, sweep, command_line, at_once, template)
+        members = [
+            runs.create(directory.name, runs_directory, site, job, command_line, text)
+            for directory, job, text in zip(directories, jobs, texts, strict=True)
+        ]
+        path = sweep.absolute() / runs.ARRAY_SCRIPT
+        with writing(path):
+            write_atomically(path, script)
+    ids = scheduler.submit_array(path, members, after)
+    return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
+
+
+@contextmanager
+def _removed_on_failure(*directories: Path) -> Iterator[None]:
+    """Remove new directories with all that is in them if they cannot be filled."""
+    try:
+        yield
+    except BaseException:
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _submitted(run: runs.Run, job_id: str) -> runs.Run:
+    assert run.manifest is not None
+    manifest = msgspec.structs.replace(run.manifest, scheduler_job_id=job_id)
+    return runs.save(runs.Run(run.id, run.path, manifest))
+
+
+def _job_ids(job: Job, runs_directory: Path, scheduler: Scheduler) -> list[str]:
+    """Return the ids of the jobs to wait for; one that has succeeded already is not waited for.
+
+    Raises
+    ------
+    UsageError
+        If one of them can not succeed any more, or is not known to be alive.
+    SchedulerError
+        If the scheduler cannot wait for one of them.
+    """
+    waited = [runs.open_run(runs_directory / name) for name in job.after]
+    states = scheduler.poll(waited)
+    for run in waited:
+        status = states[run.id]
+        if status.state is JobState.UNKNOWN or (
+            status.state.ended and status.state is not JobState.COMPLETED
+        ):
+            raise UsageError(f"--after {run.id}: it is {status.state.value} ({status.reason}).")
+    left = [run for run in waited if not states[run.id].state.ended]
+    return scheduler.waits_for([run.manifest.scheduler_job_id for run in left if run.manifest])
