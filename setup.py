@@ -9,8 +9,8 @@ from setuptools import Extension, setup
 # Loaded by ctypes and free of Python.h, so that one file serves every Python. Without a C compiler hpcprof is
 # installed without it, and reads more slowly.
 PAGES = Extension(
-    "hpcprof.readers._sqlite_pages",
-    ["hpcprof/readers/sqlite_pages.c"],
+    "hpcprof.profiles.readers.nsys._sqlite_pages",
+    ["hpcprof/profiles/readers/nsys/sqlite_pages.c"],
     extra_compile_args=["-std=c99"],
     optional=True,
     py_limited_api=True,

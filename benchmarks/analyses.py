@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.readers.detect import read_profile
+from hpcprof.profiles.readers.discovery import read_profile
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.readers.detect import read_profile
+from hpcprof.profiles.readers.discovery import read_profile
 
 EVENTS = 1_000_000
 HTA = Path(__file__).parents[1] / "tests" / "peers" / "hta_figures.py"

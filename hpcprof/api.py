@@ -13,9 +13,9 @@ from hpcprof.analysis.by_name import find, find_across_runs
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
 from hpcprof.collect import Collected, collect
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.profiles.timeline import Timeline
 from hpcprof.store import Store, Stored, store_url
 from hpcprof.submit.runs.directory import Run, find_run, runs_directory
-from hpcprof.timeline import Timeline
 from hpcprof.timelines import find_timelines
 
 

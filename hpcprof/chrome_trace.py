@@ -26,7 +26,7 @@ import numpy as np
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError
-from hpcprof.timeline import (
+from hpcprof.profiles.timeline import (
     HOST,
     NO_CORRELATION,
     Allocations,

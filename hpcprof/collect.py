@@ -10,8 +10,8 @@ from pathlib import Path
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.executors import Executor, Lost, serially
+from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
 from hpcprof.rank_collect import Gathered, Identified, Task, Unchanged, as_result, gather, identify
-from hpcprof.readers.detect import PROFILES, find_profiles
 from hpcprof.store import ANALYSIS_VERSION, Described, Result, Store
 from hpcprof.store_tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, save

@@ -13,21 +13,21 @@ from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.checksums import checksum, stamp
 from hpcprof.common.errors import DamagedInput
 from hpcprof.memory import share, trim
-from hpcprof.readers.detect import read_profile, readable
-from hpcprof.readers.identity import identify_rank
+from hpcprof.profiles.readers.discovery import read_profile, readable
+from hpcprof.profiles.readers.rank_identity import identify_rank
 from hpcprof.store import Result
 
 if TYPE_CHECKING:  # what only a changed profile needs is imported when there is one
     from hpcprof.analysis.outcome import Outcome
-    from hpcprof.kernel_report import KernelReport
-    from hpcprof.timeline import Origin, Timeline
+    from hpcprof.profiles.kernel_report import KernelReport
+    from hpcprof.profiles.timeline import Origin, Timeline
 
 HEAVY = (
     "hpcprof.analysis.crosschecks",
     "hpcprof.analysis.outcome",
-    "hpcprof.readers.nsys",
-    "hpcprof.readers.torch_trace",
-    "hpcprof.timeline_file",
+    "hpcprof.profiles.readers.nsys.reader",
+    "hpcprof.profiles.readers.kineto.reader",
+    "hpcprof.profiles.timeline_parquet",
     *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
 )
 """What `gather` imports only when a profile has changed, and what many processes import once for all."""
@@ -130,14 +130,14 @@ def _contradictions(results: Mapping[str, Result]) -> dict[str, str]:
 
 def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
     """Keep a timeline; where that cannot be, the results are good all the same."""
-    from hpcprof.timeline import Timeline
+    from hpcprof.profiles.timeline import Timeline
 
     if task.timeline is None or not isinstance(profile, Timeline):
         return ()
-    from hpcprof import timeline_file
+    from hpcprof.profiles import timeline_parquet
 
     try:
-        timeline_file.save(task.timeline, profile, task.rank, sha256)
+        timeline_parquet.save(task.timeline, profile, task.rank, sha256)
     except OSError as error:
         return (f"the timeline of {task.path} is not kept in {task.timeline}: {error.strerror or error}.",)
     return ()

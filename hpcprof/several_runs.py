@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hpcprof import timeline_file
 from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Reads
 from hpcprof.analysis.outcome import Outcome, of_pair, of_store, shaped
 from hpcprof.analysis.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.readers.results import read_results
+from hpcprof.profiles import timeline_parquet
+from hpcprof.profiles.readers.results import read_results
+from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.store import WHOLE_RUN, Store, Stored
 from hpcprof.store_tables import ProfileRow
 from hpcprof.submit.runs.directory import Run, all_runs
-from hpcprof.timeline import Ints, Timeline
 from hpcprof.timelines import find_timelines
 from hpcprof.workloads.schema import RankResult
 
@@ -162,7 +162,7 @@ def _read(run: Run, profiles: dict[int, ProfileRow], rank: int) -> Timeline:
     HpcprofError
         If neither it nor the profile can be read.
     """
-    kept = timeline_file.load(run.path / "timeline", rank, profiles[rank].sha256)
+    kept = timeline_parquet.load(run.path / "timeline", rank, profiles[rank].sha256)
     if kept is not None:
         return kept
     found = find_timelines(run)

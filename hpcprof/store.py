@@ -61,7 +61,7 @@ from hpcprof.store_tables import (
 )
 
 if TYPE_CHECKING:  # numpy is not needed to report from the store
-    from hpcprof.timeline import Fact, Gpu
+    from hpcprof.profiles.timeline import Fact, Gpu
 
 SCHEMA_VERSION = 5
 ANALYSIS_VERSION = 5

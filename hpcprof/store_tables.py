@@ -101,7 +101,7 @@ class ProfileRow(msgspec.Struct, frozen=True):
 
 
 class GpuRow(msgspec.Struct, frozen=True):
-    """A GPU of a profile's node; the fields are those of `hpcprof.timeline.Gpu`."""
+    """A GPU of a profile's node; the fields are those of `hpcprof.profiles.timeline.Gpu`."""
 
     run_id: str
     rank: int
@@ -116,7 +116,7 @@ class GpuRow(msgspec.Struct, frozen=True):
 
 
 class FactRow(msgspec.Struct, frozen=True):
-    """One more thing that a profile says; see `hpcprof.timeline.Fact`."""
+    """One more thing that a profile says; see `hpcprof.profiles.timeline.Fact`."""
 
     run_id: str
     rank: int

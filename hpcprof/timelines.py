@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import cast
 
 from hpcprof.collect import Collected, by_rank
-from hpcprof.readers.detect import find_profiles, profile_kind, read_profile
+from hpcprof.profiles.readers.discovery import find_profiles, profile_kind, read_profile
+from hpcprof.profiles.timeline import Timeline
 from hpcprof.submit.runs.directory import Run
-from hpcprof.timeline import Timeline
 
 _KINDS = ("nsys", "torch")
 

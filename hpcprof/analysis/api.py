@@ -7,7 +7,7 @@ import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import summarize, texts
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 
 def api(timeline: Timeline) -> Outcome:

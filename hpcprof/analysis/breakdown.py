@@ -8,7 +8,7 @@ import pandas as pd
 
 from hpcprof.analysis.coverage import Coverage, coverage
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.timeline import Category, Timeline
+from hpcprof.profiles.timeline import Category, Timeline
 
 PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from hpcprof.analysis.matching import MINIMUM, Clocks, Matched, clocks, key, match
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import nearest, objects
-from hpcprof.collective_operations import bus_factor, whole_bytes
-from hpcprof.numbering import numbered_rows
+from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
+from hpcprof.profiles.columns.unique import numbered_rows
 
 NO_COLLECTIVES = "no rank has collectives"
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.analysis.intervals import Intervals, exclusive, length, union
 from hpcprof.analysis.once import once
-from hpcprof.numbering import distinct
-from hpcprof.timeline import Category, Operations, Timeline
+from hpcprof.profiles.columns.intervals import Intervals, exclusive, length, union
+from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.timeline import Category, Operations, Timeline
 
 
 @dataclass(frozen=True)

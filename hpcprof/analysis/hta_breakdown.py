@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.joins import matches
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.timeline import NO_CORRELATION, GpuMarks, Ints, Table, Timeline, concatenate
+from hpcprof.profiles.columns.joins import matches
+from hpcprof.profiles.timeline import NO_CORRELATION, GpuMarks, Ints, Table, Timeline, concatenate
 
 _STEP = "ProfilerStep"
 _NO_COMPUTE = re.compile(r"nccl.*Kernel|.*Memcpy|Memset|dma|.*Sync")

@@ -7,7 +7,7 @@ import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.streams import NEVER, Extent, launch_starts, streams
-from hpcprof.timeline import Ints, Timeline
+from hpcprof.profiles.timeline import Ints, Timeline
 
 KERNEL_WAIT_NS = 30_000
 """A gap below this is what launching one kernel after the other costs.

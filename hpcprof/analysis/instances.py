@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.coverage import of_category
-from hpcprof.analysis.intervals import coverage
 from hpcprof.analysis.kernels_by_shape import Shapes, by_shape
-from hpcprof.analysis.order import as_of, ascends
 from hpcprof.analysis.phases import phases_of
 from hpcprof.analysis.step_ranges import steps_of
 from hpcprof.analysis.streams import launch_starts
 from hpcprof.analysis.summary import by_text
-from hpcprof.numbering import distinct
-from hpcprof.timeline import Category, Ints, Kernels, Ranges, Timeline
+from hpcprof.profiles.columns.intervals import coverage
+from hpcprof.profiles.columns.ordering import as_of, ascends
+from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.timeline import Category, Ints, Kernels, Ranges, Timeline
 
 NONE = -1
 OVERLAPPED = 0.9

@@ -9,7 +9,7 @@ import pandas as pd
 from hpcprof.analysis.coverage import coverage
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import texts
-from hpcprof.timeline import Category, Timeline
+from hpcprof.profiles.timeline import Category, Timeline
 
 _SETS = [chosen for size in (1, 2, 3) for chosen in combinations(Category, size)]
 

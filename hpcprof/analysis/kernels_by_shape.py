@@ -11,8 +11,8 @@ import pandas as pd
 from hpcprof.analysis.once import once
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import by_text, summarize, texts
-from hpcprof.numbering import numbered_rows
-from hpcprof.timeline import Category, Ints, Timeline
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 
 @dataclass(frozen=True)

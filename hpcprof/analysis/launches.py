@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.api import without_version
-from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import Summary, by_text, objects, summarize, texts
-from hpcprof.numbering import numbered_rows
-from hpcprof.timeline import Ints, Timeline
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Ints, Timeline
 
 _PID = 0xFFFFFF
 

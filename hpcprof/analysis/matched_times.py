@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.occurrences import Occurrences
 from hpcprof.analysis.summary import Floats, summarize
-from hpcprof.numbering import numbered_rows
-from hpcprof.timeline import Ints
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Ints
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.once import once
-from hpcprof.collective_operations import ALIGNING, POINT_TO_POINT
-from hpcprof.numbering import distinct, numbered, numbered_rows
-from hpcprof.timeline import Ints
+from hpcprof.profiles.collective_operations import ALIGNING, POINT_TO_POINT
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
+from hpcprof.profiles.timeline import Ints
 
 Floats = NDArray[np.float64]
 

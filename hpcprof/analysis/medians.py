@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcprof.analysis.summary import Floats
-from hpcprof.timeline import Ints
+from hpcprof.profiles.timeline import Ints
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95

@@ -7,7 +7,7 @@ import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import by_text, summarize, texts
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 
 def memops(timeline: Timeline) -> Outcome:

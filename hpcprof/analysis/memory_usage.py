@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.timeline import HOST, Ints, Timeline
+from hpcprof.profiles.timeline import HOST, Ints, Timeline
 
 
 def memory_usage(timeline: Timeline) -> Outcome:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from hpcprof.analysis.ncu_counts import DURATION, PRECISIONS, dram_bytes, flops, tensor_flops
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.kernel_report import KernelReport, MeasuredKernel
+from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 
 _PERCENT = {
     "compute_throughput_pct": "sm__throughput.avg.pct_of_peak_sustained_elapsed",

@@ -9,7 +9,7 @@ import pandas as pd
 
 from hpcprof.analysis.ncu_counts import PRECISIONS
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.kernel_report import KernelReport
+from hpcprof.profiles.kernel_report import KernelReport
 
 DRAM = "dram"
 

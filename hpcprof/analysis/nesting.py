@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.once import once
-from hpcprof.timeline import NO_PROCESS, Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import NO_PROCESS, Ints, Ranges, Timeline
 
 NO_PARENT = -1
 

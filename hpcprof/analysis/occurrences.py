@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.instances import NONE, Instances, instances, open_range
 from hpcprof.analysis.step_ranges import steps_of
-from hpcprof.numbering import numbered, numbered_rows
-from hpcprof.timeline import Ints, Timeline
+from hpcprof.profiles.columns.unique import numbered, numbered_rows
+from hpcprof.profiles.timeline import Ints, Timeline
 
 Kernel = tuple[str | None, str, str]
 """Name, grid and block."""

@@ -12,8 +12,8 @@ import pandas as pd
 
 from hpcprof.analysis.catalogue import Analysis, Kind, Reads
 from hpcprof.analysis.run_data import RunData
-from hpcprof.kernel_report import KernelReport
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.timeline import Timeline
 
 # What a column can hold that is no type of numpy's or pandas'.
 _PLAIN = {int, str, float, type(None)}

@@ -6,7 +6,7 @@ import pandas as pd
 
 from hpcprof.analysis.coverage import coverage
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.timeline import Category, Timeline
+from hpcprof.profiles.timeline import Category, Timeline
 
 
 def overlap(timeline: Timeline) -> Outcome:

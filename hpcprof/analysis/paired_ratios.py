@@ -13,7 +13,7 @@ from hpcprof.analysis.medians import CONFIDENCE, RESAMPLES, percentile_interval,
 from hpcprof.analysis.slowdown import DIGITS, FEWEST
 from hpcprof.analysis.summary import Floats
 from hpcprof.analysis.welch import interval
-from hpcprof.timeline import Ints
+from hpcprof.profiles.timeline import Ints
 
 MEANT = ("arguments", "ranks", "nodes")
 """In what a run without communication differs from one with it, on purpose."""

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.intervals import grouped_length
 from hpcprof.analysis.nesting import NO_PARENT, tree
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.step_ranges import measure, no_steps, steps_of
 from hpcprof.analysis.summary import by_text, texts
-from hpcprof.timeline import NO_NAME, Ints, Timeline
+from hpcprof.profiles.columns.intervals import grouped_length
+from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
 
 # What PyTorch's process groups call their own ranges: a part of the phase in which they stand.
 _LIBRARY_PREFIXES = ("nccl:", "gloo:")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
-from hpcprof.analysis.order import ascends, by_time, split
 from hpcprof.analysis.streams import Extent
-from hpcprof.numbering import distinct, numbered_rows
-from hpcprof.timeline import ApiCalls, Ints, Ranges, Timeline
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.ordering import ascends, by_time, split
+from hpcprof.profiles.columns.unique import distinct, numbered_rows
+from hpcprof.profiles.timeline import ApiCalls, Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)

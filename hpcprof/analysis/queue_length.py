@@ -9,7 +9,7 @@ import pandas as pd
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.streams import NEVER, Extent, launch_starts, streams
-from hpcprof.timeline import Ints, Timeline
+from hpcprof.profiles.timeline import Ints, Timeline
 
 
 def queue_length(timeline: Timeline) -> Outcome:

@@ -12,7 +12,7 @@ from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.projection import launches, on_thread
 from hpcprof.analysis.ranges import by_name_and_style
 from hpcprof.analysis.summary import Floats, rounded, summarize, texts
-from hpcprof.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
 
 
 def range_gpu(timeline: Timeline) -> Outcome:

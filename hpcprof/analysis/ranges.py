@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import by_text, objects, summarize, texts
-from hpcprof.numbering import numbered
-from hpcprof.timeline import Ints, Style, Timeline
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.timeline import Ints, Style, Timeline
 
 _STYLES = {Style.PUSH_POP: "PushPop", Style.START_END: "StartEnd"}
 

@@ -10,14 +10,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.coverage import of_category
-from hpcprof.analysis.intervals import coverage
-from hpcprof.analysis.joins import launch_pairs, pair_keys
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.step_ranges import steps_of
 from hpcprof.analysis.summary import objects
-from hpcprof.collective_operations import operation
-from hpcprof.numbering import distinct, numbered, numbered_rows
-from hpcprof.timeline import (
+from hpcprof.profiles.collective_operations import operation
+from hpcprof.profiles.columns.intervals import coverage
+from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
+from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_NAME,
     UNKNOWN_RANKS,

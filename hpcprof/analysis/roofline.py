@@ -12,7 +12,7 @@ from hpcprof.analysis.ncu_counts import PRECISIONS
 from hpcprof.analysis.ncu_peaks import DRAM
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.run_data import RunData
-from hpcprof.analysis.same_kernel import ByKernel
+from hpcprof.profiles.kernel_matching import ByKernel
 
 _SHAPE = ["name", "grid", "block"]
 _FLOPS = [f"flops_{precision}" for precision in PRECISIONS] + ["flops_tensor"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hpcprof.timeline import Ints, Timeline
+from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.workloads.schema import Scalar
 
 

@@ -13,8 +13,8 @@ from hpcprof.analysis.collectives import NO_COLLECTIVES, unprofiled
 from hpcprof.analysis.matching import MINIMUM, Clocks, Matched, clocks, key, later_than_others, match
 from hpcprof.analysis.once import once
 from hpcprof.analysis.outcome import Outcome, nothing
-from hpcprof.collective_operations import WAITING
-from hpcprof.timeline import Ints
+from hpcprof.profiles.collective_operations import WAITING
+from hpcprof.profiles.timeline import Ints
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from hpcprof.analysis.instances import NONE, Instances, instances
 from hpcprof.analysis.medians import percentile_interval, resampled_medians
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.summary import Floats, sorted_in_groups
-from hpcprof.timeline import Category, Ints, Timeline
+from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 FEWEST = 5
 """Fewer kernels than these on a side give no row."""

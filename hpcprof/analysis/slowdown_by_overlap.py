@@ -18,8 +18,8 @@ from hpcprof.analysis.paired_ranks import PairedRank, paired
 from hpcprof.analysis.paired_ratios import MEANT, SEED, Sides, figures, percent
 from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.slowdown import FEWEST
-from hpcprof.kernel_families import FAMILIES, family
-from hpcprof.timeline import Ints
+from hpcprof.profiles.kernel_families import FAMILIES, family
+from hpcprof.profiles.timeline import Ints
 
 ALL = "(all)"
 """Stands for the family in the rows over all kernels."""

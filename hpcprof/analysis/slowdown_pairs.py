@@ -19,7 +19,7 @@ from hpcprof.analysis.paired_ratios import MEANT, SEED, Sides, figures, percent
 from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.slowdown import FEWEST, TOTAL
 from hpcprof.analysis.summary import Floats
-from hpcprof.timeline import Ints
+from hpcprof.profiles.timeline import Ints
 
 CONTROL = "(control)"
 """Stands for the name in the row over the kernels that no communication overlaps in the runs."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcprof.analysis.once import once
 from hpcprof.analysis.projection import in_process, launches
-from hpcprof.timeline import Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import Ints, Ranges, Timeline
 
 _STEP = "iteration"
 _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")

@@ -10,7 +10,7 @@ import pandas as pd
 from hpcprof.analysis.outcome import Outcome, nothing
 from hpcprof.analysis.phases import distribution
 from hpcprof.analysis.step_ranges import measure, no_steps, steps_of
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 
 def step_times(timeline: Timeline) -> Outcome:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.analysis.joins import launch_pairs
 from hpcprof.analysis.once import once
-from hpcprof.analysis.order import by_time, split
-from hpcprof.timeline import Ints, Table, Timeline
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.ordering import by_time, split
+from hpcprof.profiles.timeline import Ints, Table, Timeline
 
 NEVER = int(np.iinfo(np.int64).max)
 """When the launch call began that was not recorded."""

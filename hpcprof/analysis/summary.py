@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.numbering import distinct, extent, numbered
-from hpcprof.timeline import Ints, Timeline
+from hpcprof.profiles.columns.unique import distinct, extent, numbered
+from hpcprof.profiles.timeline import Ints, Timeline
 
 Floats = NDArray[np.float64]
 

@@ -114,7 +114,7 @@ def command(
 def _begin_checksum(run: Run) -> None:
     """Begin to hash a run's only profile, which this process will read; an export has to be made first."""
     from hpcprof.checksums import begin
-    from hpcprof.readers.detect import find_profiles
+    from hpcprof.profiles.readers.discovery import find_profiles
 
     files = find_profiles(run.path)
     if len(files) == 1 and files[0].suffix.lower() != ".nsys-rep":

@@ -35,7 +35,7 @@ def command(output: Path, files: tuple[Path, ...]) -> None:
     ranks, NCCL's settings and the like), no host, user, path or process; every analysis gives the same
     figures. The names of kernels, API functions and ranges stay: paths in them are replaced by numbers.
     """
-    from hpcprof.scrub.files import scrub_files
+    from hpcprof.profiles.scrub.files import scrub_files
 
     done = scrub_files(files, output, lambda path: click.echo(f"reading {path}", err=True))
     for path, left_out in done.written:

@@ -120,7 +120,7 @@ class StudyRuns:
             If it left no profile, with what the profiler said, or one that cannot be read.
         """
         from hpcprof.collect import collect
-        from hpcprof.readers.detect import find_profiles
+        from hpcprof.profiles.readers.discovery import find_profiles
         from hpcprof.submit.runs.failures import profiler_complaint
 
         self._current = run

@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from hpcprof.kernel_names import labels
+from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents
 from hpcprof.store import Row
 from hpcprof.workloads.schema import RankResult, summarize

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hpcprof.analysis.catalogue import ANALYSES, Reads
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import format_bytes, format_ns, format_value
-from hpcprof.readers.results import read_results
+from hpcprof.profiles.readers.results import read_results
 from hpcprof.store import Row, Store, Stored
 from hpcprof.store_tables import ProfileRow
 from hpcprof.submit.runs.directory import Run

@@ -12,8 +12,8 @@ from plotly.subplots import make_subplots
 from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.analysis.slowdown_by_overlap import ALL, COVERED
 from hpcprof.analysis.slowdown_pairs import CONTROL
-from hpcprof.kernel_families import FAMILIES, family
-from hpcprof.kernel_names import labels
+from hpcprof.profiles.kernel_families import FAMILIES, family
+from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.charts import COLOURS, LABEL, MOST_RANKS, TOP_KERNELS, Chart, colour, new_figure
 from hpcprof.store import Row
 from hpcprof.submit.jobs.sweep import label

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
 from hpcprof.common.units import format_value, heading
-from hpcprof.kernel_names import labels
+from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
 from hpcprof.store import Row, Stored

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.timeline import Category, Timeline
+from hpcprof.profiles.timeline import Category, Timeline
 
 _NAMELESS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{lambda[^}]*\}|\{unnamed[^}]*\}")
 

@@ -10,12 +10,12 @@ import pandas as pd
 
 from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
-from hpcprof.analysis.same_kernel import ByKernel
 from hpcprof.analysis.slowdown import TOTAL
 from hpcprof.analysis.slowdown_pairs import CONTROL
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.kernel_families import family
-from hpcprof.kernel_names import short_name
+from hpcprof.profiles.kernel_families import family
+from hpcprof.profiles.kernel_matching import ByKernel
+from hpcprof.profiles.kernel_names import short_name
 from hpcprof.study.kernel_choice import function_name, pattern
 
 _KERNEL = ("name", "grid", "block")

@@ -1,4 +1,4 @@
-"""The results file that every rank of a workload writes; `hpcprof.readers.results` reads it back.
+"""The results file that every rank of a workload writes; `hpcprof.profiles.readers.results` reads it back.
 
 Only the standard library is imported here, because the collect side must never load torch.
 Times are whole nanoseconds. A float that is not a number is ``null`` in the file, since JSON has no NaN.

@@ -3,7 +3,7 @@
    Built with the compiler's sanitizers, which end it where memory is touched that is not the reader's. Prints
    how many of the cases were read. */
 
-#include "../../hpcprof/readers/sqlite_pages.c"
+#include "../../hpcprof/profiles/readers/nsys/sqlite_pages.c"
 
 #include <stdio.h>
 

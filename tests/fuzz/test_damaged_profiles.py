@@ -24,8 +24,8 @@ from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.crosschecks import contradictions
 from hpcprof.analysis.outcome import Outcome, of_rank
 from hpcprof.common.errors import DamagedInput
-from hpcprof.readers.detect import read_profile
-from hpcprof.timeline import LATEST, LONGEST
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import LATEST, LONGEST
 
 pytestmark = pytest.mark.slow
 

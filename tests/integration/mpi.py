@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hpcprof
-from hpcprof.readers.results import parse_result
+from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import RankResult
 
 WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.sequence_parallel"]

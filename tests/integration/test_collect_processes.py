@@ -18,8 +18,8 @@ import pytest
 from hpcprof import rank_collect
 from hpcprof.cli.progress import Progress
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.timeline_parquet import load
 from hpcprof.rank_collect import Task, gather
-from hpcprof.timeline_file import load
 from tests.conftest import Hpcprof
 
 ROOT = Path(__file__).parents[2]

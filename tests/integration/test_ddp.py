@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hpcprof
-from hpcprof.readers.results import parse_result
+from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import Training
 from tests.conftest import Hpcprof
 from tests.integration.test_sequence_parallel import Finished, mpi

@@ -13,7 +13,7 @@ import pytest
 
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.readers.nsys import read
+from hpcprof.profiles.readers.nsys.reader import read
 
 DATA = Path(__file__).parents[1] / "data"
 sys.path.insert(0, str(DATA))

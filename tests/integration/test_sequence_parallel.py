@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.readers.results import parse_result
+from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import summarize
 from tests.integration.mpi import WORKLOAD, Finished, mpi
 

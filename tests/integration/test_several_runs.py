@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import hpcprof as package
-from hpcprof import timeline_file
 from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.common.errors import UsageError
-from hpcprof.readers.detect import read_profile
+from hpcprof.profiles import timeline_parquet
+from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, write
 from hpcprof.workloads.schema import summarize as statistics
 from tests.conftest import Hpcprof
@@ -133,7 +133,7 @@ def test_kernels_of_two_real_runs_are_compared(hpcprof: Hpcprof, tmp_path: Path)
     profile = tmp_path / "b/rank0.pt.trace.json.gz"
     kept = read_profile(profile)
     checksum = json.loads(hpcprof("query", "SELECT sha256 FROM profiles", "--format", "json").stdout)
-    timeline_file.save(tmp_path / "b/timeline", kept, 0, checksum[0]["sha256"])  # type: ignore[arg-type]
+    timeline_parquet.save(tmp_path / "b/timeline", kept, 0, checksum[0]["sha256"])  # type: ignore[arg-type]
     profile.unlink()
     assert hpcprof(*command).stdout == done.stdout
     shutil.rmtree(tmp_path / "b/timeline")

@@ -17,10 +17,10 @@ import pytest
 
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.common.errors import StoreError
+from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.query import query as hpcprof_query
 from hpcprof.store import Columns, Described, Result, Store, store_url
 from hpcprof.store_tables import ProfileRow, RunRow
-from hpcprof.timeline import Fact, Gpu
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database, unpack
 

@@ -12,7 +12,7 @@ from hpcprof.analysis.across_runs import ACROSS_RUNS
 from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.common.units import format_value, heading
-from hpcprof.readers.detect import read_profile
+from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
 from hpcprof.store import Row, Stored
 

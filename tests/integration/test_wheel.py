@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
-COMPILED = "hpcprof/readers/_sqlite_pages."
+COMPILED = "hpcprof/profiles/readers/nsys/_sqlite_pages."
 
 
 def build(folder: Path, **environment: str) -> Path:
@@ -54,7 +54,7 @@ def test_the_wheel_holds_a_reader_of_pages_for_every_python(wheel: Path, tmp_pat
 def test_without_a_compiler_the_wheel_is_built_without_it(tmp_path: Path) -> None:
     built = build(tmp_path, CC="/no/compiler")
     names = zipfile.ZipFile(built).namelist()
-    assert "hpcprof/readers/sqlite_pages.py" in names
+    assert "hpcprof/profiles/readers/nsys/sqlite_pages.py" in names
     assert not [name for name in names if name.startswith(COMPILED)]
 
 

@@ -26,7 +26,7 @@ from hpcprof.analysis.kernels import kernels
 from hpcprof.analysis.launches import launches
 from hpcprof.analysis.overlap import overlap
 from hpcprof.analysis.queue_length import queue_length
-from hpcprof.timeline import Table, Timeline
+from hpcprof.profiles.timeline import Table, Timeline
 
 Figures = dict[str, Any]
 # The calls that its launch statistics know.

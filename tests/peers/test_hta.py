@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.readers.torch_trace import read
+from hpcprof.profiles.readers.kineto.reader import read
 from tests.peers import parity
 
 pytestmark = pytest.mark.peers

@@ -18,8 +18,8 @@ from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.chrome_trace import MERGED, export_timelines, lane
 from hpcprof.common.errors import DamagedInput
-from hpcprof.readers.detect import read_profile
-from hpcprof.timeline import ApiCalls, Kernels, MemoryOperations, Origin, Ranges, Timeline
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import ApiCalls, Kernels, MemoryOperations, Origin, Ranges, Timeline
 from hpcprof.timelines import Timelines
 
 DATA = Path(__file__).parents[1] / "data"

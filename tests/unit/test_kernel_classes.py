@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.kernel_classes import RULES, classify, load
-from hpcprof.timeline import Category
+from hpcprof.profiles.kernel_classification import RULES, classify, load
+from hpcprof.profiles.timeline import Category
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.kernel_families import family
+from hpcprof.profiles.kernel_families import family
 
 
 @pytest.mark.parametrize(

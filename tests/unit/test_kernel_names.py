@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.kernel_names import labels, short_name
+from hpcprof.profiles.kernel_names import labels, short_name
 
 VECTORIZED = (
     "void at::native::vectorized_elementwise_kernel<(int)4, {}, std::array<char *, (bool)1>>(int, T2)"

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.numbering import numbered, numbered_rows
+from hpcprof.profiles.columns.unique import numbered, numbered_rows
 
 close = st.integers(-3, 12)
 anywhere = st.one_of(close, st.integers(-(2**63), 2**63 - 1))

@@ -20,7 +20,7 @@ REFERENCE = re.compile(r"(?<![\w/.$~-])hpcprof(?:\.[A-Za-z_]\w*)+(?::\w+)?")
 """A dotted name below ``hpcprof``, or ``module:name``."""
 NOT_MODULES = {
     *("hpcprof.db", "hpcprof.def"),
-    "hpcprof.readers._sqlite_pages",  # compiled, and loaded by ctypes
+    "hpcprof.profiles.readers.nsys._sqlite_pages",  # compiled, and loaded by ctypes
 }
 """Files whose names look like those of modules."""
 

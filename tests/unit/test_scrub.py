@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.common.errors import UsageError
-from hpcprof.readers import environment
-from hpcprof.readers.detect import read_profile
-from hpcprof.scrub.files import scrub_files
-from hpcprof.scrub.names import Names
+from hpcprof.profiles.readers import environment_allowlist
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.scrub.files import scrub_files
+from hpcprof.profiles.scrub.names import Names
 from tests.conftest import Hpcprof
 
 DATA = Path(__file__).parents[1] / "data"
@@ -263,7 +263,7 @@ def test_what_stands_after_the_events_is_copied_too(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_a_trace(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.readers.torch_stream._CHUNK", 1 << 17)
+    monkeypatch.setattr("hpcprof.profiles.readers.kineto.json_stream._CHUNK", 1 << 17)
     path = tmp_path / f"rank0.trace.json{suffix}"
     operators = ",".join(
         f'{{"ph":"X","cat":"cpu_op","name":"aten::op {i}","pid":1,"tid":2,"ts":{i},"dur":1,"args":{{}}}}'
@@ -391,4 +391,4 @@ def test_different_names_stay_different_and_equal_ones_equal(texts: list[str]) -
     ],
 )
 def test_of_the_environment_only_listed_variables_with_plain_values_are_kept(item: str, kept: bool) -> None:
-    assert environment.allowed(*environment.split(item)) is kept
+    assert environment_allowlist.allowed(*environment_allowlist.split(item)) is kept

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
-from hpcprof import timeline_file
-from hpcprof.readers.detect import read_profile
-from hpcprof.timeline import Table, Timeline
-from hpcprof.timeline_file import load, save
+from hpcprof.profiles import timeline_parquet as timeline_file
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Table, Timeline
+from hpcprof.profiles.timeline_parquet import load, save
 
 DATA = Path(__file__).parents[1] / "data"
 sys.path.insert(0, str(DATA))
@@ -88,7 +88,7 @@ def test_one_of_another_version_is_not_read(
     tmp_path: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(tmp_path, timeline, 0, "f00d")
-    monkeypatch.setattr("hpcprof.timeline_file.VERSION", 99)
+    monkeypatch.setattr("hpcprof.profiles.timeline_parquet.VERSION", 99)
     assert load(tmp_path, 0, "f00d") is None
 
 

@@ -48,7 +48,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
 
 def profiler_complaint(run: Run) -> str:
     """Return what Nsight Compute complained about on a rank, as the end of a sentence; empty if nothing."""
-    from hpcprof.readers.ncu_csv import complaint
+    from hpcprof.profiles.readers.ncu.csv_table import complaint
 
     for path in sorted((run.path / "logs").glob("rank*.[oe]*")):
         with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.kernel_report import KernelReport
-from hpcprof.readers import ncu, nsys, torch_trace
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.readers.kineto import reader as torch_trace
+from hpcprof.profiles.readers.ncu import reader as ncu
+from hpcprof.profiles.readers.nsys import reader as nsys
+from hpcprof.profiles.timeline import Timeline
 
 DATA = Path(__file__).parents[2] / "data"
 # For generated_exports, and for the builders beside this file.

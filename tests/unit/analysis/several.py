@@ -9,7 +9,7 @@ import pandas as pd
 
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.run_data import RunData
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 FACTS: dict[str, str | int | None] = {
     "workload": "sequence-parallel",

@@ -12,7 +12,7 @@ from timelines import COMM, COMP, timeline
 
 from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.outcome import of_rank
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 TRANSFER = 350_000
 JITTER = 2_000

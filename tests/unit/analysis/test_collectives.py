@@ -15,9 +15,9 @@ from hpcprof.analysis.catalogue import ANALYSES
 from hpcprof.analysis.collectives import collectives, collectives_summary
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.analysis.rank_collectives import rank_collectives
-from hpcprof.collective_operations import bus_factor, operation, whole_bytes
-from hpcprof.readers.detect import read_profile
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.collective_operations import bus_factor, operation, whole_bytes
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Timeline
 
 DATA = Path(__file__).parents[2] / "data"
 

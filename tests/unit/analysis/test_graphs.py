@@ -16,7 +16,7 @@ from hpcprof.analysis.overlap import overlap
 from hpcprof.analysis.phases import phases
 from hpcprof.analysis.range_gpu import range_gpu
 from hpcprof.analysis.steps import step_times
-from hpcprof.readers.nsys import read
+from hpcprof.profiles.readers.nsys.reader import read
 
 DATA = Path(__file__).parents[2] / "data"
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.readers.torch_trace import read
+from hpcprof.profiles.readers.kineto.reader import read
 from tests.peers import parity
 
 DATA = Path(__file__).parents[2] / "data"

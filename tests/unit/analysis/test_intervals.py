@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.intervals import (
+from hpcprof.profiles.columns.intervals import (
     coverage,
     difference,
     exclusive,
@@ -15,7 +15,7 @@ from hpcprof.analysis.intervals import (
     length,
     union,
 )
-from hpcprof.timeline import Ints
+from hpcprof.profiles.timeline import Ints
 
 Pairs = list[tuple[int, int]]
 

@@ -12,10 +12,10 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.joins import launch_pairs, matches, pair_keys
 from hpcprof.analysis.once import once
-from hpcprof.readers.nsys import read
-from hpcprof.timeline import NO_CORRELATION, NO_PROCESS, Timeline
+from hpcprof.profiles.columns.joins import launch_pairs, matches, pair_keys
+from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Timeline
 
 small = st.integers(-2, 4)
 wide = st.sampled_from([-(2**62), -1, 0, 5, 2**62])

@@ -10,7 +10,7 @@ from timelines import COMM, COMP, timeline
 from hpcprof.analysis.instances import instances
 from hpcprof.analysis.launches import launches
 from hpcprof.analysis.range_gpu import range_gpu
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 
 def test_kernels_without_a_recorded_launch_are_left_out() -> None:

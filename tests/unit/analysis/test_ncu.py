@@ -15,10 +15,10 @@ from hpcprof.analysis.ncu_kernels import ncu_kernels
 from hpcprof.analysis.ncu_peaks import ncu_peaks
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.analysis.roofline import roofline
-from hpcprof.analysis.same_kernel import skeleton
-from hpcprof.kernel_report import KernelReport, MeasuredKernel
-from hpcprof.readers.ncu import read
-from hpcprof.timeline import Origin, Timeline
+from hpcprof.profiles.kernel_matching import skeleton
+from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
+from hpcprof.profiles.readers.ncu.reader import read
+from hpcprof.profiles.timeline import Origin, Timeline
 
 DATA = Path(__file__).parents[2] / "data/ncu"
 OPS = "smsp__sass_thread_inst_executed_op"

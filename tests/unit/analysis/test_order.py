@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.order import as_of, ascends, by_time, ordered, split
+from hpcprof.profiles.columns.ordering import as_of, ascends, by_time, ordered, split
 
 few = st.integers(-3, 3)
 stamps = st.lists(st.integers(-20, 20))

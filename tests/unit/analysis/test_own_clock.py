@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.analysis.phases import phases
-from hpcprof.readers.nsys import read
-from hpcprof.readers.results import parse_result
+from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.readers.results import parse_result
 
 DATA = Path(__file__).parents[2] / "data"
 

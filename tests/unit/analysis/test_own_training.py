@@ -11,9 +11,9 @@ from hpcprof.analysis.phases import phases
 from hpcprof.analysis.ranges import ranges
 from hpcprof.analysis.rank_collectives import rank_collectives
 from hpcprof.analysis.steps import step_times
-from hpcprof.readers.nsys import read
-from hpcprof.readers.results import parse_result
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.readers.results import parse_result
+from hpcprof.profiles.timeline import Timeline
 from hpcprof.workloads.schema import RankResult
 
 DATA = Path(__file__).parents[2] / "data"

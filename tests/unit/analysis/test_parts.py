@@ -9,7 +9,7 @@ from timelines import COMM, COMP, MEM, timeline
 from hpcprof.analysis.breakdown import breakdown
 from hpcprof.analysis.kernel_classes import kernel_classes
 from hpcprof.analysis.overlap import overlap
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 operations = st.lists(
     st.tuples(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.nesting import NO_PARENT, levels, tightest
 from hpcprof.analysis.projection import Projection, in_process, launches, on_thread
-from hpcprof.readers.nsys import read
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.timeline import Timeline
 
 
 def slow_projection(timeline: Timeline, same_thread: bool) -> list[tuple[int, int, int] | None]:

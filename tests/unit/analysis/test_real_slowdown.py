@@ -21,9 +21,9 @@ from hpcprof.analysis.slowdown import TOTAL, slowdown
 from hpcprof.analysis.slowdown_both import both
 from hpcprof.analysis.slowdown_by_overlap import COVERED, NOT_COVERED, slowdown_by_overlap
 from hpcprof.analysis.slowdown_pairs import CONTROL, slowdown_pairs
-from hpcprof.kernel_families import family
-from hpcprof.readers import nsys
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.kernel_families import family
+from hpcprof.profiles.readers.nsys import reader as nsys
+from hpcprof.profiles.timeline import Timeline
 
 DATA = Path(__file__).parents[2] / "data"
 RANKS = (0, 1)

@@ -8,7 +8,7 @@ from timelines import COMM, COMP, timeline
 
 from hpcprof.analysis.medians import RESAMPLES, percentile_interval, resampled_medians
 from hpcprof.analysis.slowdown import TOTAL, slowdown
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 
 def run(factor: float, n: int = 40, covered: float = 1.0, noise: int = 20) -> Timeline:

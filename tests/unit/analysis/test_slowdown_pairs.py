@@ -17,7 +17,7 @@ from hpcprof.analysis.outcome import of_pair
 from hpcprof.analysis.run_data import RunData
 from hpcprof.analysis.slowdown_by_overlap import ALL, slowdown_by_overlap
 from hpcprof.analysis.slowdown_pairs import CONTROL, slowdown_pairs
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 STEP = 100_000
 # Every kernel of a step has the same name, grid and block; they differ in phase and occurrence.

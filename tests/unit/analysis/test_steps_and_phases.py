@@ -8,7 +8,7 @@ from timelines import COMP, timeline
 
 from hpcprof.analysis.phases import phases
 from hpcprof.analysis.steps import step_times, steps, steps_summary
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.timeline import Timeline
 
 STEP = [(0, 100, "iteration"), (10, 20, "forward"), (30, 60, "backward")]
 

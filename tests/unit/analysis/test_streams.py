@@ -17,7 +17,7 @@ from hpcprof.analysis.hta_breakdown import hta_breakdown
 from hpcprof.analysis.idle import idle
 from hpcprof.analysis.memory_usage import memory_usage
 from hpcprof.analysis.queue_length import queue_length
-from hpcprof.timeline import HOST, Allocations, ApiCalls, Origin, Timeline, concatenate
+from hpcprof.profiles.timeline import HOST, Allocations, ApiCalls, Origin, Timeline, concatenate
 
 US = 1000
 

@@ -8,8 +8,8 @@ from timelines import COMP, timeline
 
 from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Reads, Scope
 from hpcprof.analysis.outcome import Outcome, from_columns, of_rank, of_run
-from hpcprof.kernel_report import KernelReport
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.timeline import Timeline
 
 FIXTURES = {
     Reads.TIMELINE: ["sequence_parallel", "torch_step", "allocator"],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcprof.timeline import (
+from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_NAME,
     UNKNOWN_RANKS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.readers.detect import find_profiles, profile_kind, rank_from_name, read_profile
+from hpcprof.profiles.readers.discovery import find_profiles, profile_kind, rank_from_name, read_profile
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.kernel_report import KernelReport
-from hpcprof.readers import ncu_file
-from hpcprof.readers.detect import find_profiles, rank_from_name, readable
-from hpcprof.readers.ncu import read
-from hpcprof.readers.ncu_csv import parse
-from hpcprof.readers.ncu_units import factor, number, uses_decimal_comma
+from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.readers.discovery import find_profiles, rank_from_name, readable
+from hpcprof.profiles.readers.ncu import report as ncu_file
+from hpcprof.profiles.readers.ncu.csv_table import parse
+from hpcprof.profiles.readers.ncu.reader import read
+from hpcprof.profiles.readers.ncu.units import factor, number, uses_decimal_comma
 
 DATA = Path(__file__).parents[2] / "data/ncu"
 DURATION = "gpu__time_duration.sum"

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.readers.cells import Cells
-from hpcprof.readers.nsys import read
-from hpcprof.readers.nvtx_payloads import Field, Payloads
-from hpcprof.timeline import NO_BYTES, NO_NAME, UNKNOWN_RANKS, Timeline
+from hpcprof.profiles.readers.nsys.cells import Cells
+from hpcprof.profiles.readers.nsys.nvtx_payloads import Field, Payloads
+from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, UNKNOWN_RANKS, Timeline
 
 COMM, SIZE, RANKS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
 UINT64, SIZE_T, INT32 = 18, 22, 15

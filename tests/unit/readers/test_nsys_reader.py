@@ -12,8 +12,8 @@ import pytest
 from hpcprof.analysis.kernels import kernels
 from hpcprof.analysis.ranges import ranges
 from hpcprof.common.errors import DamagedInput
-from hpcprof.readers.nsys import read
-from hpcprof.timeline import NO_NAME, Category, Style
+from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.timeline import NO_NAME, Category, Style
 
 
 def change(path: Path, *statements: str) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.readers.detect import find_profiles, readable
-from hpcprof.readers.nsys_report import exported
+from hpcprof.profiles.readers.discovery import find_profiles, readable
+from hpcprof.profiles.readers.nsys.report_export import exported
 
 NSYS = """#!{python}
 import pathlib, shutil, sys, time

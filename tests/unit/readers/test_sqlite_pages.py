@@ -20,10 +20,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcprof.readers import nsys, sqlite_pages
-from hpcprof.readers.cells import Cells
-from hpcprof.readers.nsys_export import opened
-from hpcprof.readers.sqlite_pages import read_columns
+from hpcprof.profiles.readers.nsys import reader as nsys
+from hpcprof.profiles.readers.nsys import sqlite_pages
+from hpcprof.profiles.readers.nsys.cells import Cells
+from hpcprof.profiles.readers.nsys.export import opened
+from hpcprof.profiles.readers.nsys.sqlite_pages import read_columns
 
 DATA = Path(__file__).parents[2] / "data"
 NULL = -(2**63) + 7

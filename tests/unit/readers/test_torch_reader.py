@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.readers.torch_events import nanoseconds, times
-from hpcprof.readers.torch_trace import read
-from hpcprof.timeline import NO_CORRELATION, Category
+from hpcprof.profiles.readers.kineto.events import nanoseconds, times
+from hpcprof.profiles.readers.kineto.reader import read
+from hpcprof.profiles.timeline import NO_CORRELATION, Category
 
 KERNEL = {
     "ph": "X",

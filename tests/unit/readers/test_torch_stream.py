@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hpcprof.analysis.catalogue import ANALYSES, Scope
 from hpcprof.analysis.outcome import of_rank
 from hpcprof.common.errors import DamagedInput
-from hpcprof.readers import torch_stream
-from hpcprof.readers.torch_stream import NotATrace, TraceStream
-from hpcprof.readers.torch_trace import read
-from hpcprof.timeline import Timeline
+from hpcprof.profiles.readers.kineto import json_stream as torch_stream
+from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
+from hpcprof.profiles.readers.kineto.reader import read
+from hpcprof.profiles.timeline import Timeline
 
 DATA = Path(__file__).parents[2] / "data"
 TRACES = ["allocator_rank0.pt.trace.json.gz", "ddp_steps_rank0.pt.trace.json.gz"]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.readers.nsys import read
+from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.timeline import Timeline
 from hpcprof.study.kernel_choice import best_window, choose_kernels, function_name
 from hpcprof.submit.profilers import NCU, Target
-from hpcprof.timeline import Timeline
 
 DATA = Path(__file__).parents[2] / "data"
 

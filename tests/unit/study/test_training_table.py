@@ -15,7 +15,7 @@ from hpcprof.analysis.ncu_kernels import ncu_kernels
 from hpcprof.cli.study import command
 from hpcprof.common.errors import UsageError
 from hpcprof.export import write_csv
-from hpcprof.readers import ncu
+from hpcprof.profiles.readers.ncu import reader as ncu
 from hpcprof.study.training_table import (
     COLUMNS,
     kernels_to_measure,

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.readers.results import parse_result
+from hpcprof.profiles.readers.results import parse_result
 from hpcprof.report.charts import charts
 from hpcprof.report.contents import Contents
 from hpcprof.submit.runs.directory import Run

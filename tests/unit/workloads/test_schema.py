@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.readers.results import parse_result
+from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
     Correctness,

@@ -1,0 +1,130 @@
+"""Operations on sets of half-open intervals ``[start, end)``: the only place where they are computed.
+
+Every function takes int64 arrays in any order, overlapping or not; an interval whose end is not
+after its start is empty. Results are merged: sorted, disjoint and not touching. All are O(n log n).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcprof.profiles.columns.ordering import as_of, ordered
+from hpcprof.profiles.timeline import Ints
+
+Intervals = tuple[Ints, Ints]
+
+_IN_A, _IN_B = 1, 2
+
+
+def union(start: Ints, end: Ints) -> Intervals:
+    """Return the merged intervals: starts and ends, each of shape (m,) with m <= n."""
+    start, end = _ordered(start, end)
+    # As many end by a moment as began before it: there nothing is open, whichever of them belong together.
+    apart = start[1:] > end[:-1]
+    if apart.all():
+        return start, end
+    return start[np.append(True, apart)], end[np.append(apart, True)]
+
+
+def length(start: Ints, end: Ints) -> int:
+    """Return how much time the intervals cover, overlaps counted once."""
+    start, end = _ordered(start, end)
+    gaps = start[1:] - end[:-1]
+    covered: Ints = end[-1:] - start[:1] - np.maximum(gaps, 0, out=gaps).sum()
+    return int(covered.sum())
+
+
+def _ordered(start: Ints, end: Ints) -> Intervals:
+    """Return the starts and the ends of the intervals that are not empty, each in ascending order."""
+    full = end > start
+    if not full.all():
+        start, end = start[full], end[full]
+    return ordered(start), ordered(end)
+
+
+def intersection(a: Intervals, b: Intervals) -> Intervals:
+    """Return what both sets cover."""
+    return _where(a, b, _IN_A | _IN_B)
+
+
+def difference(a: Intervals, b: Intervals) -> Intervals:
+    """Return what ``a`` covers and ``b`` does not."""
+    return _where(a, b, _IN_A)
+
+
+def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
+    """Return how much of each interval the merged set ``by`` covers, shape (n,); 0 for an empty interval."""
+    starts, ends = by
+    covered = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(ends - starts, out=covered[1:])
+    # Before the first nothing reaches beyond a moment.
+    reach = np.concatenate(([start.min(initial=0)], ends))
+
+    def until(moment: Ints) -> Ints:
+        beyond, result = as_of(starts, moment, reach, covered)
+        beyond -= moment
+        result -= np.maximum(beyond, 0, out=beyond)
+        return result
+
+    result = until(np.maximum(start, end))
+    result -= until(start)
+    return result
+
+
+def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
+    """Return the time in which exactly the sets of the bit mask ``wanted`` are open."""
+    (a_start, a_end), (b_start, b_end) = union(*a), union(*b)
+    points = np.concatenate((a_start, a_end, b_start, b_end))
+    steps = np.repeat([_IN_A, -_IN_A, _IN_B, -_IN_B], [len(a_start), len(a_end), len(b_start), len(b_end)])
+    order = np.argsort(points, kind="stable")
+    points = points[order]
+    # Between equal points the mask is meaningless, but the interval there is empty: union drops it.
+    inside = np.cumsum(steps[order])[:-1] == wanted
+    return union(points[:-1][inside], points[1:][inside])
+
+
+def exclusive(*sets: Intervals) -> list[int]:
+    """Return how long exactly the sets of each bit mask cover the time: bit i is set i, 0 is not counted.
+
+    The sets, two or more, have to be merged.
+    """
+    largest = max(range(len(sets)), key=lambda i: len(sets[i][0]))
+    # What all sets of a mask cover, and of that what the largest set covers too.
+    common: dict[int, Intervals] = {}
+    for i in {*range(len(sets))} - {largest}:
+        joined = {mask | 1 << i: intersection(one, sets[i]) for mask, one in common.items()}
+        common |= {1 << i: sets[i]} | joined
+    start, end = (np.concatenate(sides) for sides in zip(*common.values(), strict=True))
+    edges = np.cumsum([len(one[0]) for one in common.values()])[:-1]
+    also = np.split(coverage(start, end, sets[largest]), edges)
+    time = np.zeros(1 << len(sets), np.int64)
+    time[1 << largest] = np.sum(sets[largest][1] - sets[largest][0])
+    for mask, within, beside in zip(common, np.split(end - start, edges), also, strict=True):
+        time[mask], time[mask | 1 << largest] = within.sum(), beside.sum()
+    for bit in (1 << i for i in range(len(sets))):
+        without = [mask for mask in range(1 << len(sets)) if not mask & bit]
+        time[without] -= time[[mask | bit for mask in without]]
+    return [0, *time[1:].tolist()]
+
+
+def grouped_length(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
+    """Return the length of each group's union, shape (groups,).
+
+    The groups are laid one after the other on the axis, so that one union serves them all.
+    """
+    full = end > start
+    group, start, end = group[full], start[full], end[full]
+    low = np.full(groups, np.iinfo(np.int64).max)
+    high = np.full(groups, np.iinfo(np.int64).min)
+    np.minimum.at(low, group, start)
+    np.maximum.at(high, group, end)
+    present = high > low
+    # One apart, so that intervals of neighbouring groups do not touch.
+    extent = np.where(present, np.where(present, high, 0) - np.where(present, low, 0) + 1, 0)
+    origin = np.cumsum(extent) - extent
+    shift = origin[group] - low[group]
+    starts, ends = union(start + shift, end + shift)
+    owner = np.searchsorted(np.cumsum(extent), starts, side="right")
+    total = np.zeros(groups, np.int64)
+    np.add.at(total, owner, ends - starts)
+    return total

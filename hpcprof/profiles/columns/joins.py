@@ -1,0 +1,112 @@
+"""Joining two tables on a pair of columns, and the operations to the calls that launched them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.once import once
+from hpcprof.profiles.columns.unique import distinct, extent
+from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Ints, Table, Timeline
+
+_Keys = NDArray[np.signedinteger[Any]]
+
+_LATEST = int(np.iinfo(np.int64).max)
+_NARROW = 1 << 31
+# A table of truth values over the span of the keys may take as much memory as two of their columns.
+_SPAN = 16
+
+
+def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Number pairs of two columns so that equal pairs of both tables have equal numbers."""
+    ones = np.union1d(distinct(a[0]), distinct(b[0]))
+    if len(ones) <= 1:
+        return a[1], b[1]
+    low = min(int(side[1].min(initial=0)) for side in (a, b))
+    span = max(int(side[1].max(initial=0)) for side in (a, b)) - low + 1
+    if len(ones) * span > _LATEST:
+        twos = np.union1d(a[1], b[1])
+        a, b = ((one, np.searchsorted(twos, two)) for one, two in (a, b))
+        low, span = 0, len(twos)
+    key_a, key_b = (np.searchsorted(ones, one) * span + (two - low) for one, two in (a, b))
+    return key_a, key_b
+
+
+def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
+    """Return the row of each table in every pair of rows with equal keys, in the order of ``left``."""
+    if not len(left) or not len(right):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    chosen = _wanted(left, right)
+    if not len(chosen):
+        return chosen, chosen
+    order = np.argsort(right[chosen], kind="stable")
+    order = chosen[order]
+    ordered = right[order]
+    unique = bool(np.all(ordered[1:] > ordered[:-1]))
+    if unique and len(left) == len(ordered):
+        # Sorting the left table too takes a fifth of searching.
+        by_key = np.argsort(left, kind="stable")
+        if np.array_equal(left[by_key], ordered):
+            found = np.empty(len(left), np.int64)
+            found[by_key] = order
+            return np.arange(len(left)), found
+    left, ordered = _narrow(left), _narrow(ordered)
+    low = np.searchsorted(ordered, left)
+    last = len(ordered) - 1
+    if unique:
+        rows = np.flatnonzero(ordered.take(low, mode="clip") == left)
+        return rows, order[low[rows]]
+    count = ((low <= last) & (ordered[np.minimum(low, last)] == left)).astype(np.int64)
+    # Few keys of the right table repeat, and searching all a second time would be most of the work.
+    several = np.flatnonzero((low < last) & (ordered[np.minimum(low + 1, last)] == left))
+    count[several] = np.searchsorted(ordered, left[several], side="right") - low[several]
+    rows = np.repeat(np.arange(len(left)), count)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+    return rows, order[low[rows] + within]
+
+
+def _wanted(left: _Keys, right: _Keys) -> Ints:
+    """Return the rows of the right table whose keys may be in the left: most calls launch nothing."""
+    low, span = extent(right)
+    least, width = extent(left)
+    if span > _SPAN * len(right) or least < low or least + width > low + span:
+        return np.arange(len(right))
+    seen = np.zeros(span, bool)
+    seen[left - low if low else left] = True
+    return np.flatnonzero(seen[right - low if low else right])
+
+
+def _narrow(keys: _Keys) -> _Keys:
+    """Return keys as they are sorted and searched in half the time, where they fit."""
+    fit = keys.min(initial=0) >= -_NARROW and keys.max(initial=0) < _NARROW
+    return keys.astype(np.int32) if fit else keys
+
+
+@dataclass(frozen=True)
+class _Identified(Table):
+    """What names the launch of an operation."""
+
+    process: Ints
+    correlation: Ints
+
+
+@once
+def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of ``timeline.operations()`` and ``timeline.calls`` in every pair of one launch.
+
+    They are of the same process and have the same correlation id. A call may launch several operations,
+    and calls inside a call share its id. Pairs are in the order of the operations.
+    """
+    operations, calls = timeline.columns_of_operations(_Identified), timeline.calls
+    of_operation, of_call = pair_keys(
+        (operations.process, operations.correlation), (calls.process, calls.correlation)
+    )
+    known = (operations.process != NO_PROCESS) & (operations.correlation != NO_CORRELATION)
+    if known.all():
+        return matches(of_operation, of_call)
+    identified = np.flatnonzero(known)
+    operation, call = matches(of_operation[identified], of_call)
+    return identified[operation], call

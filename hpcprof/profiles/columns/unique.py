@@ -1,0 +1,89 @@
+"""Numbering the distinct values of a column, in linear time where few are distinct."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcprof.profiles.timeline import Ints
+
+_LATEST = int(np.iinfo(np.int64).max)
+SPAN = 4
+"""A table over the span of a column's values is the quickest where it is at most so many times the column."""
+
+
+def distinct(values: Ints) -> Ints:
+    """Return the distinct values in ascending order, as ``np.unique(values)`` does."""
+    low, span = extent(values)
+    if span == 1:
+        return np.array([low])
+    if 0 < span <= SPAN * len(values):
+        seen = np.zeros(span, bool)
+        seen[values - low if low else values] = True
+        return np.flatnonzero(seen) + low
+    found: Ints = np.unique(values)
+    return found
+
+
+def numbered(values: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct values in ascending order, and the number of each row's value among them.
+
+    The same as ``np.unique(values, return_inverse=True)``, which sorts all rows: here they are counted
+    where they lie close together, and hashed where not.
+    """
+    low, span = extent(values)
+    if span == 1:
+        return np.array([low]), np.zeros(len(values), np.int64)
+    if 0 < span <= SPAN * len(values):
+        place = values - low if low else values
+        seen = np.zeros(span, bool)
+        seen[place] = True
+        return np.flatnonzero(seen) + low, (np.cumsum(seen) - 1)[place]
+    # Imported here: most columns do without, and pandas takes long to import.
+    import pandas as pd
+
+    row, found = pd.factorize(values)
+    order = np.argsort(found)
+    number = np.empty(len(found), np.int64)
+    number[order] = np.arange(len(found))
+    return found[order], number[row]
+
+
+def extent(values: Ints) -> tuple[int, int]:
+    """Return the least value and how many there are from it to the greatest, none where there is no value.
+
+    Where that at most doubles how many there are, 0 stands for the least value: it need not be subtracted.
+    """
+    if values.strides == (0,):
+        values = values[:1]  # One value stands for all rows.
+    low = int(values.min(initial=_LATEST))
+    span = int(values.max(initial=-_LATEST)) - low + 1
+    return (0, low + span) if 0 < low < span else (low, span)
+
+
+def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct rows of columns of equal length, in ascending order, and each row's number.
+
+    Returns
+    -------
+    rows : ndarray of int64, shape (distinct, columns)
+    number : ndarray of int64, shape (n,)
+    """
+    number, numbers = np.zeros(len(columns[0]), np.int64), 1
+    # A column of an array is strided: it is read once and not several times.
+    for column in map(np.ascontiguousarray, columns):
+        low, span = extent(column)
+        if numbers * span > _LATEST:
+            found, column = numbered(column)
+            low, span = 0, len(found)
+            if numbers * span > _LATEST:
+                used, number = numbered(number)
+                numbers = len(used)
+        if span > 1:
+            number *= span
+            number += column
+            number -= low
+            numbers *= span
+    used, number = numbered(number)
+    one = np.empty(len(used), np.int64)
+    one[number] = np.arange(len(number))
+    return np.column_stack([column[one] for column in columns]), number

@@ -1,0 +1,95 @@
+"""The class of a kernel by its name: one table, which the user can extend.
+
+``~/.config/hpcprof/kernel_classes.yaml`` is a list of rules that are tried before the table here::
+
+    - pattern: "^my_halo_exchange"     # a regular expression, searched in the kernel's name
+      class: comm                      # comp, comm or mem
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import yaml
+
+from hpcprof.common.decode import decode
+from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import user_config
+from hpcprof.profiles.timeline import Category, Ints
+
+Rule = tuple[re.Pattern[str], Category]
+
+# Templates are demangled with their return type in front.
+_COMMUNICATION = (
+    # NCCL (ncclDevKernel_…, ncclKernel_… before 2.19), RCCL's own and its MSCCL kernels.
+    r"^(void )?nccl",
+    r"^(void )?(rccl|mscclKernel)",
+    # oneCCL's SYCL kernels carry their namespace or the library's name.
+    r"oneapi::ccl|oneccl|\bccl::",
+    # NVSHMEM's collectives on the device and on a stream.
+    r"nvshmem",
+    # Symmetric memory: PyTorch's own kernels, and the copies of one-shot and two-shot all-reduce
+    # in inference servers.
+    r"symmetric_memory",
+    r"\b(one|two)_shot_(all_reduce|reduce_scatter|all_gather)",
+    r"\bmultimem_(one_shot_)?(all_reduce|reduce|all_gather)",
+    r"\bcross_device_reduce",
+)
+
+RULES: tuple[Rule, ...] = tuple((re.compile(pattern), Category.COMM) for pattern in _COMMUNICATION)
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """One rule as the user writes it."""
+
+    pattern: str
+    kind: str = msgspec.field(name="class")
+
+
+def load(path: Path | None = None) -> tuple[Rule, ...]:
+    """Return the rules in the order in which they are tried: the user's, then the table's.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The user's file. Without it ``kernel_classes.yaml`` in the user's folder is read if there is one.
+
+    Raises
+    ------
+    UsageError
+        Naming the file and the entry that is wrong.
+    """
+    file = path or user_config() / "kernel_classes.yaml"
+    if path is None and not file.is_file():
+        return RULES
+    try:
+        entries = yaml.safe_load(file.read_text(encoding="utf-8")) or []
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UsageError(f"{file} cannot be read: {' '.join(str(error).split())}.") from None
+    if not isinstance(entries, list):
+        raise UsageError(f"{file}: expected a list of entries with the keys pattern and class.")
+    return (*(_rule(entry, f"{file}, entry {i}") for i, entry in enumerate(entries, 1)), *RULES)
+
+
+def _rule(entry: object, where: str) -> Rule:
+    found = decode(_Entry, entry, where)
+    classes = {category.name.lower(): category for category in Category}
+    if found.kind not in classes:
+        raise UsageError(f"{where}: class {found.kind!r} is none of {', '.join(classes)}.")
+    try:
+        return re.compile(found.pattern), classes[found.kind]
+    except re.error as error:
+        raise UsageError(f"{where}: pattern {found.pattern!r} is no regular expression: {error}.") from None
+
+
+def classify(names: Iterable[str | None], rules: Sequence[Rule] = RULES) -> Ints:
+    """Return the `Category` of each kernel name; compute where no rule matches or there is no name."""
+    return np.array([_category(name or "", rules) for name in names], np.int64)
+
+
+def _category(name: str, rules: Sequence[Rule]) -> Category:
+    return next((category for pattern, category in rules if pattern.search(name)), Category.COMP)

@@ -1,0 +1,183 @@
+"""Reader of PyTorch profiler traces (``*.trace.json``, ``*.pt.trace.json``, either with ``.gz``)."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles import kernel_classification
+from hpcprof.profiles.readers.file_names import rank_from_name
+from hpcprof.profiles.readers.kineto.collectives import collectives
+from hpcprof.profiles.readers.kineto.events import Events
+from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
+from hpcprof.profiles.timeline import (
+    NO_NAME,
+    Allocations,
+    ApiCalls,
+    Category,
+    Fact,
+    Gpu,
+    GpuMarks,
+    Kernels,
+    MemoryOperations,
+    Operations,
+    Origin,
+    Ranges,
+    Style,
+    Timeline,
+)
+
+_GZIP = b"\x1f\x8b"
+_VERSIONS = {
+    "cuda_driver_version": "CUDA driver",
+    "cuda_runtime_version": "CUDA runtime",
+    "cupti_version": "CUPTI",
+    "nccl_version": "NCCL",
+}
+
+
+def read(path: Path) -> Timeline:
+    """Read a trace that the PyTorch profiler exported.
+
+    Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``), all of
+    style push/pop. Graphs traced as a whole are only in traces that hpcprof exported. Events that lack a
+    field are left out and counted in ``Origin.notes``.
+
+    Raises
+    ------
+    DamagedInput
+        In one sentence that names the file and what is wrong with it.
+    UsageError
+        If the user's table of kernel classes is wrong.
+    """
+    events, properties = _load(path)
+    calls = ApiCalls(**events.calls.columns())
+    communicated = collectives(events.collectives, calls, events.strings)
+    strings = events.strings.array()
+    # The GPU's events do not tell the process, and a trace is of one.
+    processes = np.unique(calls.process)
+    process = int(processes[0]) if len(processes) == 1 else 0
+    kernels, memory, ranges = (table.columns() for table in (events.kernels, events.memory, events.ranges))
+    graphs = events.graphs.columns()
+    classes = kernel_classification.classify(strings, kernel_classification.load())
+    marks = len(ranges["start"])
+    return Timeline(
+        origin=_origin(path, properties, events.notes),
+        kernels=Kernels(
+            **kernels,
+            process=np.full(len(kernels["start"]), process),
+            category=classes[kernels["name"]] if len(classes) else np.empty(0, np.int64),
+        ),
+        memops=MemoryOperations(
+            **memory,
+            process=np.full(len(memory["start"]), process),
+            category=np.full(len(memory["start"]), int(Category.MEM)),
+        ),
+        calls=calls,
+        collectives=communicated,
+        ranges=Ranges(
+            **ranges,
+            domain=np.full(marks, NO_NAME),
+            style=np.full(marks, int(Style.PUSH_POP)),
+            closed=np.ones(marks, np.int64),
+            one_thread=np.ones(marks, np.int64),
+        ),
+        graphs=Operations(
+            **graphs,
+            process=np.full(len(graphs["start"]), process),
+            category=np.full(len(graphs["start"]), int(Category.COMP)),
+        ),
+        gpu_marks=GpuMarks(**events.gpu_marks.columns()),
+        allocations=Allocations(**events.allocations.columns()),
+        strings=strings,
+    )
+
+
+def _load(path: Path) -> tuple[Events, dict[str, Any]]:
+    """Return the events, and what stands around them."""
+    events = Events()
+    with opened(path) as file, sentences(path):
+        stream = TraceStream(file)
+        for batch in stream.batches():
+            events.add(batch)
+    return events, stream.properties
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open the text of a trace, unpacked where it is packed, whatever its suffix.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be opened.
+    """
+    with ExitStack() as closing:
+        with sentences(path):
+            raw = closing.enter_context(path.open("rb"))
+            packed = raw.peek(2).startswith(_GZIP)
+        yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+
+
+@contextmanager
+def sentences(path: Path) -> Iterator[None]:
+    """Turn what is wrong with a trace that is read into a `DamagedInput`."""
+    try:
+        yield
+    except NotATrace as error:
+        raise DamagedInput(f"{path} {error}") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
+    except OSError as error:
+        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _origin(path: Path, trace: dict[str, Any], notes: tuple[str, ...]) -> Origin:
+    distributed = trace.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    rank = _natural(distributed.get("rank"))
+    devices = trace.get("deviceProperties")
+    gpus = tuple(_gpus(devices if isinstance(devices, list) else []))
+    return Origin(
+        path=path,
+        kind="torch",
+        rank=rank_from_name(path) if rank is None else rank,
+        world_size=_natural(distributed.get("world_size")),
+        device_names=tuple(gpu.name for gpu in gpus),
+        start_utc_ns=_natural(trace.get("baseTimeNanoseconds")),
+        gpus=gpus,
+        facts=tuple(_versions({**trace, **distributed})),
+        notes=notes,
+    )
+
+
+def _natural(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+
+
+def _gpus(devices: Iterable[Any]) -> Iterator[Gpu]:
+    for position, device in enumerate(devices):
+        if isinstance(device, dict) and isinstance(device.get("name"), str):
+            number = _natural(device.get("id"))
+            major, minor = _natural(device.get("computeMajor")), _natural(device.get("computeMinor"))
+            yield Gpu(
+                device=position if number is None else number,
+                name=device["name"],
+                compute_capability=None if major is None or minor is None else f"{major}.{minor}",
+                sm_count=_natural(device.get("numSms")),
+                memory_bytes=_natural(device.get("totalGlobalMem")),
+            )
+
+
+def _versions(properties: Mapping[str, Any]) -> Iterator[Fact]:
+    for key, name in _VERSIONS.items():
+        value = properties.get(key)
+        if isinstance(value, (str, int)):
+            yield Fact("version", name, str(value))

@@ -1,0 +1,193 @@
+"""The tables that ``ncu --csv`` prints.
+
+The raw page has a row a kernel and a row of units, the details page a row a metric.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.kernel_report import MeasuredKernel
+from hpcprof.profiles.readers.ncu.units import factor, number, uses_decimal_comma
+
+# The program's own output and ncu's messages come before the table.
+_HEADER = re.compile(r'^"ID","Process ID",.*"Kernel Name"', re.MULTILINE)
+_HEAD_BYTES = 1 << 20
+_FIXED = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size")
+_UNIT_ROW = ("Process ID", "Kernel Name")
+_METRIC = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
+
+_SPEED = "GPU Speed Of Light Throughput"
+_MEMORY = "Memory Workload Analysis"
+# What the details page calls the metrics that hpcprof reads; names on the raw page are the same everywhere.
+_DETAILS = {
+    (_SPEED, "Compute (SM) Throughput"): "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    (_SPEED, "Memory Throughput"): "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    (_SPEED, "DRAM Throughput"): "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    (_SPEED, "Duration"): "gpu__time_duration.sum",
+    ("Launch Statistics", "# SMs"): "launch__sm_count",
+    ("Occupancy", "Theoretical Occupancy"): "sm__maximum_warps_per_active_cycle_pct",
+    ("Occupancy", "Achieved Occupancy"): "sm__warps_active.avg.pct_of_peak_sustained_active",
+    (_MEMORY, "L1/TEX Hit Rate"): "l1tex__t_sector_hit_rate.pct",
+    (_MEMORY, "L2 Hit Rate"): "lts__t_sector_hit_rate.pct",
+    (_MEMORY, "Memory Throughput"): "dram__bytes.sum.per_second",
+}
+
+DEVICE_NAME = "device__attribute_display_name"
+
+
+@dataclass
+class Printed:
+    """A table as it was read: kernels, the device's name, and sentences about what is missing."""
+
+    kernels: list[MeasuredKernel]
+    device: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def is_table(path: Path) -> bool:
+    """Tell whether a CSV file begins like a table of Nsight Compute, whatever was printed before it."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return _HEADER.search(head.decode("utf-8-sig", "replace").replace("\r\n", "\n")) is not None
+
+
+def read_file(path: Path) -> Printed:
+    """Read a CSV file, plain or gzip.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be read or holds no such table.
+    """
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
+    except OSError as error:
+        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+    return parse(data.decode("utf-8-sig", "replace"), path)
+
+
+def parse(text: str, path: Path) -> Printed:
+    """Read a table of the raw or the details page; ``path`` names it in errors.
+
+    A row that is cut off at the end is left out, with a note. Values are converted to base units.
+
+    Raises
+    ------
+    DamagedInput
+        If there is no table, the raw page has no row of units, or a column is missing.
+    """
+    found = _HEADER.search(text.replace("\r\n", "\n"))
+    if found is None:
+        raise DamagedInput(f"{path} holds no table of Nsight Compute{complaint(text)}.")
+    rows = _Rows(text.replace("\r\n", "\n")[found.start() :])
+    header = next(rows, [])
+    absent = [name for name in _FIXED if name not in header]
+    if absent:
+        raise DamagedInput(f"{path}: the table of Nsight Compute has no column {' or '.join(absent)}.")
+    page = _details if set(_METRIC) <= set(header) else _raw
+    printed = page(header, rows, path)
+    if rows.cut:
+        printed.notes.append(f"{path.name} has a row that is cut off or damaged; it is left out.")
+    return printed
+
+
+class _Rows(Iterator[list[str]]):
+    """The rows of CSV text; ``cut`` tells afterwards whether some were cut off or damaged."""
+
+    def __init__(self, text: str) -> None:
+        self._reader = csv.reader(text.splitlines(keepends=True), strict=True)
+        self.cut = False
+
+    def __next__(self) -> list[str]:
+        while True:
+            try:
+                return next(self._reader)
+            except csv.Error:
+                self.cut = True
+
+
+def _raw(header: list[str], rows: _Rows, path: Path) -> Printed:
+    """Read the raw page: a row of units, then one row a kernel."""
+    units = next(rows, None)
+    at = {name: i for i, name in enumerate(header)}
+    if units is None or len(units) != len(header) or any(units[at[name]] for name in _UNIT_ROW):
+        raise DamagedInput(f"{path}: the table of Nsight Compute has no row of units, or ends there.")
+    factors = [factor(unit) for unit in units]
+    own = [row for row in rows if _is_kernel(row)]
+    kernels = [row for row in own if len(row) == len(header)]
+    rows.cut |= len(kernels) < len(own)
+    decimal_comma = uses_decimal_comma(row[i] for row in kernels for i, unit in enumerate(units) if unit)
+    metrics = [(name, i) for name, i in at.items() if "__" in name]
+    measured = []
+    for row in kernels:
+        values = {name: _converted(row[i], factors[i], decimal_comma) for name, i in metrics}
+        measured.append(_kernel(row, at, {name: v for name, v in values.items() if v is not None}))
+    device = kernels[0][at[DEVICE_NAME]] if kernels and DEVICE_NAME in at else None
+    return Printed(measured, device)
+
+
+def _details(header: list[str], rows: _Rows, path: Path) -> Printed:
+    """Read the details page: one row a metric of a kernel, among them rows of advice."""
+    at = {name: i for i, name in enumerate(header)}
+    last = max(at[name] for name in (*_FIXED, *_METRIC))
+    own = [row for row in rows if _is_kernel(row)]
+    kept = [row for row in own if len(row) > last]
+    rows.cut |= len(kept) < len(own)
+    decimal_comma = uses_decimal_comma(row[at["Metric Value"]] for row in kept if row[at["Metric Unit"]])
+    kernels: dict[tuple[str, str], tuple[list[str], dict[str, float]]] = {}
+    for row in kept:
+        section, metric, unit, text = (row[at[name]] for name in _METRIC)
+        _, metrics = kernels.setdefault((row[at["Process ID"]], row[at["ID"]]), (row, {}))
+        name = _DETAILS.get((section, metric))
+        value = _converted(text, factor(unit), decimal_comma)
+        if name is not None and value is not None:
+            metrics[name] = value
+    return Printed([_kernel(row, at, metrics) for row, metrics in kernels.values()])
+
+
+def _is_kernel(row: list[str]) -> bool:
+    return bool(row) and row[0].isascii() and row[0].isdigit()
+
+
+def _kernel(row: list[str], at: dict[str, int], metrics: dict[str, float]) -> MeasuredKernel:
+    return MeasuredKernel(
+        id=int(row[at["ID"]]),
+        name=row[at["Kernel Name"]],
+        grid=_dimensions(row[at["Grid Size"]]),
+        block=_dimensions(row[at["Block Size"]]),
+        metrics=metrics,
+    )
+
+
+def _dimensions(text: str) -> str:
+    """Return ``(2, 66, 1)`` as ``2 66 1``."""
+    return " ".join(re.findall(r"\d+", text))
+
+
+def _converted(text: str, scale: float, decimal_comma: bool) -> float | None:
+    value = number(text, decimal_comma)
+    return None if value is None else value * scale
+
+
+def complaint(text: str) -> str:
+    """Return what ncu said instead of a table, as the end of a sentence."""
+    if "ERR_NVGPUCTRPERM" in text:
+        return (
+            ": the driver keeps hardware counters to administrators (ERR_NVGPUCTRPERM); ask yours to load "
+            "it with NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    said = re.search(r"^==ERROR==\s*(\S.*?)\.?\s*$", text, re.MULTILINE)
+    return f": ncu says {said[1]!r}" if said else ""

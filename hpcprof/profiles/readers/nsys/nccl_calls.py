@@ -1,0 +1,129 @@
+"""Collectives of an nsys export: NCCL's own ranges and their payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcprof.profiles.collective_operations import operation
+from hpcprof.profiles.columns.unique import distinct, numbered_rows
+from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, PROCESS_SHIFT, THREAD_BITS, Export
+from hpcprof.profiles.readers.nsys.nvtx_payloads import Payloads, layouts
+from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, Events
+from hpcprof.profiles.readers.string_table import StringTable, translate
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PROCESS, UNKNOWN_RANKS, Collectives, Ints
+
+_DOMAIN = "NCCL"
+_GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+
+# What the versions of NCCL call the entries of their payloads (nvtx_payload_schemas.h there).
+_COMMUNICATOR = ("NCCL communicator ID",)
+_MESSAGE = ("Message size [bytes]", "Bytes")
+_RANKS = ("No. of ranks",)
+
+
+def read_collectives(export: Export, events: Events, strings: StringTable) -> Collectives:
+    """Return the collectives that NCCL annotated, in the order of their threads and calls.
+
+    Size and communicator come from the payloads, which an export has with ``--include-blobs=true`` and
+    from NCCL versions that write them.
+    """
+    if not events.present >= {"domainId", "globalTid", "text"}:
+        return Collectives.empty()
+    calls = _Calls(export, events)
+    launched_by = calls.launched_by()
+    operations = strings_of(strings, [operation(text) for text in calls.texts])[calls.name]
+    chosen = np.flatnonzero(operations != NO_NAME)
+    return Collectives(
+        start=calls.start[launched_by][chosen],
+        end=calls.end[launched_by][chosen],
+        process=np.where(calls.thread == NO_ID, NO_PROCESS, calls.thread >> PROCESS_SHIFT)[chosen],
+        thread=(calls.thread & THREAD_BITS)[chosen],
+        operation=operations[chosen],
+        **{column: values[chosen] for column, values in _decoded(export, calls, strings).items()},
+    )
+
+
+def strings_of(strings: StringTable, texts: Sequence[str | None]) -> Ints:
+    """Return the numbers of texts, also of none at all."""
+    return np.array([strings.add(text) for text in texts], np.int64)
+
+
+class _Calls:
+    """The ranges of NCCL's domains, sorted by thread and start, with their names and payloads.
+
+    ``name`` are indices into ``texts``; of a range without a payload the blob is empty.
+    """
+
+    def __init__(self, export: Export, events: Events) -> None:
+        columns = events.columns
+        kind = columns["eventType"]
+        created = np.flatnonzero(kind == DOMAIN_CREATE)
+        names = events.text.take(created).texts()
+        of_nccl = [row for row, name in zip(created.tolist(), names, strict=True) if name == _DOMAIN]
+        # A domain's id is unique within a process.
+        _, domain = numbered_rows(columns["domainId"], columns["globalTid"] >> PROCESS_SHIFT)
+        owned = np.isin(domain, domain[of_nccl])
+        timed = (columns["start"] != MISSING) & (columns["end"] != MISSING)
+        rows = np.flatnonzero(owned & timed & (kind == PUSH_POP))
+        rows = rows[np.lexsort((columns["start"][rows], columns["globalTid"][rows]))]
+        self.start, self.end, self.thread, self.domain, ids = (
+            columns[name][rows] for name in ("start", "end", "globalTid", "domainId", "textId")
+        )
+        texts = StringTable()
+        known = export.strings(distinct(ids))
+        self.name = translate(ids, {i: texts.add(value) for i, value in known.items()})
+        inline = np.flatnonzero(self.name == NO_NAME)
+        self.name[inline] = texts.add_all(text or "" for text in events.text.take(rows[inline]).texts())
+        self.texts: list[str] = texts.array().tolist()
+        self.payloads = events.payload.take(rows)
+
+    def launched_by(self) -> Ints:
+        """Return, for each call, the call that launches its work.
+
+        That is the call itself, or where it stands in a group the one that ends the outermost group.
+        """
+        kinds = [(text == _GROUP_START) - (text == _GROUP_END) for text in self.texts]
+        kind = np.array(kinds, np.int64)[self.name]
+        result = np.arange(len(kind))
+        cuts = np.flatnonzero(np.diff(self.thread)) + 1
+        for rows in np.split(result.copy(), cuts):
+            depth = np.cumsum(kind[rows])
+            # The profile may begin inside a group, whose end then closes nothing.
+            depth -= np.minimum(np.minimum.accumulate(depth), 0) if len(depth) else depth
+            closing = rows[(kind[rows] < 0) & (depth == 0)]
+            inside = rows[depth > 0]
+            next_one = np.searchsorted(closing, inside)
+            closed = next_one < len(closing)
+            result[inside[closed]] = closing[next_one[closed]]
+        return result
+
+
+def _decoded(export: Export, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
+    """Return communicator, bytes and ranks of each call, as far as the payloads tell."""
+    known = layouts(export)
+    count = len(calls.name)
+    communicator = np.full(count, NO_NAME)
+    size, ranks = np.full(count, NO_BYTES), np.full(count, UNKNOWN_RANKS)
+    for domain in np.unique(calls.domain).tolist():
+        rows = np.flatnonzero(calls.domain == domain)
+        payloads = Payloads(
+            calls.payloads.take(rows),
+            {schema: layout for (owner, schema), layout in known.items() if owner == domain},
+        )
+        identity, identified = payloads.values(*_COMMUNICATOR)
+        used, number = np.unique(identity, return_inverse=True)
+        names = strings_of(strings, [f"0x{value:016x}" for value in used.tolist()])
+        communicator[rows] = np.where(identified, names[number], NO_NAME)
+        message, sized = payloads.values(*_MESSAGE)
+        fits = sized & (message <= np.uint64(np.iinfo(np.int64).max))
+        size[rows[fits]] = message[fits].astype(np.int64)
+        of_size, counted = payloads.values(*_RANKS)
+        # Only the calls that make a communicator tell its size.
+        sizes = dict(
+            zip(identity[counted & identified].tolist(), of_size[counted & identified].tolist(), strict=True)
+        )
+        ranks[rows] = np.array([sizes.get(value, UNKNOWN_RANKS) for value in used.tolist()], np.int64)[number]
+        ranks[rows[~identified]] = UNKNOWN_RANKS
+    return {"communicator": communicator, "bytes": size, "ranks": ranks}

@@ -1,0 +1,136 @@
+"""NVTX ranges of an nsys export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.profiles.readers.nsys.cells import Cells
+from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, PROCESS_SHIFT, REQUIRED, THREAD_BITS, Export
+from hpcprof.profiles.readers.string_table import StringTable, translate
+from hpcprof.profiles.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges, Style, plausible
+
+# Event types of ENUM_NSYS_EVENT_TYPE; 70 and 71 come from NVTXT files.
+PUSH_POP, DOMAIN_CREATE = 59, 75
+_STYLES = {PUSH_POP: Style.PUSH_POP, 60: Style.START_END, 70: Style.PUSH_POP, 71: Style.START_END}
+NAMED_EVENTS = (*_STYLES, DOMAIN_CREATE)
+"""The types of events whose names are read."""
+
+# The bits of a global thread id that name the process on its machine.
+_PROCESS_BITS = 0x0000FFFFFF000000
+
+_COLUMNS = {
+    "start": REQUIRED,
+    "end": REQUIRED,
+    "eventType": REQUIRED,
+    "globalTid": NO_ID,
+    "endGlobalTid": NO_ID,
+    "textId": NO_ID,
+    "domainId": NO_ID,
+}
+
+
+@dataclass(frozen=True)
+class Events:
+    """Rows of NVTX_EVENTS that are ranges or create a domain.
+
+    ``present`` are the columns that the table has. ``text`` is the inline text of each row and ``payload``
+    its binary data, ``last`` the last stamp of any event, marks included.
+    """
+
+    present: frozenset[str]
+    columns: dict[str, Ints]
+    text: Cells
+    payload: Cells
+    last: int
+
+
+def read_events(export: Export) -> Events | None:
+    """Read the events, or return None where there are none."""
+    source = export.source("NVTX_EVENTS")
+    if source is None:
+        return None
+    source.require("start", "end", "eventType")
+    columns, (text, payload) = source.ints_and_cells(_COLUMNS, ["text", "binaryData"])
+    stamps = np.concatenate((columns["start"], columns["end"]))
+    last = int(stamps[stamps < LATEST].max(initial=MISSING))
+    rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS))
+    columns = {name: values[rows] for name, values in columns.items()}
+    return Events(source.columns, columns, text.take(rows), payload.take(rows), last)
+
+
+def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> tuple[Ranges, int]:
+    """Build the ranges, and count those without a start.
+
+    Parameters
+    ----------
+    events : Events
+    strings : StringTable
+        Receives inline texts and names with their domain's.
+    numbers : mapping of int to int
+        From the export's string ids to the table's numbers.
+    """
+    columns = events.columns
+    is_range = np.isin(columns["eventType"], list(_STYLES))
+    # A range without an end is open.
+    placed = plausible(
+        columns["start"], np.where(columns["end"] == MISSING, columns["start"], columns["end"])
+    )
+    rows = np.flatnonzero(is_range & placed)
+    column = {name: values[rows] for name, values in columns.items()}
+    closed = column["end"] != MISSING
+    name = translate(column["textId"], numbers)
+    inline = np.flatnonzero(name == NO_NAME)
+    name[inline] = strings.add_all(events.text.take(rows[inline]).texts())
+    domain = _domains(events, strings, column)
+    known = column["globalTid"] != NO_ID
+    table = Ranges(
+        start=column["start"],
+        end=np.where(closed, column["end"], events.last),
+        process=np.where(known, column["globalTid"] >> PROCESS_SHIFT, NO_PROCESS),
+        thread=column["globalTid"] & THREAD_BITS,
+        name=_with_domain(domain, name, strings),
+        domain=domain,
+        style=np.array([_STYLES[kind] for kind in column["eventType"].tolist()], np.int64),
+        closed=closed.astype(np.int64),
+        one_thread=(column["endGlobalTid"] == NO_ID).astype(np.int64),
+    )
+    return table, int(is_range.sum()) - len(rows)
+
+
+def _domains(events: Events, strings: StringTable, column: Mapping[str, Ints]) -> Ints:
+    """Return the name of each range's domain.
+
+    A domain's id is unique within a process. Where a process creates one twice, the first counts.
+    """
+    result = np.full(len(column["start"]), NO_NAME, np.int64)
+    process = np.where(column["globalTid"] == NO_ID, NO_ID, column["globalTid"] & _PROCESS_BITS)
+    for (identity, owner), text in _created(events).items():
+        result[(column["domainId"] == identity) & (process == owner)] = strings.add(text)
+    return result
+
+
+def _created(events: Events) -> dict[tuple[int, int], str | None]:
+    """Return the name of each domain by its id and process, the first one created where several."""
+    columns = events.columns
+    identified = (columns["domainId"] != NO_ID) & (columns["globalTid"] != NO_ID)
+    rows = np.flatnonzero((columns["eventType"] == DOMAIN_CREATE) & identified)
+    rows = rows[np.argsort(columns["start"][rows], kind="stable")]
+    names: dict[tuple[int, int], str | None] = {}
+    for row, text in zip(rows.tolist(), events.text.take(rows).texts(), strict=True):
+        key = (int(columns["domainId"][row]), int(columns["globalTid"][row]) & _PROCESS_BITS)
+        names.setdefault(key, text)
+    return names
+
+
+def _with_domain(domain: Ints, name: Ints, strings: StringTable) -> Ints:
+    """Put ``DOMAIN:`` before the names that have a domain, once for each pair that occurs."""
+    result: Ints = name.copy()
+    rows = np.flatnonzero((domain != NO_NAME) & (name != NO_NAME))
+    texts = strings.array()
+    pairs, row = np.unique(domain[rows] * len(texts) + name[rows], return_inverse=True)
+    joined = (f"{texts[pair // len(texts)]}:{texts[pair % len(texts)]}" for pair in pairs.tolist())
+    result[rows] = strings.add_all(joined)[row]
+    return result

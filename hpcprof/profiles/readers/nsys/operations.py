@@ -1,0 +1,197 @@
+"""Kernels, memory operations and API calls of an nsys export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from sqlalchemy import select
+
+from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, REQUIRED, THREAD_BITS, Export, Source
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import (
+    NO_CORRELATION,
+    NO_PROCESS,
+    ApiCalls,
+    Category,
+    Ints,
+    Kernels,
+    MemoryOperations,
+    Operations,
+    concatenate,
+    plausible,
+)
+
+Columns = dict[str, Ints]
+
+_OPERATION = {
+    "start": REQUIRED,
+    "end": REQUIRED,
+    "deviceId": 0,
+    "streamId": 0,
+    "correlationId": NO_CORRELATION,
+    "globalPid": NO_ID,
+}
+_GRID = ("gridX", "gridY", "gridZ")
+_BLOCK = ("blockX", "blockY", "blockZ")
+
+# CUpti_ActivityMemcpyKind, for exports without the table of labels.
+_COPY_LABELS = {
+    0: "Unknown",
+    1: "Host-to-Device",
+    2: "Device-to-Host",
+    3: "Host-to-Array",
+    4: "Array-to-Host",
+    5: "Array-to-Array",
+    6: "Array-to-Device",
+    7: "Device-to-Array",
+    8: "Device-to-Device",
+    9: "Host-to-Host",
+    10: "Peer-to-Peer",
+    11: "Unified Host-to-Device",
+    12: "Unified Device-to-Host",
+    13: "Unified Device-to-Device",
+}
+
+
+def read_calls(export: Export) -> tuple[Columns, int]:
+    """Read the API calls; the second value counts the rows that cannot be placed."""
+    source = export.source("CUPTI_ACTIVITY_KIND_RUNTIME")
+    if source is None:
+        return _none("start", "end", "globalTid", "correlationId", "nameId"), 0
+    source.require("nameId")
+    defaults = {
+        "start": REQUIRED,
+        "end": REQUIRED,
+        "globalTid": NO_ID,
+        "correlationId": NO_CORRELATION,
+        "nameId": NO_ID,
+    }
+    return _placed(source.ints(defaults))
+
+
+def api_calls(columns: Columns, name: Ints) -> ApiCalls:
+    """Build the calls from their columns, which they take, and the numbers of their names."""
+    thread = columns["globalTid"]
+    process = _process(thread)
+    thread &= THREAD_BITS
+    return ApiCalls(
+        start=columns["start"],
+        end=columns["end"],
+        process=process,
+        thread=thread,
+        name=name,
+        correlation=columns["correlationId"],
+    )
+
+
+def read_kernels(export: Export, only_process: int) -> tuple[Columns, int]:
+    """Read the kernels; the second value counts the rows that cannot be placed.
+
+    ``only_process`` is the process of the kernels of old exports, which do not tell it.
+    """
+    source = export.source("CUPTI_ACTIVITY_KIND_KERNEL")
+    if source is None:
+        return _none(*_OPERATION, "process", "demangledName", *_GRID, *_BLOCK), 0
+    source.require("demangledName")
+    shape = dict.fromkeys((*_GRID, *_BLOCK), 1)
+    return _read_operations(source, {"demangledName": NO_ID, **shape}, only_process)
+
+
+def kernels(columns: Columns, name: Ints, category: Ints) -> Kernels:
+    """Build the kernels from their columns, the numbers of their names and their categories."""
+    return Kernels(
+        **_shared(columns),
+        name=name,
+        category=category,
+        grid=np.stack([columns[axis] for axis in _GRID]).T,
+        block=np.stack([columns[axis] for axis in _BLOCK]).T,
+    )
+
+
+def read_memory(export: Export, strings: StringTable, only_process: int) -> tuple[MemoryOperations, int]:
+    """Read memory copies, then sets, named as ``nsys stats`` prints them; and count what cannot be placed."""
+    tables, lost = [MemoryOperations.empty()], 0
+    copies = export.source("CUPTI_ACTIVITY_KIND_MEMCPY")
+    if copies is not None:
+        columns, lost = _read_operations(copies, {"bytes": -1, "copyKind": 0}, only_process)
+        kinds, row = np.unique(columns["copyKind"], return_inverse=True)
+        labels = _copy_labels(export)
+        names = (f"[CUDA memcpy {labels.get(kind, _COPY_LABELS[0])}]" for kind in kinds.tolist())
+        tables.append(_memory(columns, strings.add_all(names)[row]))
+    sets = export.source("CUPTI_ACTIVITY_KIND_MEMSET")
+    if sets is not None:
+        columns, unplaced = _read_operations(sets, {"bytes": -1}, only_process)
+        lost += unplaced
+        tables.append(_memory(columns, np.full(len(columns["start"]), strings.add("[CUDA memset]"))))
+    return concatenate(MemoryOperations, tables), lost
+
+
+def read_graphs(export: Export, strings: StringTable, only_process: int) -> tuple[Operations, int]:
+    """Read the CUDA graphs that were traced as a whole; the second value counts what cannot be placed."""
+    source = export.source("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+    if source is None:
+        return Operations.empty(), 0
+    columns, lost = _read_operations(source, {"graphId": NO_ID}, only_process)
+    graphs, row = np.unique(columns["graphId"], return_inverse=True)
+    name = strings.add_all(f"CUDA graph {graph}" for graph in graphs.tolist())[row]
+    category = np.full(len(name), int(Category.COMP))
+    return Operations(**_shared(columns), name=name, category=category), lost
+
+
+def _copy_labels(export: Export) -> dict[int, str]:
+    source = export.source("ENUM_CUDA_MEMCPY_OPER")
+    if source is None or not {"id", "label"} <= source.columns:
+        return _COPY_LABELS
+    labels = source.clause
+    found = export.rows(select(labels.c.id, labels.c.label))
+    return _COPY_LABELS | {int(kind): str(label) for kind, label in found if label is not None}
+
+
+def _memory(columns: Columns, name: Ints) -> MemoryOperations:
+    category = np.full(len(name), int(Category.MEM))
+    return MemoryOperations(**_shared(columns), name=name, category=category, bytes=columns["bytes"])
+
+
+def _read_operations(source: Source, more: Mapping[str, int], only_process: int) -> tuple[Columns, int]:
+    columns, lost = _placed(source.ints({**_OPERATION, **more}))
+    known = "globalPid" in source.columns
+    columns["process"] = (
+        _process(columns["globalPid"]) if known else _repeated(only_process, len(columns["start"]))
+    )
+    return columns, lost
+
+
+def _process(ids: Ints) -> Ints:
+    """Return the process of global ids, `NO_PROCESS` where there is none."""
+    low, high = (int(ids.min()), int(ids.max())) if len(ids) else (NO_ID, NO_ID)
+    if low != NO_ID and low >> PROCESS_SHIFT == high >> PROCESS_SHIFT:
+        return _repeated(low >> PROCESS_SHIFT, len(ids))
+    return np.where(ids != NO_ID, ids >> PROCESS_SHIFT, NO_PROCESS)
+
+
+def _repeated(value: int, rows: int) -> Ints:
+    """Return a column of one value, which takes the memory of one row."""
+    return np.broadcast_to(np.int64(value), (rows,))
+
+
+def _shared(columns: Columns) -> Columns:
+    return {
+        "start": columns["start"],
+        "end": columns["end"],
+        "device": columns["deviceId"],
+        "stream": columns["streamId"],
+        "correlation": columns["correlationId"],
+        "process": columns["process"],
+    }
+
+
+def _placed(columns: Columns) -> tuple[Columns, int]:
+    """Leave out the rows without a start or an end that a clock can give, and count them."""
+    placed = plausible(columns["start"], columns["end"])
+    lost = len(placed) - int(np.count_nonzero(placed))
+    return ({name: values[placed] for name, values in columns.items()} if lost else columns), lost
+
+
+def _none(*names: str) -> Columns:
+    return {name: np.empty(0, np.int64) for name in names}

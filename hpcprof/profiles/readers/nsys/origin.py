@@ -1,0 +1,192 @@
+"""Who wrote an nsys export: rank, host, GPUs, versions, options of the capture and start time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from sqlalchemy import or_, select
+
+from hpcprof.profiles.readers import environment_allowlist
+from hpcprof.profiles.readers.file_names import rank_from_name
+from hpcprof.profiles.readers.nsys.export import Export
+from hpcprof.profiles.timeline import Fact, Gpu, Origin
+
+# What says how the capture was made, and is of interest years later. Of everything else that
+# META_DATA_CAPTURE holds (command, arguments, user, folder, environment) nothing is read here.
+_OPTION = re.compile(
+    r"(?:PROCESS_\d+:)?(COLLECT_\w+|CUDA_\w+(?::\w+)?|MPI_TRACE_OPTIONS:\w+|CAPTURE_EVENT_TYPE|RATE_HZ"
+    r"|START_TRIGGER|STOP_TRIGGER|START_DELAY_MS|RUN_DURATION_MS|SAMPLE_ALL_TASKS|USE_LINUX_PERF)",
+    re.ASCII,
+)
+_OPTION_VALUE = re.compile(r"\w{1,40}", re.ASCII)
+_OFF = ("false", "0")
+
+# Rows of META_DATA_EXPORT and TARGET_INFO_SYSTEM_ENV, and what they are called here.
+_FACTS = {
+    "EXPORT_SCHEMA_VERSION": ("version", "nsys export schema"),
+    "NvDriverVersion": ("version", "driver"),
+    "CudaDriverVersion": ("version", "CUDA driver"),
+    "OsDescription": ("machine", "operating system"),
+    "CpuDescription": ("machine", "CPU"),
+    "CpuCores": ("machine", "CPU cores"),
+}
+
+
+def origin(export: Export, notes: Iterable[str]) -> Origin:
+    """Describe the export. Of the recorded environment only what `environment_allowlist.allowed` lists is kept."""
+    variables = _environment(export)
+    gpus = _gpus(export)
+    ranks = _mpi_ranks(export)
+    listed = ", ".join(map(str, ranks))
+    return Origin(
+        path=export.path,
+        kind="nsys",
+        rank=_rank(export, ranks, variables),
+        world_size=_first_number(variables, environment_allowlist.SIZES),
+        host=_text(export, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
+        device_names=tuple(gpu.name for gpu in gpus),
+        profiler_version=_text(export, "META_DATA_EXPORT", "EXPORT_PRODUCT_VERSION"),
+        start_utc_ns=_start(export),
+        gpus=gpus,
+        facts=(
+            *(Fact("environment", name, value) for name, value in sorted(variables.items())),
+            *(Fact("option", name, value) for name, value in _options(export) if value not in _OFF),
+            *_software_and_machine(export),
+        ),
+        notes=(*notes, *([f"It holds several MPI ranks: {listed}."] if len(ranks) > 1 else [])),
+    )
+
+
+def rank_of(export: Export) -> int | None:
+    """Return the rank that an export, else its name, tells; None where neither does."""
+    ranks = _mpi_ranks(export)
+    return _rank(export, ranks, {} if ranks else _environment(export))
+
+
+def _rank(export: Export, ranks: Sequence[int], variables: Mapping[str, str]) -> int | None:
+    known = ranks[0] if len(ranks) == 1 else None
+    if not ranks:
+        known = _first_number(variables, environment_allowlist.RANKS)
+    return rank_from_name(export.path) if known is None else known
+
+
+def _mpi_ranks(export: Export) -> list[int]:
+    source = export.source("MPI_RANKS")
+    return sorted(set(source.ints({"rank": None})["rank"].tolist())) if source else []
+
+
+def _environment(export: Export) -> dict[str, str]:
+    """Return the variables that may be kept; of two of one name the processes' comes before the device's."""
+    found: dict[str, str] = {}
+    for item in _environment_items(export):
+        name, value = environment_allowlist.split(item)
+        if environment_allowlist.allowed(name, value):
+            found.setdefault(name, value)
+    return found
+
+
+def _environment_items(export: Export) -> Iterator[str]:
+    """Yield ``NAME=value`` of the processes' environment, then of the device's."""
+    source = export.source("META_DATA_CAPTURE")
+    if source and {"name", "value"} <= source.columns:
+        capture = source.clause
+        # Filtered in the query: the rest of the environment is never read.
+        listed = (f"{name}=" for name in environment_allowlist.EXACT)
+        known = or_(
+            *(
+                capture.c.value.startswith(begin, autoescape=True)
+                for begin in (*listed, *environment_allowlist.PREFIXES)
+            )
+        )
+        query = select(capture.c.value).where(capture.c.name.endswith("ENVIRONMENT_VARIABLE"), known)
+        yield from (str(value) for (value,) in export.rows(query))
+    yield from (_text(export, "TARGET_INFO_SYSTEM_ENV", "DeviceEnvironment") or "").split(";")
+
+
+def _options(export: Export) -> list[tuple[str, str]]:
+    """Return the options of the capture, without the number of the process that they stand for."""
+    source = export.source("META_DATA_CAPTURE")
+    if source is None or not {"name", "value"} <= source.columns:
+        return []
+    pairs = export.rows(select(source.clause.c.name, source.clause.c.value))
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        option = _OPTION.fullmatch(str(name))
+        if option and is_option(str(name), str(value)):
+            found[option[1]] = f"{found[option[1]]},{value}" if option[1] in found else str(value)
+    return list(found.items())
+
+
+def is_option(name: str, value: str) -> bool:
+    """Whether a row of META_DATA_CAPTURE is an option of the capture, its value a word or a number."""
+    return _OPTION.fullmatch(name) is not None and _OPTION_VALUE.fullmatch(value) is not None
+
+
+def _software_and_machine(export: Export) -> Iterator[Fact]:
+    for row, (kind, name) in _FACTS.items():
+        table = "META_DATA_EXPORT" if row.startswith("EXPORT_") else "TARGET_INFO_SYSTEM_ENV"
+        value = _text(export, table, row)
+        if value:
+            yield Fact(kind, name, value)
+
+
+def _first_number(variables: Mapping[str, str], names: Iterable[str]) -> int | None:
+    values = (variables[name] for name in names if name in variables)
+    return next((int(v) for v in values if v.isascii() and v.isdigit() and len(v) < 10), None)
+
+
+def _text(export: Export, table: str, name: str) -> str | None:
+    """Return the first value of a table of names and values."""
+    source = export.source(table)
+    if source is None or not {"name", "value"} <= source.columns:
+        return None
+    pairs = source.clause
+    value = next(export.rows(select(pairs.c.value).where(pairs.c.name == name)), (None,))[0]
+    return str(value) if value else None
+
+
+_GPU_COLUMNS = {
+    "uuid": "uuid",
+    "smCount": "sm_count",
+    "clockRate": "clock_hz",
+    "totalMemory": "memory_bytes",
+    "memoryBandwidth": "memory_bytes_per_s",
+}
+
+
+def _gpus(export: Export) -> tuple[Gpu, ...]:
+    """Return the node's GPUs in the order of their ids."""
+    source = export.source("TARGET_INFO_GPU")
+    if source is None or "name" not in source.columns:
+        return ()
+    table = source.clause
+    wanted = [n for n in ("id", "name", "computeMajor", "computeMinor", *_GPU_COLUMNS) if n in source.columns]
+    rows = [dict(zip(wanted, row, strict=True)) for row in export.rows(select(*(table.c[n] for n in wanted)))]
+    if "id" in wanted:
+        rows.sort(key=lambda row: row["id"] if isinstance(row["id"], int) else 0)
+    return tuple(_gpu(i, row) for i, row in enumerate(rows))
+
+
+def _gpu(position: int, row: Mapping[str, object]) -> Gpu:
+    def number(column: str) -> int | None:
+        value = row.get(column)
+        return value if isinstance(value, int) and value > 0 else None
+
+    major, minor = number("computeMajor"), row.get("computeMinor")
+    device, uuid = row.get("id"), row.get("uuid")
+    return Gpu(
+        device=device if isinstance(device, int) else position,
+        name=str(row["name"]),
+        uuid=str(uuid) if uuid else None,
+        compute_capability=f"{major}.{minor}" if major is not None and isinstance(minor, int) else None,
+        **{name: number(column) for column, name in _GPU_COLUMNS.items() if name != "uuid"},
+    )
+
+
+def _start(export: Export) -> int | None:
+    source = export.source("TARGET_INFO_SESSION_START_TIME")
+    if source is None or "utcEpochNs" not in source.columns:
+        return None
+    stamps = source.ints({"utcEpochNs": 0})["utcEpochNs"]
+    return int(stamps[0]) or None

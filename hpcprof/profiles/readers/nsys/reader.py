@@ -1,0 +1,109 @@
+"""Reader of nsys SQLite exports, written by nsys 2021 to 2026."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles import kernel_classification
+from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, Export, opened
+from hpcprof.profiles.readers.nsys.nccl_calls import read_collectives
+from hpcprof.profiles.readers.nsys.nvtx_ranges import ranges, read_events
+from hpcprof.profiles.readers.nsys.operations import (
+    api_calls,
+    kernels,
+    read_calls,
+    read_graphs,
+    read_kernels,
+    read_memory,
+)
+from hpcprof.profiles.readers.nsys.origin import origin
+from hpcprof.profiles.readers.string_table import StringTable, translate
+from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Operations, Ranges, Timeline
+
+# Every export has at least one of these, however little was traced.
+_KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
+
+
+def read(path: Path) -> Timeline:
+    """Read an nsys SQLite export.
+
+    Rows without a start or an end cannot be placed; they are left out and counted in ``Origin.notes``.
+
+    Raises
+    ------
+    DamagedInput
+        In one sentence that names the file and what is wrong with it.
+    UsageError
+        If the user's table of kernel classes is wrong.
+    """
+    with opened(path) as export:
+        if not any(table.startswith(_KNOWN) for table in export.tables):
+            raise DamagedInput(f"{path} is a SQLite file, but no nsys export: it has none of its tables.")
+        return _timeline(export)
+
+
+def _timeline(export: Export) -> Timeline:
+    calls, calls_lost = read_calls(export)
+    process = _only_process(calls["globalTid"])
+    gpu, kernels_lost = read_kernels(export, process)
+    events = read_events(export)
+    used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
+    ids = np.concatenate([distinct(column) for column in used])
+    strings = StringTable()
+    # In the order of their ids, which ``nsys stats`` follows where two rows of a table are equal.
+    numbers = {i: strings.add(text) for i, text in sorted(export.strings(ids).items())}
+    table, ranges_lost = ranges(events, strings, numbers) if events else (Ranges.empty(), 0)
+    memory, memory_lost = read_memory(export, strings, process)
+    graphs, graphs_lost = read_graphs(export, strings, process)
+    names = translate(gpu["demangledName"], numbers)
+    collectives = read_collectives(export, events, strings) if events else Collectives.empty()
+    lost = {
+        "kernels": kernels_lost,
+        "memory operations": memory_lost,
+        "CUDA graphs": graphs_lost,
+        "API calls": calls_lost,
+        "ranges": ranges_lost,
+    }
+    notes = [f"{n} {what} have no start or end and are left out." for what, n in lost.items() if n]
+    return Timeline(
+        origin=origin(export, [*notes, *_graphs(graphs)]),
+        strings=strings.array(),
+        kernels=kernels(gpu, names, _classes(names, strings)),
+        memops=memory,
+        calls=api_calls(calls, translate(calls["nameId"], numbers)),
+        ranges=table,
+        graphs=graphs,
+        collectives=collectives,
+    )
+
+
+def _only_process(thread: Ints) -> int:
+    """Return the one process that made calls, 0 where there are several or none."""
+    known = thread if thread.min(initial=0) > NO_ID else thread[thread != NO_ID]
+    if not len(known):
+        return 0
+    low, high = int(known.min()) >> PROCESS_SHIFT, int(known.max()) >> PROCESS_SHIFT
+    return low if low == high else 0
+
+
+def _classes(names: Ints, strings: StringTable) -> Ints:
+    """Return each kernel's class, decided once for each name."""
+    used, row = numbered(names)
+    texts = strings.array()
+    rules = kernel_classification.load()
+    classes = kernel_classification.classify((None if n == NO_NAME else texts[n] for n in used), rules)
+    return classes[row]
+
+
+def _graphs(graphs: Operations) -> list[str]:
+    """Note the CUDA graphs that were traced as a whole: their kernels are not in the profile."""
+    if not len(graphs):
+        return []
+    return [
+        f"{len(graphs)} CUDA graph launches were traced as a whole: they count as compute, and their kernels "
+        "are not in the profile (nsys --cuda-graph-trace=node records them)."
+    ]

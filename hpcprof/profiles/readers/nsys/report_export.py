@@ -1,0 +1,94 @@
+"""Reports of Nsight Systems (``.nsys-rep``), which nsys alone reads: exported to SQLite beside them."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.profiles.readers.nsys.export import opened
+
+
+def exported(report: Path) -> Path:
+    """Return the export of a report, made anew unless a whole one stands beside it that is no older.
+
+    Two processes that need it at once make it once, where the file system has locks. Nobody ever sees half
+    of it: it gets its name when it is whole.
+
+    Raises
+    ------
+    DamagedInput
+        If it has to be made, and cannot be.
+    """
+    export = report.with_suffix(".sqlite")
+    with _locked(report):
+        outdated = _outdated(report, export)
+        if outdated:
+            _make(report, export, outdated)
+    return export
+
+
+def _outdated(report: Path, export: Path) -> str:
+    """Say why an export cannot be used; empty where it can."""
+    if not export.is_file():
+        return f"it has no export {export.name} beside it"
+    if export.stat().st_mtime_ns < report.stat().st_mtime_ns:
+        return f"{export.name} beside it is older"
+    # nsys writes in one go and META_DATA_EXPORT last; a journal is left where it was stopped.
+    unfinished = f"{export.name} beside it is not complete"
+    if export.with_name(f"{export.name}-journal").exists():
+        return unfinished
+    try:
+        with opened(export) as tables:
+            whole = tables.source("ANALYSIS_DETAILS") and tables.source("META_DATA_EXPORT")
+    except DamagedInput:
+        return unfinished
+    return "" if whole else unfinished
+
+
+def _make(report: Path, export: Path, why: str) -> None:
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise DamagedInput(
+            f"{report} cannot be read: {why}, and nsys, which makes it, is not on the PATH; where nsys is, "
+            f"run nsys export --type sqlite --include-blobs=true --force-overwrite=true {report.name}."
+        )
+    try:
+        with replacing(export) as temporary:
+            output = f"--output={temporary}"
+            done = subprocess.run(
+                [nsys, "export", "--type=sqlite", "--include-blobs=true", output, str(report)],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                check=False,
+            )
+            if done.returncode != 0 or not temporary.is_file():
+                raise DamagedInput(f"nsys cannot export {report}: {_said(done.stdout + done.stderr)}.")
+            # A journal left by an export that was stopped would be rolled back into the new one.
+            export.with_name(f"{export.name}-journal").unlink(missing_ok=True)
+    except OSError as error:
+        raise DamagedInput(f"{report} cannot be exported into {report.parent}: {error.strerror}.") from None
+
+
+def _said(output: str) -> str:
+    """Return the line of nsys that tells the error."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    telling = [line for line in lines if "error" in line.lower()] or lines[-1:] or ["it says nothing"]
+    return telling[0].rstrip(".")
+
+
+@contextmanager
+def _locked(report: Path) -> Iterator[None]:
+    """Hold a lock on a report; where the file system has none, go on without."""
+    with reading(report):
+        file = report.open("rb")
+    with file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,47 @@
+"""Which rank a profile is of, told without reading all of it."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.discovery import profile_kind
+from hpcprof.profiles.readers.file_names import rank_from_name
+
+# Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
+_HEAD_BYTES = 1 << 18
+_DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
+
+
+def identify_rank(path: Path) -> int | None:
+    """Return the rank that a profile, else its name, tells; None where neither does.
+
+    Raises
+    ------
+    DamagedInput
+        If the file cannot be opened as what its suffix says.
+    """
+    kind = profile_kind(path)
+    if kind == "ncu":
+        return rank_from_name(path)
+    if kind == "nsys":
+        from hpcprof.profiles.readers.nsys.export import opened
+        from hpcprof.profiles.readers.nsys.origin import rank_of
+
+        with opened(path) as export:
+            return rank_of(export)
+    found = _DISTRIBUTED.search(_head(path))
+    return int(found[1]) if found else rank_from_name(path)
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
+    except OSError as error:
+        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None

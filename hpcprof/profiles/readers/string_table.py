@@ -1,0 +1,51 @@
+"""The string table of a timeline while it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.columns.unique import SPAN, numbered
+from hpcprof.profiles.timeline import NO_NAME, Ints
+
+_PART = 1 << 16
+
+
+class StringTable:
+    """Texts numbered in the order in which they were first added."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def add(self, text: str | None) -> int:
+        """Return the number of a text; `NO_NAME` for None."""
+        return NO_NAME if text is None else self._numbers.setdefault(text, len(self._numbers))
+
+    def add_all(self, texts: Iterable[str | None]) -> Ints:
+        """Return the number of each text."""
+        return np.fromiter(map(self.add, texts), np.int64)
+
+    def array(self) -> NDArray[np.object_]:
+        """Return the texts in the order of their numbers."""
+        texts = np.empty(len(self._numbers), object)
+        texts[:] = list(self._numbers)
+        return texts
+
+
+def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
+    """Replace ids by numbers, `NO_NAME` where an id has none, in the same array."""
+    low, high = int(ids.min(initial=NO_NAME)), int(ids.max(initial=NO_NAME))
+    if low == NO_NAME and high < SPAN * len(ids):
+        # `NO_NAME`, which is -1, takes the last.
+        table = np.full(high + 2, NO_NAME)
+        known = [i for i in numbers if 0 <= i <= high]
+        table[known] = [numbers[i] for i in known]
+        for at in range(0, len(ids), _PART):
+            part = ids[at : at + _PART]
+            part[:] = table[part]
+        return ids
+    distinct, row = numbered(ids)
+    ids[:] = np.array([numbers.get(i, NO_NAME) for i in distinct.tolist()], np.int64)[row]
+    return ids

@@ -1,0 +1,100 @@
+"""Scrub files into a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.profiles.readers.discovery import profile_kind
+from hpcprof.profiles.scrub.names import Names
+
+_SCRUBBERS = {"nsys": "hpcprof.profiles.scrub.nsys", "torch": "hpcprof.profiles.scrub.torch"}
+# PyTorch's own names: HOST_PID.TIME.pt.trace.json
+_HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
+
+
+@dataclass
+class Scrubbed:
+    """What was done: the copies with what was left out of each, and sentences about the rest."""
+
+    written: list[tuple[Path, list[str]]] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def scrub_files(
+    files: Iterable[Path], folder: Path, progress: Callable[[Path], None] = lambda path: None
+) -> Scrubbed:
+    """Copy exports and traces, under their names, without what should not be shared.
+
+    Parameters
+    ----------
+    files : iterable of Path
+    folder : Path
+        Made where it is missing. Nothing in it is replaced.
+    progress : callable
+        Called with each file before it is read.
+
+    Raises
+    ------
+    UsageError
+        If a file is of another kind, or there would be two of one name; nothing is written then.
+    HpcprofError
+        If a copy cannot be written.
+    """
+    paths = list(files)
+    _check(paths, folder)
+    done, names = Scrubbed(), Names()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            progress(path)
+            target = folder / path.name
+            try:
+                with replacing(target) as temporary:
+                    scrubber = import_module(_SCRUBBERS[profile_kind(path) or ""])
+                    left_out = scrubber.scrub(path, temporary, names)
+            except DamagedInput as error:
+                done.skipped.append(str(error))
+                continue
+            done.written.append((target, left_out))
+            done.warnings += _about_name(target, names)
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
+    return done
+
+
+def _check(paths: list[Path], folder: Path) -> None:
+    targets: dict[Path, Path] = {}
+    for path in paths:
+        report = path.suffix == ".nsys-rep"
+        if report or profile_kind(path) not in _SCRUBBERS:
+            hint = ": export it with nsys export --type sqlite first" if report else ""
+            raise UsageError(
+                f"{path} cannot be scrubbed{hint}: valid are *.sqlite of Nsight Systems and "
+                "*.trace.json[.gz] of PyTorch."
+            )
+        target = folder / path.name
+        if target.exists():
+            raise UsageError(f"{target} exists and is not replaced: give another --output.")
+        if target in targets:
+            raise UsageError(f"{targets[target]} and {path} have one name: scrub them into two folders.")
+        targets[target] = path
+
+
+def _about_name(path: Path, names: Names) -> list[str]:
+    """Return a sentence where the file's name tells a host or a user."""
+    found = names.private_in(path.name)
+    user = os.environ.get("USER", "")
+    if len(user) > 2 and re.search(rf"(?<![A-Za-z0-9]){re.escape(user)}(?![A-Za-z0-9])", path.name):
+        found.append(user)
+    if host := _HOST_IN_NAME.match(path.name):
+        found.append(host[1])
+    words = ", ".join(sorted(set(found)))
+    return [f"the name of {path} holds {words}: rename it before you share it."] if found else []

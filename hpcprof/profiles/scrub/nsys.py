@@ -1,0 +1,203 @@
+"""A copy of an nsys SQLite export that holds only what is on a list.
+
+The copy is a new database: nothing of the original's free pages can be in it. Of the listed tables all
+numbers are copied, and texts only from the columns named here; of StringIds only the names of kernels, API
+functions and ranges. Numbers that refer to another text refer to nothing in the copy.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import select
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers import environment_allowlist
+from hpcprof.profiles.readers.nsys.export import Export, opened
+from hpcprof.profiles.readers.nsys.nvtx_ranges import NAMED_EVENTS
+from hpcprof.profiles.readers.nsys.origin import is_option
+from hpcprof.profiles.scrub.names import Names, hosts_and_users
+
+Pairs = list[tuple[str, str]]
+
+_VERSION = re.compile(r"_V\d+$")
+_TABLES = re.compile(
+    r"CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS|NVTX_PAYLOAD_\w+|MPI_\w+|ENUM_\w+|ANALYSIS_DETAILS"
+    r"|PROFILER_OVERHEAD|GPU_METRICS|CUDA_GPU_MEMORY_USAGE_EVENTS|CUDA_UM_\w+"
+    r"|TARGET_INFO_(?:GPU|GPU_METRICS|SESSION_START_TIME|CUDA_\w+)",
+    re.ASCII,
+)
+# Columns of numbers that name something, by the tables that have them.
+_NAME_IDS = ("demangledName", "shortName", "mangledName", "nameId", "textId")
+# Columns of text that are copied, paths and hosts in them replaced.
+_TEXTS = {
+    "TARGET_INFO_GPU": ("name", "chipName", "busLocation"),
+    "NVTX_PAYLOAD_SCHEMAS": ("name",),
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": ("name",),
+    "NVTX_PAYLOAD_ENUMS": ("name",),
+    "NVTX_PAYLOAD_ENUM_ENTRIES": ("name",),
+}
+_ENUM_TEXTS = ("name", "label")
+
+_PLAIN = re.compile(r"[\w .,:()@+-]{0,80}", re.ASCII)
+_EXPORT_ROWS = re.compile(r"EXPORT_(?:PRODUCT_\w+|SCHEMA_VERSION\w*|PLATFORM|ARCH)", re.ASCII)
+_SYSTEM_ROWS = (
+    "NvDriverVersion",
+    "CudaDriverVersion",
+    "OsDescription",
+    "HardwarePlatform",
+    "CpuArchitecture",
+    "CpuDescription",
+    "CpuCores",
+)
+_HOSTS = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST", "PBS_O_HOST")
+_USERS = ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER", "PBS_O_LOGNAME", "SUDO_USER")
+
+
+_PAIR_TABLES = ("META_DATA_CAPTURE", "META_DATA_EXPORT", "TARGET_INFO_SYSTEM_ENV")
+_TYPES = ("INTEGER", "REAL", "TEXT")
+
+
+def scrub(path: Path, target: Path, names: Names) -> list[str]:
+    """Copy an export to ``target``, which does not exist yet, and return the tables that are left out.
+
+    Raises
+    ------
+    DamagedInput
+        If the export cannot be read.
+    """
+    with opened(path) as export:
+        pairs = {table: _pairs(export, table) for table in _PAIR_TABLES}
+    names.know(_hosts_and_users(pairs))
+    try:
+        with closing(sqlite3.connect(target)) as copy:
+            # A copy that is not finished is thrown away: nothing needs a journal.
+            copy.execute("PRAGMA journal_mode = OFF")
+            copy.execute("PRAGMA synchronous = OFF")
+            copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
+            copy.create_function("cleaned", 1, lambda text: _cleaned(text, names), deterministic=True)
+            left_out = _copy_tables(copy)
+            for table, rows in pairs.items():
+                copy.execute(f"CREATE TABLE {table} (name TEXT, value TEXT)")
+                copy.executemany(f"INSERT INTO {table} VALUES (?, ?)", _kept(table, rows))
+            copy.commit()
+            return left_out
+    except sqlite3.Error as error:
+        raise DamagedInput(f"{path} cannot be copied: {error}.") from None
+
+
+def _cleaned(text: bytes | None, names: Names) -> str | None:
+    # As bytes, because text in an export may be no UTF-8.
+    return None if text is None else names.cleaned(text.decode("utf-8", "replace"))
+
+
+def _copy_tables(copy: sqlite3.Connection) -> list[str]:
+    """Copy the listed tables, then the strings that they refer to; return the names of the others."""
+    query = "SELECT name FROM source.sqlite_master WHERE type = 'table' ORDER BY name"
+    left_out, strings = [], []
+    copy.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
+    for (table,) in copy.execute(query).fetchall():
+        base = _VERSION.sub("", table)
+        if base == "StringIds":
+            strings.append(table)
+        elif _TABLES.fullmatch(base):
+            columns = _make(copy, table)
+            cells = ", ".join(_cell(base, column, columns) for column in columns)
+            copy.execute(f'INSERT INTO main."{table}" SELECT {cells} FROM source."{table}"')
+            for column in columns.keys() & _NAME_IDS:
+                copy.execute(
+                    f'INSERT OR IGNORE INTO used SELECT "{column}" FROM main."{table}" '
+                    f"WHERE typeof(\"{column}\") = 'integer'"
+                )
+        elif table not in _PAIR_TABLES:
+            left_out.append(table)
+    for table in strings:
+        if {"id", "value"} <= _make(copy, table).keys():
+            copy.execute(
+                f'INSERT INTO main."{table}" (id, value) SELECT id, cleaned(CAST(value AS BLOB)) '
+                f'FROM source."{table}" WHERE id IN (SELECT id FROM used)'
+            )
+    return left_out
+
+
+def _make(copy: sqlite3.Connection, table: str) -> dict[str, str]:
+    """Make a table with the columns that the original has, and return their types by name.
+
+    ``table`` and the columns are words: they need no quoting beyond the quotation marks.
+    """
+    rows = copy.execute("SELECT name, type, pk FROM pragma_table_info(?, 'source')", (table,)).fetchall()
+    columns = {name: kind if kind in _TYPES else "" for name, kind, _ in rows if re.fullmatch(r"\w+", name)}
+    # The readers look strings up by their ids.
+    keys = [name for name, kind, place in rows if place and kind == "INTEGER"]
+    one_key = keys[0] if sum(bool(place) for _, _, place in rows) == len(keys) == 1 else None
+    made = (f'"{n}" {kind}{" PRIMARY KEY" if n == one_key else ""}' for n, kind in columns.items())
+    copy.execute(f'CREATE TABLE main."{table}" ({", ".join(made)})')
+    return columns
+
+
+def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
+    """Return the SQL of what is copied from a column: its numbers, and text only where it is listed."""
+    text = f'cleaned(CAST("{column}" AS BLOB))'
+    number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
+    if table == "NVTX_EVENTS" and column in ("text", "textId"):
+        named = f"eventType IN ({', '.join(map(str, NAMED_EVENTS))})" if "eventType" in columns else "FALSE"
+        return f"CASE WHEN {named} THEN {text if column == 'text' else number} END"
+    if table == "NVTX_EVENTS" and column == "binaryData" and {"domainId", "text"} <= columns.keys():
+        # Payloads may hold any bytes; those of NCCL are numbers.
+        nccl = "SELECT domainId FROM source.NVTX_EVENTS WHERE eventType = 75 AND text = 'NCCL'"
+        return f'CASE WHEN domainId IN ({nccl}) THEN "{column}" END'
+    if table == "MPI_COMMUNICATORS" and column == "members":
+        return f'CASE WHEN "{column}" NOT GLOB \'*[^0-9, ]*\' THEN "{column}" END'
+    listed = _ENUM_TEXTS if table.startswith("ENUM_") else _TEXTS.get(table, ())
+    return (
+        f"CASE WHEN typeof(\"{column}\") = 'text' THEN {text} ELSE {number} END"
+        if column in listed
+        else number
+    )
+
+
+def _pairs(export: Export, table: str) -> Pairs:
+    source = export.source(table)
+    if source is None or not {"name", "value"} <= source.columns:
+        return []
+    rows = export.rows(select(source.clause.c.name, source.clause.c.value))
+    return [(str(name), str(value)) for name, value in rows if value is not None]
+
+
+def _kept(table: str, pairs: Pairs) -> Pairs:
+    """Return the rows of a table of names and values that may be shared."""
+    kept: Pairs = []
+    for name, value in pairs:
+        if table == "META_DATA_CAPTURE" and name.endswith("ENVIRONMENT_VARIABLE"):
+            kept += [("PROCESS_0:ENVIRONMENT_VARIABLE", item) for item in _variables([value])]
+        elif name == "DeviceEnvironment":
+            kept.append((name, ";".join(_variables(value.split(";")))))
+        elif (
+            is_option(name, value)
+            if table == "META_DATA_CAPTURE"
+            else (name in _SYSTEM_ROWS or _EXPORT_ROWS.fullmatch(name)) and _PLAIN.fullmatch(value)
+        ):
+            kept.append((name, value))
+    return kept
+
+
+def _variables(items: Iterable[str]) -> list[str]:
+    variables = (environment_allowlist.split(item) for item in items)
+    return [f"{name}={value}" for name, value in variables if environment_allowlist.allowed(name, value)]
+
+
+def _hosts_and_users(pairs: Mapping[str, Pairs]) -> dict[str, str]:
+    """Return the names of hosts and users that the export tells in a place of their own."""
+    named = {name: value for rows in pairs.values() for name, value in rows}
+    variables = [value for name, value in pairs["META_DATA_CAPTURE"] if name.endswith("ENVIRONMENT_VARIABLE")]
+    variables += named.get("DeviceEnvironment", "").split(";")
+    known = dict(environment_allowlist.split(item) for item in variables)
+    hosts = [named.get(n, "") for n in ("Hostname", "EXPORT_HOST", "DEVICE_DISPLAY_NAME")]
+    hosts += [known.get(n, "") for n in _HOSTS]
+    users = [value for name, value in named.items() if name.endswith(("USER_NAME", "EXPORT_USER"))]
+    users += [known.get(n, "") for n in _USERS] + [Path(known.get("HOME", "")).name]
+    return hosts_and_users(hosts, users)

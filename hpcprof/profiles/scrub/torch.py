@@ -1,0 +1,240 @@
+"""A copy of a PyTorch trace that holds only what is on a list.
+
+What a field is called decides whether it is copied. Stamps are copied as they are written, digit by digit.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from hpcprof.profiles.readers.kineto.json_stream import NO_VALUE, Batch, Event, TraceStream
+from hpcprof.profiles.readers.kineto.reader import opened, sentences
+from hpcprof.profiles.scrub.names import Names
+
+_COMPRESSION = 6
+_NO_CATEGORY, _OTHERS = "events of no category", "events of other categories"
+
+
+class _Recorded(Event):
+    """An event of a trace, with what `Event` leaves out of the fields that are copied."""
+
+    id: Raw = NO_VALUE
+    bp: Raw = NO_VALUE
+
+
+class _Event(msgspec.Struct, gc=False):
+    """The fields of an event that are copied."""
+
+    ph: str
+    cat: str
+    name: str
+    pid: Raw | UnsetType = UNSET
+    tid: Raw | UnsetType = UNSET
+    ts: Raw | UnsetType = UNSET
+    dur: Raw | UnsetType = UNSET
+    id: Raw | UnsetType = UNSET
+    bp: Raw | UnsetType = UNSET
+    args: dict[str, Any] | UnsetType = UNSET
+
+
+_PROPERTIES = (
+    "schemaVersion",
+    "cuda_driver_version",
+    "cuda_runtime_version",
+    "cupti_version",
+    "baseTimeNanoseconds",
+)
+_CATEGORIES = (
+    *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
+    "cuda_graph",
+    *("cuda_runtime", "cuda_driver", "cuda_sync", "cpu_instant_event", "overhead", "ac2g", "fwdbwd", "Trace"),
+)
+_ARGUMENTS = frozenset(
+    (
+        "External id",
+        "Record function id",
+        "Sequence number",
+        "Fwd thread id",
+        "Ev Idx",
+        "Input Dims",
+        "queued",
+        "device",
+        "context",
+        "stream",
+        "correlation",
+        "registers per thread",
+        "shared memory",
+        "blocks per SM",
+        "warps per SM",
+        "grid",
+        "block",
+        "est. achieved occupancy %",
+        "cbid",
+        "bytes",
+        "memory bandwidth (GB/s)",
+        "Bytes",
+        "Device Type",
+        "Device Id",
+        "Total Allocated",
+        "Total Reserved",
+        "wait_on_stream",
+        "wait_on_cuda_event_record_corr_id",
+        "wait_on_cuda_event_id",
+        "Collective name",
+        "dtype",
+        "In msg nelems",
+        "Out msg nelems",
+        "In split size",
+        "Out split size",
+        "Group size",
+        "Rank",
+        "Global rank start",
+        "Global rank stride",
+        "Process Group Name",
+        "Process Group Ranks",
+    )
+)
+_DISTRIBUTED = ("rank", "world_size", "backend", "nccl_version", "pg_count")
+_GROUP = ("pg_name", "backend_config", "pg_size", "ranks")
+_DEVICE = (
+    "id",
+    "name",
+    "totalGlobalMem",
+    "computeMajor",
+    "computeMinor",
+    "maxThreadsPerBlock",
+    "maxThreadsPerMultiprocessor",
+    "regsPerBlock",
+    "regsPerMultiprocessor",
+    "warpSize",
+    "sharedMemPerBlock",
+    "sharedMemPerBlockOptin",
+    "sharedMemPerMultiprocessor",
+    "numSms",
+)
+# A process or thread: a number, or the profiler's own row.
+_PLACE = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
+_ENCLOSING = re.compile(rb'"e"')
+_NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+# Words, numbers and lists of them: no path.
+_PLAIN = re.compile(r"[\w.:,\[\] ()+-]{0,400}", re.ASCII)
+
+
+def scrub(path: Path, target: Path, names: Names) -> list[str]:
+    """Copy a trace to ``target`` and return what was left out, each with how often.
+
+    The trace is read and written in pieces: memory does not grow with it. What stands before the events, as
+    the rank does, stands before them in the copy.
+
+    Raises
+    ------
+    DamagedInput
+        If the trace cannot be read; what was written by then is to be thrown away.
+    """
+    left_out: Counter[str] = Counter()
+    # No name and no time stamp of the file inside.
+    with (
+        opened(path) as source,
+        target.open("wb") as raw,
+        gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) if path.suffix == ".gz" else raw as file,
+    ):
+        stream = TraceStream(source, _Recorded)
+        before: dict[str, Any] | None = None
+        separator = b"\n"
+        for batch in _batches(stream, path):
+            if before is None:
+                before = _properties(stream.properties)
+                file.write(
+                    msgspec.json.encode({**before, "displayTimeUnit": "ms"})[:-1] + b',"traceEvents":['
+                )
+            for event in _cleaned(batch, names, left_out):
+                file.write(separator + msgspec.json.encode(event))
+                separator = b",\n"
+        after = {k: v for k, v in _properties(stream.properties).items() if before is None or k not in before}
+        file.write(b"\n]" + (b"," + msgspec.json.encode(after)[1:-1] if after else b"") + b"}\n")
+    return [f"{count} {what}" for what, count in sorted(left_out.items())]
+
+
+def _batches(stream: TraceStream, path: Path) -> Iterator[Batch]:
+    with sentences(path):
+        yield from stream.batches()
+
+
+def _properties(trace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is copied of what stands around the events."""
+    found = {key: trace[key] for key in _PROPERTIES if trace.get(key) is not None and _is_plain(trace[key])}
+    nested = {
+        "distributedInfo": _distributed(trace.get("distributedInfo")),
+        "deviceProperties": _devices(trace.get("deviceProperties")),
+    }
+    return found | {key: value for key, value in nested.items() if value is not None}
+
+
+def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Event]:
+    for event in batch:
+        if not isinstance(event, _Recorded) or event.ph is None or event.cat is None or event.name is None:
+            left_out[_NO_CATEGORY] += 1
+        elif event.cat not in _CATEGORIES or len(event.ph) != 1:
+            left_out[_OTHERS] += 1
+        else:
+            yield _Event(
+                event.ph,
+                event.cat,
+                names.cleaned(event.name),
+                pid=_if(_PLACE, event.pid),
+                tid=_if(_PLACE, event.tid),
+                ts=_if(_NUMBER, event.ts),
+                dur=_if(_NUMBER, event.dur),
+                id=_if(_NUMBER, event.id),
+                bp=_if(_ENCLOSING, event.bp),
+                args=_arguments(event.args),
+            )
+
+
+def _if(kind: re.Pattern[bytes], value: Raw) -> Raw | UnsetType:
+    """Return a value as it is written, if it is of a kind that may be shared."""
+    return value if kind.fullmatch(bytes(value)) else UNSET
+
+
+def _arguments(written: Raw) -> dict[str, Any] | UnsetType:
+    try:
+        arguments = msgspec.json.decode(written)
+    except (msgspec.MsgspecError, RecursionError):
+        return UNSET
+    return _chosen(arguments, _ARGUMENTS) or UNSET if isinstance(arguments, dict) else UNSET
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return _PLAIN.fullmatch(value) is not None
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, (int, float))
+
+
+def _chosen(fields: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: fields[key] for key in keys if key in fields and _is_plain(fields[key])}
+
+
+def _distributed(info: object) -> dict[str, Any] | None:
+    if not isinstance(info, dict):
+        return None
+    chosen = _chosen(info, _DISTRIBUTED)
+    if isinstance(info.get("pg_config"), list):
+        groups = (group for group in info["pg_config"] if isinstance(group, dict))
+        chosen["pg_config"] = [_chosen(group, _GROUP) for group in groups]
+    return chosen
+
+
+def _devices(devices: object) -> list[dict[str, Any]] | None:
+    if not isinstance(devices, list):
+        return None
+    return [_chosen(device, _DEVICE) for device in devices if isinstance(device, dict)]

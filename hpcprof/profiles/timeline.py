@@ -1,0 +1,301 @@
+"""The columnar model that every analysis reads: what one rank did, whatever profiler recorded it.
+
+Times are int64 nanoseconds on the profile's own clock; ``Origin.start_utc_ns`` is that clock's zero
+in UTC. Names are ids into one string table, ``Timeline.strings``; -1 stands for a name that the
+profiler left out. All columns of a table have the same length, and rows keep the profiler's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+NO_NAME = -1
+NO_PROCESS = -1
+NO_CORRELATION = -1
+NO_BYTES = -1
+UNKNOWN_RANKS = -1
+
+LATEST = 1 << 62
+"""No clock of a profiler gets here: nanoseconds since 1970 do in 2116. A stamp beyond is damage."""
+
+LONGEST = 1 << 53
+"""Nothing in a profile lasts 104 days; so long a duration is damage, and a thousand of them overflow."""
+HOST = -1
+"""The device of memory that lies on the host."""
+
+TableT = TypeVar("TableT", bound="Table")
+
+
+class Category(IntEnum):
+    """What a GPU operation does: compute, communicate, or move memory."""
+
+    COMP = 0
+    COMM = 1
+    MEM = 2
+
+
+class Style(IntEnum):
+    """How a range was opened: pushed and popped on one thread, or started and ended anywhere."""
+
+    PUSH_POP = 0
+    START_END = 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of equal length."""
+
+    def __post_init__(self) -> None:
+        lengths = {f.name: len(getattr(self, f.name)) for f in fields(self)}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"columns of {type(self).__name__} differ in length: {lengths}")
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+    def take(self: TableT, rows: NDArray[np.bool_] | Ints | slice) -> TableT:
+        """Return the rows that a mask, an index array or a slice selects."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    @classmethod
+    def empty(cls: type[TableT]) -> TableT:
+        """Return the table without rows."""
+        return cls(**{f.name: np.empty(SHAPES.get(f.name, (0,)), np.int64) for f in fields(cls)})
+
+
+# Columns with more than one value a row.
+SHAPES = {"grid": (0, 3), "block": (0, 3)}
+
+
+@dataclass(frozen=True)
+class Operations(Table):
+    """Work on a GPU, one row an operation.
+
+    ``correlation`` names the API call that launched the row and is unique only within ``process``;
+    it is `NO_CORRELATION`, and ``process`` is `NO_PROCESS`, where the profiler left it out.
+    ``category`` holds `Category` values.
+    """
+
+    start: Ints
+    end: Ints
+    device: Ints
+    stream: Ints
+    name: Ints
+    category: Ints
+    correlation: Ints
+    process: Ints
+
+
+@dataclass(frozen=True)
+class Kernels(Operations):
+    """GPU kernels; ``grid`` and ``block`` have shape (n, 3)."""
+
+    grid: Ints
+    block: Ints
+
+
+@dataclass(frozen=True)
+class MemoryOperations(Operations):
+    """Memory copies and sets; ``bytes`` is the size of each, -1 where the profile does not tell."""
+
+    bytes: Ints
+
+
+@dataclass(frozen=True)
+class ApiCalls(Table):
+    """CUDA runtime and driver calls on the host."""
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    name: Ints
+    correlation: Ints
+
+
+@dataclass(frozen=True)
+class Ranges(Table):
+    """Ranges that the program marked (NVTX, record_function).
+
+    ``style`` holds `Style` values. ``domain`` is the name of the NVTX domain, which ``name`` then
+    begins with (``NCCL:ncclAllReduce``), or `NO_NAME`. ``closed`` is 0 where the profile ends before
+    the range does; its ``end`` is then the last time stamp that the profile has of any range or mark.
+    ``one_thread`` is 0 where another thread ended the range.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    name: Ints
+    domain: Ints
+    style: Ints
+    closed: Ints
+    one_thread: Ints
+
+
+@dataclass(frozen=True)
+class GpuMarks(Table):
+    """What a profiler draws on the GPU beside the work: annotations projected on it, and waits.
+
+    ``correlation`` is that of the call that waits; annotations have `NO_CORRELATION`.
+    """
+
+    start: Ints
+    end: Ints
+    device: Ints
+    stream: Ints
+    name: Ints
+    correlation: Ints
+
+
+@dataclass(frozen=True)
+class Allocations(Table):
+    """What the program's allocator did, one row an allocation or a release (``bytes`` below 0).
+
+    ``allocated`` and ``reserved`` are the bytes that it had handed out and held on the device after
+    that; ``device`` is `HOST` for the host's memory.
+    """
+
+    time: Ints
+    device: Ints
+    bytes: Ints
+    allocated: Ints
+    reserved: Ints
+
+
+@dataclass(frozen=True)
+class Collectives(Table):
+    """Calls of collective operations (NCCL's), on each thread in the order in which they were made.
+
+    ``start`` and ``end`` bound the call on ``thread`` that launches the work: the call itself or, for
+    calls of a group, the one that ends the group, which they therefore share. ``operation`` is one of
+    `hpcprof.profiles.collective_operations`; ``communicator`` is the same text on every rank of it, or `NO_NAME`.
+    ``bytes`` is the message as NCCL counts it, `NO_BYTES` if unknown: what one rank gives to an
+    all-gather or a gather and gets from a reduce-scatter or a scatter, what goes to each rank in an
+    all-to-all, else the whole buffer. ``ranks`` is the size of the communicator or `UNKNOWN_RANKS`.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    operation: Ints
+    communicator: Ints
+    bytes: Ints
+    ranks: Ints
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a profile says about one GPU of the node, None where it does not.
+
+    ``device`` is its number in the profile. The peaks are those of the data sheet: the clock in Hz, the
+    memory's bandwidth in bytes a second.
+    """
+
+    device: int
+    name: str
+    uuid: str | None = None
+    compute_capability: str | None = None
+    sm_count: int | None = None
+    clock_hz: int | None = None
+    memory_bytes: int | None = None
+    memory_bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One more thing that a profile says.
+
+    ``kind`` is environment, option (of the capture), version (of software) or machine.
+    """
+
+    kind: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a timeline comes from, and what the profile says about itself.
+
+    ``rank`` is what the profile or its file name tells, None where neither does.
+    ``start_utc_ns`` is the UTC time of the clock's zero in nanoseconds since 1970, None if unknown.
+    ``notes`` are sentences about what the profile holds but the timeline does not.
+    """
+
+    path: Path
+    kind: str
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    device_names: tuple[str, ...] = ()
+    profiler_version: str | None = None
+    start_utc_ns: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """One rank's profile as columns; two are equal only if they are one, which makes it a key.
+
+    ``graphs`` are launches of CUDA graphs that the profiler traced as a whole, one row a launch: the
+    kernels inside them are not in the profile. They count as compute.
+    """
+
+    origin: Origin
+    strings: NDArray[np.object_]
+    kernels: Kernels
+    memops: MemoryOperations
+    calls: ApiCalls
+    ranges: Ranges
+    graphs: Operations = field(default_factory=Operations.empty)
+    gpu_marks: GpuMarks = field(default_factory=GpuMarks.empty)
+    allocations: Allocations = field(default_factory=Allocations.empty)
+    collectives: Collectives = field(default_factory=Collectives.empty)
+
+    def names(self, ids: Ints) -> list[str | None]:
+        """Return the strings of ``ids``; None for `NO_NAME`."""
+        texts = [*self.strings.tolist(), None]  # `NO_NAME`, which is -1, takes the last.
+        return [texts[i] for i in ids.tolist()]
+
+    @property
+    def operation_count(self) -> int:
+        """The number of rows of `operations`."""
+        return len(self.kernels) + len(self.memops) + len(self.graphs)
+
+    def operations(self) -> Operations:
+        """Return all work on the GPU as one table: kernels, memory operations, graphs."""
+        return self.columns_of_operations(Operations)
+
+    def columns_of_operations(self, kind: type[TableT]) -> TableT:
+        """Return what `operations` does, with only the columns of ``kind``: joining all takes memory."""
+        return concatenate(kind, (self.kernels, self.memops, self.graphs))
+
+
+def plausible(start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Return which rows have stamps that a clock can give, shape (n,); a negative duration is plausible."""
+    low = min(int(column.min(initial=0)) for column in (start, end))
+    high = max(int(column.max(initial=0)) for column in (start, end))
+    if low > -LATEST and high < LATEST and high - low < LONGEST:
+        return np.ones(len(start), bool)
+    near = (start > -LATEST) & (start < LATEST) & (end > -LATEST) & (end < LATEST)
+    # The difference can overflow only where they are not near.
+    return near & (end - start < LONGEST)
+
+
+def concatenate(kind: type[TableT], tables: Iterable[Table]) -> TableT:
+    """Join tables row by row, keeping only the columns of ``kind``."""
+    parts = list(tables)
+    return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in parts]) for f in fields(kind)})
