@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.analysis.outcome import of_rank
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES, Scope
 from hpcprof.profiles.readers.discovery import read_profile
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives import collectives
-from hpcprof.analysis.skew import skew
+from hpcprof.analysis.collectives.across_ranks import collectives
+from hpcprof.analysis.collectives.skew import skew
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests/data"), str(ROOT / "benchmarks")]

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.analysis.outcome import of_rank
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES, Scope
 from hpcprof.profiles.readers.discovery import read_profile
 
 EVENTS = 1_000_000

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from hpcprof.analysis.by_name import find, find_across_runs
-from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
+from hpcprof.analysis.framework.lookup import find, find_across_runs
+from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind
 from hpcprof.collect import Collected, collect
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline

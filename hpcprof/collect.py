@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcprof.analysis.catalogue import ANALYSES, Scope
+from hpcprof.analysis.framework.registry import ANALYSES, Scope
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.executors import Executor, Lost, serially
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
@@ -187,7 +187,7 @@ def _collect_run(run: Run, store: Store) -> None:
 
 def _over_ranks(run: Run, store: Store) -> dict[str, Result]:
     # pandas is not needed before, and not at all where nothing has changed.
-    from hpcprof.analysis.outcome import from_columns, of_run
+    from hpcprof.analysis.framework.outcome import from_columns, of_run
 
     analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
     names = {analysis.name for analysis in analyses}

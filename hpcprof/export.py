@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
+from hpcprof.analysis.framework.registry import ANALYSES, Column, Kind
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.store import Row, Store

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcprof.analysis.catalogue import ANALYSES, Scope
+from hpcprof.analysis.framework.registry import ANALYSES, Scope
 from hpcprof.checksums import checksum, stamp
 from hpcprof.common.errors import DamagedInput
 from hpcprof.memory import share, trim
@@ -18,13 +18,13 @@ from hpcprof.profiles.readers.rank_identity import identify_rank
 from hpcprof.store import Result
 
 if TYPE_CHECKING:  # what only a changed profile needs is imported when there is one
-    from hpcprof.analysis.outcome import Outcome
+    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Origin, Timeline
 
 HEAVY = (
-    "hpcprof.analysis.crosschecks",
-    "hpcprof.analysis.outcome",
+    "hpcprof.analysis.framework.crosschecks",
+    "hpcprof.analysis.framework.outcome",
     "hpcprof.profiles.readers.nsys.reader",
     "hpcprof.profiles.readers.kineto.reader",
     "hpcprof.profiles.timeline_parquet",
@@ -123,7 +123,7 @@ def _gather(task: Task) -> Gathered | Unchanged:
 
 
 def _contradictions(results: Mapping[str, Result]) -> dict[str, str]:
-    from hpcprof.analysis.crosschecks import contradictions
+    from hpcprof.analysis.framework.crosschecks import contradictions
 
     return contradictions({name: result.columns for name, result in results.items()})
 
@@ -153,7 +153,7 @@ def _large(profile: Timeline | KernelReport, rank: int) -> dict[str, Result]:
 
 
 def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
-    from hpcprof.analysis.outcome import of_rank
+    from hpcprof.analysis.framework.outcome import of_rank
 
     return as_result(of_rank(ANALYSES[name], profile, rank))
 

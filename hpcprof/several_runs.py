@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.catalogue import ANALYSES, Analysis, Reads
-from hpcprof.analysis.outcome import Outcome, of_pair, of_store, shaped
-from hpcprof.analysis.run_data import RunData
+from hpcprof.analysis.framework.outcome import Outcome, of_pair, of_store, shaped
+from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Reads
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles import timeline_parquet
 from hpcprof.profiles.readers.results import read_results
@@ -46,7 +46,7 @@ def slowdown_over_pair(runs: Sequence[Run], against: Sequence[Run], store: Store
         As `over_pair`.
     """
     # Other analyses do not need what it imports.
-    from hpcprof.analysis.slowdown_both import both
+    from hpcprof.analysis.slowdown.study_pass import both
 
     pairs, by_overlap = both(*_sides(runs, against, store, ()))
     return (

@@ -35,7 +35,7 @@ from sqlalchemy.engine import Row as SQLRow
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
-from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.store_tables import (
     FACTS,

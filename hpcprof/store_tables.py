@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Scope
+from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind, Scope
 
 
 def plain(text: str | None) -> str | None:

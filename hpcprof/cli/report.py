@@ -15,7 +15,7 @@ from hpcprof.cli.skipped import exit_naming
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.catalogue import Analysis
+    from hpcprof.analysis.framework.registry import Analysis
     from hpcprof.store import Store, Stored
 
 
@@ -62,7 +62,7 @@ def command(
     RUN is a run id, a unique beginning of one, a path, or last (the default). An analysis with --against
     takes several, the repeats; so does scaling, which without RUN goes over all runs.
     """
-    from hpcprof.analysis.by_name import find, find_across_runs
+    from hpcprof.analysis.framework.lookup import find, find_across_runs
     from hpcprof.report.basis import basis
     from hpcprof.report.contents import gather
     from hpcprof.report.terminal import show_report
@@ -111,7 +111,7 @@ def _over_runs(
     skipped: list[str],
 ) -> Stored:
     """Compute an analysis over several runs; those that cannot be read are named in ``skipped``."""
-    from hpcprof.analysis.catalogue import Scope
+    from hpcprof.analysis.framework.registry import Scope
     from hpcprof.several_runs import every_run, over_pair, over_store
     from hpcprof.submit.runs.directory import find_runs
 

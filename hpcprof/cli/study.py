@@ -58,8 +58,8 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
     Compute's; kernel=REGEX there chooses other kernels than --top. The tables are left in study/ of the
     second run as CSV, and in the store.
     """
-    from hpcprof.analysis.across_runs import ACROSS_RUNS
-    from hpcprof.analysis.catalogue import ANALYSES
+    from hpcprof.analysis.framework.registry import ANALYSES
+    from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
     from hpcprof.cli.study_tables import show_and_write
     from hpcprof.several_runs import over_pair
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.analysis.catalogue import Analysis
+from hpcprof.analysis.framework.registry import Analysis
 from hpcprof.export import write_csv
 from hpcprof.report.terminal import show_analysis
 from hpcprof.store import Stored

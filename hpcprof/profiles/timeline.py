@@ -178,8 +178,8 @@ class Collectives(Table):
 
     ``start`` and ``end`` bound the call on ``thread`` that launches the work: the call itself or, for
     calls of a group, the one that ends the group, which they therefore share. ``operation`` is one of
-    `hpcprof.profiles.collective_operations`; ``communicator`` is the same text on every rank of it, or `NO_NAME`.
-    ``bytes`` is the message as NCCL counts it, `NO_BYTES` if unknown: what one rank gives to an
+    `hpcprof.profiles.collective_operations`; ``communicator`` is the same text on every rank of it, or
+    `NO_NAME`. ``bytes`` is the message as NCCL counts it, `NO_BYTES` if unknown: what one rank gives to an
     all-gather or a gather and gets from a reduce-scatter or a scatter, what goes to each rank in an
     all-to-all, else the whole buffer. ``ranks`` is the size of the communicator or `UNKNOWN_RANKS`.
     """

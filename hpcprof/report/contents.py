@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hpcprof.analysis.catalogue import ANALYSES, Reads
+from hpcprof.analysis.framework.registry import ANALYSES, Reads
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import format_bytes, format_ns, format_value
 from hpcprof.profiles.readers.results import read_results

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpcprof import __version__
-from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
+from hpcprof.analysis.framework.registry import ANALYSES, Column, Kind
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import packaged
 from hpcprof.common.units import format_value, heading

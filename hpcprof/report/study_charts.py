@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from hpcprof.analysis.slowdown import TOTAL
-from hpcprof.analysis.slowdown_by_overlap import ALL, COVERED
-from hpcprof.analysis.slowdown_pairs import CONTROL
+from hpcprof.analysis.slowdown.against_baseline import CONTROL
+from hpcprof.analysis.slowdown.by_overlap import ALL, COVERED
+from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.profiles.kernel_families import FAMILIES, family
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.charts import COLOURS, LABEL, MOST_RANKS, TOP_KERNELS, Chart, colour, new_figure

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind
+from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind
 from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.basis import basis

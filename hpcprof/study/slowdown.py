@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.catalogue import Column, Kind
-from hpcprof.analysis.slowdown import TOTAL
+from hpcprof.analysis.framework.registry import Column, Kind
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.several_runs import slowdown_over_pair
 from hpcprof.store import Row, Store, Stored
 from hpcprof.study.record import Arm, Planned

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.catalogue import ANALYSES, Column, Kind
-from hpcprof.analysis.slowdown import TOTAL
-from hpcprof.analysis.slowdown_pairs import CONTROL
+from hpcprof.analysis.framework.registry import ANALYSES, Column, Kind
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.slowdown.against_baseline import CONTROL
+from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.kernel_families import family
 from hpcprof.profiles.kernel_matching import ByKernel

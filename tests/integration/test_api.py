@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hpcprof
-from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError
 from tests.integration.conftest import Database
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.framework.registry import ANALYSES
 from tests.conftest import Hpcprof
 
 DATA = Path(__file__).parents[1] / "data"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.analysis.outcome import of_rank
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.nsys.reader import read
 
 DATA = Path(__file__).parents[1] / "data"

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.query import query as hpcprof_query

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.catalogue import ANALYSES, Reads, Scope
-from hpcprof.analysis.outcome import of_rank
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES, Reads, Scope
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
 from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcprof.analysis.breakdown import breakdown
-from hpcprof.analysis.hta_breakdown import hta_breakdown
-from hpcprof.analysis.idle import idle
-from hpcprof.analysis.kernel_classes import kernel_classes
-from hpcprof.analysis.kernels import kernels
-from hpcprof.analysis.launches import launches
-from hpcprof.analysis.overlap import overlap
-from hpcprof.analysis.queue_length import queue_length
+from hpcprof.analysis.gpu_time.breakdown import breakdown
+from hpcprof.analysis.gpu_time.concurrency import kernel_classes
+from hpcprof.analysis.gpu_time.hta_breakdown import hta_breakdown
+from hpcprof.analysis.gpu_time.idle import idle
+from hpcprof.analysis.gpu_time.overlap import overlap
+from hpcprof.analysis.gpu_time.queue_length import queue_length
+from hpcprof.analysis.summaries.kernels import kernels
+from hpcprof.analysis.summaries.launches import launches
 from hpcprof.profiles.timeline import Table, Timeline
 
 Figures = dict[str, Any]

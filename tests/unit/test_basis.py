@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.basis import basis
 from hpcprof.store import Row, Stored
 

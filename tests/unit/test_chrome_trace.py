@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.analysis.outcome import of_rank
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.chrome_trace import MERGED, export_timelines, lane
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.catalogue import ANALYSES
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
 from hpcprof.cli.main import COMMANDS, cli
 from hpcprof.store_tables import METADATA
 from hpcprof.submit.profilers import PROFILERS

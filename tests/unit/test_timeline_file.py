@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
-from hpcprof.profiles import timeline_parquet as timeline_file
+from hpcprof.profiles import timeline_parquet
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Table, Timeline
 from hpcprof.profiles.timeline_parquet import load, save
@@ -55,7 +55,7 @@ def test_a_table_that_is_written_in_several_parts_comes_back_whole(
     tmp_path: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = len(timeline.kernels)
-    monkeypatch.setattr(timeline_file, "_GROUP", rows // 3)
+    monkeypatch.setattr(timeline_parquet, "_GROUP", rows // 3)
     save(tmp_path, timeline, 0, "f00d")
     assert parquet.ParquetFile(tmp_path / "rank00000.kernels.parquet").metadata.num_row_groups >= 3
     assert_same(load(tmp_path, 0, "f00d"), timeline)

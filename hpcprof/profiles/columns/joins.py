@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.once import once
+from hpcprof.analysis.framework.memoize import once
 from hpcprof.profiles.columns.unique import distinct, extent
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Ints, Table, Timeline
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.analysis.run_data import RunData
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.profiles.timeline import Timeline
 
 FACTS: dict[str, str | int | None] = {

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from timelines import COMM, COMP, timeline
 
-from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.analysis.outcome import of_rank
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import Timeline
 
 TRANSFER = 350_000

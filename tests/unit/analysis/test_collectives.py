@@ -11,10 +11,10 @@ import pytest
 from simulated import JITTER, TRANSFER, Program, sequence_parallel
 from timelines import COMM, COMP, timeline
 
-from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.analysis.collectives import collectives, collectives_summary
-from hpcprof.analysis.outcome import of_rank
-from hpcprof.analysis.rank_collectives import rank_collectives
+from hpcprof.analysis.collectives.across_ranks import collectives, collectives_summary
+from hpcprof.analysis.collectives.per_rank import rank_collectives
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.collective_operations import bus_factor, operation, whole_bytes
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline

@@ -9,11 +9,11 @@ import pytest
 from scipy.stats import ttest_ind
 from several import run
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.compare import compare
-from hpcprof.analysis.outcome import of_pair
-from hpcprof.analysis.run_data import RunData
-from hpcprof.analysis.welch import interval
+from hpcprof.analysis.comparison.compare import compare
+from hpcprof.analysis.framework.outcome import of_pair
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.statistics.welch import interval
 
 BASE = 1_000_000
 

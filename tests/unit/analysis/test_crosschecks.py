@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof import rank_collect
-from hpcprof.analysis.crosschecks import contradictions
-from hpcprof.analysis.phases import distribution
+from hpcprof.analysis.framework.crosschecks import contradictions
+from hpcprof.analysis.steps.phases import distribution
 from hpcprof.rank_collect import Gathered, Task, gather
 from hpcprof.store import Result
 

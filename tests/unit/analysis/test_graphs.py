@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.breakdown import breakdown
-from hpcprof.analysis.kernel_classes import kernel_classes
-from hpcprof.analysis.kernels import kernels
-from hpcprof.analysis.overlap import overlap
-from hpcprof.analysis.phases import phases
-from hpcprof.analysis.range_gpu import range_gpu
-from hpcprof.analysis.steps import step_times
+from hpcprof.analysis.gpu_time.breakdown import breakdown
+from hpcprof.analysis.gpu_time.concurrency import kernel_classes
+from hpcprof.analysis.gpu_time.overlap import overlap
+from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.steps import step_times
+from hpcprof.analysis.summaries.kernels import kernels
+from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.profiles.readers.nsys.reader import read
 
 DATA = Path(__file__).parents[2] / "data"

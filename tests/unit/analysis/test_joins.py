@@ -12,7 +12,7 @@ import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.once import once
+from hpcprof.analysis.framework.memoize import once
 from hpcprof.profiles.columns.joins import launch_pairs, matches, pair_keys
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Timeline

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from timelines import COMM, COMP, timeline
 
-from hpcprof.analysis.instances import instances
-from hpcprof.analysis.launches import launches
-from hpcprof.analysis.range_gpu import range_gpu
+from hpcprof.analysis.slowdown.kernel_instances import instances
+from hpcprof.analysis.summaries.launches import launches
+from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.profiles.timeline import Timeline
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.analysis.kernels_by_shape import kernels_by_shape
-from hpcprof.analysis.ncu_counts import dram_bytes, flops, tensor_flops
-from hpcprof.analysis.ncu_kernels import ncu_kernels
-from hpcprof.analysis.ncu_peaks import ncu_peaks
-from hpcprof.analysis.outcome import of_rank
-from hpcprof.analysis.roofline import roofline
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.hardware.ncu_counts import dram_bytes, flops, tensor_flops
+from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
+from hpcprof.analysis.hardware.ncu_peaks import ncu_peaks
+from hpcprof.analysis.hardware.roofline import roofline
+from hpcprof.analysis.summaries.kernels_by_shape import kernels_by_shape
 from hpcprof.profiles.kernel_matching import skeleton
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 from hpcprof.profiles.readers.ncu.reader import read

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.phases import phases
+from hpcprof.analysis.steps.phases import phases
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.readers.results import parse_result
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.phases import phases
-from hpcprof.analysis.ranges import ranges
-from hpcprof.analysis.rank_collectives import rank_collectives
-from hpcprof.analysis.steps import step_times
+from hpcprof.analysis.collectives.per_rank import rank_collectives
+from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.steps import step_times
+from hpcprof.analysis.summaries.nvtx_ranges import ranges
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.profiles.timeline import Timeline

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import COMM, COMP, MEM, timeline
 
-from hpcprof.analysis.breakdown import breakdown
-from hpcprof.analysis.kernel_classes import kernel_classes
-from hpcprof.analysis.overlap import overlap
+from hpcprof.analysis.gpu_time.breakdown import breakdown
+from hpcprof.analysis.gpu_time.concurrency import kernel_classes
+from hpcprof.analysis.gpu_time.overlap import overlap
 from hpcprof.profiles.timeline import Timeline
 
 operations = st.lists(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcprof.analysis.nesting import NO_PARENT, levels, tightest
-from hpcprof.analysis.projection import Projection, in_process, launches, on_thread
+from hpcprof.analysis.steps.gpu_projection import Projection, in_process, launches, on_thread
+from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, tightest
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import Timeline
 

@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 from several import run
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.outcome import of_pair
-from hpcprof.analysis.slowdown import TOTAL, slowdown
-from hpcprof.analysis.slowdown_both import both
-from hpcprof.analysis.slowdown_by_overlap import COVERED, NOT_COVERED, slowdown_by_overlap
-from hpcprof.analysis.slowdown_pairs import CONTROL, slowdown_pairs
+from hpcprof.analysis.framework.outcome import of_pair
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
+from hpcprof.analysis.slowdown.by_overlap import COVERED, NOT_COVERED, slowdown_by_overlap
+from hpcprof.analysis.slowdown.study_pass import both
+from hpcprof.analysis.slowdown.within_run import TOTAL, slowdown
 from hpcprof.profiles.kernel_families import family
 from hpcprof.profiles.readers.nsys import reader as nsys
 from hpcprof.profiles.timeline import Timeline

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from several import run
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.outcome import of_store
-from hpcprof.analysis.run_data import RunData
-from hpcprof.analysis.scaling import scaling
+from hpcprof.analysis.comparison.scaling import scaling
+from hpcprof.analysis.framework.outcome import of_store
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.run_data import RunData
 
 
 def at(ranks: int, step: int, length: int, nodes: int = 1, **parameters: int | str) -> RunData:

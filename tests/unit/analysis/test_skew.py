@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import JITTER, TRANSFER, Program, data_parallel, sequence_parallel
 
-from hpcprof.analysis.collectives import collectives
-from hpcprof.analysis.matching import clocks, later_than_others, match
-from hpcprof.analysis.skew import COST_PCT, skew, skew_summary
+from hpcprof.analysis.collectives.across_ranks import collectives
+from hpcprof.analysis.collectives.matching import clocks, later_than_others, match
+from hpcprof.analysis.collectives.skew import COST_PCT, skew, skew_summary
 
 
 def verdicts(program: Program) -> list[str]:

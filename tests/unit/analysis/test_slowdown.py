@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from timelines import COMM, COMP, timeline
 
-from hpcprof.analysis.medians import RESAMPLES, percentile_interval, resampled_medians
-from hpcprof.analysis.slowdown import TOTAL, slowdown
+from hpcprof.analysis.slowdown.within_run import TOTAL, slowdown
+from hpcprof.analysis.statistics.bootstrap import RESAMPLES, percentile_interval, resampled_medians
 from hpcprof.profiles.timeline import Timeline
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from several import run
 from timelines import COMM, COMP, timeline
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.occurrences import Numbers, occurrences
-from hpcprof.analysis.outcome import of_pair
-from hpcprof.analysis.run_data import RunData
-from hpcprof.analysis.slowdown_by_overlap import ALL, slowdown_by_overlap
-from hpcprof.analysis.slowdown_pairs import CONTROL, slowdown_pairs
+from hpcprof.analysis.framework.outcome import of_pair
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
+from hpcprof.analysis.slowdown.by_overlap import ALL, slowdown_by_overlap
+from hpcprof.analysis.slowdown.step_occurrences import Numbers, occurrences
 from hpcprof.profiles.timeline import Timeline
 
 STEP = 100_000

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from timelines import COMP, timeline
 
-from hpcprof.analysis.phases import phases
-from hpcprof.analysis.steps import step_times, steps, steps_summary
+from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.steps import step_times, steps, steps_summary
 from hpcprof.profiles.timeline import Timeline
 
 STEP = [(0, 100, "iteration"), (10, 20, "forward"), (30, 60, "backward")]

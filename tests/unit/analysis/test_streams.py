@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timelines import COMM, COMP, MEM, timeline
 
-from hpcprof.analysis.hta_breakdown import hta_breakdown
-from hpcprof.analysis.idle import idle
-from hpcprof.analysis.memory_usage import memory_usage
-from hpcprof.analysis.queue_length import queue_length
+from hpcprof.analysis.gpu_time.hta_breakdown import hta_breakdown
+from hpcprof.analysis.gpu_time.idle import idle
+from hpcprof.analysis.gpu_time.queue_length import queue_length
+from hpcprof.analysis.summaries.allocator import memory_usage
 from hpcprof.profiles.timeline import HOST, Allocations, ApiCalls, Origin, Timeline, concatenate
 
 US = 1000

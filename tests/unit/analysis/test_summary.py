@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.summary import nearest, rounded, summarize
+from hpcprof.analysis.summaries.grouped_statistics import nearest, rounded, summarize
 
 values = st.integers(-(10**13), 10**13)
 

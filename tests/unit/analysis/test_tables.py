@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from timelines import COMP, timeline
 
-from hpcprof.analysis.catalogue import ANALYSES, Analysis, Kind, Reads, Scope
-from hpcprof.analysis.outcome import Outcome, from_columns, of_rank, of_run
+from hpcprof.analysis.framework.outcome import Outcome, from_columns, of_rank, of_run
+from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind, Reads, Scope
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.timeline import Timeline
 

@@ -9,8 +9,8 @@ import generated_exports
 import numpy as np
 import pytest
 
-from hpcprof.analysis.kernels import kernels
-from hpcprof.analysis.ranges import ranges
+from hpcprof.analysis.summaries.kernels import kernels
+from hpcprof.analysis.summaries.nvtx_ranges import ranges
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import NO_NAME, Category, Style

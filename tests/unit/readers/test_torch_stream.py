@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcprof.analysis.catalogue import ANALYSES, Scope
-from hpcprof.analysis.outcome import of_rank
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES, Scope
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.kineto import json_stream as torch_stream
+from hpcprof.profiles.readers.kineto import json_stream
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import Timeline
@@ -55,14 +55,14 @@ def test_the_size_of_the_pieces_does_not_matter(
 ) -> None:
     expected = content(read(DATA / trace))
     with monkeypatch.context() as patch:
-        patch.setattr(torch_stream, "_CHUNK", chunk)
+        patch.setattr(json_stream, "_CHUNK", chunk)
         assert content(read(DATA / trace)) == expected
 
 
 @pytest.mark.parametrize("trace", TRACES)
 def test_parsing_event_by_event_gives_the_same(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = content(read(DATA / trace))
-    monkeypatch.setattr(torch_stream, "_events", lambda *_: None)
+    monkeypatch.setattr(json_stream, "_events", lambda *_: None)
     assert content(read(DATA / trace)) == expected
 
 
@@ -93,7 +93,7 @@ def test_every_event_that_a_json_parser_finds_is_in_the_timeline(trace: str) -> 
 def test_text_that_looks_like_the_end_of_an_event_misleads_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, indent: int | None
 ) -> None:
-    monkeypatch.setattr(torch_stream, "_CHUNK", chunk)
+    monkeypatch.setattr(json_stream, "_CHUNK", chunk)
     names = ["a},{b", 'quoted "}, {" ]', "back\\", "]}", "größe → 核"]
     nested = {"list": [{"a": 1}, {"b": [{}, {}]}], "]": "}"}
     events = [event(name, args=nested, ts=i) for i, name in enumerate(names)]
@@ -136,7 +136,7 @@ def test_a_trace_without_work_is_an_empty_timeline(tmp_path: Path, tail: str) ->
 )
 def test_what_is_no_json_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     for chunk in (*range(1, 24), 1 << 20):
-        monkeypatch.setattr(torch_stream, "_CHUNK", chunk)
+        monkeypatch.setattr(json_stream, "_CHUNK", chunk)
         with pytest.raises(DamagedInput, match=r"rank0\.trace\.json is no valid JSON: "):
             read(write(tmp_path, text))
 
@@ -205,7 +205,7 @@ def test_bytes_that_are_no_utf8_spoil_only_their_name(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_stream, "_CHUNK", 1 << 17)
+    monkeypatch.setattr(json_stream, "_CHUNK", 1 << 17)
     operators = ",".join([json.dumps(event(f"aten::operator {i}", cat="cpu_op")) for i in range(1000)])
     path = write(
         tmp_path, '{"traceEvents": [' + ",".join([operators] * 80) + "," + json.dumps(event()) + "]}"
@@ -222,8 +222,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 def test_one_event_that_would_fill_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_stream, "_CHUNK", 1 << 10)
-    monkeypatch.setattr(torch_stream, "_LARGEST", 1 << 16)
+    monkeypatch.setattr(json_stream, "_CHUNK", 1 << 10)
+    monkeypatch.setattr(json_stream, "_LARGEST", 1 << 16)
     with pytest.raises(DamagedInput, match="has an event of more than 0 MiB"):
         read(write(tmp_path, json.dumps({"traceEvents": [event("x" * (1 << 18))]})))
     with pytest.raises(DamagedInput, match="has no list of traceEvents"):
@@ -312,7 +312,7 @@ def test_a_damaged_trace_is_refused_or_gives_no_more_than_the_whole_one(
     path = tmp_path / "rank0.trace.json"
     path.write_bytes(text)
     with monkeypatch.context() as patch:
-        patch.setattr(torch_stream, "_CHUNK", chunk)
+        patch.setattr(json_stream, "_CHUNK", chunk)
         try:
             timeline = read(path)
         except DamagedInput as error:

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.across_runs import ACROSS_RUNS
-from hpcprof.analysis.catalogue import ANALYSES
-from hpcprof.analysis.ncu_kernels import ncu_kernels
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
 from hpcprof.cli.study import command
 from hpcprof.common.errors import UsageError
 from hpcprof.export import write_csv

@@ -34,7 +34,7 @@ _FACTS = {
 
 
 def origin(export: Export, notes: Iterable[str]) -> Origin:
-    """Describe the export. Of the recorded environment only what `environment_allowlist.allowed` lists is kept."""
+    """Describe the export; of its environment only what `environment_allowlist.allowed` lists is kept."""
     variables = _environment(export)
     gpus = _gpus(export)
     ranks = _mpi_ranks(export)

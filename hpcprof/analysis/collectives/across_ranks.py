@@ -1,0 +1,152 @@
+"""Collectives over ranks: how fast they are, and how far apart the ranks begin them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.collectives.matching import MINIMUM, Clocks, Matched, clocks, key, match
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.summaries.grouped_statistics import nearest, objects
+from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
+from hpcprof.profiles.columns.unique import numbered_rows
+
+NO_COLLECTIVES = "no rank has collectives"
+
+
+def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """List the matched collectives, one row each, in the order of their lowest rank.
+
+    ``latency_ns`` is the shortest duration of the kernel over the ranks: the last rank to begin waits
+    for nobody. ``bytes`` is the size that nccl-tests states, ``algbw_gbps`` that by the latency in 1e9
+    bytes a second, ``busbw_gbps`` times nccl-tests' factor. ``spread_ns`` lies between the first and
+    the last rank's start on the aligned clocks (`hpcprof.analysis.collectives.matching.clocks`).
+    """
+    rows = results["rank_collectives"]
+    if not len(rows):
+        return nothing(NO_COLLECTIVES)
+    matched, problems = match(rows)
+    if not matched:
+        return nothing("; ".join(problems) or "all recorded operations are sends and receives")
+    aligned = clocks(rows)
+    tables = [_table(one, aligned.get(key(one))) for one in matched]
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    order = np.lexsort((columns["seq"], columns.pop("begin")))
+    # With the type given, pandas does not look for text.
+    series = {name: pd.Series(of[order], dtype=of.dtype, copy=False) for name, of in columns.items()}
+    reasons = [*problems, *_why_null(matched, aligned, rows)]
+    return Outcome(pd.DataFrame(series, copy=False), "; ".join(reasons))
+
+
+def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Summarize the collectives of each operation, communicator and size: medians, rows by total latency.
+
+    Why rows or values are missing is said by `collectives`.
+    """
+    rows = results["collectives"]
+    if not len(rows):
+        return nothing("")
+    keys = ["op", "comm_id", "bytes", "ranks"]
+    values = ["latency_ns", "algbw_gbps", "busbw_gbps", "spread_ns"]
+    _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
+    # Numbered by their first rows.
+    kind, _ = pd.factorize(kind)
+    _, first, count = np.unique(kind, return_index=True, return_counts=True)
+    medians = rows[values].astype(float).groupby(kind).median()
+    order = np.argsort(-(count * medians["latency_ns"].to_numpy()), kind="stable")
+    median = {name: _none(medians[name].iloc[order]) for name in values}
+    shown = {
+        **{name: rows[name].iloc[first[order]].to_numpy() for name in keys},
+        "count": count[order],
+        **{f"{name[:-3]}_p50_ns": _whole(median[name]) for name in ("latency_ns", "spread_ns")},
+        **{f"{name[:-5]}_p50_gbps": objects(median[name]) for name in ("algbw_gbps", "busbw_gbps")},
+    }
+    return Outcome(pd.DataFrame(shown))
+
+
+def _none(column: pd.Series[Any]) -> list[Any]:
+    return [None if pd.isna(value) else value for value in column.tolist()]
+
+
+def _whole(values: list[Any]) -> NDArray[np.object_]:
+    return objects(None if value is None else round(value) for value in values)
+
+
+def _table(one: Matched, clock: Clocks | None) -> dict[str, NDArray[Any]]:
+    """Return the columns of one operation of one communicator; ``begin`` orders the rows."""
+    count = len(one.seq)
+    latency = (one.end - one.start).min(axis=1)
+    # What is unknown has the number -1 and is calculated with a size of 0, the last one.
+    place, messages = pd.factorize(one.message)
+    sizes = [whole_bytes(one.op, int(message), one.size) or 0 for message in messages.tolist()]
+    size = np.array([*sizes, 0])[place]
+    known = (place >= 0) & (whole_bytes(one.op, 0, one.size) is not None)
+    timed = (latency > 0) & (one.fused == 1) & known
+    bandwidth = np.divide(size.astype(float), latency, out=np.zeros(count), where=timed)
+    factor = None if one.size is None else bus_factor(one.op, one.size)
+    first = last = spread = np.full(count, None, object)
+    if clock is not None:
+        start = clock.aligned(one.start)
+        first, last = one.ranks[start.argmin(axis=1)], one.ranks[start.argmax(axis=1)]
+        spread = np.rint(start.max(axis=1) - start.min(axis=1)).astype(np.int64)
+    return {
+        "op": np.repeat(objects([one.op]), count),
+        "comm_id": np.repeat(objects([one.comm_id]), count),
+        "seq": one.seq,
+        "bytes": _nullable(size, known),
+        "ranks": np.full(count, len(one.ranks)),
+        "latency_ns": latency,
+        "algbw_gbps": _nullable(nearest(bandwidth, 6), timed),
+        "busbw_gbps": _nullable(nearest(bandwidth * (factor or 0), 6), timed & (factor is not None)),
+        "first_rank": first,
+        "last_rank": last,
+        "spread_ns": spread,
+        "begin": one.start[:, 0],
+    }
+
+
+def _nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return values where they are known, None elsewhere."""
+    return values if known.all() else np.where(known, values, objects([None]))
+
+
+def unprofiled(rows: pd.DataFrame) -> str:
+    """Say how many ranks of the program have no rows of ``rank_collectives``; nothing if none or unknown."""
+    world, there = rows["world_ranks"].dropna().max(), rows["rank"].nunique()
+    return f"{world - there:.0f} of {world:.0f} ranks have no profile" if there < world else ""
+
+
+def _why_null(
+    matched: list[Matched], aligned: Mapping[tuple[str | None, bytes], Clocks], rows: pd.DataFrame
+) -> list[str]:
+    """Say why values are null, one sentence a cause."""
+    reasons = []
+    shown = [one for one in matched if len(one.seq)]
+    fused = sum(int(np.count_nonzero(one.fused > 1)) for one in matched)
+    if fused:
+        reasons.append(
+            f"{fused} collectives were launched in groups that share a kernel: their latency is the group's, "
+            "and they have no bandwidth"
+        )
+    missing = unprofiled(rows)
+    if missing:
+        reasons.append(f"{missing}: latencies may include waiting for them")
+    if any(np.isnan(one.message).any() for one in matched):
+        reasons.append("sizes are unknown where the profiles hold no payloads of NCCL's calls")
+    if any(one.comm_id is None for one in matched):
+        reasons.append("communicators are unknown: all ranks are taken to share one")
+    elif any(one.size is None for one in shown):
+        reasons.append(
+            "the sizes of communicators, and so bandwidths, are unknown: the profiles do not tell them, and "
+            "are not known to be of all ranks"
+        )
+    if any(key(one) not in aligned for one in shown):
+        reasons.append(
+            f"clocks are not aligned where there are fewer than 2 ranks or {MINIMUM} all-reduces, "
+            "all-gathers or barriers: first, last and spread are unknown"
+        )
+    return reasons

@@ -1,0 +1,264 @@
+"""The collectives of one rank, each with the kernel that carried it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.gpu_time.coverage import of_category
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.summaries.grouped_statistics import objects
+from hpcprof.profiles.collective_operations import operation
+from hpcprof.profiles.columns.intervals import coverage
+from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_NAME,
+    UNKNOWN_RANKS,
+    Category,
+    Ints,
+    Timeline,
+)
+
+_NONE = -1
+_EARLIEST, _LATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Collectives in the order of the host's calls, each with its extent on the GPU.
+
+    ``seq`` counts an operation in its communicator, also over calls whose kernel is unknown. ``fused``
+    is how many collectives the same kernels carried out, ``part`` the place among them. ``call`` is
+    when the host launched it.
+    """
+
+    operation: NDArray[np.object_]
+    communicator: NDArray[np.object_]
+    seq: Ints
+    bytes: Ints
+    ranks: Ints
+    fused: Ints
+    part: Ints
+    device: Ints
+    start: Ints
+    end: Ints
+    call: Ints
+
+
+def rank_collectives(timeline: Timeline) -> Outcome:
+    """List the collectives of a rank in the order of its calls.
+
+    A collective is carried out by the communication kernels that were launched inside its call, for
+    calls of a group inside the one that ends the group: all calls of such a group share the extent of
+    their kernels (``fused`` > 1), except where they are of several communicators and so have several
+    kernels that nothing tells apart; these are left out. Where the profile has no calls of NCCL, the
+    kernels' names give the operations, in the order of their start, and no communicator or size.
+
+    ``exposed_ns`` is the part of the extent in which no compute kernel ran on the device. ``step`` is
+    the step in whose range the launch lies, None outside all.
+    """
+    calls = timeline.collectives
+    found, reasons = _by_call(timeline) if len(calls) else (_by_name(timeline), [])
+    if not len(found.start):
+        return nothing(_why_none(timeline))
+    rows = pd.DataFrame(
+        {
+            "op": pd.Series(found.operation, dtype="object"),
+            "comm_id": pd.Series(found.communicator, dtype="object"),
+            "seq": found.seq,
+            "bytes": _known(found.bytes, NO_BYTES),
+            "comm_ranks": _known(found.ranks, UNKNOWN_RANKS),
+            "world_ranks": objects([timeline.origin.world_size] * len(found.start)),
+            "fused": found.fused,
+            "part": found.part,
+            "start_ns": found.start,
+            "end_ns": found.end,
+            "exposed_ns": found.end - found.start - _beside_compute(timeline, found),
+            "step": _steps(timeline, found.call),
+        }
+    )
+    if NO_NAME in calls.communicator or not len(calls):
+        reasons.append(_why_unknown(timeline))
+    return Outcome(rows, "; ".join(reasons))
+
+
+def _why_none(timeline: Timeline) -> str:
+    file = timeline.origin.path.name
+    if np.any(timeline.kernels.category == Category.COMM):
+        return f"no communication kernel in {file} belongs to a recorded collective"
+    return f"no communication kernels in {file}"
+
+
+def _why_unknown(timeline: Timeline) -> str:
+    """Say what is missing where communicators are."""
+    file = timeline.origin.path.name
+    if not len(timeline.collectives):
+        nsys = timeline.origin.kind == "nsys"
+        without = (
+            "records no calls of NCCL (nsys --trace=nvtx does)"
+            if nsys
+            else "has no record of its collectives"
+        )
+        return (
+            f"{file} {without}: operations are taken from the kernels' names, "
+            "sizes and communicators are unknown"
+        )
+    if np.all(timeline.collectives.bytes == NO_BYTES):
+        return (
+            f"{file} holds no payloads of NCCL's calls (nsys export --include-blobs=true keeps them): sizes "
+            "and communicators are unknown"
+        )
+    return f"the calls in {file} do not name their communicator"
+
+
+def _known(values: Ints, unknown: int) -> pd.Series[Any]:
+    """Return integers as a column in which the unknown ones are None."""
+    column = values.astype(object)
+    column[values == unknown] = None
+    known: pd.Series[Any] = pd.Series(column, dtype="object")
+    return known
+
+
+def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
+    """Return the place among rows of kernels and the row of the call in each pair of one and its launch."""
+    operation, call = launch_pairs(timeline)
+    # The operations begin with the kernels.
+    place = np.full(timeline.operation_count, _NONE)
+    place[kernels] = np.arange(len(kernels))
+    place = place[operation]
+    chosen = place != _NONE
+    return place[chosen], call[chosen]
+
+
+def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
+    """Find the kernels of each call of the library, and say which calls and kernels are left over."""
+    file = timeline.origin.path.name
+    calls = timeline.collectives
+    calls = calls.take(np.argsort(calls.start, kind="stable"))
+    kernels = timeline.kernels
+    rows = np.flatnonzero(kernels.category == Category.COMM)
+    kernel, launch = _launches(timeline, rows)
+    launched = timeline.calls.start[launch]
+    # A carrier is a call that launches: one of these for all collectives of a group.
+    where, launch_where = pair_keys(
+        (calls.process, calls.thread), (timeline.calls.process[launch], timeline.calls.thread[launch])
+    )
+    carriers, carrier = numbered_rows(where, calls.start, calls.end)
+    owner = _inside(carriers, launch_where, launched)
+    kernel, owner = kernel[owner != _NONE], owner[owner != _NONE]
+    spare = len(rows) - len(distinct(kernel))
+    carrying = rows[kernel]
+    first, last = np.full(len(carriers), _LATEST), np.full(len(carriers), _EARLIEST)
+    np.minimum.at(first, owner, kernels.start[carrying])
+    np.maximum.at(last, owner, kernels.end[carrying])
+    device = np.zeros(len(carriers), np.int64)
+    device[owner] = kernels.device[carrying]
+    count = np.bincount(owner, minlength=len(carriers))
+    pairs, _ = numbered_rows(carrier, calls.communicator)
+    communicators = np.bincount(pairs[:, 0], minlength=len(carriers))
+    told_apart = (count > 0) & ((count == 1) | (communicators == 1))
+    kept = np.flatnonzero(told_apart[carrier])
+    carrier = carrier[kept]
+    _, kind = numbered_rows(calls.operation, calls.communicator)
+    # `NO_NAME`, which is -1, takes the last.
+    texts = objects([*timeline.strings, None])
+    found = _Found(
+        operation=texts[calls.operation[kept]],
+        communicator=texts[calls.communicator[kept]],
+        seq=_running(kind)[kept],
+        bytes=calls.bytes[kept],
+        ranks=calls.ranks[kept],
+        fused=np.bincount(carrier, minlength=len(carriers))[carrier],
+        part=_running(carrier),
+        device=device[carrier],
+        start=first[carrier],
+        end=last[carrier],
+        call=calls.start[kept],
+    )
+    lost = len(calls) - len(kept)
+    reasons = [f"{lost} collectives of {file} have no kernel of their own and are left out"] if lost else []
+    if spare:
+        reasons.append(
+            f"{spare} communication kernels of {file} belong to no recorded collective and are left out"
+        )
+    return found, reasons
+
+
+def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:
+    """Return the row of the carrier (thread, start, end) around each moment on its thread, or `_NONE`.
+
+    Carriers are sorted; those of one thread do not overlap.
+    """
+    result = np.full(len(moment), _NONE)
+    for thread in np.unique(group):
+        rows = np.flatnonzero(group == thread)
+        low, high = np.searchsorted(carriers[:, 0], (thread, thread + 1))
+        at = low + np.searchsorted(carriers[low:high, 1], moment[rows], side="right") - 1
+        inside = (at >= low) & (moment[rows] <= carriers[np.maximum(at, 0), 2]) if high > low else at < 0
+        result[rows[inside]] = at[inside]
+    return result
+
+
+def _running(group: Ints) -> Ints:
+    """Return how many rows of the same group stand before each row."""
+    order = np.argsort(group, kind="stable")
+    ordered = group[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    result = np.empty(len(group), np.int64)
+    result[order] = np.arange(len(group)) - first
+    return result
+
+
+def _by_name(timeline: Timeline) -> _Found:
+    """List the communication kernels whose names tell an operation, by start."""
+    kernels = timeline.kernels
+    used, row = numbered(kernels.name)
+    named = [operation(name) if name else None for name in timeline.names(used)]
+    tells = np.array([name is not None for name in named], bool)
+    rows = np.flatnonzero((kernels.category == Category.COMM) & tells[row]) if len(used) else row
+    rows = rows[np.argsort(kernels.start[rows], kind="stable")]
+    count = len(rows)
+    kernel, call = _launches(timeline, rows)
+    launched = np.full(count, _EARLIEST)
+    launched[kernel] = timeline.calls.start[call]
+    names = [str(named[number]) for number in row[rows].tolist()]
+    _, group = np.unique(np.array(names, str), return_inverse=True)
+    return _Found(
+        operation=objects(names),
+        communicator=np.full(count, None),
+        seq=_running(group),
+        bytes=np.full(count, NO_BYTES),
+        ranks=np.full(count, UNKNOWN_RANKS),
+        fused=np.ones(count, np.int64),
+        part=np.zeros(count, np.int64),
+        device=kernels.device[rows],
+        start=kernels.start[rows],
+        end=kernels.end[rows],
+        call=launched,
+    )
+
+
+def _beside_compute(timeline: Timeline, found: _Found) -> Ints:
+    """Return how much of each collective has compute running beside it on its device."""
+    result = np.zeros(len(found.start), np.int64)
+    for device in np.unique(found.device).tolist():
+        rows = np.flatnonzero(found.device == device)
+        compute = of_category(timeline.kernels, Category.COMP, device)
+        result[rows] = coverage(found.start[rows], found.end[rows], compute)
+    return result
+
+
+def _steps(timeline: Timeline, moment: Ints) -> pd.Series[Any]:
+    """Return the number of the step that was open at each moment, None where none was."""
+    ranges = timeline.ranges.take(steps_of(timeline))
+    at = np.searchsorted(ranges.start, moment, side="right") - 1
+    inside = at >= 0
+    inside[inside] = moment[inside] <= ranges.end[at[inside]]
+    return _known(np.where(inside, at, _NONE), _NONE)

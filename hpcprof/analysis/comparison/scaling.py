@@ -1,0 +1,160 @@
+"""Step times by the number of ranks, over the runs of the same program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.slowdown.within_run import DIGITS
+from hpcprof.analysis.statistics.bootstrap import CONFIDENCE
+from hpcprof.analysis.statistics.welch import interval
+from hpcprof.workloads.catalogue import WORKLOADS
+
+# What does not change how long a step takes.
+_IRRELEVANT = ("steps", "warmup", "seed")
+
+
+class _Kind(Enum):
+    STRONG = "strong"
+    WEAK = "weak"
+    UNKNOWN = "strong or weak unknown"
+
+
+@dataclass(frozen=True)
+class _Series:
+    """Runs that differ in nothing but their ranks, and in a weak series in the size of the whole."""
+
+    kind: _Kind
+    parameters: str
+    runs: pd.DataFrame
+
+
+def scaling(runs: Sequence[RunData]) -> Outcome:
+    """Return the median step of each number of ranks, with speedup and efficiency.
+
+    A series are runs of one workload at one site, on the same GPUs, with the same parameters and profiler. It
+    is strong scaling where the whole problem stays the same, weak where each rank's part does: the workload
+    says which parameter is its size (`hpcprof.workloads.catalogue.Size`), and a set of runs may hold several
+    series of both kinds. ``parameters`` begins with the kind. Runs of a program that names no size are of
+    unknown kind: their speedup is that of a step, and they have no efficiency.
+
+    ``step_p50_ns`` is the geometric mean over the runs of the median step, by the workload's own clock where
+    there is one, else in the profiles. Reference is the smallest number of ranks. ``speedup`` is the
+    work done in a time, over that of the reference; ``efficiency`` is the speedup over the ratio of ranks,
+    with a 95 % interval (Welch's t, on logarithms) where both have two runs or more.
+    """
+    timed = pd.DataFrame([row for run in runs if (row := _described(run))])
+    rows = [row for series in _series(timed) for row in _rows(series)]
+    if not rows:
+        return nothing(
+            "no program has runs with steps on two numbers of ranks: "
+            f"of {len(runs)} runs {len(timed)} have steps"
+        )
+    said = []
+    if any(row["efficiency"] is None for row in rows):
+        said.append("no efficiency where the workload does not say what its size is")
+    if any(row["runs"] < 2 for row in rows):
+        said.append("no interval where one number of ranks, or the reference, has one run only")
+    return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
+
+
+def _described(run: RunData) -> dict[str, Any] | None:
+    """Return what places a run in its series, None where it has no steps or its ranks are unknown.
+
+    ``work`` is the size of the whole problem by the parameter called ``size``, NaN where that is unknown.
+    """
+    step, ranks = _step_ns(run), run.ranks
+    if step is None or ranks is None:
+        return None
+    name = run.facts["workload"]
+    workload = WORKLOADS.get(str(name))
+    size = workload.size if workload else None
+    value = run.parameters.get(size.parameter) if size else None
+    others = {key: value for key, value in run.parameters.items() if key not in _IRRELEVANT}
+    work = math.nan
+    if size is not None and isinstance(value, (int, float)):
+        del others[size.parameter]
+        work = value * (ranks if size.per_rank else 1)
+    where = {key: run.facts[key] for key in ("site", "GPU", "profiler")}
+    if not run.parameters:
+        where["arguments"] = run.facts["arguments"]
+    return {
+        "workload": name,
+        "others": _text(others | where),
+        "size": "" if size is None or math.isnan(work) else size.parameter,
+        "work": work,
+        "ranks": ranks,
+        "nodes": run.facts["nodes"],
+        "step_ns": step,
+    }
+
+
+def _step_ns(run: RunData) -> float | None:
+    if run.own_p50_ns is not None:
+        return run.own_p50_ns
+    summary = run.tables["steps_summary"]
+    return float(summary["p50_ns"].iloc[0]) if len(summary) else None
+
+
+def _series(timed: pd.DataFrame) -> Iterator[_Series]:
+    if timed.empty:
+        return
+    for _, alike in timed.groupby(["workload", "others", "size"], dropna=False):
+        others, size = alike["others"].iloc[0], alike["size"].iloc[0]
+        if not size:
+            yield _Series(_Kind.UNKNOWN, others, alike)
+            continue
+        for whole, runs in alike.groupby("work"):
+            yield _Series(_Kind.STRONG, f"{size}={_number(whole)} in all {others}", runs)
+        for part, runs in alike.groupby(alike["work"] / alike["ranks"]):
+            yield _Series(_Kind.WEAK, f"{size}={_number(part)} a rank {others}", runs)
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(values.items()) if value is not None)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.10g}"
+
+
+def _rows(series: _Series) -> list[dict[str, Any]]:
+    """Return the rows of a series, the reference first; none where there is one number of ranks only."""
+    if series.runs["ranks"].nunique() < 2:
+        return []
+    groups = [runs for _, runs in series.runs.groupby(["ranks", "nodes"], dropna=False)]
+    return [_row(series, runs, groups[0]) for runs in groups]
+
+
+def _row(series: _Series, runs: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
+    first, nodes = runs.iloc[0], runs["nodes"].iloc[0]
+    logs, of_reference = (np.log(side["step_ns"].to_numpy(float)) for side in (runs, reference))
+    faster = math.exp(of_reference.mean() - logs.mean())
+    more = int(first["ranks"]) / int(reference["ranks"].iloc[0])
+    work = more if series.kind is _Kind.WEAK else 1.0
+    row: dict[str, Any] = {
+        "workload": first["workload"],
+        "parameters": f"{series.kind.value}: {series.parameters}",
+        "ranks": int(first["ranks"]),
+        "nodes": None if pd.isna(nodes) else int(nodes),
+        "runs": len(runs),
+        "step_p50_ns": round(math.exp(logs.mean())),
+        "speedup": round(faster * work, DIGITS),
+        "efficiency": None,
+        "ci_low": None,
+        "ci_high": None,
+    }
+    if series.kind is not _Kind.UNKNOWN:
+        row["efficiency"] = round(faster * work / more, DIGITS)
+        if runs is not reference and min(len(logs), len(of_reference)) > 1:
+            low, high = map(math.exp, interval(of_reference, logs, CONFIDENCE))
+            row["ci_low"], row["ci_high"] = (round(end * work / more, DIGITS) for end in (low, high))
+    return row

@@ -1,0 +1,83 @@
+"""Checks of one analysis against another, made whenever results are: a contradiction is no figure.
+
+They look at the columns as they are stored, so that nothing between an interval and the store escapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcprof.analysis.gpu_time.breakdown import PARTS
+from hpcprof.analysis.steps.phases import distribution
+
+Columns = Mapping[str, Sequence[Any]]
+
+_TOTALS = ("instances", "total_ns")
+_DOUBLE = 1 + 1e-12
+_STATISTICS = ("p50_ns", "p95_ns", "p99_ns", "mean_ns")
+
+
+def contradictions(results: Mapping[str, Columns]) -> dict[str, str]:
+    """Return the analyses of one rank that contradict themselves or each other, with a sentence each.
+
+    Parameters
+    ----------
+    results : mapping
+        The columns of the analyses by name.
+    """
+    found: dict[str, str] = {}
+    for names, sentence in (*_breakdown(results), *_kernels(results), *_phases(results)):
+        for name in names:
+            found.setdefault(name, sentence)
+    return found
+
+
+def _rows(columns: Columns) -> Iterator[dict[str, Any]]:
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
+
+
+def _breakdown(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The parts are not negative and add up to the span, to the nanosecond."""
+    for row in _rows(results["breakdown"]):
+        parts = [row[f"{part}_ns"] for part in PARTS]
+        if min(parts) < 0 or sum(parts) != row["span_ns"]:
+            yield (
+                ("breakdown",),
+                f"the parts of breakdown ({', '.join(map(str, parts))} ns) do not add up to its span of "
+                f"{row['span_ns']} ns: this is an error of hpcprof, please report it",
+            )
+
+
+def _kernels(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The same kernels are counted and added up in both tables."""
+    for column in _TOTALS:
+        totals = [sum(results[name][column]) for name in ("kernels", "kernels_by_shape")]
+        if totals[0] != totals[1]:
+            yield (
+                ("kernels", "kernels_by_shape"),
+                f"kernels and kernels_by_shape differ in {column} ({totals[0]} and {totals[1]}): this is an "
+                "error of hpcprof, please report it",
+            )
+
+
+def _phases(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """A phase takes at most as long as the step in which it is.
+
+    In n steps it is then not above the n longest steps, ordered by time, and so is no percentile and no
+    mean; all of them are rounded to whole nanoseconds, those of months to the digits of a double.
+    """
+    latencies = np.sort(np.array(results["step_times"]["latency_ns"], np.int64))
+    for row in _rows(results["phases"]):
+        longest = latencies[-row["steps"] :]
+        fits = row["steps"] <= len(latencies)
+        limits = distribution(longest) if fits else {}
+        if not fits or any(row[name] > limits[name] * _DOUBLE + 1 for name in _STATISTICS):
+            yield (
+                ("phases", "step_times"),
+                f"the phase {row['phase']} takes longer than its steps: this is an error of hpcprof, please "
+                "report it",
+            )

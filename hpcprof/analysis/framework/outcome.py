@@ -1,0 +1,107 @@
+"""What an analysis returns, and how one is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.framework.registry import Analysis, Kind, Reads
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.timeline import Timeline
+
+# What a column can hold that is no type of numpy's or pandas'.
+_PLAIN = {int, str, float, type(None)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Rows, or one sentence why there are none (or why a value in them is null)."""
+
+    rows: pd.DataFrame
+    reason: str = ""
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the rows' columns in Python's own types, what is missing as None."""
+        return {name: _values(self.rows[name]) for name in self.rows.columns}
+
+
+def _values(column: pd.Series[Any]) -> list[Any]:
+    found: list[Any] = column.tolist()
+    if column.dtype == np.int64:
+        return found
+    kinds = {*map(type, found)}
+    if kinds <= _PLAIN:
+        # A NaN alone differs from itself.
+        return [None if value != value else value for value in found] if float in kinds else found
+    plain = (value.item() if isinstance(value, np.generic) else value for value in found)
+    return [None if missing else value for value, missing in zip(plain, column.isna().tolist(), strict=True)]
+
+
+def from_columns(analysis: Analysis, columns: Mapping[str, list[Any]]) -> Outcome:
+    """Return the outcome of an analysis of which these are the columns."""
+    # The types are known: pandas alone looks at each value several times.
+    series = {column.name: _series(columns[column.name], column.kind) for column in analysis.columns}
+    return Outcome(pd.DataFrame(series, copy=False))
+
+
+def _series(values: list[Any], kind: Kind) -> Any:
+    if kind is Kind.TEXT:
+        return pd.Series(values, dtype=object)
+    try:
+        numbers = np.fromiter(values, np.int64 if kind is Kind.INT else np.float64, len(values))
+    except TypeError:  # one is missing
+        numbers = np.fromiter(values, np.float64, len(values))
+    return pd.Series(numbers, copy=False)
+
+
+def nothing(reason: str) -> Outcome:
+    """Return the outcome of an analysis that cannot be computed."""
+    return Outcome(pd.DataFrame(), reason)
+
+
+def _function(analysis: Analysis) -> Any:
+    module, _, name = analysis.function.partition(":")
+    return getattr(import_module(module), name)
+
+
+def of_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int) -> Outcome:
+    """Run a rank analysis; its rows come back with ``rank`` as their first column.
+
+    A profile of another kind than the analysis reads gives no rows.
+    """
+    if analysis.reads is Reads.of(profile.origin.kind):
+        outcome: Outcome = _function(analysis)(profile)
+    else:
+        outcome = nothing(f"{analysis.name} needs {analysis.reads.value}: {profile.origin.path.name} is none")
+    return shaped(Outcome(outcome.rows.assign(rank=rank), outcome.reason), analysis)
+
+
+def of_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
+    """Run a run analysis over the results that it needs, whose reasons it takes over."""
+    needed = {name: results[name] for name in analysis.needs}
+    outcome: Outcome = _function(analysis)({name: found.rows for name, found in needed.items()})
+    reasons = dict.fromkeys([*(found.reason for found in needed.values()), outcome.reason])
+    return shaped(Outcome(outcome.rows, "; ".join(filter(None, reasons))), analysis)
+
+
+def of_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Run a pair analysis over two sides of runs."""
+    return shaped(_function(analysis)(runs, against), analysis)
+
+
+def of_store(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
+    """Run a store analysis over runs."""
+    return shaped(_function(analysis)(runs), analysis)
+
+
+def shaped(outcome: Outcome, analysis: Analysis) -> Outcome:
+    """Return what a function found with the columns of its analysis, in their order."""
+    names = [column.name for column in analysis.columns]
+    rows: pd.DataFrame = outcome.rows[names] if len(outcome.rows) else pd.DataFrame(columns=names)
+    return Outcome(rows, outcome.reason)

@@ -1,0 +1,120 @@
+"""HolisticTraceAnalysis' temporal breakdown, with what it does to the trace: for parity with its figures.
+
+`breakdown` is the one to use. What HolisticTraceAnalysis 0.5.0 does, and this repeats:
+
+- Starts are rounded up and ends down to whole microseconds, so that short kernels last -1 us.
+- Where the trace has several profiler steps, only GPU work counts whose launch call began before the
+  last of them did. The copies of these annotations on the GPU count as steps too, and begin later.
+- Waits for streams and events (cuda_sync) that name a stream are GPU work.
+- A kernel is compute unless its name looks like NCCL, a memory operation, or ``Sync`` anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.profiles.columns.joins import matches
+from hpcprof.profiles.timeline import NO_CORRELATION, GpuMarks, Ints, Table, Timeline, concatenate
+
+_STEP = "ProfilerStep"
+_NO_COMPUTE = re.compile(r"nccl.*Kernel|.*Memcpy|Memset|dma|.*Sync")
+
+
+@dataclass(frozen=True)
+class _Named(Table):
+    """The annotations of host and GPU."""
+
+    start: Ints
+    name: Ints
+
+
+def hta_breakdown(timeline: Timeline) -> Outcome:
+    """Return idle, compute and other time in whole microseconds, and in percent of their sum.
+
+    ``kernel_time_us`` runs from the first start to the last end, over all devices as one;
+    ``non_compute_time_us`` is what neither computes nor idles.
+    """
+    file = timeline.origin.path.name
+    if timeline.origin.kind != "torch":
+        return nothing(f"{file} is no PyTorch trace, which is all that HolisticTraceAnalysis reads")
+    work = _kept(timeline, _work(timeline))
+    if not len(work):
+        return nothing(f"no GPU work in {file} that HolisticTraceAnalysis counts")
+    start, end = _whole_microseconds(work.start, work.end)
+    computes = _has_name(timeline, work.name, lambda name: not _NO_COMPUTE.match(name))
+    span, busy = _merged(start, end)
+    _, compute = _merged(start[computes], end[computes])
+    times = {"idle_time": span - busy, "compute_time": compute, "non_compute_time": busy - compute}
+    shares = {name: _percent(time, span) for name, time in times.items()}
+    row = {
+        **{f"{name}_us": time for name, time in times.items()},
+        "kernel_time_us": span,
+        **{f"{name}_pctg": share for name, share in shares.items()},
+    }
+    return Outcome(pd.DataFrame([row]), "" if span else f"the operations in {file} take no time")
+
+
+def _work(timeline: Timeline) -> GpuMarks:
+    """Return what counts as GPU work: operations, and waits on a stream."""
+    marks = timeline.gpu_marks
+    waits = marks.take((marks.correlation != NO_CORRELATION) & (marks.stream >= 0))
+    return concatenate(GpuMarks, (timeline.kernels, timeline.memops, waits))
+
+
+def _kept(timeline: Timeline, work: GpuMarks) -> GpuMarks:
+    """Drop what was launched after the last step began; work of two calls with its id counts twice."""
+    steps = concatenate(_Named, (timeline.ranges, timeline.gpu_marks))
+    steps = steps.take(_has_name(timeline, steps.name, lambda name: _STEP in name))
+    if len(np.unique(steps.name)) < 2:
+        return work
+    begins, _ = _whole_microseconds(steps.start, steps.start)
+    calls, _ = _whole_microseconds(timeline.calls.start, timeline.calls.start)
+    launched = timeline.calls.correlation[calls < begins.max()]
+    work = work.take((work.correlation >= 0) & (work.stream >= 0))
+    rows, _ = matches(work.correlation, launched)
+    return work.take(rows)
+
+
+def _has_name(timeline: Timeline, ids: Ints, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Return which rows have a name that a function accepts; it is asked once a name."""
+    used, row = np.unique(ids, return_inverse=True)
+    accepted = np.array([bool(wanted(name or "")) for name in timeline.names(used)], np.bool_)
+    return accepted[row]
+
+
+def _whole_microseconds(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Round starts up and ends down, in the doubles that a JSON parser makes of time and duration."""
+    begin = _double(start)
+    return np.ceil(begin).astype(np.int64), np.floor(begin + _double(end - start)).astype(np.int64)
+
+
+def _percent(time: int, span: int) -> float | None:
+    return float(np.round(100 * (time / span), 2)) if span else None
+
+
+def _double(nanoseconds: Ints) -> NDArray[np.float64]:
+    """Return microseconds, the double next to the exact value: one division would round twice."""
+    whole: NDArray[np.float64] = nanoseconds // 1000 + nanoseconds % 1000 / 1000
+    return whole
+
+
+def _merged(start: Ints, end: Ints) -> tuple[int, int]:
+    """Return the span of some intervals and the sum of the merged ones.
+
+    `intervals.union` would drop an interval that ends before it starts; here one that stands alone
+    counts with its negative length.
+    """
+    if not len(start):
+        return 0, 0
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > np.maximum.accumulate(end)[:-1])))
+    last = np.maximum.reduceat(end, first)
+    return int(last[-1] - start[0]), int(np.sum(last - start[first]))

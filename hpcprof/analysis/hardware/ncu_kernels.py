@@ -1,0 +1,57 @@
+"""Hardware metrics of single kernel launches."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.hardware.ncu_counts import DURATION, PRECISIONS, dram_bytes, flops, tensor_flops
+from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
+
+_PERCENT = {
+    "compute_throughput_pct": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory_throughput_pct": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram_throughput_pct": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "achieved_occupancy_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "theoretical_occupancy_pct": "sm__maximum_warps_per_active_cycle_pct",
+    "l1_hit_pct": "l1tex__t_sector_hit_rate.pct",
+    "l2_hit_pct": "lts__t_sector_hit_rate.pct",
+}
+_WHOLE = {"sm_count": "launch__sm_count", "duration_ns": DURATION}
+
+
+def ncu_kernels(report: KernelReport) -> Outcome:
+    """List the launches that Nsight Compute measured, in its order.
+
+    Percentages are of the peak that the unit sustains, two decimals as ncu prints them; ``flops_*`` and
+    ``dram_bytes`` are counts of one launch. What was not collected is None, and named in the reason.
+    """
+    if not report.kernels:
+        return nothing(f"no kernels in {report.origin.path.name}")
+    rows = pd.DataFrame([_row(kernel) for kernel in report.kernels], dtype=object)
+    optional = [name for name in rows if name != "tensor_type"]
+    missing = [name for name in optional if rows[name].isna().any()]
+    notes = list(report.origin.notes)
+    if missing:
+        kernels = "" if rows[missing].isna().all(axis=None) else " for all kernels"
+        notes.append(f"{report.origin.path.name} does not tell {', '.join(missing)}{kernels}")
+    return Outcome(rows, "; ".join(note.rstrip(".") for note in notes))
+
+
+def _row(kernel: MeasuredKernel) -> dict[str, object]:
+    metrics = kernel.metrics
+    percent = {name: metrics.get(metric) for name, metric in _PERCENT.items()}
+    whole = {name: metrics.get(metric) for name, metric in _WHOLE.items()}
+    tensor, tensor_type = tensor_flops(metrics)
+    return {
+        "id": kernel.id,
+        "name": kernel.name,
+        "grid": kernel.grid,
+        "block": kernel.block,
+        **{name: None if value is None else round(value, 2) for name, value in percent.items()},
+        **{name: None if value is None else round(value) for name, value in whole.items()},
+        **{f"flops_{precision}": flops(metrics, precision) for precision in PRECISIONS},
+        "flops_tensor": tensor,
+        "tensor_type": tensor_type,
+        "dram_bytes": dram_bytes(metrics),
+    }

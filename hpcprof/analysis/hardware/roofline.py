@@ -1,0 +1,146 @@
+"""Kernels against the roofline: how near each comes to what the GPU can do for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from hpcprof.analysis.comparison.run_differences import LABELS, differences
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
+from hpcprof.analysis.hardware.ncu_peaks import DRAM
+from hpcprof.profiles.kernel_matching import ByKernel
+
+_SHAPE = ["name", "grid", "block"]
+_FLOPS = [f"flops_{precision}" for precision in PRECISIONS] + ["flops_tensor"]
+_SECTIONS = (
+    "SpeedOfLight_RooflineChart, SpeedOfLight_HierarchicalHalfRooflineChart and "
+    "SpeedOfLight_HierarchicalTensorRooflineChart"
+)
+
+
+def of_one_run(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Compute the roofline of a run whose ranks ran under Nsight Compute.
+
+    The time in situ is that of the run's other ranks, where these ran under Nsight Systems.
+    """
+    return roofline(results["ncu_kernels"], results["kernels_by_shape"], results["ncu_peaks"])
+
+
+def of_two_sides(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Compute the roofline of runs under Nsight Compute, with the time in situ of others of the same job.
+
+    The others ran under Nsight Systems. Where the sides differ in what was run, it is said.
+    """
+    kernels, peaks, shapes = (
+        pd.concat([run.tables[name] for run in side], ignore_index=True)
+        for name, side in (("ncu_kernels", runs), ("ncu_peaks", runs), ("kernels_by_shape", against))
+    )
+    outcome = roofline(kernels, shapes, peaks)
+    said = [outcome.reason, *differences(runs, against, LABELS, ("profiler",))]
+    return Outcome(outcome.rows, "; ".join(filter(None, said)))
+
+
+def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -> Outcome:
+    """Join the kernels' operations, bytes and times, one row for each name, grid and block.
+
+    Parameters
+    ----------
+    kernels : DataFrame
+        Rows of ``ncu_kernels``; launches of one kernel count by their median.
+    shapes : DataFrame
+        Rows of ``kernels_by_shape`` of the same program under Nsight Systems, of any ranks, may be empty.
+        Where ranks differ, the median of their medians counts.
+    peaks : DataFrame
+        Rows of ``ncu_peaks``.
+
+    Each resource that a kernel uses (``dram``, ``fp32``, ``tensor_bf16``…) needs at least its operations or
+    bytes over its peak; ``bound`` is the resource that needs longest, ``pct_of_bound`` that time in percent
+    of the kernel's. With one precision this is the roofline min(peak, intensity x bandwidth). The kernel's
+    time is the one in situ, where known, else ncu's; ``achieved_flops`` is per second of it.
+    """
+    if kernels.empty:
+        return nothing("roofline needs a profile of Nsight Compute: no kernel of this run was measured by it")
+    peak = dict(zip(peaks["resource"], peaks["peak_per_s"], strict=True)) if len(peaks) else {}
+    in_situ = _in_situ(shapes)
+    groups = kernels.groupby(_SHAPE, sort=False, dropna=False)
+    rows = [_row(key, group, peak, in_situ) for key, group in groups]
+    frame = pd.DataFrame(rows, dtype=object)
+    order = frame["in_situ_ns"].fillna(frame["ncu_ns"]).fillna(0).astype(float)
+    frame = frame.iloc[order.argsort(kind="stable")[::-1]].reset_index(drop=True)
+    return Outcome(frame.where(frame.notna(), None), _reasons(frame, shapes))
+
+
+def _in_situ(shapes: pd.DataFrame) -> ByKernel[int]:
+    """Return the times of kernels under Nsight Systems."""
+    named = shapes.dropna(subset="name") if len(shapes) else pd.DataFrame(columns=[*_SHAPE, "med_ns"])
+    medians = named["med_ns"].astype(float).groupby([named[key] for key in _SHAPE]).median()
+    return ByKernel((*kernel, round(float(time))) for kernel, time in medians.items())
+
+
+def _row(
+    key: Any, launches: pd.DataFrame, peak: Mapping[str, float], in_situ: ByKernel[int]
+) -> dict[str, object]:
+    name, grid, block = key
+    ncu_ns = _median(launches["duration_ns"])
+    in_situ_ns = in_situ.find(name, grid, block)
+    time = ncu_ns if in_situ_ns is None else in_situ_ns
+    counts = {column: _median(launches[column]) for column in [*_FLOPS, "dram_bytes"]}
+    types = launches["tensor_type"].dropna().unique()
+    row: dict[str, object] = dict(zip(_SHAPE, key, strict=True)) | dict.fromkeys(
+        ("ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound")
+    )
+    row |= {"ncu_ns": None if ncu_ns is None else round(ncu_ns), "in_situ_ns": in_situ_ns}
+    flops = [counts[column] for column in _FLOPS]
+    if time and None not in flops:
+        total = sum(value or 0 for value in flops)
+        row["achieved_flops"] = round(total / time * 1e9)
+        if counts["dram_bytes"]:
+            row["ai_flop_per_byte"] = round(total / counts["dram_bytes"], 4)
+    if time:
+        row |= _bound(counts, "+".join(types), peak, time)
+    return row
+
+
+def _bound(
+    counts: Mapping[str, float | None], tensor_type: str, peak: Mapping[str, float], time: float
+) -> dict[str, object]:
+    """Return the resource that needs longest and its share of the time; nothing where one is unknown."""
+    used = {column.removeprefix("flops_"): value for column, value in counts.items()}
+    used[DRAM] = used.pop("dram_bytes")
+    used[f"tensor_{tensor_type}"] = used.pop("tensor")
+    needed = {}
+    for resource, amount in used.items():
+        if amount is None or (amount and resource not in peak):
+            return {}
+        if amount:
+            needed[resource] = amount / peak[resource] * 1e9
+    if not needed:
+        return {}
+    bound = max(needed, key=lambda resource: needed[resource])
+    return {"bound": bound, "pct_of_bound": round(100 * needed[bound] / time, 2)}
+
+
+def _median(values: pd.Series[Any]) -> float | None:
+    """Return the median; None where a launch has no value."""
+    return None if values.isna().any() else float(values.astype(float).median())
+
+
+def _reasons(rows: pd.DataFrame, shapes: pd.DataFrame) -> str:
+    """Say why values are missing."""
+    said = []
+    unknown = int(rows["bound"].isna().sum())
+    if unknown:
+        said.append(
+            f"{unknown} of {len(rows)} kernels have no bound: it needs the operations of every precision, "
+            f"the bytes of DRAM and the peaks, which ncu collects in the sections {_SECTIONS}"
+        )
+    absent = int(rows["in_situ_ns"].isna().sum())
+    if not len(shapes):
+        said.append("in_situ_ns is unknown: no rank has a timeline of Nsight Systems")
+    elif absent:
+        said.append(f"{absent} of {len(rows)} kernels are not in the timeline of Nsight Systems")
+    return "; ".join(said)

@@ -1,0 +1,180 @@
+"""Ranges projected to the GPU: from the first start to the last end of what was launched inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.framework.memoize import once
+from hpcprof.analysis.steps.streams import Extent
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.ordering import ascends, by_time, split
+from hpcprof.profiles.columns.unique import distinct, numbered_rows
+from hpcprof.profiles.timeline import ApiCalls, Ints, Ranges, Timeline
+
+_LATEST = int(np.iinfo(np.int64).max)
+_EARLIEST = int(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Launches whose starts and ends both ascend, so that those inside a range are one slice.
+
+    ``repeated`` counts, before each launch and behind the last, those whose correlation id another launch
+    has too; ``number`` numbers the ids of these.
+    """
+
+    start: Ints
+    end: Ints
+    first: Ints
+    last: Ints
+    repeated: Ints
+    number: Ints
+
+
+Launches = dict[tuple[int, int], list[Layer]]
+"""By process and thread, the API calls that started GPU work, and the extent of that work on the GPU."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Per range: the GPU interval and the number of distinct launches; no interval where that is 0."""
+
+    start: Ints
+    end: Ints
+    launches: Ints
+
+
+@once
+def launches(timeline: Timeline) -> Launches:
+    """Return the calls that launched operations; a call may launch several."""
+    calls, work = timeline.calls, timeline.columns_of_operations(Extent)
+    operation, call = launch_pairs(timeline)
+    # Calls with one id launched the same operations.
+    twice = np.flatnonzero(operation[1:] == operation[:-1])
+    shared = distinct(np.concatenate((call[twice], call[twice + 1])))
+    return {
+        (process, thread): list(_layers(*_launched(calls, call[rows], work.take(operation[rows]), shared)))
+        for (process, thread), rows in split(calls.process[call], calls.thread[call])
+    }
+
+
+def _launched(calls: ApiCalls, call: Ints, work: Extent, shared: Ints) -> tuple[Ints, ...]:
+    """Return the columns of `_layer` for one thread, by start, then end, from its calls and their work."""
+    if not ascends(call):
+        order = np.argsort(call, kind="stable")
+        call, work = call[order], work.take(order)
+    first, last = work.start, work.end
+    again = call[1:] == call[:-1]
+    if again.any():
+        at = np.flatnonzero(np.append(True, ~again))
+        call, first, last = call[at], np.minimum.reduceat(first, at), np.maximum.reduceat(last, at)
+    number = np.broadcast_to(np.int64(-1), call.shape)
+    if len(shared):
+        number = number.copy()
+        rows = np.flatnonzero(np.isin(call, shared))
+        number[rows] = np.searchsorted(distinct(calls.correlation[shared]), calls.correlation[call[rows]])
+    columns: tuple[Ints, ...] = calls.start[call], calls.end[call], first, last, number
+    if not np.all(columns[0][1:] > columns[0][:-1]):
+        order = by_time(*columns[:2])
+        columns = tuple(column[order] for column in columns)
+    return columns
+
+
+def _layers(*columns: Ints) -> Iterator[Layer]:
+    """Split launches that are sorted by start, then end, into layers.
+
+    Calls on one thread follow each other and are one layer; calls inside calls make another.
+    """
+    while not ascends(columns[1]):
+        outermost = columns[1] == np.maximum.accumulate(columns[1])
+        yield _layer(*(column[outermost] for column in columns))
+        columns = tuple(column[~outermost] for column in columns)
+    yield _layer(*columns)
+
+
+def _layer(start: Ints, end: Ints, first: Ints, last: Ints, number: Ints) -> Layer:
+    return Layer(start, end, first, last, _counted(number >= 0), number[number >= 0])
+
+
+def on_thread(ranges: Ranges, launched: Launches) -> Projection:
+    """Project with the launches of the range's own thread, the rule of nvtx_gpu_proj_sum."""
+    return _project(ranges, launched, ranges.process, ranges.thread)
+
+
+def in_process(ranges: Ranges, launched: Launches) -> Projection:
+    """Project with the launches of all threads of the range's process."""
+    layers: dict[tuple[int, ...], list[Layer]] = {}
+    for (process, _), of_thread in launched.items():
+        layers.setdefault((process,), []).extend(of_thread)
+    return _project(ranges, layers, ranges.process)
+
+
+def _counted(chosen: NDArray[np.bool_]) -> Ints:
+    """Return how many are chosen before each place, and behind the last; most often there is none."""
+    if not chosen.any():
+        return np.broadcast_to(np.int64(0), (len(chosen) + 1,))
+    return np.concatenate(([0], np.cumsum(chosen)))
+
+
+def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> Projection:
+    """Project each range on the launches of its group that lie inside it, ends included."""
+    n = len(ranges)
+    result = Projection(np.full(n, _LATEST), np.full(n, _EARLIEST), np.zeros(n, np.int64))
+    keys, group = numbered_rows(*key)
+    order = np.argsort(group, kind="stable")
+    cuts = np.searchsorted(group[order], np.arange(1, len(keys)))
+    for of, rows in zip(keys.tolist(), np.split(order, cuts), strict=False):
+        _project_group(result, rows, ranges, layers.get(tuple(of), []))
+    return result
+
+
+def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[Layer]) -> None:
+    """Fill ``result`` for ``rows`` from the layers of their group."""
+    pairs = [np.empty(0, np.int64)]
+    numbers = 1 + max((int(layer.number.max(initial=0)) for layer in layers), default=0)
+    for layer in layers:
+        low = np.searchsorted(layer.start, ranges.start[rows], side="left")
+        high = np.maximum(np.searchsorted(layer.end, ranges.end[rows], side="right"), low)
+        first = _extremum(np.minimum, layer.first, low, high, _LATEST)
+        last = _extremum(np.maximum, layer.last, low, high, _EARLIEST)
+        result.start[rows] = np.minimum(result.start[rows], first)
+        result.end[rows] = np.maximum(result.end[rows], last)
+        below, above = layer.repeated[low], layer.repeated[high]
+        result.launches[rows] += high - low - (above - below)
+        pairs.append(_pairs(layer.number, below, above, numbers))
+    # A correlation id of several calls counts once in a range.
+    found = distinct(np.concatenate(pairs))
+    result.launches[rows] += np.bincount(found // numbers, minlength=len(rows))
+
+
+def _extremum(choose: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
+    """Return the extremum of ``values[low:high]`` for each pair of bounds, ``empty`` where they are equal.
+
+    The values' extrema are joined in pairs, again and again, and a slice takes those at its ends that
+    the pairs do not share. O(n + m log n) however long the slices are.
+    """
+    result = np.full(len(low), empty)
+    rows = np.flatnonzero(low < high)
+    low, high = low[rows], high[rows]
+    while len(rows):
+        for odd, place in (((low & 1) == 1, low), ((high & 1) == 1, high - 1)):
+            result[rows[odd]] = choose(result[rows[odd]], values[place[odd]])
+        low, high = (low + 1) // 2, high // 2
+        inside = low < high
+        rows, low, high = rows[inside], low[inside], high[inside]
+        values = choose(values[:-1:2], values[1::2])
+    return result
+
+
+def _pairs(number: Ints, low: Ints, high: Ints, numbers: int) -> Ints:
+    """Return ``range * numbers + number`` for every entry of ``number[low:high]`` of every range."""
+    size = high - low
+    owner = np.repeat(np.arange(len(low)), size)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(size) - size, size)
+    pairs: Ints = owner * numbers + number[np.repeat(low, size) + within]
+    return pairs

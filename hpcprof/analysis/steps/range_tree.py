@@ -1,0 +1,115 @@
+"""Which range lies in which: the tree of the ranges of one thread, which may also overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.framework.memoize import once
+from hpcprof.profiles.timeline import NO_PROCESS, Ints, Ranges, Timeline
+
+NO_PARENT = -1
+
+
+def by_thread(ranges: Ranges) -> Iterator[Ints]:
+    """Yield the rows of each thread; ranges whose thread is unknown belong to none."""
+    known = np.flatnonzero(ranges.process != NO_PROCESS)
+    order = known[np.lexsort((ranges.thread[known], ranges.process[known]))]
+    process, thread = ranges.process[order], ranges.thread[order]
+    cuts = np.flatnonzero((np.diff(process) != 0) | (np.diff(thread) != 0)) + 1
+    # lexsort is stable: the rows of a thread keep the profile's order.
+    yield from (part for part in np.split(order, cuts) if len(part))
+
+
+def parents(ranges: Ranges) -> Ints:
+    """Return the row of the tightest range around each one on its thread, or `NO_PARENT`."""
+    result = np.full(len(ranges), NO_PARENT, np.int64)
+    for rows in by_thread(ranges):
+        found = tightest(ranges.start[rows], ranges.end[rows])
+        result[rows] = np.where(found == NO_PARENT, NO_PARENT, rows[found])
+    return result
+
+
+@once
+def tree(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of the ranges that one thread began and ended, and the `parents` among these."""
+    rows = np.flatnonzero(timeline.ranges.one_thread == 1)
+    return rows, parents(timeline.ranges.take(rows))
+
+
+def tightest(start: Ints, end: Ints) -> Ints:
+    """Return, for each interval, the index of the shortest other one that contains it, or `NO_PARENT`.
+
+    Of equally short ones the first in the profile's order is taken. Equal intervals contain each
+    other, as in nvtx_gpu_proj_sum. Intervals may overlap in any way; the time is O(n log n).
+
+    Sorted by start, the containers of an interval are those before it that end no earlier. The
+    sorted sequence is halved again and again; at each level every interval of a right half asks for
+    the shortest one of its left half that ends no earlier, which is a running minimum over both
+    halves in the order of their ends.
+    """
+    n = len(start)
+    order = np.lexsort((-end, start))
+    # One number for "shorter, then earlier in the profile"; n stands for none.
+    by_length = np.argsort(end - start, kind="stable")
+    rank = _inverse(by_length)[order]
+    best = np.full(n, n, np.int64)
+    # An interval is its place in the sequence here.
+    items = np.argsort(-end[order], kind="stable")
+    half = 1 << max(n - 1, 0).bit_length() >> 1
+    while half:
+        block = items // (2 * half)
+        left = items & half == 0
+        # Each block's values lie below those of the blocks before it, so the minimum starts anew.
+        base = (block[-1] - block) * (n + 1)
+        running = np.minimum.accumulate(np.where(left, rank[items], n) + base) - base
+        asking = items[~left]
+        best[asking] = np.minimum(best[asking], running[~left])
+        items = _halved(items, block, left, half)
+        half //= 2
+    parent = np.empty(n, np.int64)
+    parent[order] = np.append(by_length, NO_PARENT)[best]
+    return _with_twins(parent, order, start, end)
+
+
+def _inverse(permutation: Ints) -> Ints:
+    inverse = np.empty(len(permutation), np.int64)
+    inverse[permutation] = np.arange(len(permutation))
+    return inverse
+
+
+def _halved(items: Ints, block: Ints, left: NDArray[np.bool_], half: int) -> Ints:
+    """Move each block's left half before its right half, both in the order they have.
+
+    All blocks before one are full: they hold ``half`` items of each side.
+    """
+    before = np.cumsum(left)
+    index = np.where(left, before - 1, np.arange(half, half + len(items)) - before) + block * half
+    result = np.empty_like(items)
+    result[index] = items
+    return result
+
+
+def _with_twins(parent: Ints, order: Ints, start: Ints, end: Ints) -> Ints:
+    """Give the first of equal intervals its parent: the second. The others found the first."""
+    same = (start[order[1:]] == start[order[:-1]]) & (end[order[1:]] == end[order[:-1]])
+    first = same & ~np.concatenate((np.zeros(min(len(same), 1), bool), same[:-1]))
+    parent[order[:-1][first]] = order[1:][first]
+    return parent
+
+
+def levels(parent: Ints) -> NDArray[np.float64]:
+    """Return each range's depth, 0 for one without a parent.
+
+    Equal intervals are each other's parent and so hang on no root: they and all below them have no
+    depth (NaN), as in nvtx_gpu_proj_sum.
+    """
+    n = len(parent)
+    pointer = np.append(np.where(parent == NO_PARENT, n, parent), n)
+    depth = np.append(np.ones(n, np.int64), 0)
+    for _ in range(n.bit_length()):
+        depth = depth + depth[pointer]
+        pointer = pointer[pointer]
+    return np.where(pointer[:n] == n, depth[:n] - 1.0, np.nan)

@@ -1,0 +1,89 @@
+"""Ranges projected to the GPU, by name and style."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.steps.gpu_projection import launches, on_thread
+from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
+from hpcprof.analysis.summaries.grouped_statistics import Floats, rounded, summarize, texts
+from hpcprof.analysis.summaries.nvtx_ranges import by_name_and_style
+from hpcprof.profiles.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
+
+
+def range_gpu(timeline: Timeline) -> Outcome:
+    """Summarize the ranges' projections to the GPU, as ``nsys stats`` does in nvtx_gpu_proj_sum.
+
+    An operation belongs to every range of the launching thread that its API call lies in. The
+    projection runs from the first operation's start to the last one's end, idle time in between
+    included. ``gpu_ops`` counts launches: operations of one call count once. Ranges without
+    operations or without a name have no row, and neither do those that another thread ended.
+    ``avg_range_lvl`` is the depth in the tree of all ranges of the thread, ``avg_num_child`` the
+    number of direct children that have operations. Rows are ordered by total projected time.
+    """
+    file = timeline.origin.path.name
+    own = timeline
+    if len(timeline.graphs):
+        # nsys leaves graphs that were traced as a whole out of its projection.
+        own = replace(timeline, graphs=Operations.empty())
+    for count, what in (
+        (len(timeline.ranges), "ranges"),
+        (len(timeline.kernels) + len(timeline.memops), "CUDA kernels or memory operations"),
+        (len(timeline.calls), "CUDA API calls"),
+    ):
+        if not count:
+            return nothing(f"no {what} in {file}")
+    rows, parent = tree(timeline)
+    ranges = until_last_range(timeline.ranges).take(rows)
+    if not ranges.closed.all():
+        parent = parents(ranges)
+    projection = on_thread(ranges, launches(own))
+    children = np.bincount(parent[(projection.launches > 0) & (parent != NO_PARENT)], minlength=len(ranges))
+    shown = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
+    if not len(shown):
+        return nothing(f"no GPU operation of {file} was launched inside a range")
+    names, styles, group = by_name_and_style(timeline, ranges.name[shown], ranges.style[shown])
+    projected = summarize(group, (projection.end - projection.start)[shown])
+    operations = np.zeros(len(names), np.int64)
+    np.add.at(operations, group, projection.launches[shown])
+    on_host = np.zeros(len(names), np.int64)
+    np.add.at(on_host, group, (ranges.end - ranges.start)[shown])
+    rows = pd.DataFrame(
+        {
+            "range": texts(names),
+            "style": texts(styles),
+            "proj_total_ns": projected.total,
+            "range_total_ns": on_host,
+            "instances": projected.count,
+            **projected.columns("proj_"),
+            "gpu_ops": operations,
+            "avg_gpu_ops": rounded(operations / projected.count),
+            "avg_range_lvl": pd.Series(_mean_level(group, levels(parent)[shown], len(names)), dtype="object"),
+            "avg_num_child": rounded(
+                np.bincount(group, weights=children[shown], minlength=len(names)) / projected.count
+            ),
+        }
+    )
+    return Outcome(rows.iloc[np.argsort(-projected.total, kind="stable")].reset_index(drop=True))
+
+
+def until_last_range(ranges: Ranges) -> Ranges:
+    """End the unclosed ranges at the last stamp of any range, where nvtx_gpu_proj_sum ends them.
+
+    The timeline ends them at the last stamp of any range or mark.
+    """
+    last = max(ranges.start.max(initial=0), ranges.end[ranges.closed == 1].max(initial=0))
+    return replace(ranges, end=np.where(ranges.closed == 1, ranges.end, last))
+
+
+def _mean_level(group: Ints, level: Floats, groups: int) -> list[float | None]:
+    """Average the depths that are known; None where none of a group's is."""
+    known = ~np.isnan(level)
+    count = np.bincount(group[known], minlength=groups)
+    total = np.bincount(group[known], weights=level[known], minlength=groups)
+    means = rounded(total / np.maximum(count, 1))
+    return [mean if n else None for mean, n in zip(means.tolist(), count, strict=True)]

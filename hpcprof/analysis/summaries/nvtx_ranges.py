@@ -1,0 +1,46 @@
+"""Ranges on the host by name and style."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.summaries.grouped_statistics import by_text, objects, summarize, texts
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.timeline import Ints, Style, Timeline
+
+_STYLES = {Style.PUSH_POP: "PushPop", Style.START_END: "StartEnd"}
+
+
+def ranges(timeline: Timeline) -> Outcome:
+    """Summarize the ranges' durations on the host, as ``nsys stats`` does in nvtx_sum.
+
+    Ranges without a name are one row with ``range`` None. Rows are ordered by total time.
+    """
+    table = timeline.ranges
+    if not len(table):
+        return nothing(f"no ranges in {timeline.origin.path.name}")
+    names, styles, group = by_name_and_style(timeline, table.name, table.style)
+    summary = summarize(group, table.end - table.start)
+    rows = pd.DataFrame(
+        {
+            "range": texts(names),
+            "style": texts(styles),
+            "instances": summary.count,
+            "total_ns": summary.total,
+            "time_pct": summary.shares(),
+            **summary.columns(),
+        }
+    )
+    return Outcome(rows.iloc[np.argsort(-summary.total, kind="stable")].reset_index(drop=True))
+
+
+def by_name_and_style(
+    timeline: Timeline, name: Ints, style: Ints
+) -> tuple[NDArray[np.object_], NDArray[np.object_], Ints]:
+    """Number the pairs of name and style that occur: the name and style of each, and each row's number."""
+    found, text = by_text(timeline, name)
+    pairs, group = numbered(text * len(_STYLES) + style)
+    return found[pairs // len(_STYLES)], objects(_STYLES[Style(p % len(_STYLES))] for p in pairs), group
