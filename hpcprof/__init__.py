@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import os
 
-    from hpcprof.api import Results
+    from hpcprof.results.api import Results
 
 __version__ = "0.1.0"
 
@@ -38,6 +38,6 @@ def open(
     hpcprof.common.errors.UsageError
         If there is no such run, or the database cannot be used.
     """
-    from hpcprof.api import open_results
+    from hpcprof.results.api import open_results
 
     return open_results(run, runs_dir, db)

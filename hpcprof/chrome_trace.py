@@ -40,7 +40,7 @@ from hpcprof.profiles.timeline import (
     Style,
     Timeline,
 )
-from hpcprof.timelines import Timelines
+from hpcprof.results.timelines import Timelines
 
 # nsys has 24 bits for a thread: above them are the tracks that are no threads.
 _FIRST_TRACK = 1 << 24

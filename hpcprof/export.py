@@ -9,7 +9,7 @@ from pathlib import Path
 from hpcprof.analysis.framework.registry import ANALYSES, Column, Kind
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
-from hpcprof.store import Row, Store
+from hpcprof.results.store.store import Row, Store
 from hpcprof.submit.runs.directory import Run
 
 _REASONS = tuple(

@@ -76,10 +76,10 @@ def command(
         _begin_checksum(found[0])
 
     from hpcprof.cli.progress import Progress
-    from hpcprof.collect import collect
-    from hpcprof.executors import Processes, over_mpi
-    from hpcprof.rank_collect import HEAVY
-    from hpcprof.store import Store, store_url
+    from hpcprof.results.collect import collect
+    from hpcprof.results.executors import Processes, over_mpi
+    from hpcprof.results.rank_task import HEAVY
+    from hpcprof.results.store.store import Store, store_url
 
     if submit:
         from hpcprof.submit.collect_job import Place, submit_collect
@@ -113,8 +113,8 @@ def command(
 
 def _begin_checksum(run: Run) -> None:
     """Begin to hash a run's only profile, which this process will read; an export has to be made first."""
-    from hpcprof.checksums import begin
     from hpcprof.profiles.readers.discovery import find_profiles
+    from hpcprof.results.checksums import begin
 
     files = find_profiles(run.path)
     if len(files) == 1 and files[0].suffix.lower() != ".nsys-rep":

@@ -52,8 +52,8 @@ def command(
     from hpcprof.analysis.comparison.compare import NO_STATISTICS, REGRESSION
     from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
     from hpcprof.cli.report import show_rows
-    from hpcprof.several_runs import over_pair
-    from hpcprof.store import Store, store_url
+    from hpcprof.results.run_inputs import over_pair
+    from hpcprof.results.store.store import Store, store_url
     from hpcprof.submit.runs.directory import find_runs
 
     sides = (a, b) if a else ((words[0],), (words[1],))

@@ -44,7 +44,7 @@ def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -
     found = find_run(words[0] if len(words) == 2 else "last", runs_dir)
     if form in _TABLES:
         from hpcprof.export import export_tables
-        from hpcprof.store import Store, store_url
+        from hpcprof.results.store.store import Store, store_url
 
         written = export_tables(found, Store(store_url(db, runs_dir)), form, folder)
     else:
@@ -54,7 +54,7 @@ def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -
 
 def _timelines(run: Run, folder: Path) -> list[Path]:
     from hpcprof.chrome_trace import export_timelines
-    from hpcprof.timelines import find_timelines
+    from hpcprof.results.timelines import find_timelines
 
     timelines = find_timelines(run)
     done = export_timelines(timelines, folder, lambda path: click.echo(f"writing {path}", err=True))

@@ -30,8 +30,8 @@ def command(runs_dir: Path, db: str | None, form: str, schema: bool, sql: str | 
     SQL is one statement that reads; nothing can be changed. Every analysis is a table, analysis_NAME, with
     a row's run in run_id; runs, profiles, gpus, facts and reasons say where the rows come from.
     """
-    from hpcprof import query
-    from hpcprof.store import Store, store_url
+    from hpcprof.results import query
+    from hpcprof.results.store.store import Store, store_url
 
     if schema == (sql is not None):
         raise UsageError("give either the SQL or --schema.")

@@ -16,7 +16,7 @@ from hpcprof.common.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
     from hpcprof.analysis.framework.registry import Analysis
-    from hpcprof.store import Store, Stored
+    from hpcprof.results.store.store import Store, Stored
 
 
 @click.command(
@@ -66,7 +66,7 @@ def command(
     from hpcprof.report.basis import basis
     from hpcprof.report.contents import gather
     from hpcprof.report.terminal import show_report
-    from hpcprof.store import Store, store_url
+    from hpcprof.results.store.store import Store, store_url
     from hpcprof.submit.runs.directory import find_run
     from hpcprof.submit.states import poll
 
@@ -112,7 +112,7 @@ def _over_runs(
 ) -> Stored:
     """Compute an analysis over several runs; those that cannot be read are named in ``skipped``."""
     from hpcprof.analysis.framework.registry import Scope
-    from hpcprof.several_runs import every_run, over_pair, over_store
+    from hpcprof.results.run_inputs import every_run, over_pair, over_store
     from hpcprof.submit.runs.directory import find_runs
 
     if analysis.scope is Scope.STORE:

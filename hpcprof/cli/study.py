@@ -61,7 +61,7 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
     from hpcprof.analysis.framework.registry import ANALYSES
     from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
     from hpcprof.cli.study_tables import show_and_write
-    from hpcprof.several_runs import over_pair
+    from hpcprof.results.run_inputs import over_pair
 
     values = study_values(options)
     ranks = values["profile_ranks"] if options["profile_ranks"] is not None else "0"
@@ -96,8 +96,8 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
 
 def _chosen_kernels(settings: dict[str, str], timed: Run, rank: int, top: int) -> dict[str, str]:
     """Return the options of Nsight Compute with the kernels to measure, and say which these are."""
+    from hpcprof.results.timelines import find_timelines
     from hpcprof.study.kernel_choice import choose_kernels
-    from hpcprof.timelines import find_timelines
 
     if "kernel" in settings:
         return {"launch-count": str(_LAUNCHES), **settings}

@@ -17,7 +17,7 @@ from hpcprof.cli.options import job_values
 from hpcprof.common.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
-    from hpcprof.store import Store
+    from hpcprof.results.store.store import Store
     from hpcprof.submit.jobs.job import Job
     from hpcprof.submit.runs.directory import Run
     from hpcprof.submit.sites.model import Site
@@ -46,7 +46,7 @@ def resumed(folder: Path) -> str:
 
 def study_store(db: str | None, runs_dir: Path) -> Store:
     """Return the results database of a study, ready for use."""
-    from hpcprof.store import Store, store_url
+    from hpcprof.results.store.store import Store, store_url
 
     store = Store(store_url(db, runs_dir))
     store.prepare()
@@ -119,8 +119,8 @@ class StudyRuns:
         Unusable
             If it left no profile, with what the profiler said, or one that cannot be read.
         """
-        from hpcprof.collect import collect
         from hpcprof.profiles.readers.discovery import find_profiles
+        from hpcprof.results.collect import collect
         from hpcprof.submit.runs.failures import profiler_complaint
 
         self._current = run

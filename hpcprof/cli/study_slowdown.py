@@ -16,7 +16,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.record import RECORD, Arm, Member, Record, plan, read_record, write_record
 
 if TYPE_CHECKING:
-    from hpcprof.store import Store
+    from hpcprof.results.store.store import Store
     from hpcprof.submit.runs.directory import Run
     from hpcprof.submit.schedulers.base import JobStatus
 

@@ -9,7 +9,7 @@ import click
 from hpcprof.analysis.framework.registry import Analysis
 from hpcprof.export import write_csv
 from hpcprof.report.terminal import show_analysis
-from hpcprof.store import Stored
+from hpcprof.results.store.store import Stored
 
 
 def show_and_write(analysis: Analysis, stored: Stored, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpcprof.store import Stored
+from hpcprof.results.store.store import Stored
 
 _OF_OPERATIONS = ("breakdown", "overlap", "kernel_classes", "idle", "hta_breakdown")
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))

@@ -10,8 +10,8 @@ from hpcprof.analysis.framework.registry import ANALYSES, Reads
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import format_bytes, format_ns, format_value
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.store import Row, Store, Stored
-from hpcprof.store_tables import ProfileRow
+from hpcprof.results.store.store import Row, Store, Stored
+from hpcprof.results.store.tables import ProfileRow
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure, failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus

@@ -17,7 +17,7 @@ from hpcprof.common.units import format_value, heading
 from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
 from hpcprof.report.terminal import reasons
-from hpcprof.store import Row
+from hpcprof.results.store.store import Row
 
 if TYPE_CHECKING:
     from hpcprof.report.charts import Chart

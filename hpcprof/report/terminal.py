@@ -11,7 +11,7 @@ from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.basis import basis
 from hpcprof.report.contents import Contents
-from hpcprof.store import Row, Stored
+from hpcprof.results.store.store import Row, Stored
 
 ROWS = 16
 """How many rows of an analysis the full report shows; by name an analysis is shown whole."""

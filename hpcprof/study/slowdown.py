@@ -12,8 +12,8 @@ from typing import Any
 from hpcprof.analysis.framework.registry import Column, Kind
 from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
 from hpcprof.analysis.slowdown.within_run import TOTAL
-from hpcprof.several_runs import slowdown_over_pair
-from hpcprof.store import Row, Store, Stored
+from hpcprof.results.run_inputs import slowdown_over_pair
+from hpcprof.results.store.store import Row, Store, Stored
 from hpcprof.study.record import Arm, Planned
 from hpcprof.submit.jobs.sweep import Point
 from hpcprof.submit.runs.directory import find_run

@@ -72,12 +72,12 @@ def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
 
 
 def hpcprof_result(reason: str) -> object:
-    from hpcprof.store import Result
+    from hpcprof.results.store.store import Result
 
     return Result({}, reason)
 
 
-def checksums(run: hpcprof.api.Results) -> dict[int, str]:
+def checksums(run: hpcprof.results.api.Results) -> dict[int, str]:
     return {rank: profile.sha256 for rank, profile in run.store.profiles(run.id).items()}
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof import rank_collect
 from hpcprof.cli.progress import Progress
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.timeline_parquet import load
-from hpcprof.rank_collect import Task, gather
+from hpcprof.results import rank_task
+from hpcprof.results.rank_task import Task, gather
 from tests.conftest import Hpcprof
 
 ROOT = Path(__file__).parents[2]
@@ -33,15 +33,15 @@ RANKS = 6
 # As a sitecustomize.py: the processes that read profiles are started by another one.
 STUCK = """
 import os, pathlib, time
-from hpcprof import rank_collect
-read = rank_collect.read_profile
+from hpcprof import rank_task
+read = rank_task.read_profile
 def read_profile(path):
     if path.name == "rank00002.sqlite":
         pathlib.Path({told!r} + ".part").write_text(str(os.getpid()))
         os.rename({told!r} + ".part", {told!r})
         time.sleep(600)
     return read(path)
-rank_collect.read_profile = read_profile
+rank_task.read_profile = read_profile
 """
 
 
@@ -159,7 +159,7 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "rank00000.sqlite"
-    read = rank_collect.read_profile
+    read = rank_task.read_profile
 
     def grow(path: Path) -> object:
         timeline = read(path)
@@ -167,7 +167,7 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
             file.write(b"more")
         return timeline
 
-    monkeypatch.setattr(rank_collect, "read_profile", grow)
+    monkeypatch.setattr(rank_task, "read_profile", grow)
     result = gather(Task(path, 0))
     assert isinstance(result, DamagedInput)
     assert "changed while it was read" in str(result)

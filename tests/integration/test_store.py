@@ -18,9 +18,9 @@ import pytest
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.timeline import Fact, Gpu
-from hpcprof.query import query as hpcprof_query
-from hpcprof.store import Columns, Described, Result, Store, store_url
-from hpcprof.store_tables import ProfileRow, RunRow
+from hpcprof.results.query import query as hpcprof_query
+from hpcprof.results.store.store import Columns, Described, Result, Store, store_url
+from hpcprof.results.store.tables import ProfileRow, RunRow
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database, unpack
 
@@ -166,7 +166,8 @@ def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_a
 @pytest.mark.slow
 def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
     program = (
-        "import sys; from pathlib import Path; from hpcprof.store import Columns, Store, store_url\n"
+        "import sys; from pathlib import Path\n"
+        "from hpcprof.results.store.store import Columns, Store, store_url\n"
         f"store = Store(store_url({database.url!r}, Path()))\n"
         "print('ready', flush=True); sys.stdin.readline(); store.prepare(); store.prepare()\n"
     )

@@ -14,7 +14,7 @@ from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
 from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.report.terminal import _COLUMNS, show_analysis
-from hpcprof.store import Row, Stored
+from hpcprof.results.store.store import Row, Stored
 
 DATA = Path(__file__).parents[1] / "data"
 ALLOCATOR, DATA_PARALLEL = (f"{name}_rank0.pt.trace.json.gz" for name in ("allocator", "ddp_step"))

@@ -6,7 +6,7 @@ import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.basis import basis
-from hpcprof.store import Row, Stored
+from hpcprof.results.store.store import Row, Stored
 
 # Columns that tell how many samples a row is of, or what single thing it is.
 COUNTS = {

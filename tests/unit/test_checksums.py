@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof import checksums
-from hpcprof.checksums import begin, checksum, stamp
 from hpcprof.common.errors import DamagedInput
+from hpcprof.results import checksums
+from hpcprof.results.checksums import begin, checksum, stamp
 
 
 @pytest.fixture

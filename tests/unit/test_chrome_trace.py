@@ -20,7 +20,7 @@ from hpcprof.chrome_trace import MERGED, export_timelines, lane
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import ApiCalls, Kernels, MemoryOperations, Origin, Ranges, Timeline
-from hpcprof.timelines import Timelines
+from hpcprof.results.timelines import Timelines
 
 DATA = Path(__file__).parents[1] / "data"
 # What a trace can say as well as an export: the others need an export's process ids or styles of ranges.

@@ -11,7 +11,7 @@ import pytest
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
 from hpcprof.cli.main import COMMANDS, cli
-from hpcprof.store_tables import METADATA
+from hpcprof.results.store.tables import METADATA
 from hpcprof.submit.profilers import PROFILERS
 
 ROOT = Path(__file__).parents[2]

@@ -70,8 +70,8 @@ def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Tell for each rank what `skew`'s verdict stands on.
 
     ``uncertainty_ns`` is that of one collective (`hpcprof.analysis.collectives.matching.Clocks`),
-    ``cost_pct`` the lateness in percent of ``step_p50_ns``, the median latency of a step over ranks. ``steps`` are those
-    in which the rank had such collectives.
+    ``cost_pct`` the lateness in percent of ``step_p50_ns``, the median latency of a step over ranks.
+    ``steps`` are those in which the rank had such collectives.
     """
     table, reason = _judged(results["rank_collectives"], results["step_times"])
     names = ["rank", "steps", "lateness_p50_ns", "uncertainty_ns", "step_p50_ns", "cost_pct", "verdict"]

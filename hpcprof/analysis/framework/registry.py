@@ -1,8 +1,8 @@
 """The list of analyses of one run: name, columns and where the function stands.
 
 Those over several runs are in `hpcprof.analysis.framework.registry_across_runs`. Neither module imports the
-functions, so that listing them, making the store's tables and checking a name cost nothing. To add an analysis, write a
-module with the function and add a row here.
+functions, so that listing them, making the store's tables and checking a name cost nothing. To add an
+analysis, write a module with the function and add a row here.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Analysis:
     reasons are then its own too. A pair analysis is called as ``f(runs, against)``, a store analysis as
     ``f(runs)``, with sequences of `hpcprof.analysis.framework.run_data.RunData` whose tables are those in
     ``needs``. All return an `hpcprof.analysis.framework.outcome.Outcome` whose columns are ``columns``,
-    without ``rank`` for rank analyses. ``packed`` marks one of so many rows, read by other analyses, that the store keeps those of a
-    rank as one value.
+    without ``rank`` for rank analyses. ``packed`` marks one of so many rows, read by other analyses, that
+    the store keeps those of a rank as one value.
     """
 
     name: str

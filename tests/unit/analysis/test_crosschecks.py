@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof import rank_collect
 from hpcprof.analysis.framework.crosschecks import contradictions
 from hpcprof.analysis.steps.phases import distribution
-from hpcprof.rank_collect import Gathered, Task, gather
-from hpcprof.store import Result
+from hpcprof.results import rank_task
+from hpcprof.results.rank_task import Gathered, Task, gather
+from hpcprof.results.store.store import Result
 
 DATA = Path(__file__).parents[2] / "data"
 PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], set[str], str]] = {
@@ -70,7 +70,7 @@ def test_a_contradiction_is_said_and_its_figures_are_not_stored(
     planted: str, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     analysis, change, concerned, says = PLANTED[planted]
-    analyse = rank_collect._result
+    analyse = rank_task._result
 
     def changed(name: str, *others: Any) -> Result:
         result = analyse(name, *others)
@@ -79,7 +79,7 @@ def test_a_contradiction_is_said_and_its_figures_are_not_stored(
                 result.columns[column][0] = value
         return result
 
-    monkeypatch.setattr(rank_collect, "_result", changed)
+    monkeypatch.setattr(rank_task, "_result", changed)
     gathered = gather(Task(export, 0))
     assert isinstance(gathered, Gathered)
     (warning,) = gathered.warnings

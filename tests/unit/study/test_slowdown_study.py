@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.store import Stored
+from hpcprof.results.store.store import Stored
 from hpcprof.study.record import Arm, Planned, Record, plan, read_record, write_record
 from hpcprof.study.slowdown import best, by_point
 from hpcprof.submit.sites.model import SchedulerName, Site

@@ -37,7 +37,7 @@ from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError, UsageError
-from hpcprof.store_tables import (
+from hpcprof.results.store.tables import (
     FACTS,
     GPUS,
     METADATA,

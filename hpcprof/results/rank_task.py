@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcprof.analysis.framework.registry import ANALYSES, Scope
-from hpcprof.checksums import checksum, stamp
 from hpcprof.common.errors import DamagedInput
-from hpcprof.memory import share, trim
 from hpcprof.profiles.readers.discovery import read_profile, readable
 from hpcprof.profiles.readers.rank_identity import identify_rank
-from hpcprof.store import Result
+from hpcprof.results.checksums import checksum, stamp
+from hpcprof.results.malloc import share, trim
+from hpcprof.results.store.store import Result
 
 if TYPE_CHECKING:  # what only a changed profile needs is imported when there is one
     from hpcprof.analysis.framework.outcome import Outcome

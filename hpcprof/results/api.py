@@ -11,12 +11,12 @@ import pandas as pd
 
 from hpcprof.analysis.framework.lookup import find, find_across_runs
 from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind
-from hpcprof.collect import Collected, collect
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.store import Store, Stored, store_url
+from hpcprof.results.collect import Collected, collect
+from hpcprof.results.store.store import Store, Stored, store_url
+from hpcprof.results.timelines import find_timelines
 from hpcprof.submit.runs.directory import Run, find_run, runs_directory
-from hpcprof.timelines import find_timelines
 
 
 class Results:
@@ -82,7 +82,7 @@ class Results:
         HpcprofError
             If one of the runs has not been collected.
         """
-        from hpcprof.several_runs import over_pair
+        from hpcprof.results.run_inputs import over_pair
 
         analysis = find_across_runs(name, against=bool(others))
         if analysis is None or not others:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hpcprof.analysis.framework.registry import ANALYSES, Scope
 from hpcprof.common.errors import DamagedInput, HpcprofError
-from hpcprof.executors import Executor, Lost, serially
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
-from hpcprof.rank_collect import Gathered, Identified, Task, Unchanged, as_result, gather, identify
-from hpcprof.store import ANALYSIS_VERSION, Described, Result, Store
-from hpcprof.store_tables import ProfileRow, RunRow
+from hpcprof.results.executors import Executor, Lost, serially
+from hpcprof.results.rank_task import Gathered, Identified, Task, Unchanged, as_result, gather, identify
+from hpcprof.results.store.store import ANALYSIS_VERSION, Described, Result, Store
+from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, save
 
 Progress = Callable[[int, int, Path], None]

@@ -17,10 +17,10 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles import timeline_parquet
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
-from hpcprof.store import WHOLE_RUN, Store, Stored
-from hpcprof.store_tables import ProfileRow
+from hpcprof.results.store.store import WHOLE_RUN, Store, Stored
+from hpcprof.results.store.tables import ProfileRow
+from hpcprof.results.timelines import find_timelines
 from hpcprof.submit.runs.directory import Run, all_runs
-from hpcprof.timelines import find_timelines
 from hpcprof.workloads.schema import RankResult
 
 

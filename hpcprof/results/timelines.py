@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from hpcprof.collect import Collected, by_rank
 from hpcprof.profiles.readers.discovery import find_profiles, profile_kind, read_profile
 from hpcprof.profiles.timeline import Timeline
+from hpcprof.results.collect import Collected, by_rank
 from hpcprof.submit.runs.directory import Run
 
 _KINDS = ("nsys", "torch")
