@@ -43,7 +43,7 @@ def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -
         raise UsageError(f"{folder} is no folder: give the folder to write to.")
     found = find_run(words[0] if len(words) == 2 else "last", runs_dir)
     if form in _TABLES:
-        from hpcprof.export import export_tables
+        from hpcprof.report.tables_export import export_tables
         from hpcprof.results.store.store import Store, store_url
 
         written = export_tables(found, Store(store_url(db, runs_dir)), form, folder)
@@ -53,7 +53,7 @@ def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -
 
 
 def _timelines(run: Run, folder: Path) -> list[Path]:
-    from hpcprof.chrome_trace import export_timelines
+    from hpcprof.report.trace_events import export_timelines
     from hpcprof.results.timelines import find_timelines
 
     timelines = find_timelines(run)

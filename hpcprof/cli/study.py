@@ -137,7 +137,7 @@ def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: 
     SLOWDOWN is the folder of a study of slowdown, METRICS the run under Nsight Compute of a study of kernel
     metrics; or either is their CSV file. Nothing is run.
     """
-    from hpcprof.export import write_csv
+    from hpcprof.report.tables_export import write_csv
     from hpcprof.study import training_table as merging
 
     of_slowdown = _table_of(slowdown, "slowdown_pairs.csv", runs_dir)

@@ -216,8 +216,8 @@ def _show(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
     from hpcprof.cli.tables import show
     from hpcprof.common.atomic import write_atomically
     from hpcprof.common.units import format_value
-    from hpcprof.export import write_csv
     from hpcprof.report.html import html_study
+    from hpcprof.report.tables_export import write_csv
     from hpcprof.report.terminal import show_analysis
     from hpcprof.study.slowdown import SlowdownTables, best, by_point, compare_sides
     from hpcprof.submit.jobs.sweep import label

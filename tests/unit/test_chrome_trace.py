@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.framework.outcome import of_rank
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.chrome_trace import MERGED, export_timelines, lane
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import ApiCalls, Kernels, MemoryOperations, Origin, Ranges, Timeline
+from hpcprof.report.trace_events import MERGED, export_timelines, lane
 from hpcprof.results.timelines import Timelines
 
 DATA = Path(__file__).parents[1] / "data"

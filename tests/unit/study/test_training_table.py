@@ -14,8 +14,8 @@ from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
 from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
 from hpcprof.cli.study import command
 from hpcprof.common.errors import UsageError
-from hpcprof.export import write_csv
 from hpcprof.profiles.readers.ncu import reader as ncu
+from hpcprof.report.tables_export import write_csv
 from hpcprof.study.training_table import (
     COLUMNS,
     kernels_to_measure,
