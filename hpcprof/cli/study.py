@@ -11,9 +11,9 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.cli.options import db_option, job_options, runs_dir_option, site_and_job
-from hpcprof.cli.study_runs import StudyRuns, study_store, study_values
 from hpcprof.cli.study_slowdown import slowdown
 from hpcprof.common.errors import UsageError
+from hpcprof.study.runner import StudyRuns, study_store, study_values
 
 if TYPE_CHECKING:
     from hpcprof.submit.runs.directory import Run

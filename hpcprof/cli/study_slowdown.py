@@ -11,9 +11,9 @@ from click.core import ParameterSource
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, job_options, site_and_job
-from hpcprof.cli.study_runs import StudyRuns, Unusable, resumed, study_store, study_values
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.record import RECORD, Arm, Member, Record, plan, read_record, write_record
+from hpcprof.study.runner import StudyRuns, Unusable, resumed, study_store, study_values
 
 if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
