@@ -41,7 +41,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_shellcheck.py
+	$(BIN)/python -m pytest -q tests/unit/submit/rendering/test_shellcheck.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info hpcprof/profiles/readers/nsys/*.so

@@ -19,10 +19,11 @@ from hpcprof.analysis.collectives.across_ranks import collectives
 from hpcprof.analysis.collectives.skew import skew
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests/data"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from collect import HPCPROF, cost  # noqa: E402 - it lies beside this file
-from many_ranks import write_all  # noqa: E402 - it lies among the tests' data
+
+from tests.data.many_ranks import write_all  # noqa: E402 - it lies among the tests' data
 
 MATCHED_RANKS = 64
 STEP = 10

@@ -1,4 +1,4 @@
-"""Exports of many ranks in the real schema: ``python tests/data/many_ranks.py FOLDER RANKS KERNELS``.
+"""Exports of many ranks in the real schema: ``python -m tests.data.many_ranks FOLDER RANKS KERNELS``.
 
 Each rank trains for some steps: a forward range, a backward one whose work is launched by a second thread
 and ends in an all-reduce, and an optimizer. Every kernel has its launch call. The ranks differ in their
@@ -16,7 +16,7 @@ from pathlib import Path
 if not __package__:
     sys.path.insert(0, str(Path(__file__).parent))
 
-from generated_exports import MACHINE, SCHEMA
+from tests.data.generated_exports import MACHINE, SCHEMA
 
 _META = """
 CREATE TABLE MPI_RANKS (globalTid INTEGER NOT NULL, rank INTEGER NOT NULL);

@@ -1,6 +1,6 @@
 """The compiled reader of pages, built with the compiler's sanitizers, on pages with any bytes changed.
 
-That what it reads is also what SQLite reads is a test of its own (tests/unit/readers/test_sqlite_pages.py).
+tests/unit/profiles/readers/nsys/test_sqlite_pages.py tests that what it reads is what SQLite reads.
 """
 
 from __future__ import annotations

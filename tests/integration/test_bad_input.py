@@ -19,12 +19,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Hpcprof
+from tests.data.many_ranks import write_all
 
 DATA = Path(__file__).parents[1] / "data"
-sys.path.insert(0, str(DATA))
-
-from many_ranks import write_all  # noqa: E402 - it lies beside the data
-
 pytestmark = pytest.mark.slow
 
 RANKS, KERNELS = 3, 300

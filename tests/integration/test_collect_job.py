@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import sys
 from pathlib import Path
 
 import pytest
 
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
+from tests.data.many_ranks import write_all
 from tests.integration.test_local_scheduler import until
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from many_ranks import write_all
 
 RANKS = 4
 

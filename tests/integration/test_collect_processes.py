@@ -21,19 +21,16 @@ from hpcprof.profiles.timeline_parquet import load
 from hpcprof.results import rank_task
 from hpcprof.results.rank_task import Task, gather
 from tests.conftest import Hpcprof
+from tests.data.many_ranks import write_all
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
-sys.path.insert(0, str(DATA))
-
-from many_ranks import write_all  # noqa: E402 - it lies beside the data
-
 RANKS = 6
 
 # As a sitecustomize.py: the processes that read profiles are started by another one.
 STUCK = """
 import os, pathlib, time
-from hpcprof import rank_task
+from hpcprof.results import rank_task
 read = rank_task.read_profile
 def read_profile(path):
     if path.name == "rank00002.sqlite":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import lzma
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,9 @@ import pytest
 from hpcprof.analysis.framework.outcome import of_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.nsys.reader import read
+from tests.data import generated_exports
 
 DATA = Path(__file__).parents[1] / "data"
-sys.path.insert(0, str(DATA))
-
-import generated_exports  # noqa: E402 - it lies beside the data
-
 STATISTICS = ["avg_ns", "med_ns", "min_ns", "max_ns", "stddev_ns"]
 # Each report of nsys: the analysis, and its keys in the order of the report's columns.
 REPORTS: dict[str, tuple[str, list[str]]] = {

@@ -20,11 +20,8 @@ from hpcprof.submit.schedulers.registry import scheduler_for
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit
 from tests.conftest import Hpcprof
+from tests.data.many_ranks import write_all
 from tests.integration.slurm_cluster import Cluster, Unavailable, cluster, free_ports
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
-
-from many_ranks import write_all
 
 pytestmark = pytest.mark.slow
 

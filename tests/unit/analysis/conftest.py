@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lzma
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,6 @@ from hpcprof.profiles.readers.nsys import reader as nsys
 from hpcprof.profiles.timeline import Timeline
 
 DATA = Path(__file__).parents[2] / "data"
-# For generated_exports, and for the builders beside this file.
-sys.path[:0] = [str(DATA), str(Path(__file__).parent)]
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from timelines import COMM, COMP, timeline
 
 from hpcprof.analysis.framework.outcome import of_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.timelines import COMM, COMP, timeline
 
 TRANSFER = 350_000
 JITTER = 2_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from timelines import COMP, timeline
 
 from hpcprof.analysis.framework.outcome import Outcome, from_columns, of_rank, of_run
 from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind, Reads, Scope
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.timelines import COMP, timeline
 
 FIXTURES = {
     Reads.TIMELINE: ["sequence_parallel", "torch_step", "allocator"],

@@ -1,0 +1,73 @@
+"""Step times by the number of ranks."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.comparison.scaling import scaling
+from hpcprof.analysis.framework.outcome import of_store
+from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.run_data import RunData
+from tests.unit.analysis.several import run
+
+
+def at(ranks: int, step: int, length: int, nodes: int = 1, **parameters: int | str) -> RunData:
+    """Build a run of so many ranks on a sequence of a length."""
+    return run(
+        f"{ranks}-{step}-{length}",
+        facts={"ranks": ranks, "nodes": nodes},
+        parameters={"sequence_length": length, "hidden_size": 8, "steps": ranks, **parameters},
+        own=[step] * 3,
+    )
+
+
+def rows(*runs: RunData) -> list[dict[str, object]]:
+    table = of_store(ACROSS_RUNS["scaling"], list(runs)).rows
+    assert table.columns.tolist() == [column.name for column in ACROSS_RUNS["scaling"].columns]
+    return list(table.to_dict("records"))
+
+
+def test_the_whole_problem_divided_among_more_ranks_is_strong_scaling() -> None:
+    one, four = rows(at(1, 1000, 64), at(4, 500, 64, nodes=2))
+    assert one["parameters"] == four["parameters"]
+    assert str(one["parameters"]).startswith("strong: sequence_length=64 in all ")
+    assert (one["ranks"], one["speedup"], one["efficiency"]) == (1, 1.0, 1.0)
+    assert (four["ranks"], four["nodes"], four["step_p50_ns"]) == (4, 2, 500)
+    assert (four["speedup"], four["efficiency"]) == (2.0, 0.5)
+
+
+def test_the_same_part_on_each_rank_is_weak_scaling() -> None:
+    one, four = rows(at(1, 1000, 64), at(4, 1250, 256))
+    assert str(four["parameters"]).startswith("weak: sequence_length=64 a rank ")
+    assert (one["speedup"], one["efficiency"]) == (1.0, 1.0)
+    assert (four["speedup"], four["efficiency"]) == (3.2, 0.8)
+
+
+def test_the_interval_stands_on_runs() -> None:
+    found = rows(at(1, 1000, 64), at(1, 1020, 64), at(4, 490, 64), at(4, 510, 64))
+    assert [row["runs"] for row in found] == [2, 2]
+    assert found[0]["ci_low"] is None
+    low, high = (found[1][end] for end in ("ci_low", "ci_high"))
+    assert isinstance(low, float) and isinstance(high, float)
+    assert low < float(str(found[1]["efficiency"])) < high
+
+
+def test_runs_that_differ_in_a_parameter_are_no_series() -> None:
+    assert rows(at(1, 1000, 64, dtype="float32"), at(4, 500, 64, dtype="bfloat16")) == []
+    outcome = scaling([at(1, 1000, 64), run("without steps")])
+    assert outcome.reason == (
+        "no program has runs with steps on two numbers of ranks: of 2 runs 1 have steps"
+    )
+    assert "of 0 runs 0 have steps" in scaling([]).reason
+
+
+def test_a_program_of_unknown_size_has_a_speedup_and_no_efficiency() -> None:
+    runs = [
+        run(
+            f"r{n}", facts={"ranks": n, "workload": "train"}, tables={"steps_summary": [{"p50_ns": 900 // n}]}
+        )
+        for n in (1, 3)
+    ]
+    outcome = scaling(runs)
+    assert [row["efficiency"] for row in outcome.rows.to_dict("records")] == [None, None]
+    assert outcome.rows["speedup"].tolist() == [1.0, 3.0]
+    assert str(outcome.rows["parameters"][0]).startswith("strong or weak unknown: ")
+    assert "no efficiency where the workload does not say what its size is" in outcome.reason

@@ -1,0 +1,118 @@
+"""Contradictions between analyses are found, said, and never shown as figures."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcprof.analysis.framework.crosschecks import contradictions
+from hpcprof.analysis.steps.phases import distribution
+from hpcprof.results import rank_task
+from hpcprof.results.rank_task import Gathered, Task, gather
+from hpcprof.results.store.store import Result
+
+DATA = Path(__file__).parents[3] / "data"
+PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], set[str], str]] = {
+    "a nanosecond too many in a part": (
+        "breakdown",
+        lambda row: {"idle_ns": row["idle_ns"] + 1},
+        {"breakdown"},
+        "do not add up to its span",
+    ),
+    "a part below zero": (
+        "breakdown",
+        lambda row: {"idle_ns": -1, "compute_ns": row["compute_ns"] + row["idle_ns"] + 1},
+        {"breakdown"},
+        "do not add up to its span",
+    ),
+    "a kernel that one table lacks": (
+        "kernels_by_shape",
+        lambda row: {"instances": row["instances"] - 1},
+        {"kernels", "kernels_by_shape"},
+        "differ in instances",
+    ),
+    "a nanosecond that one table lacks": (
+        "kernels",
+        lambda row: {"total_ns": row["total_ns"] - 1},
+        {"kernels", "kernels_by_shape"},
+        "differ in total_ns",
+    ),
+    "a phase longer than its steps": (
+        "phases",
+        lambda row: {"p50_ns": 10**12},
+        {"phases", "step_times"},
+        "takes longer than its steps",
+    ),
+    "a phase in more steps than there are": (
+        "phases",
+        lambda row: {"steps": row["steps"] + 1},
+        {"phases", "step_times"},
+        "takes longer than its steps",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profiles") / "rank00000.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
+    return path
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_contradiction_is_said_and_its_figures_are_not_stored(
+    planted: str, export: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analysis, change, concerned, says = PLANTED[planted]
+    analyse = rank_task._result
+
+    def changed(name: str, *others: Any) -> Result:
+        result = analyse(name, *others)
+        if name == analysis:
+            for column, value in change({name: values[0] for name, values in result.columns.items()}).items():
+                result.columns[column][0] = value
+        return result
+
+    monkeypatch.setattr(rank_task, "_result", changed)
+    gathered = gather(Task(export, 0))
+    assert isinstance(gathered, Gathered)
+    (warning,) = gathered.warnings
+    assert warning.startswith(f"{export}: ")
+    assert says in warning
+    for name in concerned:
+        assert not any(gathered.results[name].columns.values())
+        assert says in gathered.results[name].reason
+    assert all(any(result.columns.values()) or result.reason for result in gathered.results.values())
+    untouched = {"kernels", "breakdown", "phases", "api", "ranges"} - concerned
+    assert all(any(gathered.results[name].columns.values()) for name in untouched)
+
+
+def test_a_real_profile_has_no_contradiction(export: Path) -> None:
+    gathered = gather(Task(export, 0))
+    assert isinstance(gathered, Gathered)
+    assert gathered.warnings == ()
+    assert all(any(gathered.results[name].columns.values()) for name in ("breakdown", "kernels", "phases"))
+
+
+def test_a_profile_without_results_contradicts_nothing(export: Path) -> None:
+    gathered = gather(Task(DATA / "ncu/roofline.raw.csv.gz", 0))
+    assert isinstance(gathered, Gathered)
+    assert gathered.warnings == ()
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
+def test_phases_that_are_inside_their_steps_contradict_nothing(steps: list[tuple[int, float, bool]]) -> None:
+    inside = [int(latency * share) for latency, share, there in steps if there]
+    results: dict[str, Any] = {"breakdown": {}, "phases": {}}
+    results |= {key: {"instances": [], "total_ns": []} for key in ("kernels", "kernels_by_shape")}
+    results["step_times"] = {"latency_ns": [latency for latency, *_ in steps]}
+    if inside:
+        phase = {"phase": "forward", **distribution(inside)}
+        results["phases"] = {name: [value] for name, value in phase.items()}
+    assert contradictions(results) == {}

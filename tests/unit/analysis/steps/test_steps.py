@@ -1,0 +1,98 @@
+"""Steps and phases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.steps import step_times, steps, steps_summary
+from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.timelines import COMP, timeline
+
+STEP = [(0, 100, "iteration"), (10, 20, "forward"), (30, 60, "backward")]
+
+
+def test_the_phases_of_real_steps(sequence_parallel: Timeline) -> None:
+    rows = phases(sequence_parallel).rows.set_index("phase")
+    assert rows.index.tolist() == ["allgather", "matmul_1", "matmul_2", "reduce_scatter"]
+    assert set(rows["steps"]) == {43}
+    assert rows.loc["matmul_1", "p50_ns"] == 1430061
+
+
+def test_the_latency_of_real_steps(sequence_parallel: Timeline) -> None:
+    times = step_times(sequence_parallel).rows
+    assert times["step"].tolist() == list(range(43))
+    assert np.median(times["latency_ns"]) == 3649009
+
+
+def test_profiler_steps_are_steps_where_none_is_named_iteration(torch_step: Timeline) -> None:
+    assert step_times(torch_step).rows["latency_ns"].tolist() == [125901456]
+    names = phases(torch_step).rows["phase"].tolist()
+    assert "DistributedDataParallel.forward" in names
+    assert "nccl:all_reduce" not in names
+
+
+def test_launches_of_other_threads_count_in_a_phase() -> None:
+    rows = phases(timeline([(15, 25, COMP, 12), (50, 90, COMP, 35, 1), (95, 99, COMP, 40, 2)], STEP)).rows
+    assert dict(zip(rows["phase"], rows["p50_ns"], strict=True)) == {"forward": 10, "backward": 49}
+
+
+def test_occurrences_of_a_phase_in_a_step_are_united() -> None:
+    ranges = [(0, 100, "iteration"), (10, 20, "layer"), (30, 40, "layer"), (50, 60, "layer")]
+    work = [(10, 30, COMP, 12), (25, 40, COMP, 32), (60, 70, COMP, 55)]
+    rows = phases(timeline(work, ranges)).rows
+    assert rows[["phase", "steps", "p50_ns"]].values.tolist() == [["layer", 1, 40]]
+
+
+def test_only_direct_children_without_a_library_prefix_are_phases() -> None:
+    ranges = [
+        *STEP,
+        (11, 12, "inner"),
+        (70, 80, "nccl:all_reduce"),
+        (81, 82, "gloo:all_reduce"),
+        (200, 210, "out"),
+    ]
+    ranges += [(83, 84, None), (85, 86, "other thread", 5)]
+    rows = phases(timeline([(15, 25, COMP, 11)], ranges)).rows
+    assert rows["phase"].tolist() == ["forward", "backward"]
+    assert rows["p50_ns"].tolist() == [10, 0]
+
+
+def test_a_cpu_trace_is_measured_on_the_host() -> None:
+    trace = timeline([], STEP)
+    assert step_times(trace).rows["latency_ns"].tolist() == [100]
+    assert phases(trace).rows["p50_ns"].tolist() == [10, 30]
+
+
+def test_a_step_without_work_has_no_time_but_keeps_its_number() -> None:
+    trace = timeline([(15, 25, COMP, 150)], [(0, 100, "iteration"), (100, 200, "iteration")])
+    assert step_times(trace).rows.values.tolist() == [[1, 10]]
+
+
+def test_without_steps_a_sentence_says_so() -> None:
+    trace = timeline([(15, 25, COMP, 15)], [(0, 100, "epoch")])
+    for outcome in (step_times(trace), phases(trace)):
+        assert len(outcome.rows) == 0
+        assert outcome.reason.startswith("no steps in rank00000.sqlite")
+    assert phases(timeline([(1, 2, COMP, 1)], STEP[:1])).reason.startswith("no phases in")
+
+
+def results(rows: list[tuple[int, int, int]]) -> dict[str, pd.DataFrame]:
+    """Return step times as a run analysis gets them."""
+    return {"step_times": pd.DataFrame(rows, columns=["rank", "step", "latency_ns"])}
+
+
+def test_a_step_is_as_slow_as_its_slowest_rank_and_ties_name_the_lowest() -> None:
+    times = results([(2, 0, 30), (1, 0, 30), (0, 0, 11), (0, 1, 9), (1, 1, 5), (2, 1, 4)])
+    rows = steps(times).rows
+    assert rows.columns.tolist() == ["step", "p50_ns", "max_ns", "min_ns", "slowest_rank"]
+    assert rows.values.tolist() == [[0, 30, 30, 11, 1], [1, 5, 9, 4, 0]]
+    summary = steps_summary(times).rows.iloc[0]
+    assert (summary["steps"], summary["ranks"], summary["max_ns"], summary["min_ns"]) == (2, 3, 30, 9)
+    assert (summary["p50_ns"], summary["mean_ns"], summary["stddev_ns"]) == (20, 20, 15)
+
+
+def test_no_step_times_give_no_row_and_a_reason() -> None:
+    assert "no steps" in steps(results([])).reason
+    assert "no steps" in steps_summary(results([])).reason

@@ -1,0 +1,390 @@
+"""Scrubbed copies: the figures stay, what tells who ran what where is gone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import sqlite3
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.registry import ANALYSES, Scope
+from hpcprof.common.errors import UsageError
+from hpcprof.profiles.readers import environment_allowlist
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.scrub.files import scrub_files
+from hpcprof.profiles.scrub.names import Names
+from tests.conftest import Hpcprof
+from tests.data import generated_exports
+
+DATA = Path(__file__).parents[2] / "data"
+SECRETS = ("hush-token", "hush-host", "hush-user", "hush-path", "hush-process", "hush-page", "hush-name")
+
+
+def figures(path: Path) -> dict[str, Any]:
+    """Return every analysis of one rank, as text."""
+    timeline = read_profile(path)
+    ranks = {name: a for name, a in ANALYSES.items() if a.scope is Scope.RANK}
+    return {name: of_rank(a, timeline, 0).rows.to_csv() for name, a in ranks.items()}
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    """A real export, with secrets in every place where nsys keeps such."""
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.executescript(
+            """
+            INSERT INTO META_DATA_CAPTURE VALUES
+                ('PROCESS_0:ENVIRONMENT_VARIABLE', 'API_KEY="hush-token"'),
+                ('PROCESS_0:ENVIRONMENT_VARIABLE', 'NCCL_COMM_ID=hush-host:1234'),
+                ('PROCESS_0:ENVIRONMENT_VARIABLE', 'NCCL_DEBUG_FILE=/lustre/hush-path/log'),
+                ('PROCESS_0:ENVIRONMENT_VARIABLE', 'NCCL_ALGO=Ring'),
+                ('PROCESS_0:ENVIRONMENT_VARIABLE', 'USER=hush-user'),
+                ('PROCESS_0:ARGUMENT_0', '--key=hush-token'),
+                ('PROCESS_0:COMMAND', 'hush-process'),
+                ('PROCESS_0:WORKING_DIR', '/home/hush-user/hush-path'),
+                ('PROCESS_0:USER_NAME', 'hush-user'),
+                ('COLLECT_CUDA_TRACE', 'hush token'),
+                ('DEVICE_DISPLAY_NAME', 'hush-host');
+            INSERT INTO META_DATA_EXPORT VALUES
+                ('EXPORT_PARAM_OUTPUT_PATH', '/home/hush-user/hush-path'), ('EXPORT_HOST', 'hush-host');
+            UPDATE TARGET_INFO_SYSTEM_ENV SET value = 'hush-host' WHERE name = 'Hostname';
+            UPDATE TARGET_INFO_SYSTEM_ENV SET value = value || ';TOKEN=hush-token'
+                WHERE name = 'DeviceEnvironment';
+            CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT);
+            INSERT INTO PROCESSES VALUES (1, 2, 'hush-process');
+            CREATE TABLE ANALYSIS_FILE (id INTEGER, filename TEXT);
+            INSERT INTO ANALYSIS_FILE VALUES (0, '/tmp/hush-path/pid_1.log');
+            CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, text TEXT);
+            INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 'see /tmp/hush-path/pid_1.log');
+            INSERT INTO StringIds VALUES
+                (900001, 'A=1' || char(0) || 'TOKEN=hush-token' || char(0) || 'HOME=/home/hush-user'),
+                (900002, 'hush-process');
+            CREATE TABLE ThreadNames (nameId INTEGER, globalTid INTEGER);
+            INSERT INTO ThreadNames VALUES (900002, 1);
+            CREATE TABLE "hush-name" (a TEXT);
+            INSERT INTO NVTX_EVENTS (start, eventType, text, jsonText, binaryData) VALUES
+                (1, 34, 'hush-token in a mark', '{"a": "hush-token"}', x'687573682d746f6b656e');
+            UPDATE NVTX_EVENTS SET jsonText = 'hush-token' WHERE eventType = 59;
+            UPDATE TARGET_INFO_GPU SET uuid = 'hush-token';
+            UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 'hush-token' WHERE rowid = 1;
+            """
+        )
+        connection.execute("CREATE TABLE gone (text TEXT)")
+        connection.execute("INSERT INTO gone VALUES (?)", ("hush-page" * 1000,))
+    with connection:
+        connection.execute("PRAGMA secure_delete = OFF")
+        connection.execute("DELETE FROM gone")
+    connection.close()
+    raw = path.read_bytes()
+    assert all(secret.encode() in raw for secret in SECRETS)
+    return path
+
+
+def test_no_secret_of_an_export_is_in_any_byte_of_the_copy(export: Path, tmp_path: Path) -> None:
+    scrub_files([export], tmp_path / "shared")
+    raw = (tmp_path / "shared/rank0.sqlite").read_bytes()
+    assert b"hush" not in raw
+    assert b"NCCL_ALGO=Ring" in raw
+    assert b"OMPI_COMM_WORLD_RANK=0" in raw
+
+
+def test_the_figures_of_a_copied_export_are_the_same(export: Path, tmp_path: Path) -> None:
+    scrub_files([export], tmp_path / "shared")
+    assert figures(tmp_path / "shared/rank0.sqlite") == figures(export)
+    copy, original = read_profile(tmp_path / "shared/rank0.sqlite").origin, read_profile(export).origin
+    for field in ("rank", "world_size", "start_utc_ns", "device_names", "profiler_version"):
+        assert getattr(copy, field) == getattr(original, field)
+    assert copy.host is None
+
+
+def test_the_original_is_not_touched(export: Path, tmp_path: Path) -> None:
+    before = export.read_bytes()
+    scrub_files([export], tmp_path / "shared")
+    assert export.read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {"rank0.sqlite", "shared"}
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["rank0.sqlite"]
+
+
+def test_names_of_ranges_keep_their_groups_and_lose_paths_hosts_and_users(
+    export: Path, tmp_path: Path
+) -> None:
+    connection = sqlite3.connect(export)
+    with connection:
+        for i, text in enumerate(
+            ("load /home/hush-user/a.bin", "load /home/hush-user/b.bin", "on hush-host", "hush-user's step")
+        ):
+            connection.execute(
+                "UPDATE NVTX_EVENTS SET text = ? WHERE rowid IN "
+                "(SELECT rowid FROM NVTX_EVENTS WHERE text = 'matmul_1' LIMIT 3 OFFSET ?)",
+                (text, 2 * i),
+            )
+    connection.close()
+    scrub_files([export], tmp_path / "shared")
+    copy = tmp_path / "shared/rank0.sqlite"
+    assert b"hush" not in copy.read_bytes()
+    assert figures(copy)["ranges"].count("\n") == figures(export)["ranges"].count("\n")
+    names = {n for n in read_profile(copy).names(read_profile(copy).ranges.name) if n and "<" in n}
+    assert names == {"load <path 1>", "load <path 2>", "on <host 1>", "<user 1>'s step"}
+
+
+def trace_with_secrets(tmp_path: Path, suffix: str) -> Path:
+    """A real trace, with secrets in every place where PyTorch keeps such."""
+    trace = json.loads(
+        gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes()), parse_float=Number
+    )
+    trace["traceName"] = "/home/hush-user/hush-path/trace.json"
+    trace["my_metadata"] = "hush-token"
+    trace["distributedInfo"]["hostname"] = "hush-host"
+    for event in trace["traceEvents"][:20]:
+        event.setdefault("args", {})["Call stack"] = "/home/hush-user/hush-path/train.py(3)"
+        event["args"]["stream_name"] = {"a": ["hush-token"]}
+        event["hush-token"] = 1
+    trace["traceEvents"] += [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "hush-process"}},
+        {"ph": "X", "cat": "python_function", "name": "/x/hush-path/a.py(1): f", "pid": 1, "tid": 1, "ts": 1},
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "read /data/hush-user/x",
+            "pid": "hush-host",
+            "ts": "hush-token",
+        },
+    ]
+    path = tmp_path / f"rank0.pt.trace.json{suffix}"
+    text = render(trace).encode()
+    path.write_bytes(gzip.compress(text) if suffix else text)
+    return path
+
+
+class Number(str):
+    """A number as the trace writes it."""
+
+
+def render(value: object) -> str:
+    """Return JSON in which numbers stand as they were."""
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k)}: {render(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(render, value)) + "]"
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_no_secret_of_a_trace_is_in_the_copy_and_its_figures_are_the_same(
+    suffix: str, tmp_path: Path
+) -> None:
+    trace = trace_with_secrets(tmp_path, suffix)
+    scrub_files([trace], tmp_path / "shared")
+    copy = tmp_path / "shared" / trace.name
+    raw = copy.read_bytes()
+    assert (raw[:2] == b"\x1f\x8b") == bool(suffix)
+    text = gzip.decompress(raw) if suffix else raw
+    assert b"hush" not in text
+    assert b"hush" not in raw
+    assert figures(copy) == figures(trace)
+    assert read_profile(copy).origin.rank == 0
+    assert read_profile(copy).origin.start_utc_ns == read_profile(trace).origin.start_utc_ns
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_copies_of_random_exports_give_the_same_figures(seed: int, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    generated_exports.write(path, seed)
+    scrub_files([path], tmp_path / "shared")
+    assert figures(tmp_path / "shared/rank0.sqlite") == figures(path)
+
+
+@pytest.mark.parametrize("name", ["rank0.sqlite", "rank0.trace.json", "rank0.trace.json.gz"])
+def test_a_file_cut_anywhere_is_copied_or_skipped_with_a_sentence(
+    name: str, export: Path, tmp_path: Path
+) -> None:
+    packed = (DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes()
+    whole = {
+        ".sqlite": export.read_bytes(),
+        ".json": gzip.decompress(packed),
+        ".gz": packed,
+    }[Path(name).suffix]
+    source = tmp_path / "cut" / name
+    source.parent.mkdir()
+    for i in range(24):
+        source.write_bytes(whole[: len(whole) * i // 24])
+        done = scrub_files([source], tmp_path / f"shared{i}")
+        assert len(done.skipped) == 1
+        assert not list((tmp_path / f"shared{i}").iterdir())
+
+
+def test_stamps_of_a_trace_keep_every_digit(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.trace.json"
+    path.write_text(
+        '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, '
+        '"ts": 1700000000123456.789, "dur": 0.001}]}'
+    )
+    scrub_files([path], tmp_path / "shared")
+    kernels = read_profile(tmp_path / "shared/rank0.trace.json").kernels
+    assert (kernels.start.tolist(), kernels.end.tolist()) == ([1700000000123456789], [1700000000123456790])
+
+
+def test_what_stands_after_the_events_is_copied_too(tmp_path: Path) -> None:
+    path = tmp_path / "profile.trace.json"
+    path.write_text(
+        '{"schemaVersion": 1, "traceEvents": [], "secret": "hush", "baseTimeNanoseconds": 7, '
+        '"distributedInfo": {"rank": 3, "host": "hush"}}'
+    )
+    scrub_files([path], tmp_path / "shared")
+    copy = tmp_path / "shared/profile.trace.json"
+    assert json.loads(copy.read_text()) == {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ms",
+        "traceEvents": [],
+        "baseTimeNanoseconds": 7,
+        "distributedInfo": {"rank": 3},
+    }
+    assert (read_profile(copy).origin.rank, read_profile(copy).origin.start_utc_ns) == (3, 7)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_memory_does_not_grow_with_a_trace(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.profiles.readers.kineto.json_stream._CHUNK", 1 << 17)
+    path = tmp_path / f"rank0.trace.json{suffix}"
+    operators = ",".join(
+        f'{{"ph":"X","cat":"cpu_op","name":"aten::op {i}","pid":1,"tid":2,"ts":{i},"dur":1,"args":{{}}}}'
+        for i in range(1000)
+    )
+    text = '{"traceEvents": [' + ",".join([operators] * 80) + "]}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix else text.encode())
+    scrub_files([path], tmp_path / "warm")
+    tracemalloc.start()
+    done = scrub_files([path], tmp_path / "shared")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(text) > 6e6
+    assert peak < 4e6
+    assert done.written == [(tmp_path / "shared" / path.name, [])]
+
+
+def test_a_file_name_that_tells_a_host_or_a_user_is_said(
+    export: Path, tmp_path: Path, hpcprof: Hpcprof
+) -> None:
+    named = export.rename(tmp_path / "hush-user.0.sqlite")
+    trace = tmp_path / "node7_1234.1700000000000.pt.trace.json"
+    trace.write_text('{"traceEvents": []}')
+    done = hpcprof("scrub", str(named), str(trace), "--output", "shared")
+    assert done.returncode == 0, done.stderr
+    assert "holds hush-user: rename it" in done.stderr
+    assert "holds node7: rename it" in done.stderr
+
+
+def test_nothing_is_overwritten(export: Path, tmp_path: Path) -> None:
+    scrub_files([export], tmp_path / "shared")
+    with pytest.raises(UsageError, match=r"rank0\.sqlite exists and is not replaced"):
+        scrub_files([export], tmp_path / "shared")
+    with pytest.raises(UsageError, match="exists and is not replaced"):
+        scrub_files([export], tmp_path)
+    twin = tmp_path / "other/rank0.sqlite"
+    twin.parent.mkdir()
+    twin.write_bytes(b"")
+    with pytest.raises(UsageError, match="have one name"):
+        scrub_files([export, twin], tmp_path / "elsewhere")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_damaged_files_are_named_and_skipped_and_the_rest_is_copied(
+    export: Path, tmp_path: Path, hpcprof: Hpcprof
+) -> None:
+    whole = export.read_bytes()
+    damaged = {
+        "half.sqlite": whole[: len(whole) // 2],
+        "text.sqlite": b"no database" * 30,
+        "empty.trace.json": b"",
+        "cut.trace.json.gz": gzip.compress(b'{"traceEvents": []}' * 50)[:20],
+        "list.trace.json": b"[1, 2]",
+    }
+    for name, content in damaged.items():
+        (tmp_path / name).write_bytes(content)
+    done = hpcprof("scrub", "rank0.sqlite", *damaged, "--output", "shared")
+    assert done.returncode == 1
+    assert "wrote shared/rank0.sqlite" in done.stdout
+    for name in damaged:
+        assert sum(name in line for line in done.stderr.splitlines() if "skipped" in line) == 1
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["rank0.sqlite"]
+
+
+def test_a_file_of_another_kind_is_one_sentence(tmp_path: Path, hpcprof: Hpcprof) -> None:
+    (tmp_path / "rank0.nsys-rep").write_bytes(b"")
+    done = hpcprof("scrub", "rank0.nsys-rep", "--output", "shared")
+    assert done.returncode == 2
+    assert "rank0.nsys-rep cannot be scrubbed: export it with nsys export" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "cleaned"),
+    [
+        ("open /home/me/data.bin twice", "open <path 1> twice"),
+        ("k<(lambda at /home/me/x.cu:10:5)>(float*)", "k<(lambda at <path 1>:10:5)>(float*)"),
+        ("~me/data/file", "<path 1>"),
+        ("<path 1> and /home/me", "<path 1> and <path 2>"),
+        ("get https://host/a?b=c now", "get <path 1> now"),
+        ("rank 3 on node17.cluster", "rank 3 on <host 1>"),
+        ("rank 3 on node17", "rank 3 on <host 1>"),
+        ("for alice: step", "for <user 1>: step"),
+        ("malice", "malice"),
+        ("forward/backward", "forward/backward"),
+        ("a / b", "a / b"),
+        ("/forward", "/forward"),
+        ("nccl:all_reduce", "nccl:all_reduce"),
+        ("void at::native::f<float, 4>(at::detail::Array<char*, 2>)", None),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<(unsigned long)4096>)", None),
+    ],
+)
+def test_a_name_loses_paths_and_known_words_only(name: str, cleaned: str | None) -> None:
+    names = Names()
+    names.know({"node17.cluster": "host", "node17": "host", "alice": "user", "vm": "host"})
+    assert names.cleaned(name) == (name if cleaned is None else cleaned)
+
+
+@given(st.lists(st.text(st.sampled_from("/ab ~.:<>1path"), max_size=12), max_size=8))
+def test_different_names_stay_different_and_equal_ones_equal(texts: list[str]) -> None:
+    names = Names()
+    names.know({"aba": "user"})
+    cleaned = [names.cleaned(text) for text in texts]
+    assert len(set(cleaned)) == len(set(texts))
+    assert cleaned == [names.cleaned(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("item", "kept"),
+    [
+        ("NCCL_ALGO=Ring", True),
+        ('NCCL_ALGO="Ring,Tree"', True),
+        ("CUDA_VISIBLE_DEVICES=GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", True),
+        ("SLURM_PROCID=3", True),
+        ("NCCL_COMM_ID=10.0.0.1:99", False),
+        ("NCCL_HOSTID=node", False),
+        ("NCCL_TOPO_FILE=topo.xml", False),
+        ("NCCL_SOMETHING=/a/path", False),
+        ("NCCL_SOMETHING=two words", False),
+        ("NCCL_API_KEY=abc", False),
+        ("RANKS=3", False),
+        ("AWS_SECRET_ACCESS_KEY=abc", False),
+        ("HOME=me", False),
+        ("NCCL_ALGO=", False),
+    ],
+)
+def test_of_the_environment_only_listed_variables_with_plain_values_are_kept(item: str, kept: bool) -> None:
+    assert environment_allowlist.allowed(*environment_allowlist.split(item)) is kept
