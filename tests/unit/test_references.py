@@ -20,9 +20,10 @@ REFERENCE = re.compile(r"(?<![\w/.$~-])hpcprof(?:\.[A-Za-z_]\w*)+(?::\w+)?")
 """A dotted name below ``hpcprof``, or ``module:name``."""
 NOT_MODULES = {
     *("hpcprof.db", "hpcprof.def"),
+    *("hpcprof.analyses", "hpcprof.schedulers", "hpcprof.profilers", "hpcprof.readers"),  # entry points
     "hpcprof.profiles.readers.nsys._sqlite_pages",  # compiled, and loaded by ctypes
 }
-"""Files whose names look like those of modules."""
+"""Names that look like those of modules and are none."""
 
 
 def strings(source: str) -> set[str]:

@@ -1,0 +1,60 @@
+"""Analyses, schedulers, profilers and readers that other packages add, found by their entry points.
+
+Reading the metadata of all installed packages costs some 30 ms, so it is done only for a name that hpcprof
+does not have itself.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from hpcprof.common.errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ANALYSES = "hpcprof.analyses"
+SCHEDULERS = "hpcprof.schedulers"
+PROFILERS = "hpcprof.profilers"
+READERS = "hpcprof.readers"
+
+
+@cache
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    # The import alone takes 15 ms.
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def plugin_names(group: str) -> list[str]:
+    """Return the names that other packages add to a group, in alphabetical order."""
+    return sorted(_entry_points(group))
+
+
+def load_plugin(group: str, name: str) -> Any | None:
+    """Return the object that another package adds under ``name``, or None if no package does.
+
+    Parameters
+    ----------
+    group : str
+        One of the groups in this module.
+    name : str
+        The name of the entry point.
+
+    Raises
+    ------
+    UsageError
+        If the package that adds it cannot be imported.
+    """
+    entry = _entry_points(group).get(name)
+    if entry is None:
+        return None
+    try:
+        return entry.load()
+    except Exception as error:
+        package = f"package {entry.dist.name}" if entry.dist else "a package"
+        raise UsageError(
+            f"{name!r} comes from {package}, which cannot be loaded ({entry.value}): {error}."
+        ) from error
