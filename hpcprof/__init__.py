@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpcprof.common import __version__
+
 if TYPE_CHECKING:
     import os
 
     from hpcprof.results.api import Results
 
-__version__ = "0.1.0"
+__all__ = ["__version__", "open"]
 
 
 def open(

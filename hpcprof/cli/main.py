@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from hpcprof import __version__
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
+from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError
 
 # One file a command, imported when it is used; the sentence stands here so that --help imports none.

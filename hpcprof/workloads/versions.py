@@ -6,7 +6,7 @@ import platform
 
 import torch
 
-import hpcprof
+from hpcprof.common import __version__
 from hpcprof.workloads.communicator import launcher_versions
 from hpcprof.workloads.distributed import World
 
@@ -14,7 +14,7 @@ from hpcprof.workloads.distributed import World
 def versions(world: World) -> dict[str, str]:
     """Return the versions of the libraries that can change a result, by name."""
     found = {
-        "hpcprof": hpcprof.__version__,
+        "hpcprof": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         **launcher_versions(world.comm),

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.engine import URL
 
-from hpcprof import __version__
+from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
 from hpcprof.submit.collect_job import Place, collect_job

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hpcprof import __version__
+from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.rendering.templates import template_path
 

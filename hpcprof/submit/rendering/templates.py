@@ -13,7 +13,7 @@ from jinja2 import BytecodeCache, ChoiceLoader, FileSystemLoader, StrictUndefine
 from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from hpcprof import __version__
+from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.submit.jobs.job import Job, make_job

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcprof import __version__
+from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.submit.jobs.job import Job
