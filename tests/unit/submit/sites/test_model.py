@@ -73,7 +73,7 @@ def test_every_key_has_a_description(model: type[Any]) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_key_stands_in_the_documentation(model: type[Any]) -> None:
-    text = (ROOT / "docs/sites.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/reference/sites.md").read_text(encoding="utf-8")
     section = text.split(f"\n## {TITLES[model]}\n")[1].split("\n## ")[0]
     rows = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
     assert rows - {"extends"} == set(model.__struct_fields__) - {"name" if model is Site else ""}
