@@ -9,7 +9,7 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.cli.rows import format_option
+from hpcprof.cli.tables import format_option
 from hpcprof.common.errors import UsageError
 
 _REGRESSION_EXIT = 3

@@ -8,7 +8,7 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.cli.rows import format_option, write_rows
+from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import UsageError
 
 

@@ -10,8 +10,8 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.cli.rows import write_rows
 from hpcprof.cli.skipped import exit_naming
+from hpcprof.cli.tables import write_rows
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def command(
     takes several, the repeats; so does scaling, which without RUN goes over all runs.
     """
     from hpcprof.analysis.framework.lookup import find, find_across_runs
-    from hpcprof.report.basis import basis
-    from hpcprof.report.contents import gather
+    from hpcprof.report.contents import gather, sample_sizes
     from hpcprof.report.terminal import show_report
     from hpcprof.results.store.store import Store, store_url
     from hpcprof.submit.runs.directory import find_run
@@ -97,7 +96,7 @@ def command(
     else:
         if chosen.name not in contents.analyses:
             raise HpcprofError("; ".join(contents.warnings) + ".")
-        show_rows(form, chosen, contents.analyses[chosen.name], basis(chosen.name, contents.analyses))
+        show_rows(form, chosen, contents.analyses[chosen.name], sample_sizes(chosen.name, contents.analyses))
     if html is not None:
         click.echo(f"wrote {html}", err=form != "table")
 
@@ -124,12 +123,12 @@ def _over_runs(
     return over_pair(analysis, of_side, others, store)
 
 
-def show_rows(form: str, analysis: Analysis, stored: Stored, stands_on: str = "") -> None:
+def show_rows(form: str, analysis: Analysis, stored: Stored, samples: str = "") -> None:
     """Print one analysis; beside csv and json the reasons for what is missing go to standard error."""
     from hpcprof.report.terminal import reasons, show_analysis
 
     if form == "table":
-        show_analysis(analysis, stored, stands_on)
+        show_analysis(analysis, stored, samples)
         return
     columns = [column.name for column in analysis.columns]
     write_rows(form, columns, [list(row.values()) for row in stored.rows])

@@ -9,6 +9,11 @@ _WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127,
 _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural: ``"1 rank"``, ``"1,024 ranks"``."""
+    return f"{number:,} {noun}{'s'[: number != 1]}"
+
+
 def format_ns(nanoseconds: float) -> str:
     """Return a time with four significant digits and its unit, ``"3.649 ms"``."""
     return _scaled(nanoseconds, _TIME_UNITS, "ns")

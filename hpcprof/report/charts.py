@@ -11,6 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents
 from hpcprof.results.store.store import Row
@@ -198,4 +199,4 @@ def colour(rank: int) -> str:
 def ranks_drawn(ranks: list[int]) -> str:
     """Return how many ranks a chart is of, and how many of them are drawn."""
     drawn = f", the first {MOST_RANKS} drawn" if len(ranks) > MOST_RANKS else ""
-    return f"{len(ranks)} rank{'s'[: len(ranks) != 1]}{drawn}"
+    return f"{counted(len(ranks), 'rank')}{drawn}"

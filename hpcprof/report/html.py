@@ -14,8 +14,8 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import packaged
 from hpcprof.common.units import format_value, heading
-from hpcprof.report.basis import basis
-from hpcprof.report.contents import Contents
+from hpcprof.report.contents import Contents, sample_sizes
+from hpcprof.report.facts import facts
 from hpcprof.report.terminal import reasons
 from hpcprof.results.store.store import Row
 
@@ -42,6 +42,7 @@ def html_report(contents: Contents) -> str:
             charts(contents),
             [_analysis_table(name, contents) for name in contents.shown()],
             contents=contents,
+            facts=facts(contents),
         )
 
 
@@ -100,7 +101,7 @@ _CONFIG = {"displaylogo": False, "responsive": True}
 
 def _analysis_table(name: str, contents: Contents) -> dict[str, object]:
     analysis, stored = ANALYSES[name], contents.analyses[name]
-    notes = [line for line in (basis(name, contents.analyses), *reasons(stored)) if line]
+    notes = [line for line in (sample_sizes(name, contents.analyses), *reasons(stored)) if line]
     rest = f"hpcprof report --analysis {name}"
     return _table(name, analysis.title, analysis.columns, stored.rows, rest, notes)
 

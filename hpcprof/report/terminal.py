@@ -9,8 +9,8 @@ from rich.text import Text
 from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind
 from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.kernel_names import labels
-from hpcprof.report.basis import basis
-from hpcprof.report.contents import Contents
+from hpcprof.report.contents import Contents, sample_sizes
+from hpcprof.report.facts import facts
 from hpcprof.results.store.store import Row, Stored
 
 ROWS = 16
@@ -65,10 +65,10 @@ def console() -> Console:
 def show_report(contents: Contents) -> None:
     """Print the full report."""
     out = console()
-    facts = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in contents.facts():
-        facts.add_row(Text(name, style="bold"), value)
-    out.print(facts)
+    head = Table(box=None, show_header=False, pad_edge=False)
+    for label, text in facts(contents):
+        head.add_row(Text(label, style="bold"), text)
+    out.print(head)
     for failure in contents.failures[:3]:
         out.print(Text(f"\n{failure}", style="bold red"))
         for line in failure.last_lines:
@@ -78,7 +78,7 @@ def show_report(contents: Contents) -> None:
     parts = contents.shown()
     for name, stored in parts.items():
         if stored.rows:
-            _show_part(out, ANALYSES[name], stored, basis(name, contents.analyses))
+            _show_part(out, ANALYSES[name], stored, sample_sizes(name, contents.analyses))
     empty: dict[str, list[str]] = {}
     for name, stored in parts.items():
         if not stored.rows:
@@ -89,7 +89,7 @@ def show_report(contents: Contents) -> None:
             out.print(f"{', '.join(names)}: {why}")
 
 
-def show_analysis(analysis: Analysis, stored: Stored, stands_on: str = "") -> None:
+def show_analysis(analysis: Analysis, stored: Stored, samples: str = "") -> None:
     """Print one analysis whole; where the terminal is too narrow for all columns, the main ones."""
     out = console()
     if stored.rows:
@@ -100,7 +100,7 @@ def show_analysis(analysis: Analysis, stored: Stored, stands_on: str = "") -> No
         if len(names) < len(every):
             missing = ", ".join(heading(name) for name in every if name not in names)
             out.print(f"(not shown: {missing}; widen the terminal, or use --format csv)")
-    for line in (stands_on, *reasons(stored)):
+    for line in (samples, *reasons(stored)):
         if line:
             out.print(line)
 
@@ -121,7 +121,7 @@ def reasons(stored: Stored) -> list[str]:
     return [f"rank {rank}: {sentence}{more}" if rank >= 0 else sentence]
 
 
-def _show_part(out: Console, analysis: Analysis, stored: Stored, stands_on: str) -> None:
+def _show_part(out: Console, analysis: Analysis, stored: Stored, samples: str) -> None:
     rows, title = stored.rows, analysis.title
     if analysis.name in _OF_ONE_RANK:
         first = rows[0]["rank"]
@@ -136,7 +136,7 @@ def _show_part(out: Console, analysis: Analysis, stored: Stored, stands_on: str)
     hidden = len(stored.rows) - len(rows[:ROWS])
     if hidden > 0:
         out.print(f"… {hidden} more rows: hpcprof report --analysis {analysis.name}")
-    for line in (stands_on, *reasons(stored)):
+    for line in (samples, *reasons(stored)):
         if line:
             out.print(line)
 

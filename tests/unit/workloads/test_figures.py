@@ -15,11 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.profiles.readers.results import parse_result
-from hpcprof.report.charts import charts
-from hpcprof.report.contents import Contents
-from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.gpu_state import GpuMonitor, moved
-from hpcprof.workloads.schema import Figures, GpuState, RankResult
+from hpcprof.workloads.schema import Figures, GpuState
 from hpcprof.workloads.sequence_parallel.figures import (
     bound_ns,
     figures,
@@ -190,60 +187,3 @@ def test_without_a_gpu_or_without_the_library_the_state_is_unknown(monkeypatch: 
     assert GpuMonitor(torch.device("cpu")).read() is None
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert GpuMonitor(torch.device("cuda", 0)).read() is None
-
-
-def test_the_chart_of_the_modes_shows_each_against_the_bound() -> None:
-    result = parse_result((DATA / "h200x4-8192-12288-49152.json").read_text())
-    ((title, note, figure),) = charts(contents(result))
-    assert title == "Modes against perfect overlap"
-    bars, line = figure.data
-    assert list(bars.x) == ["serial", "chunked", "symmetric", "copy-engine"]
-    assert [round(value, 3) for value in bars.y] == [8.574, 8.32, 7.868, 7.435]
-    assert set(line.y) == {result.bound_ns / 1e6 if result.bound_ns else 0}
-    assert bars.text[3] == "100.3 % of the bound"
-    assert "n = 60 steps" in note
-
-
-def contents(result: RankResult) -> Contents:
-    return Contents(Run("r", Path("r")), None, [], {}, {}, [result], [])
-
-
-def test_a_report_shows_every_point_of_a_sweep_with_its_fastest_mode() -> None:
-    swept = contents(parse_result((DATA / "h200x4-sweep-8192-32768.json").read_text()))
-    lengths = ("8192", "16384", "4096")
-    assert [title for title, _, _ in charts(swept)] == [
-        f"Modes against perfect overlap, sequence-length={length}" for length in lengths
-    ]
-    clocks = [value for name, value in swept.facts() if name == "own clock"]
-    assert [clock.partition(",")[0] for clock in clocks] == [
-        f"sequence-length={length}: step p50 {time} ms"
-        for length, time in zip(lengths, ("3.357", "6.621", "1.677"), strict=True)
-    ]
-    assert all("copy-engine, the fastest of 4 modes" in clock for clock in clocks)
-
-
-def test_a_report_says_that_results_are_wrong_which_are_so_at_a_later_point_alone() -> None:
-    right = parse_result((DATA / "h200x4-8192-12288-49152.json").read_text())
-    mode = right.modes["chunked"]
-    check = dataclasses.replace(mode.correctness, passed=False, relative_error=float("nan"))
-    modes = {**right.modes, "chunked": dataclasses.replace(mode, correctness=check)}
-    wrong = dataclasses.replace(right, modes=modes)
-    swept = dataclasses.replace(right, points=[right, wrong])
-    for result, verdict in ((right, "right: "), (wrong, "wrong on ranks 0"), (swept, "wrong on ranks 0")):
-        assert dict(contents(result).facts())["results"].startswith(verdict)
-
-
-def test_a_report_names_a_mode_that_shows_no_overlap_and_its_point() -> None:
-    result = dataclasses.replace(
-        parse_result((DATA / "h200x4-8192-12288-49152.json").read_text()), point="p=1"
-    )
-    assert "overlap" not in dict(contents(result).facts())
-    mode = result.modes["symmetric"]
-    assert mode.figures is not None
-    found = dataclasses.replace(mode.figures, overlapped=False, hidden_low_pct=-1.0, hidden_high_pct=2.0)
-    modes = {**result.modes, "symmetric": dataclasses.replace(mode, figures=found)}
-    said = dict(contents(dataclasses.replace(result, modes=modes)).facts())["overlap"]
-    assert said.startswith(
-        "at p=1: symmetric did not overlap here, or gained nothing by it: its median step "
-    )
-    assert "hides -1 to 2 %" in said

@@ -1,19 +1,19 @@
-"""What a report says that an analysis stands on."""
+"""The sample sizes that a report gives for each analysis."""
 
 from __future__ import annotations
 
 import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.report.basis import basis
+from hpcprof.report.contents import sample_sizes
 from hpcprof.results.store.store import Row, Stored
 
-# Columns that tell how many samples a row is of, or what single thing it is.
+# Columns that hold the number of samples of a row, or name the single event that it describes.
 COUNTS = {
     *("instances", "count", "num_calls", "steps", "overlapped_n", "collectives", "ranks"),
     *("id", "seq", "latency_ns", "runs", "n_a"),
 }
-# What the device can do, not what it did; and kernels that ncu measured one by one.
+# The limits of the device, and kernels that ncu measured one by one.
 OF_NO_SAMPLES = {"ncu_peaks", "roofline"}
 
 
@@ -28,17 +28,19 @@ def test_operations_steps_and_ranks_are_those_of_the_ranks_in_the_rows() -> None
         "memops": stored([{"rank": 1, "count": 1}]),
         "step_times": stored([{"rank": r} for r in (0, 0, 1, 1, 7)]),
     }
-    assert basis("breakdown", analyses) == "n: 2,000 kernels, 1 memory operation and 4 steps of 2 ranks"
-    assert basis("steps", analyses) == "n: 3 ranks"
+    assert (
+        sample_sizes("breakdown", analyses) == "n: 2,000 kernels, 1 memory operation and 4 steps on 2 ranks"
+    )
+    assert sample_sizes("steps", analyses) == "n: 3 ranks"
 
 
-def test_without_rows_there_is_nothing_to_stand_on() -> None:
+def test_an_analysis_without_rows_has_no_samples() -> None:
     empty = {name: stored([]) for name in ANALYSES}
-    assert {basis(name, empty) for name in ANALYSES} == {""}
+    assert {sample_sizes(name, empty) for name in ANALYSES} == {""}
 
 
 @pytest.mark.parametrize("name", ANALYSES)
-def test_the_rows_of_every_analysis_or_a_line_below_tell_what_it_stands_on(name: str) -> None:
+def test_every_analysis_gives_its_sample_sizes_in_its_rows_or_in_a_line_below(name: str) -> None:
     rows = {name: stored([{"rank": 0, "instances": 1, "count": 1}]) for name in ANALYSES}
     told = COUNTS & {column.name for column in ANALYSES[name].columns}
-    assert told or basis(name, rows) or name in OF_NO_SAMPLES
+    assert told or sample_sizes(name, rows) or name in OF_NO_SAMPLES

@@ -1,0 +1,174 @@
+"""The head of a report: what was run, what it measured itself, and who is late."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hpcprof.common.units import counted, format_bytes, format_ns, format_value
+from hpcprof.report.contents import Contents
+from hpcprof.results.store.store import Row
+from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
+
+_OPERATIONS = 2
+_STRAGGLERS = 3
+
+
+def facts(contents: Contents) -> list[tuple[str, str]]:
+    """Return the facts about a run as pairs of a label and its text, the run's id first."""
+    return _described(contents) + _measured(contents.results) + _found(contents)
+
+
+def _described(contents: Contents) -> list[tuple[str, str]]:
+    run, status, profiles = contents.run, contents.status, contents.profiles.values()
+    described = [("run", run.id)]
+    if run.manifest is not None:
+        job = run.manifest.job
+        ranks = counted(job.ranks_per_node, "rank")
+        described += [
+            ("job", f"{job.workload or ' '.join(job.arguments)} on {job.site}"),
+            ("ranks", f"{counted(job.nodes, 'node')} x {ranks}"),
+            ("submitted", run.manifest.created),
+        ]
+    else:
+        described.append(("folder", str(run.path)))
+    if status is not None:
+        described.append(("state", f"{status.state.value} {status.reason}".rstrip()))
+    if profiles:
+        kinds = sorted({f"{p.kind} {p.profiler_version or ''}".rstrip() for p in profiles})
+        devices = sorted({_devices(p.devices) for p in profiles if p.devices})
+        described.append(("profiles", f"{counted(len(profiles), 'rank')}, {', '.join(kinds)}"))
+        described.append(("GPUs", "; ".join(devices) or "none recorded"))
+    return described
+
+
+def _devices(names: str) -> str:
+    """Return a node's GPUs with the number of each model: ``4 x NVIDIA H200``."""
+    return ", ".join(f"{n} x {name}" for name, n in Counter(names.split(", ")).items())
+
+
+def _measured(results: list[RankResult]) -> list[tuple[str, str]]:
+    """Return what the workload measured itself: step times, correctness, overlap and training."""
+    if not results:
+        return []
+    first = results[0]
+    points = first.every_point()
+    profiled = any(result.profiler != "none" for result in results)
+    return [
+        *(("own clock", _step_time(point, profiled)) for point in points),
+        *_checked(results),
+        *(("overlap", sentence) for point in points for sentence in _without_overlap(point)),
+        *([("training", trained(first.training))] if first.training else []),
+    ]
+
+
+def _step_time(result: RankResult, profiled: bool) -> str:
+    """Return the step time at a point of a sweep, of the fastest mode where there are several."""
+    latencies = {name: summarize(mode.latency_ns) for name, mode in result.modes.items()}
+    latencies = latencies or {result.mode: summarize(result.latency_ns or result.step_ns)}
+    fastest = min(latencies, key=lambda name: latencies[name].p50_ns)
+    latency = latencies[fastest]
+    notes = ["slowest rank of each step", f"n={latency.n}"]
+    if len(latencies) > 1:
+        notes.append(f"{fastest}, the fastest of {len(latencies)} modes")
+    if profiled:
+        notes.append("while profiled")
+    return _at(
+        result.point,
+        f"step p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} ({', '.join(notes)})",
+    )
+
+
+def _checked(results: list[RankResult]) -> list[tuple[str, str]]:
+    """Return whether the results are correct; nothing where the workload has no reference."""
+    checks = [
+        (result.rank, check)
+        for result in results
+        for point in result.every_point()
+        for check in (point.correctness, *(mode.correctness for mode in point.modes.values()))
+        if check is not None
+    ]
+    if not checks:
+        return []
+    wrong = sorted({rank for rank, check in checks if not check.passed})
+    _, worst = max(checks, key=lambda found: _severity(found[1]))
+    verdict = f"wrong on {'rank' if len(wrong) == 1 else 'ranks'} {', '.join(map(str, wrong))}"
+    return [
+        (
+            "results",
+            f"{verdict if wrong else 'correct'}: relative error {worst.relative_error:.1e} (bound "
+            f"{worst.bound:.0e}) against {worst.reference} on {counted(worst.rows, 'row')}",
+        )
+    ]
+
+
+def _severity(check: Correctness) -> tuple[bool, float]:
+    """Order checks; a failed one is the worst, even where its error is NaN, which compares with nothing."""
+    return not check.passed, check.relative_error / check.bound
+
+
+def _without_overlap(result: RankResult) -> list[str]:
+    """Return the workload's own notes on the modes that hide no communication."""
+    unseen = [
+        name for name, mode in result.modes.items() if mode.figures and mode.figures.overlapped is False
+    ]
+    return [
+        _at(result.point, note)
+        for name in unseen
+        for note in result.notes
+        if note.startswith(f"{name} ") and "overlap" in note
+    ]
+
+
+def _at(point: str, sentence: str) -> str:
+    """Name the point of the sweep that a sentence is about."""
+    return f"{point}: {sentence}" if point else sentence
+
+
+def trained(training: Training) -> str:
+    """Return a training's throughput, its last loss and its buckets of gradients."""
+    said = [f"{training.rate:.1f} {training.unit}/s over all ranks"]
+    if training.loss:
+        last = training.loss[-1]
+        said.append(f"loss {'NaN' if last is None else f'{last:.4f}'} at the last step")
+    if training.bucket_bytes:
+        buckets = counted(len(training.bucket_bytes), "bucket")
+        said.append(f"{buckets}, {format_bytes(sum(training.bucket_bytes))}")
+    return ", ".join(said)
+
+
+def _found(contents: Contents) -> list[tuple[str, str]]:
+    """Return the main results of the collectives: their bandwidth, and the ranks that are late to them."""
+    found = [
+        ("bus bandwidth", _bandwidth(contents.rows("collectives_summary"))),
+        ("stragglers", stragglers(contents.rows("skew_summary"))),
+    ]
+    return [(label, text) for label, text in found if text]
+
+
+def _bandwidth(rows: list[Row]) -> str:
+    measured = [row for row in rows if row["busbw_p50_gbps"] is not None]
+    return "; ".join(
+        f"{row['op']} of {format_bytes(row['bytes'])} "
+        f"{format_value('busbw_p50_gbps', row['busbw_p50_gbps'])} (n={row['count']})"
+        for row in measured[:_OPERATIONS]
+    )
+
+
+def stragglers(rows: list[Row]) -> str:
+    """Return the ranks that `skew_summary` calls stragglers; nothing where only one rank was profiled."""
+    if len(rows) < 2:
+        return ""
+    late = sorted((row for row in rows if row["verdict"] == "straggler"), key=lambda row: -row["cost_pct"])
+    if late:
+        named = [
+            f"rank {row['rank']} is {format_ns(row['lateness_p50_ns'])} late in each step, "
+            f"{row['cost_pct']:.1f} % of the step time "
+            f"(n={row['steps']}, clocks ± {format_ns(row['uncertainty_ns'])})"
+            for row in late[:_STRAGGLERS]
+        ]
+        more = len(late) - len(named)
+        return "; ".join([*named, *([f"and {more} more"] if more else [])])
+    unknown = sum(row["verdict"] == "unknown" for row in rows)
+    if unknown:
+        return f"unknown for {unknown} of {len(rows)} ranks: see hpcprof report --analysis skew"
+    return f"none among {len(rows)} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"

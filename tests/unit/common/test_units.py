@@ -1,0 +1,23 @@
+"""Numbers with their units, as people read them."""
+
+from __future__ import annotations
+
+from hpcprof.common.units import counted, format_bytes, format_value
+
+
+def test_a_number_has_its_noun_in_the_singular_or_plural() -> None:
+    assert [counted(n, "rank") for n in (0, 1, 2, 1024)] == ["0 ranks", "1 rank", "2 ranks", "1,024 ranks"]
+
+
+def test_sizes_and_bandwidths_carry_their_units() -> None:
+    assert [format_bytes(n) for n in (4, 2048, 134_217_728, 3e9)] == [
+        "4 B",
+        "2.048 kB",
+        "134.2 MB",
+        "3.000 GB",
+    ]
+    assert [format_value("busbw_gbps", v) for v in (285.8485, 0.0123, None)] == [
+        "285.8 GB/s",
+        "0.0123 GB/s",
+        "–",
+    ]

@@ -1,0 +1,77 @@
+"""The head of a report: the workload's own figures and the stragglers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from hpcprof.profiles.readers.results import parse_result
+from hpcprof.report.contents import Contents
+from hpcprof.report.facts import facts, stragglers
+from hpcprof.submit.runs.directory import Run
+from hpcprof.workloads.schema import RankResult
+
+DATA = Path(__file__).parents[3] / "docs" / "data"
+
+
+def contents(result: RankResult) -> Contents:
+    return Contents(Run("r", Path("r")), None, [], {}, {}, [result], [])
+
+
+def result_of(name: str) -> RankResult:
+    return parse_result((DATA / f"{name}.json").read_text())
+
+
+def test_every_point_of_a_sweep_has_the_step_time_of_its_fastest_mode() -> None:
+    swept = facts(contents(result_of("h200x4-sweep-8192-32768")))
+    times = [text for label, text in swept if label == "own clock"]
+    assert [text.partition(",")[0] for text in times] == [
+        "sequence-length=8192: step p50 3.357 ms",
+        "sequence-length=16384: step p50 6.621 ms",
+        "sequence-length=4096: step p50 1.677 ms",
+    ]
+    assert all("copy-engine, the fastest of 4 modes" in text for text in times)
+
+
+def test_results_are_wrong_where_one_point_of_a_sweep_is() -> None:
+    right = result_of("h200x4-8192-12288-49152")
+    mode = right.modes["chunked"]
+    assert mode.correctness is not None
+    check = dataclasses.replace(mode.correctness, passed=False, relative_error=float("nan"))
+    modes = {**right.modes, "chunked": dataclasses.replace(mode, correctness=check)}
+    wrong = dataclasses.replace(right, modes=modes)
+    swept = dataclasses.replace(right, points=[right, wrong])
+    for result, verdict in ((right, "correct: "), (wrong, "wrong on rank 0: "), (swept, "wrong on rank 0: ")):
+        assert dict(facts(contents(result)))["results"].startswith(verdict)
+
+
+def test_a_mode_without_overlap_is_named_in_the_words_of_the_workload() -> None:
+    said = [text for label, text in facts(contents(result_of("h200x4-4608-9216-9216"))) if label == "overlap"]
+    assert len(said) == 1 and said[0].startswith("chunked did not overlap here")
+    swept = facts(contents(result_of("h200x4-sweep-8192-32768")))
+    (text,) = [text for label, text in swept if label == "overlap"]
+    assert text.startswith("sequence-length=4096: chunked did not overlap here")
+    assert "overlap" not in dict(facts(contents(result_of("h200x4-8192-12288-49152"))))
+
+
+def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
+    def row(rank: int, verdict: str, cost: float = 0.0) -> dict[str, object]:
+        return {
+            "rank": rank,
+            "steps": 40,
+            "lateness_p50_ns": 512_300,
+            "uncertainty_ns": 1_900,
+            "cost_pct": cost,
+            "verdict": verdict,
+        }
+
+    even = [row(i, "even") for i in range(3)]
+    assert stragglers([*even, row(3, "straggler", 14.94)]) == (
+        "rank 3 is 512.3 µs late in each step, 14.9 % of the step time (n=40, clocks ± 1.900 µs)"
+    )
+    many = stragglers([row(i, "straggler", float(i)) for i in range(9)])
+    assert many.startswith("rank 8 ")
+    assert many.endswith("; and 6 more")
+    assert stragglers([*even, row(3, "unknown")]).startswith("unknown for 1 of 4 ranks")
+    assert stragglers(even) == "none among 3 ranks (n=40 steps)"
+    assert stragglers(even[:1]) == ""
