@@ -17,7 +17,7 @@ from click.exceptions import NoArgsIsHelpError
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.common import __version__
-from hpcprof.common.errors import HpcprofError
+from hpcprof.common.errors import HpcprofError, InformationRequested
 
 # One file a command, imported when it is used; the sentence stands here so that --help imports none.
 COMMANDS = {
@@ -90,6 +90,9 @@ def main() -> None:
     _collect_garbage_seldom()
     try:
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
+    except InformationRequested as request:
+        click.echo(request.text)
+        sys.exit()
     except HpcprofError as error:
         _fail(error, f"{error}", error.exit_code, debug)
     except NoArgsIsHelpError as error:

@@ -103,7 +103,7 @@ def slowdown(
 
 def _planned(options: dict[str, Any], repeats: int, alone: str, parameters: tuple[str, ...]) -> Record:
     """Return the runs that a study needs; every one is checked before the first is submitted."""
-    from hpcprof.submit.jobs.sweep import parse_parameters, points, program_at
+    from hpcprof.workloads.sweep import parse_parameters, points, program_at
 
     values = study_values(options)
     if alone == "hook" and values.get("workload") != "ddp":
@@ -151,7 +151,7 @@ def _study_folder(given: str, runs_dir: Path) -> Path:
 
 def _make(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
     """Make the runs that are missing, and say what all of them say together."""
-    from hpcprof.submit.jobs.sweep import label
+    from hpcprof.workloads.sweep import label
 
     template = Path(record.template) if record.template else None
     runs = StudyRuns(len(record.runs), store, runs_dir, template, folder)
@@ -220,7 +220,7 @@ def _show(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
     from hpcprof.report.tables_export import write_csv
     from hpcprof.report.terminal import show_analysis
     from hpcprof.study.slowdown import SlowdownTables, best, by_point, compare_sides
-    from hpcprof.submit.jobs.sweep import label
+    from hpcprof.workloads.sweep import label
 
     pairs = ACROSS_RUNS["slowdown_pairs"]
     rows = by_point(store, record.runs)

@@ -13,9 +13,9 @@ from hpcprof.cli.options import job_at, job_options, job_values, site_of
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_array
-from hpcprof.submit.jobs.sweep import parse_parameters, points, program_at
 from hpcprof.submit.rendering.job_scripts import array_scripts
 from hpcprof.submit.runs.directory import Run, sweep_of
+from hpcprof.workloads.sweep import parse_parameters, points, program_at
 
 
 @click.command(

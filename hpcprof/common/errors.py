@@ -32,6 +32,14 @@ class StoreError(HpcprofError):
     """The results database cannot be used."""
 
 
+class InformationRequested(Exception):
+    """The user asked for a text, such as ``--help`` of a workload: print `text` and exit with status 0."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Say in a sentence that the system does not let an input file be read.

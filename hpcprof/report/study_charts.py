@@ -16,7 +16,7 @@ from hpcprof.profiles.kernel_families import FAMILIES, family
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.charts import COLOURS, LABEL, MOST_RANKS, TOP_KERNELS, Chart, colour, new_figure
 from hpcprof.results.store.store import Row
-from hpcprof.submit.jobs.sweep import label
+from hpcprof.workloads.sweep import label
 
 if TYPE_CHECKING:
     from hpcprof.study.slowdown import SlowdownTables

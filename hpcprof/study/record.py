@@ -12,8 +12,8 @@ import msgspec
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.sweep import Point
 from hpcprof.submit.sites.model import Site
+from hpcprof.workloads.sweep import Point
 
 RECORD = "study.json"
 

@@ -15,8 +15,8 @@ from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.results.run_inputs import slowdown_over_pair
 from hpcprof.results.store.store import Row, Store, Stored
 from hpcprof.study.record import Arm, Planned
-from hpcprof.submit.jobs.sweep import Point
 from hpcprof.submit.runs.directory import find_run
+from hpcprof.workloads.sweep import Point
 
 COLUMNS = (
     *(Column(name, Kind.INT) for name in ("runs", "alone_step_p50_ns", "step_p50_ns")),

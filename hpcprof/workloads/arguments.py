@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.errors import InformationRequested, UsageError, unknown
 
 
 class WorkloadParser(argparse.ArgumentParser):
-    """A parser that raises instead of exiting: the caller prints the sentence, and decides on which rank.
+    """A parser that raises instead of printing and exiting: on the ranks, the caller decides who prints.
 
     Parameters
     ----------
@@ -26,8 +26,13 @@ class WorkloadParser(argparse.ArgumentParser):
     def __init__(self, program: str, description: str, defaults: object) -> None:
         # What is not given stays away: the caller may have other values that come before the defaults.
         super().__init__(
-            prog=program, description=description, allow_abbrev=False, argument_default=argparse.SUPPRESS
+            prog=program,
+            description=description,
+            allow_abbrev=False,
+            add_help=False,
+            argument_default=argparse.SUPPRESS,
         )
+        self.add_argument("-h", "--help", action=_RaiseHelp, nargs=0, help="show this help and exit")
         self._defaults_of = defaults
 
     def number(
@@ -52,9 +57,9 @@ class WorkloadParser(argparse.ArgumentParser):
         Raises
         ------
         UsageError
-            With one sentence.
-        SystemExit
-            With status 0, after ``--help`` is printed.
+            An option is unknown, or its value is wrong.
+        InformationRequested
+            ``--help`` is among them.
         """
         values, others = self.parse_known_args(list(arguments))
         if others:
@@ -65,6 +70,13 @@ class WorkloadParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the workload's name before the sentence."""
         raise UsageError(f"{self.prog}: {message}.")
+
+
+class _RaiseHelp(argparse.Action):
+    """Raise the help text; argparse's own action prints it and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        raise InformationRequested(parser.format_help().rstrip("\n"))
 
 
 def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:

@@ -1,19 +1,32 @@
 """The list of workloads. It imports none of them: the submit side must not load torch.
 
 To add a workload, write a package with ``__main__.py`` (what runs on the ranks) and ``options.py``
-(standard library only; ``parse(arguments)`` returns an object with ``validate(ranks)``, and with
-``validate_profiled()`` where not everything can be profiled), and add a row.
+(standard library only; ``parse(arguments)`` returns `Options`), and add a row.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from hpcprof.common.errors import unknown
+
+
+class Options(Protocol):
+    """A workload's parsed arguments."""
+
+    @property
+    def tools(self) -> Mapping[str, str]:
+        """Paths of ``python``, ``nsys`` and ``ncu``, as far as the arguments name them."""
+
+    def validate(self, world_size: int, /) -> None:
+        """Raise `UsageError` if the options do not suit ``world_size`` ranks."""
+
+    def validate_profiled(self) -> None:
+        """Raise `UsageError` if the options cannot be combined with a profiler."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +72,21 @@ class Workload:
         ------
         UsageError
             An option is unknown or its value is wrong for this number of ranks.
-        SystemExit
-            With status 0, after ``--help`` is printed.
+        InformationRequested
+            The arguments ask for a text instead, such as ``--help``.
         """
-        wanted = self._parse(arguments)
-        wanted.validate(ranks)
-        if profiled and hasattr(wanted, "validate_profiled"):
-            wanted.validate_profiled()
+        options = self._parse(arguments)
+        options.validate(ranks)
+        if profiled:
+            options.validate_profiled()
 
-    def tools(self, arguments: Sequence[str]) -> dict[str, str]:
+    def tools(self, arguments: Sequence[str]) -> Mapping[str, str]:
         """Return the paths of ``python``, ``nsys`` and ``ncu`` that the arguments' settings name."""
-        named: dict[str, str] = getattr(self._parse(arguments), "tools", {})
-        return named
+        return self._parse(arguments).tools
 
-    def _parse(self, arguments: Sequence[str]) -> Any:
-        return importlib.import_module(f"{self.module}.options").parse(arguments)
+    def _parse(self, arguments: Sequence[str]) -> Options:
+        options: Options = importlib.import_module(f"{self.module}.options").parse(arguments)
+        return options
 
 
 WORKLOADS: dict[str, Workload] = {

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import InformationRequested, UsageError
 
 
 def start(package: str, needs: str, arguments: Sequence[str]) -> int:
@@ -25,6 +25,9 @@ def start(package: str, needs: str, arguments: Sequence[str]) -> int:
     parse = importlib.import_module(f"{package}.options").parse
     try:
         wanted = parse(arguments)
+    except InformationRequested as request:
+        print(request.text)
+        return 0
     except UsageError as error:
         wanted = error
     # Loaded only now, so that --help needs neither MPI nor torch.

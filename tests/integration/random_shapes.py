@@ -15,7 +15,7 @@ from hpcprof.workloads.sequence_parallel import buffers as memory
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import allocate
 from hpcprof.workloads.sequence_parallel.modes import MODES
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.plan import Rotation
 from hpcprof.workloads.sequence_parallel.steps import Step
 from hpcprof.workloads.timing import Untimed

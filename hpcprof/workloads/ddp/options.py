@@ -91,6 +91,9 @@ class Parameters:
                 "make them equal by --nodes and --ranks-per-node, or leave the key out."
             )
 
+    def validate_profiled(self) -> None:
+        """Accept every profiled run: all of them can be profiled."""
+
 
 def _above_zero(text: str) -> float:
     try:
@@ -152,9 +155,9 @@ def parse(arguments: Sequence[str]) -> Parameters:
     Raises
     ------
     UsageError
-        With one sentence.
-    SystemExit
-        With status 0, after ``--help`` is printed.
+        An option is unknown, or its value or a setting is wrong.
+    InformationRequested
+        ``--help`` is given.
     """
     given = _parser().given(arguments)
     folder = given.pop("input", None)

@@ -18,7 +18,7 @@ from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import RankResult, write
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import check_device
-from hpcprof.workloads.sequence_parallel.options import Sweep, at, blamed
+from hpcprof.workloads.sequence_parallel.parameters import Sweep, at, blamed
 from hpcprof.workloads.sequence_parallel.point import Checks, measure_point
 from hpcprof.workloads.sequence_parallel.table import Printed
 from hpcprof.workloads.watch import STORE_TIMEOUT, Watch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.plan import Memory, Rotation, memory, rotation
 
 DTYPES = {

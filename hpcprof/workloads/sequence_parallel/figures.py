@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from hpcprof.workloads.schema import Figures, summarize
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.plan import (
     BACKWARD_PHASES,
     FORWARD_PHASES,

@@ -12,7 +12,7 @@ from hpcprof.workloads.distributed import World
 from hpcprof.workloads.gpu_state import GpuMonitor
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import GpuState
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import Timer, Times, Untimed, clock_for
 from hpcprof.workloads.watch import Watch

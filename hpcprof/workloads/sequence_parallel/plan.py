@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpcprof.workloads.sequence_parallel.options import Parameters, Sweep
+from hpcprof.workloads.sequence_parallel.parameters import Parameters, Sweep
 
 ELEMENT_BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 # What is added up over the ranks: float8 has too few bits for sums.

@@ -28,7 +28,7 @@ from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, no_ov
 from hpcprof.workloads.sequence_parallel.measure import Measured, Measurement, Steps
 from hpcprof.workloads.sequence_parallel.modes import MODES, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import Untimed
 from hpcprof.workloads.versions import device_name, versions

@@ -9,7 +9,7 @@ import torch
 from hpcprof.workloads.sequence_parallel.autograd import Block, Call
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes import Mode
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import Phases, Untimed
 
 

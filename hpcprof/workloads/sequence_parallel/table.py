@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcprof.workloads.schema import Correctness, Figures, RankResult, Summary, summarize
-from hpcprof.workloads.sequence_parallel.options import Parameters, Sweep
+from hpcprof.workloads.sequence_parallel.parameters import Parameters, Sweep
 from hpcprof.workloads.sequence_parallel.plan import is_matmul
 
 

@@ -15,7 +15,7 @@ from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.modes import Mode, serial
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.plan import Rotation
 from hpcprof.workloads.sequence_parallel.point import _check
 from hpcprof.workloads.sequence_parallel.steps import Outputs, Step

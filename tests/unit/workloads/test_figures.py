@@ -26,7 +26,7 @@ from hpcprof.workloads.sequence_parallel.figures import (
     peak_tflops,
     rates,
 )
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 
 SHAPE = Parameters(8192, 8192, dtype="bfloat16")
 DATA = Path(__file__).parents[3] / "docs" / "data"

@@ -10,7 +10,7 @@ import torch
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.rankenv import RankEnvironment
 from hpcprof.workloads.sequence_parallel.measure import Measurement, Steps
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import Phases
 from hpcprof.workloads.watch import Watch
 

@@ -10,14 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, InformationRequested, UsageError
 from hpcprof.workloads.schema import Correctness, ModeResult, RankResult, summarize
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate, check_device
 from hpcprof.workloads.sequence_parallel.figures import figures
 from hpcprof.workloads.sequence_parallel.modes import MODES
 from hpcprof.workloads.sequence_parallel.modes.copy_engine import groupings, order, pieces
-from hpcprof.workloads.sequence_parallel.options import MODES as NAMES
-from hpcprof.workloads.sequence_parallel.options import Parameters, parse
+from hpcprof.workloads.sequence_parallel.options import parse
+from hpcprof.workloads.sequence_parallel.parameters import MODES as NAMES
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.plan import Rotation, link_bytes, memory, plan, rotation, step_flops
 from hpcprof.workloads.sequence_parallel.table import table
 
@@ -245,16 +246,14 @@ def tensors(buffers: Buffers) -> list[torch.Tensor]:
     return more + [tensor for tensor in found if isinstance(tensor, torch.Tensor)]
 
 
-def test_a_model_gives_the_shape_and_a_plan_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_gives_the_shape_and_a_plan_is_asked_for_instead_of_a_run() -> None:
     shape = parse(["--model", "llama3-70b"]).first
     assert (shape.hidden_size, shape.inner_size) == (8192, 28672)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(InformationRequested, match="h = 12288, f = 49152, N = 8 ranks"):
         parse(["--model", "gpt3-175b", "--plan", "8"])
-    assert ended.value.code == 0
-    assert "h = 12288, f = 49152, N = 8 ranks" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
+    with pytest.raises(InformationRequested) as asked:
         parse(["--plan", "2", "--sweep", "hidden-size=32,64"])
-    told = capsys.readouterr().out
+    told = asked.value.text
     assert [told.count(text) for text in ("at hidden-size=32:", "h = 64, f = 256", "memory of a rank")] == [
         1,
         1,

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import InformationRequested, UsageError
 from hpcprof.submit.jobs.job import make_job
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
-from hpcprof.workloads.sequence_parallel.options import Parameters, parse
+from hpcprof.workloads.sequence_parallel.options import parse
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.start import start
 
 
 def accepts(parameters: Parameters, ranks: int) -> bool:
@@ -122,11 +124,34 @@ def test_a_point_at_which_the_only_mode_cannot_run_is_refused_before_the_start(
         parse(arguments.split()).validate(2)
 
 
-def test_help_is_printed_and_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        parse(["--help"])
-    assert caught.value.code == 0
-    assert "--sequence-length" in capsys.readouterr().out
+@pytest.mark.parametrize("workload", catalogue.WORKLOADS.values(), ids=catalogue.WORKLOADS)
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_is_raised_and_nothing_is_printed(
+    workload: catalogue.Workload, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InformationRequested) as caught:
+        workload.check([option], 2)
+    assert caught.value.text.startswith(f"usage: {workload.name} [-h]")
+    assert "-h, --help" in caught.value.text
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("workload", catalogue.WORKLOADS.values(), ids=catalogue.WORKLOADS)
+@pytest.mark.parametrize(
+    "arguments", [["--nothing"], ["--seed"], ["--seed", "x"], ["extra"], ["--device", "x"]]
+)
+def test_a_wrong_argument_is_raised_and_nothing_is_printed(
+    workload: catalogue.Workload, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError):
+        workload.check(arguments, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_start_on_a_rank_prints_help_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start("hpcprof.workloads.sequence_parallel", "torch", ["--help"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("usage: sequence-parallel") and not err
 
 
 def test_the_sentence_names_the_nearest_sequence_lengths() -> None:

@@ -14,7 +14,7 @@ from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.modes import Mode, chunked, serial
 from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.plan import Rotation, phases
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Outputs, Step
 from hpcprof.workloads.timing import HostClock, Timer, Untimed

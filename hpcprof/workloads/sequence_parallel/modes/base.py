@@ -8,7 +8,7 @@ import torch
 
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.sequence_parallel.buffers import BackwardBuffers, Buffers, Gradients
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import Phases
 
 

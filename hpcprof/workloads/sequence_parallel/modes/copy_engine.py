@@ -21,7 +21,7 @@ from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.summation import summation
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import Phases
 
 _TRIALS, _WARM = 12, 4

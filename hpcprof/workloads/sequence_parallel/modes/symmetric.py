@@ -11,7 +11,7 @@ import torch.distributed as dist
 from hpcprof.workloads.distributed import World, all_gather
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
-from hpcprof.workloads.sequence_parallel.options import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import Phases
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.sweep import parse_parameters, points, program_at
 from hpcprof.submit.runs.directory import Run, find_run, find_runs, sweep_of
+from hpcprof.workloads.sweep import parse_parameters, points, program_at
 from tests.conftest import Hpcprof
 
 

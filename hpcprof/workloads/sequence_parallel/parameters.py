@@ -1,0 +1,178 @@
+"""What the sequence-parallel workload measures: the shape of the problem, and the points of a sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hpcprof.common.errors import HpcprofError, UsageError
+
+DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
+DIRECTIONS = ("forward", "backward", "both")
+MODES = ("serial", "chunked", "symmetric", "copy-engine")
+_FLOAT8_UNIT = 16
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The shape of the problem and how it is run.
+
+    R = ``rows`` = sequence length x batch size, h = ``hidden_size``, f = ``inner_size`` = h x multiplier.
+    """
+
+    sequence_length: int = 256
+    hidden_size: int = 512
+    ffn_multiplier: int = 4
+    ffn_size: int | None = None
+    batch_size: int = 1
+    dtype: str = "float32"
+    steps: int = 20
+    warmup: int = 10
+    seed: int = 0
+    mode: str = "serial"
+    chunks: int = 4
+    backend: str = "auto"
+    device: str = "auto"
+    direction: str = "forward"
+    keep_gathered: bool = False
+    burn_in: int = 0
+    step_timeout: int = 300
+    cuda_graph: bool = False
+    comm_max_ctas: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the whole input, R."""
+        return self.sequence_length * self.batch_size
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes to measure; ``auto`` is every one."""
+        return MODES if self.mode == "auto" else tuple(self.mode.split(","))
+
+    @property
+    def forward(self) -> bool:
+        """Whether a measured step goes forward."""
+        return self.direction != "backward"
+
+    @property
+    def backward(self) -> bool:
+        """Whether a measured step goes backward."""
+        return self.direction != "forward"
+
+    @property
+    def inner_size(self) -> int:
+        """Columns between the two matmuls on all ranks together, f."""
+        return self.ffn_size or self.hidden_size * self.ffn_multiplier
+
+    def validate(self, world_size: int) -> None:
+        """Refuse a shape that ``world_size`` ranks cannot share evenly.
+
+        Raises
+        ------
+        UsageError
+            With the nearest valid values.
+        """
+        if self.dtype == "float8":
+            self._validate_float8(world_size)
+        if self.modes == ("chunked",) and (shard := self.rows // world_size) % self.chunks:
+            raise UsageError(f"the {shard} rows of a rank cannot be cut into --chunks {self.chunks}.")
+        if self.sequence_length % world_size:
+            raise UsageError(
+                f"--sequence-length {self.sequence_length} is not divisible by {world_size} ranks: "
+                f"use {_nearest(self.sequence_length, world_size)}."
+            )
+        if self.ffn_size and self.ffn_size % world_size:
+            raise UsageError(
+                f"--ffn-size {self.ffn_size} is not divisible by {world_size} ranks: "
+                f"use {_nearest(self.ffn_size, world_size)}."
+            )
+        if self.inner_size % world_size:
+            # h * multiplier is divisible by N exactly when h is by N / gcd(N, multiplier).
+            unit = world_size // math.gcd(world_size, self.ffn_multiplier)
+            raise UsageError(
+                f"--hidden-size {self.hidden_size} times --ffn-multiplier {self.ffn_multiplier} is not "
+                f"divisible by {world_size} ranks: use --hidden-size {_nearest(self.hidden_size, unit)}."
+            )
+
+    def _validate_float8(self, world_size: int) -> None:
+        if self.backward:
+            raise UsageError("--dtype float8 goes forward only: use --direction forward, or bfloat16.")
+        if self.modes == ("symmetric",):
+            raise UsageError("--dtype float8: the mode symmetric multiplies none; use another mode.")
+        # What cuBLAS asks of the operands of a scaled matmul.
+        for name, columns in (("h", self.hidden_size), ("f / N", self.inner_size // world_size)):
+            if columns % _FLOAT8_UNIT:
+                raise UsageError(
+                    f"--dtype float8 needs h and f / N in multiples of {_FLOAT8_UNIT}: {name} is {columns}."
+                )
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points to measure in one start, by their names; without ``--sweep`` a single one without a name."""
+
+    points: dict[str, Parameters]
+
+    @property
+    def first(self) -> Parameters:
+        """The first point; what cannot be swept is the same at all."""
+        return next(iter(self.points.values()))
+
+    @property
+    def tools(self) -> Mapping[str, str]:
+        """Paths of programs that the arguments name: none."""
+        return {}
+
+    @property
+    def swept(self) -> bool:
+        """Whether the points have names."""
+        return "" not in self.points
+
+    def validate(self, world_size: int) -> None:
+        """Refuse points that ``world_size`` ranks cannot share evenly.
+
+        Raises
+        ------
+        UsageError
+            With the first of them and the nearest valid values.
+        """
+        for name, parameters in self.points.items():
+            with blamed(name):
+                parameters.validate(world_size)
+
+    def validate_profiled(self) -> None:
+        """Refuse a sweep of which any rank is profiled.
+
+        Raises
+        ------
+        UsageError
+            A profile would mix the steps of all points.
+        """
+        if self.swept:
+            raise UsageError(
+                "--sweep measures without a profiler, as a profile would mix the points: profile one of "
+                "them, or each in a run of its own by hpcprof sweep -P KEY=VALUE,VALUE."
+            )
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """Put the point before the sentence of what goes wrong inside."""
+    try:
+        yield
+    except HpcprofError as error:
+        raise type(error)(at(name, str(error))) from None
+
+
+def at(name: str, sentence: str) -> str:
+    """Put the point that a sentence is about before it."""
+    return f"at {name}: {sentence}" if name else sentence
+
+
+def _nearest(value: int, unit: int) -> str:
+    """Name the multiples of ``unit`` on both sides of ``value``, which is none itself."""
+    below = value // unit * unit
+    return f"{below} or {below + unit}" if below else str(unit)
