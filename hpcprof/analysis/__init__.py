@@ -1,0 +1,1 @@
+"""Pure functions from timelines to tables, in packages by the question that they answer."""

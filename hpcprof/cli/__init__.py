@@ -1,0 +1,1 @@
+"""The ``hpcprof`` command: one file per command, which parses, calls one function and prints."""

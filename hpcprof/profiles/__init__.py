@@ -1,0 +1,1 @@
+"""Profiles: from a profiler's file to a timeline."""

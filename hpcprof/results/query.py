@@ -107,7 +107,7 @@ def _plain(value: Any) -> Value:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Number the names that occur again: ``rank``, ``rank_2``."""
+    """Return the names with a number after each that occurs again: ``rank``, ``rank_2``."""
     found: list[str] = []
     for name in names:
         repeated, number = name, 1

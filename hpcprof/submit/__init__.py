@@ -1,0 +1,1 @@
+"""From a site and a job to a running job."""

@@ -1,0 +1,1 @@
+"""Workloads: the programs that run on the ranks, and helpers that a program may import."""

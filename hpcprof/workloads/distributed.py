@@ -42,7 +42,7 @@ def all_gather(output: torch.Tensor, source: torch.Tensor, async_op: bool = Fals
 
 @dataclass(frozen=True)
 class World:
-    """This process among the ranks.
+    """Where this process is among the ranks.
 
     ``reduce_scatter(output, input)`` sums ``input`` of shape [size * n, ...] over the ranks and leaves this
     rank's n rows in ``output``; it may overwrite ``input``. With ``async_op=True`` it returns a handle to

@@ -1,0 +1,1 @@
+"""Collectives: per rank, matched across ranks on aligned clocks, and the ranks that come late to them."""

@@ -1,0 +1,1 @@
+"""Runs against each other: differences, regressions and scaling."""

@@ -1,0 +1,1 @@
+"""What an analysis is: its declaration, its outcome, how it is found and how its figures are checked."""

@@ -41,7 +41,7 @@ def _rows(columns: Columns) -> Iterator[dict[str, Any]]:
 
 
 def _breakdown(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The parts are not negative and add up to the span, to the nanosecond."""
+    """Check that the parts are not negative and add up to the span, to the nanosecond."""
     for row in _rows(results["breakdown"]):
         parts = [row[f"{part}_ns"] for part in PARTS]
         if min(parts) < 0 or sum(parts) != row["span_ns"]:
@@ -53,7 +53,7 @@ def _breakdown(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...]
 
 
 def _kernels(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The same kernels are counted and added up in both tables."""
+    """Check that both tables count and add up the same kernels."""
     for column in _TOTALS:
         totals = [sum(results[name][column]) for name in ("kernels", "kernels_by_shape")]
         if totals[0] != totals[1]:
@@ -65,7 +65,7 @@ def _kernels(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _phases(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """A phase takes at most as long as the step in which it is.
+    """Check that no phase takes longer than its step.
 
     In n steps it is then not above the n longest steps, ordered by time, and so is no percentile and no
     mean; all of them are rounded to whole nanoseconds, those of months to the digits of a double.

@@ -1,0 +1,1 @@
+"""Kernels measured by hardware counters: Nsight Compute tables and the roofline."""

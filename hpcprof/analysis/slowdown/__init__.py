@@ -1,0 +1,1 @@
+"""How much slower kernels are while communication runs."""

@@ -1,0 +1,1 @@
+"""Confidence intervals and tests that several analyses share."""

@@ -137,7 +137,7 @@ def nearest(values: Floats, decimals: int) -> Floats:
 def by_text(
     timeline: Timeline, ids: Ints, shown: Callable[[str | None], str | None] = lambda text: text
 ) -> tuple[NDArray[np.object_], Ints]:
-    """Number the texts that occur, in ascending order and None first: the texts, and each row's number.
+    """Return the texts that occur, in ascending order and None first, and each row's number.
 
     Two ids may stand for the same text, and for texts that are ``shown`` as the same.
     """

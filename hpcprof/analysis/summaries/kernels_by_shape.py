@@ -33,7 +33,7 @@ class Shapes:
 
 @once
 def by_shape(timeline: Timeline) -> tuple[Shapes, Ints]:
-    """Number the distinct kernels: name, grid and block of each, and the number of each row of kernels."""
+    """Return name, grid and block of the distinct kernels, and the number of each row of kernels."""
     table = timeline.kernels
     names, name = by_text(timeline, table.name)
     keys, group = numbered_rows(name, *table.grid.T, *table.block.T)

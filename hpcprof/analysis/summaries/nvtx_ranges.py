@@ -40,7 +40,7 @@ def ranges(timeline: Timeline) -> Outcome:
 def by_name_and_style(
     timeline: Timeline, name: Ints, style: Ints
 ) -> tuple[NDArray[np.object_], NDArray[np.object_], Ints]:
-    """Number the pairs of name and style that occur: the name and style of each, and each row's number."""
+    """Return the pairs of name and style that occur, and each row's number."""
     found, text = by_text(timeline, name)
     pairs, group = numbered(text * len(_STYLES) + style)
     return found[pairs // len(_STYLES)], objects(_STYLES[Style(p % len(_STYLES))] for p in pairs), group

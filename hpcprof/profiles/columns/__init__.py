@@ -1,0 +1,1 @@
+"""Helpers for numpy columns: distinct values, joins, ordering, intervals."""

@@ -21,7 +21,7 @@ _SPAN = 16
 
 
 def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Number pairs of two columns so that equal pairs of both tables have equal numbers."""
+    """Return numbers for the pairs of two columns, so that equal pairs of both tables have equal numbers."""
     ones = np.union1d(distinct(a[0]), distinct(b[0]))
     if len(ones) <= 1:
         return a[1], b[1]

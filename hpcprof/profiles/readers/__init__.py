@@ -1,0 +1,1 @@
+"""Readers: one package per profiler's file format."""

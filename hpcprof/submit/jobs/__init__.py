@@ -1,0 +1,1 @@
+"""Jobs: what is asked for, checked against a site."""

@@ -1,0 +1,1 @@
+"""Rendering: the scripts and manifests of a job, from templates."""

@@ -1,0 +1,1 @@
+"""Runs: the directory of one submission, and why a run failed."""

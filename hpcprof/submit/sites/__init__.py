@@ -1,0 +1,1 @@
+"""Sites: machines and how they are used."""

@@ -1,0 +1,1 @@
+"""The workload ``ddp``: data-parallel training with PyTorch."""

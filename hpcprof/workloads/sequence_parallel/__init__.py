@@ -1,0 +1,1 @@
+"""The workload ``sequence-parallel``: all-gather, two matmuls, reduce-scatter."""

@@ -51,7 +51,7 @@ class Gradients:
 
 
 class Weights:
-    """This rank's parts of both weights, in as many copies of other data as rotate.
+    """The parts of both weights on this rank, in as many copies of other data as rotate.
 
     Attributes
     ----------

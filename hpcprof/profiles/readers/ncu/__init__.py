@@ -1,0 +1,1 @@
+"""Reports and tables of Nsight Compute."""

@@ -1,0 +1,1 @@
+"""Reports and SQLite exports of Nsight Systems."""
