@@ -6,14 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= local
 
-.PHONY: run test peers fuzz bench lint clean
+.PHONY: run test peers fuzz bench lint docs clean
 
 # PyTorch for the CPU is enough for the quickstart and the tests; on a machine with a GPU the wheel that
 # PyPI has by default brings CUDA, and the same command uses it.
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml constraints.txt hpcprof/profiles/readers/nsys/sqlite_pages.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --editable '.[workloads,transformers,html,postgres,notebook,dev]'
+	    --constraint constraints.txt --editable '.[workloads,transformers,html,postgres,notebook,docs,dev]'
 	touch $@
 
 run: $(VENV)/.installed
@@ -42,6 +42,11 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/submit/rendering/test_shellcheck.py
+
+# The site lies in build/docs; a warning is an error.
+docs: $(VENV)/.installed
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html \
+	    --doctree-dir build/doctrees docs build/docs
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info hpcprof/profiles/readers/nsys/*.so

@@ -1,0 +1,51 @@
+"""The documentation site."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcprof.cli.main import COMMANDS
+
+pytest.importorskip("sphinx")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site; a warning is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--quiet",
+        "--fail-on-warning",
+        "--doctree-dir",
+        folder / "trees",
+    ]
+    built = subprocess.run([*command, ROOT / "docs", folder / "html"], capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    return folder / "html"
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert pages
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\bsrc=\"([^\"]*)", text)
+        loaded += re.findall(r"<link[^>]*\bhref=\"([^\"]*)", text)
+        assert loaded
+        assert not [address for address in loaded if "//" in address]
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(\W?(https?:)?//|@import", sheet.read_text(encoding="utf-8")), sheet
+
+
+def test_every_command_has_a_section(site: Path) -> None:
+    text = (site / "reference/commands.html").read_text(encoding="utf-8")
+    assert set(COMMANDS) <= set(re.findall(r'<section id="hpcprof-([\w-]+)">', text))
