@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -16,6 +15,7 @@ from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.processes import run_in_terminal
 from hpcprof.submit.container import engine as engines
 from hpcprof.submit.container import image as images
 from hpcprof.submit.container.engine import Engine, Setup, find_engine
@@ -175,7 +175,7 @@ def test(engine: str | None, dry_run: bool, image: str, **options: Any) -> None:
         argv = engines.run(found, image, program, setup)
         if dry_run:
             click.echo(shlex.join(argv))
-        elif _start(argv) != 0:
+        elif run_in_terminal(argv) != 0:
             failed.append(name)
     if failed:
         raise HpcprofError(f"{image} has no working {', no working '.join(failed)}.")
@@ -197,12 +197,5 @@ def _call(argv: list[str], dry_run: bool) -> None:
     """Run a command in this terminal and exit with its status, or print it."""
     if dry_run:
         click.echo(shlex.join(argv))
-    elif code := _start(argv):
+    elif code := run_in_terminal(argv):
         sys.exit(code)
-
-
-def _start(argv: list[str]) -> int:
-    try:
-        return subprocess.run(argv).returncode
-    except OSError as error:
-        raise HpcprofError(f"{argv[0]} does not start: {error.strerror}.") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.submit.sites import probe
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Node, SchedulerName
@@ -35,10 +35,10 @@ def ask(command: list[str]) -> str:
     if shutil.which(command[0]) is None:
         return ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_command(command, timeout=30)
+    except (CommandNotStarted, CommandTimedOut):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return done.stdout if done.exit_code == 0 else ""
 
 
 def new_site(name: str, template: str, folder: Path, ask: Ask = ask) -> Path:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.submit.rendering.launchers import find_mpiexec
 from hpcprof.submit.sites.model import Site
 
@@ -19,51 +17,34 @@ COMMAND_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How a command ended; ``code`` is None where it was not to be found or did not start."""
+class Answer:
+    """The answer of a command; ``exit_code`` is None if the command did not start or timed out."""
 
-    code: int | None
-    out: str = ""
-    error: str = ""
-    hung: bool = False
+    exit_code: int | None
+    stdout: str = ""
+    stderr: str = ""
 
     @property
     def ok(self) -> bool:
-        """Whether it ended well."""
-        return self.code == 0
+        """Whether the command succeeded."""
+        return self.exit_code == 0
 
     @property
     def why(self) -> str:
-        """Why it did not end well, in its own last words."""
-        if self.hung:
-            return f"it gave no answer in {COMMAND_SECONDS:.0f} s and was ended"
-        lines = [line.strip() for line in f"{self.out}\n{self.error}".splitlines() if line.strip()]
-        return lines[-1].rstrip(".") if lines else f"exit code {self.code}"
+        """The last line that the command printed, or its exit code: why it failed."""
+        lines = [line.strip() for line in f"{self.stdout}\n{self.stderr}".splitlines() if line.strip()]
+        return lines[-1].rstrip(".") if lines else f"exit code {self.exit_code}"
 
 
-def run_command(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Ran:
-    """Run a command without input; one that hangs is ended with all its processes."""
+def ask(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Answer:
+    """Run a command with additional environment variables; one that cannot run is an answer too."""
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
+        done = run_command(
+            command, timeout=COMMAND_SECONDS, environment={**os.environ, **(environment or {})}
         )
-    except OSError as error:
-        return Ran(None, error=error.strerror or str(error))
-    try:
-        out, error_text = process.communicate(timeout=COMMAND_SECONDS)
-        return Ran(process.returncode, out, error_text)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return Ran(-signal.SIGKILL, hung=True)
+    except (CommandNotStarted, CommandTimedOut) as error:
+        return Answer(None, stderr=str(error))
+    return Answer(done.exit_code, done.stdout, done.stderr)
 
 
 def read_text(path: Path) -> str | None:
@@ -88,7 +69,7 @@ class Machine:
     site: Site
     runs: Path
     python: str = sys.executable
-    run: Callable[..., Ran] = run_command
+    run: Callable[..., Answer] = ask
     which: Callable[[str], str | None] = shutil.which
     read: Callable[[Path], str | None] = read_text
     free: Callable[[Path], int] = free_bytes

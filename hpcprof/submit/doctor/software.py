@@ -45,12 +45,12 @@ def scheduler(machine: Machine) -> Finding:
     if missing:
         remedy = f"Load the site's {kind} module, or go to a login node of {machine.site.name}."
         return Finding(name, Status.BROKEN, f"There is no {', no '.join(missing)} on the PATH.", remedy)
-    ran = machine.run([*question, *_place(machine)])
-    if not ran.ok:
+    answer = machine.run([*question, *_place(machine)])
+    if not answer.ok:
         remedy = f"Ask the operators whether {kind} is running."
         if kind == "kubernetes":
             remedy = "Look whether kubectl reaches the cluster, and whether the MPI operator is installed."
-        return Finding(name, Status.BROKEN, f"{' '.join(question)} fails: {ran.why}.", remedy)
+        return Finding(name, Status.BROKEN, f"{' '.join(question)} fails: {answer.why}.", remedy)
     return Finding(name, Status.OK, f"{', '.join(commands)} are there, and {kind} answers.")
 
 
@@ -68,13 +68,13 @@ def mpi(machine: Machine) -> Finding:
     if mpiexec is None:
         remedy = "Load the site's MPI module, or install hpcprof[workloads]."
         return Finding(name, Status.ABSENT, "There is no mpiexec on the PATH.", remedy)
-    ran = machine.run([mpiexec, "-n", "2", machine.python, "-c", _RANKS], _OPEN_MPI)
-    ranks = sorted(re.findall(r"rank \d+ of \d+", ran.out))
-    if ran.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
+    answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", _RANKS], _OPEN_MPI)
+    ranks = sorted(re.findall(r"rank \d+ of \d+", answer.stdout))
+    if answer.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
         return Finding(name, Status.OK, f"{mpiexec} starts 2 ranks that know each other.")
     # On a login node many sites let nobody start ranks, which says nothing about their jobs.
     status = Status.BROKEN if machine.here else Status.WARNING
-    if "No module named 'mpi4py'" in ran.error + ran.out:
+    if "No module named 'mpi4py'" in answer.stderr + answer.stdout:
         remedy = "Install hpcprof[workloads], if you want hpcprof's own workloads."
         said = f"{machine.python} has no mpi4py, so nothing was started."
         return Finding(name, Status.WARNING, said, remedy)
@@ -83,7 +83,7 @@ def mpi(machine: Machine) -> Finding:
         said = f"{mpiexec} starts 2 jobs of one rank: it is not the MPI of {machine.python}."
         return Finding(name, status, said, remedy)
     remedy = "Try it in a job of the site." if not machine.here else "Repair or reinstall the MPI."
-    return Finding(name, status, f"{mpiexec} does not start 2 ranks: {ran.why}.", remedy)
+    return Finding(name, status, f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
 
 
 def gpus(machine: Machine) -> Finding:
@@ -92,10 +92,10 @@ def gpus(machine: Machine) -> Finding:
     if not machine.which("nvidia-smi"):
         remedy = "Ask again on a compute node; without NVIDIA GPUs use the profiler torch."
         return Finding(name, Status.ABSENT, "There is no nvidia-smi: no NVIDIA driver is here.", remedy)
-    ran = machine.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
-    lines = [line.strip() for line in ran.out.splitlines() if line.strip()]
-    if not ran.ok or not lines:
-        said = f"nvidia-smi shows no GPU: {ran.why}."
+    answer = machine.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+    if not answer.ok or not lines:
+        said = f"nvidia-smi shows no GPU: {answer.why}."
         return Finding(name, Status.BROKEN, said, "Ask the operators whether the driver is loaded.")
     return Finding(name, Status.OK, f"{len(lines)} x {lines[0].replace(', ', ', driver ')}.")
 
@@ -114,10 +114,10 @@ def _tool(machine: Machine, command: str, product: str) -> Finding:
     if not machine.which(command):
         remedy = f"Load the CUDA module, or install {product}; hpcprof container builds an image that has it."
         return Finding(command, Status.ABSENT, f"There is no {command} on the PATH.", remedy)
-    ran = machine.run([command, "--version"])
-    version = re.search(r"\d{4}\.\d+(\.\d+)*", ran.out)
-    if not ran.ok or version is None:
-        said = f"{command} --version fails: {ran.why}."
+    answer = machine.run([command, "--version"])
+    version = re.search(r"\d{4}\.\d+(\.\d+)*", answer.stdout)
+    if not answer.ok or version is None:
+        said = f"{command} --version fails: {answer.why}."
         return Finding(command, Status.BROKEN, said, f"Reinstall {product}.")
     return Finding(command, Status.OK, f"{product} {version[0]}.")
 
@@ -128,11 +128,11 @@ def torch(machine: Machine) -> Finding:
     if machine.site.scheduler.value == "kubernetes":
         said = "It is in the image of the pods."
         return Finding(name, Status.ABSENT, said, "Ask hpcprof container test IMAGE.")
-    ran = machine.run([machine.python, "-c", _TORCH])
-    if not ran.ok:
-        status = Status.ABSENT if "No module named 'torch'" in ran.error else Status.BROKEN
-        return Finding(name, status, f"{machine.python} cannot import torch: {ran.why}.", remedy)
-    version, backends, toolkit, devices = json.loads(ran.out.splitlines()[-1])
+    answer = machine.run([machine.python, "-c", _TORCH])
+    if not answer.ok:
+        status = Status.ABSENT if "No module named 'torch'" in answer.stderr else Status.BROKEN
+        return Finding(name, status, f"{machine.python} cannot import torch: {answer.why}.", remedy)
+    version, backends, toolkit, devices = json.loads(answer.stdout.splitlines()[-1])
     said = f"{version}, backends {', '.join(backends) or 'none'}, {devices} GPUs."
     if not toolkit and machine.which("nvidia-smi"):
         return Finding(name, Status.WARNING, f"{said} It is a build for the CPU.", "Install one for CUDA.")

@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import secrets
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import msgspec
 from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
 
@@ -29,6 +29,7 @@ ARRAY_SCRIPT = "array.sh"
 """What a sweep's directory holds; its members' directories are its own with a dot and the index."""
 
 _LISTED_RUNS = 12
+_GIT_SECONDS = 10.0
 _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
 
 
@@ -283,12 +284,10 @@ def _age(manifest: Path) -> tuple[str, float]:
 def _git_state(directory: Path) -> GitState | None:
     def git(*arguments: str) -> str | None:
         try:
-            done = subprocess.run(
-                ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            done = run_command(["git", "-C", str(directory), *arguments], timeout=_GIT_SECONDS)
+        except (CommandNotStarted, CommandTimedOut):
             return None
-        return done.stdout.strip() if done.returncode == 0 else None
+        return done.stdout.strip() if done.exit_code == 0 else None
 
     commit = git("rev-parse", "HEAD")
     if commit is None:

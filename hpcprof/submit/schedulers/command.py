@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 
 _SECONDS = 120.0
 _FIRST_PAUSE = 0.5
@@ -27,48 +27,27 @@ class Unreachable(SchedulerError):
     """The scheduler gave no answer: nothing is known of any job, and asking again may help."""
 
 
-@dataclass(frozen=True)
-class Output:
-    """What a command left: its exit code (negative for a signal) and what it printed."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
-def call(arguments: Sequence[str], directory: Path | None = None, seconds: float = _SECONDS) -> Output:
-    """Run a command, never through a shell, and return what it left.
+def call(arguments: Sequence[str], directory: Path | None = None, seconds: float = _SECONDS) -> Completed:
+    """Run a command of the scheduler, in an environment that does not change its answer.
 
     Raises
     ------
     SchedulerError
-        If it cannot be started.
+        If the command cannot be started.
     Unreachable
-        If it did not end in ``seconds``.
+        If the command did not finish within ``seconds``.
     """
     program = arguments[0]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_IGNORED)}
+    # The last one makes sacct print all indices of an array, however many they are.
+    environment |= {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
     try:
-        done = subprocess.run(
-            list(arguments),
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=seconds,
-            # The second one makes sacct print all indices of an array, however many they are.
-            env={**environment, "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"},
-        )
-    except subprocess.TimeoutExpired:
-        raise Unreachable(f"{program} gave no answer in {seconds:.0f} s.") from None
-    except FileNotFoundError:
-        if directory is not None and not directory.is_dir():
-            raise SchedulerError(f"the directory {directory} to submit from is not there.") from None
-        raise SchedulerError(f"{program} is not on the PATH: is this a login node of the site?") from None
-    except OSError as error:
-        raise SchedulerError(f"{program} does not start: {error.strerror}.") from None
-    return Output(done.returncode, done.stdout, done.stderr)
+        return run_command(arguments, timeout=seconds, directory=directory, environment=environment)
+    except CommandTimedOut:
+        raise Unreachable(f"{program} did not answer within {seconds:.0f} s.") from None
+    except CommandNotStarted as error:
+        advice = "." if shutil.which(program) else "; is this a login node of the site?"
+        raise SchedulerError(f"cannot start {program}: {error.reason}{advice}") from None
 
 
 def retry_pauses() -> Iterator[float]:

@@ -7,13 +7,13 @@ volume of results is mounted here too, from the run's state files.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, SchedulerError
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.submit.rendering.kubernetes import MANIFEST, object_name
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -41,7 +41,7 @@ class KubernetesScheduler:
         except OSError as error:
             raise SchedulerError(f"cannot read {run.path / MANIFEST}: {error.strerror}.") from None
         done = _kubectl(run, "create", "--filename=-", "--output=name", text=manifest)
-        name = parse_created(done.stdout) if done.returncode == 0 else None
+        name = parse_created(done.stdout) if done.exit_code == 0 else None
         if name is None:
             # kubectl creates what it can: without the operator, the ConfigMap alone.
             _kubectl(run, "delete", f"configmap/{object_name(run.id)}", "--ignore-not-found")
@@ -86,7 +86,7 @@ class KubernetesScheduler:
             "--cascade=foreground",
             f"--timeout={_DELETE_SECONDS:.0f}s",
         )
-        if done.returncode != 0:
+        if done.exit_code != 0:
             raise SchedulerError(f"{run.id} was not cancelled: {last_line(done.stderr)}")
 
 
@@ -129,7 +129,7 @@ def _objects(run: Run) -> dict[str, Objects]:
         "--selector=app.kubernetes.io/managed-by=hpcprof",
         "--output=json",
     )
-    return parse_objects(done.returncode, done.stdout, done.stderr)
+    return parse_objects(done.exit_code, done.stdout, done.stderr)
 
 
 def _name(run: Run) -> str:
@@ -143,19 +143,17 @@ def _place(run: Run) -> list[str]:
     return [f"--{key}={options[key]}" for key in ("context", "namespace") if options.get(key)]
 
 
-def _kubectl(run: Run, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+def _kubectl(run: Run, *arguments: str, text: str = "") -> Completed:
     command = ["kubectl", *_place(run), *arguments]
     seconds = _DELETE_SECONDS + _SECONDS if arguments[0] == "delete" else _SECONDS
     try:
-        return subprocess.run(
-            command, input=text, capture_output=True, encoding="utf-8", errors="replace", timeout=seconds
-        )
-    except FileNotFoundError:
-        raise SchedulerError("there is no kubectl on the PATH: install it, or load its module.") from None
-    except OSError as error:
-        raise SchedulerError(f"kubectl does not start: {error.strerror}.") from None
-    except subprocess.TimeoutExpired:
-        raise SchedulerError(f"kubectl {arguments[0]} gave no answer in {seconds:.0f} s.") from None
+        return run_command(command, timeout=seconds, text_input=text)
+    except CommandNotStarted as error:
+        raise SchedulerError(
+            f"cannot start kubectl: {error.reason}; install it, or load its module."
+        ) from None
+    except CommandTimedOut:
+        raise SchedulerError(f"kubectl {arguments[0]} did not answer within {seconds:.0f} s.") from None
 
 
 class Condition(msgspec.Struct, frozen=True):

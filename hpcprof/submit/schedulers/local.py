@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
+from hpcprof.common.processes import CommandNotStarted, start_in_background
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.run_state import Record, verdict
@@ -56,16 +57,10 @@ class LocalScheduler:
             str(run.manifest.job.walltime),
         ]
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd="/",  # python -m searches the working directory: the user's files must not be found
-            )
-        except OSError as error:
-            raise SchedulerError(f"cannot start the job: {error.strerror}.") from None
+            # python -m searches the working directory: the user's files must not be found.
+            process = start_in_background(command, Path("/"))
+        except CommandNotStarted as error:
+            raise SchedulerError(f"cannot start the job: {error.reason}.") from None
         deadline = time.monotonic() + _START_SECONDS
         while run.state_file(SUPERVISOR) is None:
             ended = process.poll() is not None and run.state_file(SUPERVISOR) is None

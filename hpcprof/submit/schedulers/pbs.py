@@ -46,7 +46,7 @@ class PbsScheduler(BatchScheduler):
         """Submit by ``qsub``; the environment stays behind, as exported functions break qstat's JSON."""
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
         done = call(["qsub", *depends, str(script)], directory)
-        return parse_qsub(done.code, done.stdout, done.stderr)
+        return parse_qsub(done.exit_code, done.stdout, done.stderr)
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask for each job, for an array with all its members, or for all at once where they are many.
@@ -76,7 +76,7 @@ class PbsScheduler(BatchScheduler):
     def delete(self, job_ids: Sequence[str]) -> None:
         """Delete the jobs; they show as running for some seconds more."""
         done = call(["qdel", *job_ids])
-        parse_qdel(done.code, done.stdout, done.stderr)
+        parse_qdel(done.exit_code, done.stdout, done.stderr)
 
     def member_id(self, array_id: str, index: int) -> str:
         """Return ``123[4].server``."""
@@ -85,13 +85,13 @@ class PbsScheduler(BatchScheduler):
     def largest_array(self) -> int | None:
         """Ask for the server's max_array_size."""
         done = patiently(lambda: call(["qstat", "-B", "-f", "-F", "json"]))
-        return parse_largest_array(done.code, done.stdout, done.stderr)
+        return parse_largest_array(done.exit_code, done.stdout, done.stderr)
 
 
 def _qstat(jobs: Iterable[str], *asked: str) -> Mapping[str, Record]:
     members = ["-t"] if any("[" in job_id for job_id in jobs) else []
     done = call([*_QSTAT, *members, *asked])
-    return parse_qstat(done.code, done.stdout, done.stderr)
+    return parse_qstat(done.exit_code, done.stdout, done.stderr)
 
 
 def _pick(records: Mapping[str, Record], job_ids: Sequence[str]) -> dict[str, Record]:

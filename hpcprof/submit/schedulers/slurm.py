@@ -32,7 +32,7 @@ class SlurmScheduler(BatchScheduler):
             # Without the second option a job whose dependency fails stays in the queue for ever.
             depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
         done = call(["sbatch", "--parsable", *depends, str(script)], directory)
-        return parse_sbatch(done.code, done.stdout, done.stderr)
+        return parse_sbatch(done.exit_code, done.stdout, done.stderr)
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask squeue once for each cluster's jobs, then sacct once for those that it no longer has."""
@@ -63,7 +63,7 @@ class SlurmScheduler(BatchScheduler):
                 # For those that run already it fails, which is all the same.
                 call(["scontrol", *_of(cluster), "hold", ",".join(members)])
             done = call(["scancel", *_of(cluster), *numbers])
-            parse_scancel(done.code, done.stdout, done.stderr)
+            parse_scancel(done.exit_code, done.stdout, done.stderr)
 
     def member_id(self, array_id: str, index: int) -> str:
         """Return ``123_4``, or ``123_4;cluster``."""
@@ -73,7 +73,7 @@ class SlurmScheduler(BatchScheduler):
     def largest_array(self) -> int | None:
         """Ask for Slurm's MaxArraySize."""
         done = patiently(lambda: call(["scontrol", "show", "config"]))
-        return parse_largest_array(done.code, done.stdout, done.stderr)
+        return parse_largest_array(done.exit_code, done.stdout, done.stderr)
 
 
 def _whole(numbers: Iterable[str]) -> list[str]:
@@ -108,7 +108,7 @@ def _squeue(numbers: Sequence[str], cluster: str) -> Mapping[str, Record]:
             *_of(cluster),
         ]
     )
-    return parse_squeue(done.code, done.stdout, done.stderr, time.time())
+    return parse_squeue(done.exit_code, done.stdout, done.stderr, time.time())
 
 
 def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> Mapping[str, Record]:
@@ -126,7 +126,7 @@ def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> Mapping[str
             *_of(cluster),
         ]
     )
-    return parse_sacct(done.code, done.stdout, done.stderr, time.time())
+    return parse_sacct(done.exit_code, done.stdout, done.stderr, time.time())
 
 
 def _of(cluster: str) -> list[str]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,14 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcprof.cli.doctor import command
-from hpcprof.submit.doctor import CHECKS, Finding, Machine, Status, examine, machine, node, software
-from hpcprof.submit.doctor.machine import Ran, read_text, run_command
+from hpcprof.submit.doctor import CHECKS, Finding, Machine, Status, examine, node, software
+from hpcprof.submit.doctor.machine import Answer
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 
 
 def made_up(
-    answers: dict[str, Ran] | None = None,
+    answers: dict[str, Answer] | None = None,
     files: dict[str, str] | None = None,
     site: str | Site = "local",
     **changes: Any,
@@ -31,7 +28,7 @@ def made_up(
     """Return a machine that has the commands and files given, and plenty of space."""
     known = answers or {}
 
-    def run(words: Sequence[str], environment: object = None) -> Ran:
+    def run(words: Sequence[str], environment: object = None) -> Answer:
         return known[Path(words[0]).name]
 
     values: dict[str, Any] = {
@@ -53,7 +50,7 @@ def site_with(tmpdir: str) -> Site:
     return replace(load_site("generic-slurm"), tmpdir=tmpdir)
 
 
-SLURM = {"sbatch": Ran(0), "squeue": Ran(0), "scancel": Ran(0)}
+SLURM = {"sbatch": Answer(0), "squeue": Answer(0), "scancel": Answer(0)}
 PARAMETERS = "/proc/driver/nvidia/params"
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 TWO = "rank 1 of 2\nrank 0 of 2\n"
@@ -65,44 +62,44 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     (
         "Slurm that answers",
         software.scheduler,
-        made_up({**SLURM, "sinfo": Ran(0, "gpu*\n")}, site="generic-slurm"),
+        made_up({**SLURM, "sinfo": Answer(0, "gpu*\n")}, site="generic-slurm"),
         Status.OK,
         "slurm answers",
     ),
     (
         "Slurm without its controller",
         software.scheduler,
-        made_up({**SLURM, "sinfo": Ran(1, error="slurm_load: Unable to contact")}, site="generic-slurm"),
+        made_up({**SLURM, "sinfo": Answer(1, stderr="slurm_load: Unable to contact")}, site="generic-slurm"),
         Status.BROKEN,
         "Unable to contact",
     ),
     ("no MPI", software.mpi, made_up(), Status.ABSENT, "no mpiexec"),
-    ("an MPI that works", software.mpi, made_up({"mpiexec": Ran(0, TWO)}), Status.OK, "know each other"),
+    ("an MPI that works", software.mpi, made_up({"mpiexec": Answer(0, TWO)}), Status.OK, "know each other"),
     (
         "the MPI of another library",
         software.mpi,
-        made_up({"mpiexec": Ran(0, "rank 0 of 1\nrank 0 of 1\n")}),
+        made_up({"mpiexec": Answer(0, "rank 0 of 1\nrank 0 of 1\n")}),
         Status.BROKEN,
         "starts 2 jobs of one rank",
     ),
     (
         "an MPI that hangs",
         software.mpi,
-        made_up({"mpiexec": Ran(-9, hung=True)}),
+        made_up({"mpiexec": Answer(None, stderr="mpiexec did not finish within 30 s and was killed.")}),
         Status.BROKEN,
-        "no answer in 30 s and was ended",
+        "did not finish within 30 s and was killed",
     ),
     (
         "a login node that starts no ranks",
         software.mpi,
-        made_up({"mpiexec": Ran(1, error="not on a compute node")}, site="generic-pbs"),
+        made_up({"mpiexec": Answer(1, stderr="not on a compute node")}, site="generic-pbs"),
         Status.WARNING,
         "not on a compute node",
     ),
     (
         "a Python without mpi4py",
         software.mpi,
-        made_up({"mpiexec": Ran(1, error="ModuleNotFoundError: No module named 'mpi4py'")}),
+        made_up({"mpiexec": Answer(1, stderr="ModuleNotFoundError: No module named 'mpi4py'")}),
         Status.WARNING,
         "no mpi4py",
     ),
@@ -110,14 +107,14 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     (
         "GPUs",
         software.gpus,
-        made_up({"nvidia-smi": Ran(0, "NVIDIA H200, 580.65\n" * 4)}),
+        made_up({"nvidia-smi": Answer(0, "NVIDIA H200, 580.65\n" * 4)}),
         Status.OK,
         "4 x NVIDIA H200, driver 580.65",
     ),
     (
         "a driver that is broken",
         software.gpus,
-        made_up({"nvidia-smi": Ran(9, "NVIDIA-SMI has failed because it couldn't communicate")}),
+        made_up({"nvidia-smi": Answer(9, "NVIDIA-SMI has failed because it couldn't communicate")}),
         Status.BROKEN,
         "couldn't communicate",
     ),
@@ -125,21 +122,21 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     (
         "nsys",
         software.nsys,
-        made_up({"nsys": Ran(0, "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n")}),
+        made_up({"nsys": Answer(0, "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n")}),
         Status.OK,
         "Nsight Systems 2025.3.1.90.",
     ),
     (
         "ncu",
         software.ncu,
-        made_up({"ncu": Ran(0, "NVIDIA (R) Nsight Compute\nVersion 2025.2.1.0 (build 35987062)\n")}),
+        made_up({"ncu": Answer(0, "NVIDIA (R) Nsight Compute\nVersion 2025.2.1.0 (build 35987062)\n")}),
         Status.OK,
         "Nsight Compute 2025.2.1.0.",
     ),
     (
         "ncu that is broken",
         software.ncu,
-        made_up({"ncu": Ran(127, error="no host")}),
+        made_up({"ncu": Answer(127, stderr="no host")}),
         Status.BROKEN,
         "no host",
     ),
@@ -181,34 +178,40 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     ("a full TMPDIR", node.tmpdir, made_up(free=lambda path: 2**20), Status.WARNING, "0.0 GiB left"),
     ("a TMPDIR", node.tmpdir, made_up(), Status.OK, "/tmp has 1024 GiB left"),
     ("no DCGM", node.dcgm, made_up(), Status.ABSENT, "nothing has to be paused"),
-    ("DCGM that rests", node.dcgm, made_up({"dcgmi": Ran(1)}), Status.OK, "not running"),
-    ("DCGM that runs", node.dcgm, made_up({"dcgmi": Ran(0)}), Status.WARNING, "may hold"),
-    ("torch", software.torch, made_up({"python": Ran(0, TORCH)}), Status.OK, "backends nccl, gloo, 4 GPUs"),
+    ("DCGM that rests", node.dcgm, made_up({"dcgmi": Answer(1)}), Status.OK, "not running"),
+    ("DCGM that runs", node.dcgm, made_up({"dcgmi": Answer(0)}), Status.WARNING, "may hold"),
+    (
+        "torch",
+        software.torch,
+        made_up({"python": Answer(0, TORCH)}),
+        Status.OK,
+        "backends nccl, gloo, 4 GPUs",
+    ),
     (
         "no torch",
         software.torch,
-        made_up({"python": Ran(1, error="ModuleNotFoundError: No module named 'torch'")}),
+        made_up({"python": Answer(1, stderr="ModuleNotFoundError: No module named 'torch'")}),
         Status.ABSENT,
         "cannot import torch",
     ),
     (
         "torch that is broken",
         software.torch,
-        made_up({"python": Ran(1, error="ImportError: libcudart.so")}),
+        made_up({"python": Answer(1, stderr="ImportError: libcudart.so")}),
         Status.BROKEN,
         "libcudart",
     ),
     (
         "torch for the CPU beside GPUs",
         software.torch,
-        made_up({"python": Ran(0, '["2.13.0+cpu", ["gloo"], "", 0]'), "nvidia-smi": Ran(0)}),
+        made_up({"python": Answer(0, '["2.13.0+cpu", ["gloo"], "", 0]'), "nvidia-smi": Answer(0)}),
         Status.WARNING,
         "build for the CPU",
     ),
     (
         "torch that sees no GPU",
         software.torch,
-        made_up({"python": Ran(0, '["2.13.0", ["nccl"], "12.8", 0]'), "nvidia-smi": Ran(0)}),
+        made_up({"python": Answer(0, '["2.13.0", ["nccl"], "12.8", 0]'), "nvidia-smi": Answer(0)}),
         Status.WARNING,
         "sees none",
     ),
@@ -260,52 +263,11 @@ def test_a_check_that_fails_is_a_finding() -> None:
     assert "KeyError" in finding.says
 
 
-def test_a_command_that_hangs_is_ended_with_its_children(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "COMMAND_SECONDS", 3.0)
-    pid = tmp_path / "pid"
-    ran = run_command(["/bin/sh", "-c", f"sleep 600 & echo $! >{pid}; wait"])
-    assert ran.hung
-    child = int(pid.read_text())
-    deadline = time.monotonic() + 120
-    while _runs(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    text = read_text(Path(f"/proc/{pid}/stat"))
-    return text is not None and text.rpartition(")")[2].split()[0] != "Z"
-
-
-def test_a_command_that_is_not_there_is_no_error() -> None:
-    ran = run_command(["/nowhere/x"])
-    assert (ran.code, ran.ok, ran.why) == (None, False, "No such file or directory")
-
-
 def test_the_longest_path_of_a_socket_is_as_long_as_the_check_believes() -> None:
     with socket.socket(socket.AF_UNIX) as longest, pytest.raises(FileNotFoundError):
         longest.bind("/nowhere/".ljust(node.SOCKET_PATH, "x"))
     with socket.socket(socket.AF_UNIX) as longer, pytest.raises(OSError, match="too long"):
         longer.bind("/nowhere/".ljust(node.SOCKET_PATH + 1, "x"))
-
-
-@pytest.mark.slow
-def test_two_real_ranks_are_started_here() -> None:
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    if machine.find_mpiexec() is None:
-        pytest.skip("no mpiexec is installed")
-    finding = software.mpi(Machine(load_site("local"), Path("runs")))
-    assert finding.status is Status.OK, finding
-
-
-def test_the_torch_of_another_python_is_read_without_importing_it_here(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho '{TORCH}'\n")
-    python.chmod(0o755)
-    finding = software.torch(Machine(load_site("local"), Path("runs"), python=str(python)))
-    assert finding.says == "2.13.0, backends nccl, gloo, 4 GPUs."
 
 
 def test_the_doctor_exits_1_only_if_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,8 +283,3 @@ def test_the_doctor_has_help_with_an_example() -> None:
     done = CliRunner().invoke(command, ["--help"])
     assert done.exit_code == 0
     assert "hpcprof doctor --site polaris" in done.output
-
-
-def test_the_doctor_imports_no_torch() -> None:
-    code = "import sys, hpcprof.cli.doctor; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    assert run_command([sys.executable, "-c", code], dict(os.environ)).code == 0

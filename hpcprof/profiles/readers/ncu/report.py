@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.profiles.kernel_report import MeasuredKernel
 from hpcprof.profiles.readers.discovery import NCU_TABLES
 from hpcprof.profiles.readers.ncu import dump_script
@@ -23,6 +23,8 @@ from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, complai
 from hpcprof.profiles.readers.ncu.units import factor
 
 _PACKAGES = Path("/opt/nvidia/nsight-compute")
+# Reports of thousands of kernels with every metric take ncu minutes.
+_READ_SECONDS = 3600.0
 
 
 def report_or_table(path: Path) -> Path:
@@ -85,8 +87,8 @@ def _candidates() -> Iterator[Path]:
 def _by_module(folder: Path, path: Path) -> Printed | None:
     """Read by ncu's Python module; None where it cannot."""
     script = dump_script.__file__
-    done = _run(sys.executable, script, str(folder), str(path))
-    if done.returncode != 0:
+    done = _run(path, sys.executable, script, str(folder), str(path))
+    if done.exit_code != 0:
         return None
     found = json.loads(done.stdout)
     kernels = [_kernel(number, kernel["name"], kernel["metrics"]) for number, kernel in enumerate(found)]
@@ -111,11 +113,15 @@ def _dimensions(what: str, values: dict[str, float]) -> str:
 
 
 def _by_command(command: str, path: Path) -> Printed:
-    done = _run(command, "--import", str(path), "--csv", "--page", "raw")
-    if done.returncode != 0:
+    done = _run(path, command, "--import", str(path), "--csv", "--page", "raw")
+    if done.exit_code != 0:
         raise DamagedInput(f"ncu cannot read {path}{complaint(done.stdout + done.stderr)}.")
     return parse(done.stdout, path)
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+def _run(report: Path, *command: str) -> Completed:
+    """Run a command that reads a report; one that cannot start or hangs fails this report alone."""
+    try:
+        return run_command(command, timeout=_READ_SECONDS)
+    except (CommandNotStarted, CommandTimedOut) as error:
+        raise DamagedInput(f"ncu cannot read {report}: {error}") from None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.profiles.readers.nsys.export import opened
+
+# An export takes about as long as nsys took to write the report: minutes for several GB.
+_EXPORT_SECONDS = 2 * 3600.0
 
 
 def exported(report: Path) -> Path:
@@ -61,17 +64,16 @@ def _make(report: Path, export: Path, why: str) -> None:
     try:
         with replacing(export) as temporary:
             output = f"--output={temporary}"
-            done = subprocess.run(
+            done = run_command(
                 [nsys, "export", "--type=sqlite", "--include-blobs=true", output, str(report)],
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                check=False,
+                timeout=_EXPORT_SECONDS,
             )
-            if done.returncode != 0 or not temporary.is_file():
+            if done.exit_code != 0 or not temporary.is_file():
                 raise DamagedInput(f"nsys cannot export {report}: {_said(done.stdout + done.stderr)}.")
             # A journal left by an export that was stopped would be rolled back into the new one.
             export.with_name(f"{export.name}-journal").unlink(missing_ok=True)
+    except (CommandNotStarted, CommandTimedOut) as error:
+        raise DamagedInput(f"nsys cannot export {report}: {error}") from None
     except OSError as error:
         raise DamagedInput(f"{report} cannot be exported into {report.parent}: {error.strerror}.") from None
 

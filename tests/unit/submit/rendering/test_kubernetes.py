@@ -383,9 +383,9 @@ def test_a_machine_without_kubectl_leaves_the_state_unknown(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert state_of(run) == (
         JobState.UNKNOWN,
-        "there is no kubectl on the PATH: install it, or load its module.",
+        "cannot start kubectl: it is not on the PATH; install it, or load its module.",
     )
-    with pytest.raises(SchedulerError, match="no kubectl"):
+    with pytest.raises(SchedulerError, match="cannot start kubectl"):
         KubernetesScheduler().submit(run)
 
 

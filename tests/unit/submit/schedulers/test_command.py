@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers import command
-from hpcprof.submit.schedulers.command import Output, Unreachable, call, patiently, retry_pauses
+from hpcprof.submit.schedulers.command import Unreachable, call, patiently, retry_pauses
 
 
 def python(text: str) -> list[str]:
@@ -17,9 +17,8 @@ def python(text: str) -> list[str]:
 
 
 def test_a_command_leaves_its_exit_code_and_what_it_printed() -> None:
-    assert call(python("import sys; print('a'); print('b', file=sys.stderr); sys.exit(153)")) == Output(
-        153, "a\n", "b\n"
-    )
+    done = call(python("import sys; print('a'); print('b', file=sys.stderr); sys.exit(153)"))
+    assert (done.exit_code, done.stdout, done.stderr) == (153, "a\n", "b\n")
 
 
 def test_arguments_reach_the_command_as_they_are() -> None:
@@ -29,16 +28,19 @@ def test_arguments_reach_the_command_as_they_are() -> None:
 def test_a_command_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(SchedulerError) as missing:
         call(["no-such-sbatch"])
-    assert str(missing.value) == "no-such-sbatch is not on the PATH: is this a login node of the site?"
+    assert (
+        str(missing.value)
+        == "cannot start no-such-sbatch: it is not on the PATH; is this a login node of the site?"
+    )
 
 
 def test_a_working_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SchedulerError, match=r"the directory .*/gone to submit from is not there"):
+    with pytest.raises(SchedulerError, match=r"cannot start .*: the directory .*/gone does not exist\."):
         call(python(""), tmp_path / "gone")
 
 
 def test_a_command_that_does_not_end_is_a_scheduler_that_does_not_answer() -> None:
-    with pytest.raises(Unreachable, match="gave no answer in 0 s"):
+    with pytest.raises(Unreachable, match="did not answer within 0 s"):
         call(python("import signal; signal.pause()"), seconds=0.1)
 
 

@@ -271,6 +271,6 @@ def test_a_machine_without_the_schedulers_commands_leaves_the_state_unknown(
     run = make_run("1.s")
     present = PbsScheduler().poll([run])[run.id]
     assert present.state is JobState.UNKNOWN
-    assert present.reason == "qstat is not on the PATH: is this a login node of the site?"
-    with pytest.raises(SchedulerError, match="was not cancelled: qstat is not on the PATH"):
+    assert present.reason == "cannot start qstat: it is not on the PATH; is this a login node of the site?"
+    with pytest.raises(SchedulerError, match="was not cancelled: cannot start qstat"):
         PbsScheduler().cancel(run)

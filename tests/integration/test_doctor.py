@@ -1,0 +1,55 @@
+"""The doctor's own commands on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcprof.submit.doctor import Machine, Status, machine, software
+from hpcprof.submit.doctor.machine import ask
+from hpcprof.submit.sites.files import load_site
+
+TORCH = '["2.13.0", ["nccl", "gloo"], "12.8", 4]'
+
+
+def test_a_command_that_hangs_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "COMMAND_SECONDS", 0.1)
+    answer = ask(["sleep", "600"])
+    assert (answer.exit_code, answer.ok) == (None, False)
+    assert answer.why == "sleep did not finish within 0 s and was killed"
+
+
+def test_a_missing_command_is_an_answer() -> None:
+    answer = ask(["/nowhere/x"])
+    assert (answer.exit_code, answer.ok) == (None, False)
+    assert answer.why == "cannot start /nowhere/x: No such file or directory"
+
+
+def test_the_last_line_of_a_command_says_why_it_failed() -> None:
+    assert ask(["sh", "-c", "echo starting; echo 'no licence.' >&2; exit 3"]).why == "no licence"
+    assert ask(["sh", "-c", "exit 3"]).why == "exit code 3"
+
+
+@pytest.mark.slow
+def test_two_real_ranks_are_started_here() -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    if machine.find_mpiexec() is None:
+        pytest.skip("no mpiexec is installed")
+    finding = software.mpi(Machine(load_site("local"), Path("runs")))
+    assert finding.status is Status.OK, finding
+
+
+def test_the_torch_of_another_python_is_read_without_importing_it_here(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{TORCH}'\n")
+    python.chmod(0o755)
+    finding = software.torch(Machine(load_site("local"), Path("runs"), python=str(python)))
+    assert finding.says == "2.13.0, backends nccl, gloo, 4 GPUs."
+
+
+def test_the_doctor_imports_no_torch() -> None:
+    code = "import sys, hpcprof.cli.doctor; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert ask([sys.executable, "-c", code], dict(os.environ)).exit_code == 0
