@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.rendering.templates import WRAPPER, Rendering, render
 from hpcprof.submit.sites.files import load_site
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job, make_job
-from hpcprof.submit.sites.model import Site
+
+if TYPE_CHECKING:
+    from hpcprof.submit.jobs.job import Job
+    from hpcprof.submit.sites.model import Site
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -45,29 +48,52 @@ def db_option(command: CommandT) -> CommandT:
     )(command)
 
 
-# What a job is without an option or a job file that says otherwise.
-_DEFAULTS: dict[str, Any] = {
-    "site": "local",
-    "nodes": 1,
-    "ranks_per_node": 1,
-    "profiler": "none",
-    "profile_ranks": "all",
-    "capture_steps": "",
-    "queue": "",
-    "account": "",
-}
+_REQUEST = (
+    *("job_file", "site", "site_file", "workload", "nodes", "ranks_per_node", "profiler", "profile_ranks"),
+    *("capture_steps", "queue", "account", "walltime", "job_name", "after", "template", "runs_dir"),
+)
+"""Parameters that are fields of a `JobRequest` as click gives them."""
 
 
 def job_options(command: CommandT) -> CommandT:
-    """Add the options that describe a job; the commands that make one have the same.
+    """Add the options that describe a job; the command gets them as one ``request``, a `JobRequest`.
 
-    None of them has a default of click's: what is None was not given, and a job file may say it.
+    click gives none of them a default, so that a job file can fill in what was not given.
     """
     positive = click.IntRange(min=1)
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+    @wraps(command)
+    def with_request(
+        *arguments: Any,
+        program: tuple[str, ...],
+        profiler_options: tuple[str, ...],
+        options: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        # Imported here: commands that only read runs need none of it.
+        from hpcprof.submit.jobs.request import JobRequest
+
+        if others["job_file"] is None and len(program) == 1 and program[0].endswith((".yaml", ".yml")):
+            others["job_file"], program = Path(program[0]), ()
+        request = JobRequest(
+            program=program,
+            profiler_options=_pairs(profiler_options, "--profiler-option"),
+            options=_pairs(options, "-o"),
+            **{name: others.pop(name) for name in _REQUEST},
+        )
+        return command(*arguments, request=request, **others)
+
+    decorated: Any = with_request
     for option in reversed(
         [
-            click.option("--job", type=file, metavar="FILE", help="A job file; options here come before it."),
+            click.option(
+                "--job",
+                "job_file",
+                type=file,
+                metavar="FILE",
+                help="A job file; options here come before it.",
+            ),
             click.option("--site", help="Site to run on (hpcprof sites list).  [default: local]"),
             click.option("--site-file", type=file, metavar="FILE", help="A site's file, not its name."),
             click.option("--workload", help="Built-in workload; its own arguments go after --."),
@@ -99,68 +125,12 @@ def job_options(command: CommandT) -> CommandT:
             click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]"),
         ]
     ):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
 
 
 def _pairs_option(flag: str, name: str, text: str, *more: str) -> Callable[[CommandT], CommandT]:
     return click.option(flag, *more, name, multiple=True, metavar="KEY=VALUE", help=text)
-
-
-def job_values(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what the job file and the options of `job_options` say together, defaults filled in.
-
-    A single argument that is a YAML file stands for ``--job``.
-    """
-    given = {key: value for key, value in options.items() if value is not None}
-    program = list(options["program"])
-    path: Path | None = options["job"]
-    if path is None and len(program) == 1 and program[0].endswith((".yaml", ".yml")):
-        path, program = Path(program[0]), []
-    given["program"] = program
-    for key in ("options", "profiler_options"):
-        given[key] = _pairs(options[key], key)
-    if path is None:
-        return {**_DEFAULTS, **given, "after": list(options["after"])}
-    from hpcprof.submit.jobs.job_file import load_job_file
-
-    file = load_job_file(path)
-    said = {key: getattr(file, key) for key in file.__struct_fields__ if getattr(file, key) is not None}
-    values = {**_DEFAULTS, **said, **given}
-    values["program"] = program or said.get("program", [])
-    values["after"] = list(options["after"]) or file.after
-    for key in ("options", "profiler_options"):
-        values[key] = {**said[key], **given[key]}
-    return values
-
-
-def site_and_job(values: dict[str, Any], draft: bool = False) -> tuple[Site, Job]:
-    """Build the site and the checked job, or a draft of one, from `job_values`."""
-    site = site_of(values)
-    return site, job_at(site, values, draft)
-
-
-def site_of(values: dict[str, Any]) -> Site:
-    """Load the site that `job_values` name."""
-    # Imported here: the commands that only read need no YAML.
-    from hpcprof.submit.sites.files import load_site, load_site_file
-
-    file = values.get("site_file")
-    return load_site_file(file) if file else load_site(values["site"])
-
-
-def job_at(site: Site, values: dict[str, Any], draft: bool = False) -> Job:
-    """Build the checked job, or a draft of one, from `job_values`."""
-    return make_job(
-        site,
-        workload=values.get("workload"),
-        arguments=values["program"],
-        name=values.get("job_name"),
-        walltime=values.get("walltime"),
-        after=_run_ids(values["after"], values["runs_dir"]),
-        draft=draft,
-        **{key: values[key] for key in (*_DEFAULTS, "options", "profiler_options") if key != "site"},
-    )
 
 
 def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
@@ -173,16 +143,7 @@ def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
     return run.manifest.site, run.manifest.job
 
 
-def _run_ids(references: list[str], runs_dir: Path) -> list[str]:
-    if not references:
-        return []
-    from hpcprof.submit.runs.directory import find_runs
-
-    return [run.id for reference in references for run in find_runs(reference, runs_dir)]
-
-
-def _pairs(texts: tuple[str, ...], name: str) -> dict[str, str]:
-    flag = {"options": "-o", "profiler_options": "--profiler-option"}[name]
+def _pairs(texts: tuple[str, ...], flag: str) -> dict[str, str]:
     pairs = {}
     for text in texts:
         key, separator, value = text.partition("=")

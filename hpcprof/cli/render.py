@@ -6,15 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import job_options, job_values, site_and_job
+from hpcprof.cli.options import job_options
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.jobs.checks import missing
+from hpcprof.submit.jobs.job_file import dump_job_file
+from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.rendering.job_scripts import scripts
 from hpcprof.submit.rendering.kubernetes import MANIFEST
 from hpcprof.submit.rendering.templates import JOB_SCRIPT
@@ -34,23 +35,20 @@ from hpcprof.submit.rendering.templates import JOB_SCRIPT
 @click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a job file too."
 )
-def command(output: Path | None, save: Path | None, **options: Any) -> None:
+def command(request: JobRequest, output: Path | None, save: Path | None) -> None:
     """Print or write the scripts that submit would use.
 
     Without --output, job.sh is printed, or the manifest that kubectl takes (which holds it). What the site
     requires may be missing; it is named.
     """
-    values = job_values(options)
-    site, job = site_and_job(values, draft=True)
+    request = request.merged()
+    site, job = request.resolve(draft=True)
     for sentence in missing(job, site):
         click.echo(f"hpcprof: a draft, which submit would refuse: {sentence}", err=True)
-    directory = output or options["runs_dir"] / "RUN_ID"
-    texts = scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], options["template"])
+    directory = output or request.runs_dir / "RUN_ID"
+    texts = scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], request.template)
     if save is not None:
-        from hpcprof.submit.jobs.job_file import JobFile, dump_job_file
-
-        fields = JobFile.__struct_fields__
-        _write(save, dump_job_file({key: values[key] for key in fields if key in values}))
+        _write(save, dump_job_file(request.to_job_file()))
     if output is None:
         click.echo(texts.get(MANIFEST, texts[JOB_SCRIPT]), nl=False)
         return

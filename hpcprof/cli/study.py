@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,12 +11,13 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
-from hpcprof.cli.options import db_option, job_options, runs_dir_option, site_and_job
+from hpcprof.cli.options import db_option, job_options, runs_dir_option
 from hpcprof.cli.study_slowdown import slowdown
 from hpcprof.common.errors import UsageError
-from hpcprof.study.runner import StudyRuns, study_store, study_values
+from hpcprof.study.runner import StudyRuns, study_store, without_profiler
 
 if TYPE_CHECKING:
+    from hpcprof.submit.jobs.request import JobRequest
     from hpcprof.submit.runs.directory import Run
 
 _LAUNCHES = 100
@@ -50,7 +52,7 @@ command.add_command(slowdown)
     show_default=True,
     help="Kernels to measure: those that take longest in the run under nsys.",
 )
-def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
+def kernel_metrics(request: JobRequest, db: str | None, top: int) -> None:
     """Measure the kernels of a program by hardware counters, and place them on the roofline.
 
     Two runs of the same job: one under Nsight Systems for the times in situ and the choice of kernels, and
@@ -63,24 +65,23 @@ def kernel_metrics(db: str | None, top: int, **options: Any) -> None:
     from hpcprof.cli.study_tables import show_and_write
     from hpcprof.results.run_inputs import over_pair
 
-    values = study_values(options)
-    ranks = values["profile_ranks"] if options["profile_ranks"] is not None else "0"
-    settings = dict(values["profiler_options"])
-    nsys = {**values, "profiler": "nsys", "profile_ranks": ranks, "profiler_options": {}}
-    ncu = {**values, "profiler": "ncu", "profile_ranks": ranks}
+    request = without_profiler(request)
+    ranks = "0" if request.profile_ranks is None else request.profile_ranks
+    settings = dict(request.profiler_options)
+    nsys = replace(request, profiler="nsys", profile_ranks=ranks, profiler_options={})
+    ncu = replace(request, profiler="ncu", profile_ranks=ranks)
     # Checked before the first run: what is wrong with the second must not wait for it.
-    _, job = site_and_job(
-        {**ncu, "profiler_options": {"kernel": "^checked$", "launch-count": str(_LAUNCHES), **settings}}
-    )
+    checked = {"kernel": "^checked$", "launch-count": str(_LAUNCHES), **settings}
+    _, job = replace(ncu, profiler_options=checked).resolve()
     if len(job.profiled_ranks) != 1:
         raise UsageError(f"--profile-ranks {ranks}: choose one rank, whose kernels are to be replayed.")
     (rank,) = job.profiled_ranks
-    store = study_store(db, options["runs_dir"])
-    runs = StudyRuns(2, store, options["runs_dir"], options["template"])
+    store = study_store(db, request.runs_dir)
+    runs = StudyRuns(2, store, request.runs_dir, request.template)
     with runs.cancelled_on_interrupt():
-        timed = runs.make(*site_and_job(nsys))
+        timed = runs.make(*nsys.resolve())
         settings = _chosen_kernels(settings, timed, rank, top)
-        counted = runs.make(*site_and_job({**ncu, "profiler_options": settings}))
+        counted = runs.make(*replace(ncu, profiler_options=settings).resolve())
     assert counted.manifest is not None
     used = counted.manifest.job.profiler_options
     click.echo(

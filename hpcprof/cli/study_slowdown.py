@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import db_option, job_options, site_and_job
+from hpcprof.cli.options import db_option, job_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.record import RECORD, Arm, Member, Record, plan, read_record, write_record
-from hpcprof.study.runner import StudyRuns, Unusable, resumed, study_store, study_values
+from hpcprof.study.runner import StudyRuns, Unusable, resumed, study_store, without_profiler
 
 if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
+    from hpcprof.submit.jobs.request import JobRequest
     from hpcprof.submit.runs.directory import Run
     from hpcprof.submit.schedulers.base import JobStatus
 
@@ -60,12 +62,12 @@ _ARMS = {
 def slowdown(
     context: click.Context,
     /,
+    request: JobRequest,
     db: str | None,
     repeats: int,
     alone: str,
     parameters: tuple[str, ...],
     resume: str | None,
-    **options: Any,
 ) -> None:
     """Run a program with and without communication, in turns, under Nsight Systems on every rank.
 
@@ -80,15 +82,15 @@ def slowdown(
 
     if resume is not None:
         _refuse_others(context)
-        folder = _study_folder(resume, options["runs_dir"])
+        folder = _study_folder(resume, request.runs_dir)
         runs_dir = folder.resolve().parent
         record = read_record(folder)
         # Were it refused later, the run that is submitted by then would not be known.
         write_record(folder, record)
         _make(record, study_store(db, runs_dir), runs_dir, folder)
         return
-    record = _planned(options, repeats, alone, parameters)
-    runs_dir = options["runs_dir"]
+    record = _planned(request, repeats, alone, parameters)
+    runs_dir = request.runs_dir
     store = study_store(db, runs_dir)
     folder = runs_dir / new_run_id("slowdown", runs_dir)
     try:
@@ -101,30 +103,30 @@ def slowdown(
         raise
 
 
-def _planned(options: dict[str, Any], repeats: int, alone: str, parameters: tuple[str, ...]) -> Record:
+def _planned(request: JobRequest, repeats: int, alone: str, parameters: tuple[str, ...]) -> Record:
     """Return the runs that a study needs; every one is checked before the first is submitted."""
     from hpcprof.workloads.sweep import parse_parameters, points, program_at
 
-    values = study_values(options)
-    if alone == "hook" and values.get("workload") != "ddp":
+    request = without_profiler(request)
+    if alone == "hook" and request.workload != "ddp":
         raise UsageError("--alone hook is for --workload ddp: choose --alone one-rank for another program.")
 
-    def job(arm: Arm, program: list[str]) -> dict[str, Any]:
-        base = {**values, "profiler": "nsys", "profile_ranks": "all", "program": program}
+    def run_of(arm: Arm, program: list[str]) -> JobRequest:
+        base = replace(request, profiler="nsys", profile_ranks="all", program=tuple(program))
         if arm is Arm.COMMUNICATING:
             return base
         if alone == "one-rank":
-            return {**base, "nodes": 1, "ranks_per_node": 1}
-        return {**base, "program": [*program, "--comm-hook", "noop"]}
+            return replace(base, nodes=1, ranks_per_node=1)
+        return replace(base, program=(*program, "--comm-hook", "noop"))
 
     members = []
     for one in plan(points(parse_parameters(parameters, "--sweep")), repeats):
-        program = program_at(one.point, values["program"], values.get("workload"), "--sweep")
-        site, checked = site_and_job(job(one.arm, program))
-        members.append(Member(one.point, one.arm, one.repeat, job=checked))
+        program = program_at(one.point, request.program, request.workload, "--sweep")
+        site, job = run_of(one.arm, program).resolve()
+        members.append(Member(one.point, one.arm, one.repeat, job=job))
     if max(member.job.ranks for member in members) < 2:
         raise UsageError("one rank has nobody to communicate with: give --ranks-per-node 2 or more.")
-    template: Path | None = options["template"]
+    template = request.template
     return Record("slowdown", site, members, str(template.absolute()) if template else None)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import job_options, job_values, repeated, site_and_job
+from hpcprof.cli.options import job_options, repeated
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.rendering.job_scripts import scripts
 from hpcprof.submit.rendering.templates import JOB_SCRIPT
@@ -35,21 +35,19 @@ from hpcprof.submit.sites.model import Site
     metavar="FILE",
     help="Submit this edited job.sh, instead of a rendered one.",
 )
-def command(dry_run: bool, wait: bool, source: str | None, script: Path | None, **options: Any) -> None:
+def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, script: Path | None) -> None:
     """Render a job's scripts and hand them to the scheduler.
 
     The program is a built-in workload (its arguments after --), any command after --, or a job file.
     """
-    runs_dir: Path = options["runs_dir"]
+    runs_dir, template = request.runs_dir, request.template
     if source:
-        given = [key for key, value in options.items() if value and key not in ("runs_dir", "template")]
-        if given:
-            raise UsageError(f"--from repeats a run as it was: leave out --{given[0].replace('_', '-')}.")
+        if given := request.given():
+            raise UsageError(f"--from repeats a run as it was: leave out {_option(given[0])}.")
         site, job = repeated(source, runs_dir)
     else:
-        site, job = site_and_job(job_values(options))
+        site, job = request.resolve()
     command_line = ["hpcprof", *sys.argv[1:]]
-    template: Path | None = options["template"]
     if dry_run:
         texts = scripts(site, job, runs_dir / "RUN_ID", command_line, template, script)
         click.echo(_summary(site, job))
@@ -63,6 +61,13 @@ def command(dry_run: bool, wait: bool, source: str | None, script: Path | None, 
     click.echo(f"submitted {run.id}")
     if wait:
         wait_for(run)
+
+
+def _option(field: str) -> str:
+    """Return how a field of the request is given on the command line."""
+    names = {"program": "the program", "job_file": "--job", "options": "-o"}
+    names["profiler_options"] = "--profiler-option"
+    return names.get(field, f"--{field.replace('_', '-')}")
 
 
 def _summary(site: Site, job: Job) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import job_at, job_options, job_values, site_of
+from hpcprof.cli.options import job_options
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_array
+from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.rendering.job_scripts import array_scripts
 from hpcprof.submit.runs.directory import Run, sweep_of
 from hpcprof.workloads.sweep import parse_parameters, points, program_at
@@ -45,7 +46,7 @@ from hpcprof.workloads.sweep import parse_parameters, points, program_at
 )
 @click.option("--dry-run", is_flag=True, help="Show the runs and the array's script, and submit nothing.")
 def command(
-    parameters: tuple[str, ...], as_array: bool, at_once: int | None, dry_run: bool, **options: Any
+    request: JobRequest, parameters: tuple[str, ...], as_array: bool, at_once: int | None, dry_run: bool
 ) -> None:
     """Submit a run for every combination of parameters.
 
@@ -57,15 +58,15 @@ def command(
     """
     if at_once is not None and not as_array:
         raise UsageError("--at-once N is for --array: jobs of their own know nothing of each other.")
-    values = job_values(options)
-    site = site_of(values)
+    request = request.merged()
+    site = request.load_site()
     combinations = points(parse_parameters(parameters))
-    programs = [program_at(point, values["program"], values.get("workload")) for point in combinations]
-    members = [job_at(site, {**values, "program": program}) for program in programs]
+    programs = [program_at(point, request.program, request.workload) for point in combinations]
+    members = [replace(request, program=tuple(program)).job_at(site) for program in programs]
     if as_array:
         check_array(site, members[0].queue, len(members), at_once)
     line = ["hpcprof", *sys.argv[1:]]
-    runs_dir, template = options["runs_dir"], options["template"]
+    runs_dir, template = request.runs_dir, request.template
     if dry_run:
         show([(str(i), " ".join(job.arguments)) for i, job in enumerate(members)], ("run", "arguments"))
         if as_array:

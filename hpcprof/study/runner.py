@@ -9,34 +9,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.options import job_values
 from hpcprof.common.errors import HpcprofError, UsageError
 
 if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
     from hpcprof.submit.jobs.job import Job
+    from hpcprof.submit.jobs.request import JobRequest
     from hpcprof.submit.runs.directory import Run
     from hpcprof.submit.sites.model import Site
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def study_values(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the job's values; the study chooses the profilers itself.
+def without_profiler(request: JobRequest) -> JobRequest:
+    """Return the merged request of a study, which chooses the profilers itself.
 
     Raises
     ------
     UsageError
         If the user chose one.
     """
-    values = job_values(options)
-    if values["profiler"] != "none":
-        raise UsageError(f"--profiler {values['profiler']}: the study chooses the profilers itself.")
-    return values
+    request = request.merged()
+    if request.profiler not in (None, "none"):
+        raise UsageError(f"--profiler {request.profiler}: the study chooses the profilers itself.")
+    return request
 
 
 def resumed(folder: Path) -> str:

@@ -15,7 +15,8 @@ import msgspec
 from sqlalchemy.engine import URL
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import Manifest, Run
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.registry import scheduler_for

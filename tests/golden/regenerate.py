@@ -20,8 +20,9 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
 from hpcprof.submit.collect_job import Place, collect_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.checks import profilers_at
-from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.job_scripts import array_scripts
 from hpcprof.submit.rendering.launchers import launch_command

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.registry import scheduler_for

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.sites.model import Chunk, LauncherName, Queue, SchedulerName, Site, Vendor
-
-if TYPE_CHECKING:
-    from hpcprof.submit.jobs.job import Job
 
 _NVIDIA_PROFILERS = ("nsys", "ncu")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}

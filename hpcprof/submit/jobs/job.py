@@ -1,24 +1,13 @@
-"""The job: what is asked for, resolved and checked against a site."""
+"""The job: what one submission asks for, resolved against a site."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
-from hpcprof.common.errors import UsageError, unknown
-from hpcprof.submit.jobs.checks import check, missing, site_options
 from hpcprof.submit.jobs.rank_selection import select
-from hpcprof.submit.jobs.walltime import parse_walltime
-from hpcprof.submit.profilers import PROFILERS, Target
-from hpcprof.submit.sites.model import Site
-from hpcprof.workloads import catalogue
-
-_MOST_RANKS = 10_000_000
-"""More than any machine has; each is a number in a list."""
-_STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
+from hpcprof.submit.profilers import Target
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,95 +59,3 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.profiler == "none":
             return []
         return select(self.profile_ranks, self.nodes, self.ranks_per_node)
-
-
-def make_job(
-    site: Site,
-    *,
-    workload: str | None = None,
-    arguments: list[str] | None = None,
-    name: str | None = None,
-    nodes: int = 1,
-    ranks_per_node: int = 1,
-    walltime: str | None = None,
-    profiler: str = "none",
-    profile_ranks: str = "all",
-    profiler_options: Mapping[str, str] | None = None,
-    capture_steps: str = "",
-    queue: str = "",
-    account: str = "",
-    options: Mapping[str, str] | None = None,
-    after: Sequence[str] = (),
-    draft: bool = False,
-) -> Job:
-    """Build a job and check everything that can be checked before it is submitted.
-
-    A draft may lack what the site requires (`hpcprof.submit.jobs.checks.missing`).
-
-    Raises
-    ------
-    UsageError
-        For the first value that is wrong: it is named, with what would be valid.
-    """
-    arguments = list(arguments or [])
-    program = catalogue.find(workload) if workload is not None else None
-    if program is None and not arguments:
-        raise UsageError("nothing to run: give --workload NAME, or a program after --.")
-    if profiler not in PROFILERS:
-        raise unknown("profiler", profiler, PROFILERS)
-    job = Job(
-        name=name or workload or Path(arguments[0]).name or "job",
-        site=site.name,
-        workload=workload,
-        arguments=arguments,
-        directory=str(Path.cwd()),
-        nodes=nodes,
-        ranks_per_node=ranks_per_node,
-        walltime=parse_walltime(walltime or site.walltime),
-        profiler=profiler,
-        profile_ranks=profile_ranks,
-        profiler_options=PROFILERS[profiler].resolve(profiler_options or {}),
-        capture_steps=capture_steps,
-        queue=queue or site.queue,
-        account=account,
-        options=site_options(site, options or {}),
-        after=list(after),
-    )
-    if job.ranks > _MOST_RANKS:
-        raise UsageError(
-            f"{nodes} nodes of {ranks_per_node} ranks are {job.ranks:,} ranks: {_MOST_RANKS:,} are the most."
-        )
-    select(profile_ranks, nodes, ranks_per_node)
-    check_steps(capture_steps, profiler)
-    if job.profiled_ranks:
-        PROFILERS[profiler].check(job.target, job.profiler_options)
-    lacks = missing(job, site)
-    if lacks and not draft:
-        raise UsageError(lacks[0])
-    check(job, site)
-    if program is not None:
-        program.check(arguments, job.ranks, profiled=bool(job.profiled_ranks))
-    return job
-
-
-def check_steps(text: str, profiler: str) -> None:
-    """Check a choice of steps such as ``3``, ``10-12`` or ``10-12,20-22``.
-
-    Raises
-    ------
-    UsageError
-        If it is none, or there is no profiler to capture them.
-    """
-    if not text:
-        return
-    spans = [_STEPS.fullmatch(part) for part in text.split(",")]
-    ends = [int(step) for m in spans if m for step in (m["first"], m["last"] or m["first"])]
-    rising = all(a <= b for a, b in zip(ends[::2], ends[1::2], strict=True))
-    apart = all(a < b for a, b in zip(ends[1::2], ends[2::2], strict=False))
-    if None in spans or not rising or not apart:
-        raise UsageError(
-            f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12, or several "
-            "such spans in their order, as in 10-12,20-22."
-        )
-    if profiler == "none":
-        raise UsageError(f"--capture-steps {text}: there is no profiler to capture them; give --profiler.")

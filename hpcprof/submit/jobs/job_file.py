@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -94,7 +93,6 @@ def _with_profiler(job: JobFile, path: Path) -> JobFile:
     return msgspec.structs.replace(job, profilerConfig=None, profiler="torch", profiler_options=options)
 
 
-def dump_job_file(values: dict[str, Any]) -> str:
-    """Return a job file with these values; those that are empty are left out."""
-    job = JobFile(**{key: value for key, value in values.items() if value})
+def dump_job_file(job: JobFile) -> str:
+    """Return the text of a job file; fields that are not given are left out."""
     return msgspec.yaml.encode(job).decode()

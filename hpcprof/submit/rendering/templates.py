@@ -16,7 +16,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
-from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.rank_selection import compress
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, PROFILERS, SCRATCH, Versioned

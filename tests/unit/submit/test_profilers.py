@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.profilers import PROFILERS, Target
 from hpcprof.submit.sites.files import load_site
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.rendering.job_scripts import scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue

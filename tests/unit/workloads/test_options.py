@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import InformationRequested, UsageError
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.sequence_parallel.options import parse

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.rendering.job_scripts import scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads.catalogue import WORKLOADS

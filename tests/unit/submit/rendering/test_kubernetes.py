@@ -19,7 +19,8 @@ from msgspec.structs import replace
 
 from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.submit.doctor import CHECKS, Machine, Status
-from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.rendering.kubernetes import object_name, pod_directory, yaml_text, yaml_value
 from hpcprof.submit.rendering.launchers import launch_command
 from hpcprof.submit.rendering.templates import Rendering, render

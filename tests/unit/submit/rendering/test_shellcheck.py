@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.job_scripts import array_scripts
 from hpcprof.submit.rendering.templates import Rendering, render

@@ -16,7 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.templates import Rendering, render
 from hpcprof.submit.sites.files import load_site, load_site_file

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.pbs import PbsScheduler
 from hpcprof.submit.schedulers.slurm import SlurmScheduler

@@ -11,7 +11,8 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
-from hpcprof.submit.jobs.job import Job, make_job
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.rendering.launchers import launch_command
 from hpcprof.submit.rendering.templates import Rendering, render
 from hpcprof.submit.sites.files import load_site, load_site_file

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import make_job
+from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.sites.files import load_site
 
 LOCAL = load_site("local")

@@ -1,0 +1,73 @@
+"""What a user asks for becomes a site and a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job_file import dump_job_file
+from hpcprof.submit.jobs.request import JobRequest
+
+FILE = """\
+site: local
+program: [python, train.py]
+nodes: 1
+ranks_per_node: 2
+profiler: torch
+profiler_options: {with_stack: "true", wait: "1", active: "2"}
+options: {mpiexec: /opt/mpi/mpiexec}
+job_name: from-the-file
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "job.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_request_without_a_size_is_one_rank_on_this_machine_without_a_profiler() -> None:
+    site, job = JobRequest(program=("true",)).resolve()
+    assert (site.name, job.nodes, job.ranks_per_node, job.profiler) == ("local", 1, 1, "none")
+
+
+def test_a_job_file_fills_in_what_was_not_given(file: Path) -> None:
+    _, job = JobRequest(job_file=file, ranks_per_node=4, profiler_options={"wait": "0"}).resolve()
+    assert (job.arguments, job.ranks, job.name) == (["python", "train.py"], 4, "from-the-file")
+    assert (job.profiler_options["wait"], job.profiler_options["with_stack"]) == ("0", "true")
+    assert job.options["mpiexec"] == "/opt/mpi/mpiexec"
+
+
+def test_a_given_program_replaces_that_of_the_job_file(file: Path) -> None:
+    _, job = JobRequest(job_file=file, program=("true",)).resolve()
+    assert job.arguments == ["true"]
+
+
+def test_a_merged_request_saved_as_a_job_file_is_the_same_job(file: Path, tmp_path: Path) -> None:
+    asked = JobRequest(
+        job_file=file, walltime="90m", capture_steps="2-3", profiler_options={"active": "0", "wait": "0"}
+    )
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(dump_job_file(asked.merged().to_job_file()))
+    assert JobRequest(job_file=saved).resolve() == asked.resolve()
+
+
+def test_what_was_given_is_known_before_the_job_file_is_read(tmp_path: Path) -> None:
+    asked = JobRequest(job_file=tmp_path / "missing.yaml", nodes=2, template=tmp_path / "mine.sh.j2")
+    assert asked.given() == ["job_file", "nodes"]
+
+
+def test_a_job_without_a_node_or_a_rank_is_refused() -> None:
+    with pytest.raises(UsageError, match="--nodes 0: write a whole number from 1"):
+        JobRequest(program=("true",), nodes=0).resolve()
+    with pytest.raises(UsageError, match="--ranks-per-node 0: write a whole number from 1"):
+        JobRequest(program=("true",), ranks_per_node=0).resolve()
+
+
+def test_the_site_file_comes_before_the_name_of_a_site(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: local\n")
+    assert JobRequest(program=("true",), site="polaris", site_file=path).resolve()[0].name == "mine"
