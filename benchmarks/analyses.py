@@ -13,6 +13,7 @@ from pathlib import Path
 from hpcprof.analysis.framework.outcome import of_rank
 from hpcprof.analysis.framework.registry import ANALYSES, Scope
 from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Timeline
 
 
 def main() -> None:
@@ -21,6 +22,8 @@ def main() -> None:
         sys.exit("usage: python benchmarks/analyses.py PROFILE")
     began = time.perf_counter()
     timeline = read_profile(Path(sys.argv[1]))
+    if not isinstance(timeline, Timeline):
+        sys.exit(f"{sys.argv[1]} holds measured kernels, not a timeline")
     print(f"{time.perf_counter() - began:8.3f} s  reading")
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RANK:

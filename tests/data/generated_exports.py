@@ -169,7 +169,7 @@ def write(path: Path, seed: int) -> None:
     """Write the export of ``seed``."""
     generator = Generator(seed)
     calls = generator.call_rows()
-    tables = {
+    tables: dict[str, list[tuple[object, ...]]] = {
         "StringIds": list(enumerate(TEXTS, 1)),
         "ENUM_CUDA_MEMCPY_OPER": [(i, f"KIND_{i}", label) for i, label in enumerate(LABELS)],
         "CUPTI_ACTIVITY_KIND_RUNTIME": calls,

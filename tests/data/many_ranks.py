@@ -86,7 +86,7 @@ def write(path: Path, rank: int, kernels: int) -> None:
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as export, export:
         export.executescript("PRAGMA synchronous = OFF;" + SCHEMA + _META)
-        tables = {
+        tables: dict[str, list[tuple[object, ...]]] = {
             "StringIds": list(enumerate(_TEXTS, 1)),
             "CUPTI_ACTIVITY_KIND_RUNTIME": calls,
             "CUPTI_ACTIVITY_KIND_KERNEL": launched,
@@ -94,8 +94,8 @@ def write(path: Path, rank: int, kernels: int) -> None:
             "MPI_RANKS": [(main, rank)],
             "TARGET_INFO_SESSION_START_TIME": [(1_790_000_000_000_000_000 - 1000 * rank, None, None)],
         }
-        for name, rows in tables.items():
-            export.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        for table, rows in tables.items():
+            export.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
 
 
 def write_all(folder: Path, ranks: int, kernels: int) -> None:

@@ -166,10 +166,11 @@ def _check_launches(timeline: Timeline, theirs: list[dict[str, Any]]) -> None:
         zip(timeline.kernels.correlation.tolist(), timeline.names(timeline.kernels.name), strict=True)
     )
     expected: dict[str | None, list[float]] = defaultdict(lambda: [0, 0, 0, 0])
-    for row in theirs:
-        if row["correlation"] in names:
-            total = expected[names[row["correlation"]]]
-            for i, value in enumerate((1, row["cpu_duration"], row["gpu_duration"], row["launch_delay"])):
+    for launch in theirs:
+        if launch["correlation"] in names:
+            total = expected[names[launch["correlation"]]]
+            parts = 1, launch["cpu_duration"], launch["gpu_duration"], launch["launch_delay"]
+            for i, value in enumerate(parts):
                 total[i] += value
     found: dict[str | None, list[float]] = defaultdict(lambda: [0, 0, 0, 0])
     for row in launches(timeline).rows.to_dict("records"):

@@ -34,8 +34,8 @@ def hta(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = place / "bin" / "python"
     ready = place / "installed"
     if not ready.is_file():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", place], check=True)
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT]
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(place)], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", REQUIREMENT]
         subprocess.run(pip, check=True)
         ready.touch()
     return python

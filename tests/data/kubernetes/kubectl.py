@@ -1,28 +1,35 @@
 """Stands for kubectl in the tests: keeps objects in the JSON file $KUBECTL_STATE and notes each call."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 import yaml
+
+Object = dict[str, Any]
+Flags = dict[str, str]
 
 STATE = Path(os.environ["KUBECTL_STATE"])
 KINDS = {"mpijobs.kubeflow.org": "MPIJob", "mpijob": "MPIJob", "configmap": "ConfigMap", "pods": "Pod"}
 SHOWN = {"MPIJob": "mpijob.kubeflow.org", "ConfigMap": "configmap", "Pod": "pod"}
 
 
-def options(arguments):
-    flags = dict(a[2:].partition("=")[::2] for a in arguments if a.startswith("--"))
+def options(arguments: list[str]) -> tuple[Flags, list[str]]:
+    parts = (a[2:].partition("=") for a in arguments if a.startswith("--"))
+    flags = {name: value for name, _, value in parts}
     return flags, [a for a in arguments if not a.startswith("--")]
 
 
-def fail(sentence):
+def fail(sentence: str) -> NoReturn:
     print(sentence, file=sys.stderr)
     sys.exit(1)
 
 
-def create(state, flags):
+def create(state: Object, flags: Flags) -> int:
     documents = [d for d in yaml.safe_load_all(sys.stdin.read()) if d]
     failed = False
     for document in documents:
@@ -49,7 +56,7 @@ def create(state, flags):
     return 1 if failed else 0
 
 
-def find(state, kind, name, namespace):
+def find(state: Object, kind: str, name: str, namespace: str) -> list[Object]:
     return [
         o
         for o in state["objects"]
@@ -57,7 +64,7 @@ def find(state, kind, name, namespace):
     ]
 
 
-def get(state, flags, words):
+def get(state: Object, flags: Flags, words: list[str]) -> int:
     kinds = {KINDS[word] for word in words[1].split(",")}
     key, _, value = flags.get("selector", "").partition("=")
     found = [
@@ -71,7 +78,7 @@ def get(state, flags, words):
     return 0
 
 
-def delete(state, flags, words):
+def delete(state: Object, flags: Flags, words: list[str]) -> int:
     code = 0
     for word in words[1:]:
         kind, _, name = word.partition("/")
@@ -85,7 +92,7 @@ def delete(state, flags, words):
     return code
 
 
-def main():
+def main() -> None:
     state = json.loads(STATE.read_text())
     state["calls"].append(sys.argv[1:])
     flags, words = options(sys.argv[1:])

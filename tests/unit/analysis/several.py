@@ -35,7 +35,7 @@ def run(
     """Build a run; an analysis that is not in ``tables`` has no rows."""
     return RunData(
         id=name,
-        facts=FACTS | facts,
+        facts={**FACTS, **facts},
         parameters=parameters,
         own_step_ns=np.array(own, np.int64),
         tables={

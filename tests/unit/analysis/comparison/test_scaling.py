@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Any
+
 from hpcprof.analysis.comparison.scaling import scaling
 from hpcprof.analysis.framework.outcome import of_store
 from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
@@ -19,10 +22,10 @@ def at(ranks: int, step: int, length: int, nodes: int = 1, **parameters: int | s
     )
 
 
-def rows(*runs: RunData) -> list[dict[str, object]]:
+def rows(*runs: RunData) -> list[dict[Hashable, Any]]:
     table = of_store(ACROSS_RUNS["scaling"], list(runs)).rows
     assert table.columns.tolist() == [column.name for column in ACROSS_RUNS["scaling"].columns]
-    return list(table.to_dict("records"))
+    return table.to_dict("records")
 
 
 def test_the_whole_problem_divided_among_more_ranks_is_strong_scaling() -> None:
