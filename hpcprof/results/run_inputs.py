@@ -141,7 +141,9 @@ def _own_steps(results: list[RankResult]) -> Ints:
     """Return each step's maximum over ranks, of the steps that all have."""
     if not results:
         return np.empty(0, np.int64)
-    times = [results[0].latency_ns] if results[0].latency_ns else [result.step_ns for result in results]
+    modes = list(results[0].modes.values())
+    latency = modes[0].latency_ns if modes else results[0].latency_ns
+    times = [latency] if latency else [result.step_ns for result in results]
     steps = min(map(len, times))
     slowest: Ints = np.array([of_rank[:steps] for of_rank in times], np.int64).max(axis=0)
     return slowest

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcprof.common.atomic import replacing
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Scalar = int | float | str | bool | None
 
@@ -150,12 +150,14 @@ class RankResult:
     ``step_ns`` and each list of ``phase_ns`` hold one time a measured step, in the order of the steps, on
     this rank. ``marked_ns`` is empty where these are the same steps; else it holds the times of those whose
     phases are marked, and the steps of ``step_ns`` have no such marks. ``latency_ns`` holds the maximum over
-    all ranks of each step. ``summary`` has the key ``step`` (of ``step_ns``) and one key a phase. Where
-    several modes were measured in turns these are of the first, and ``modes`` holds all of them. ``bound_ns``
-    is what a step takes if communication and compute overlap perfectly, by the phases of the serial mode;
-    None where that was not measured beside others. ``correctness`` is None where there is nothing to compare
-    with. Of a sweep this is the first point, and ``points`` holds all of them, each whole and with its name
-    in ``point``.
+    all ranks of each step. ``summary`` has the key ``step`` (of ``step_ns``) and one key a phase.
+    ``correctness`` is None where there is nothing to compare with.
+
+    Where several modes were measured in turns, ``modes`` holds all of them, ``mode`` is the name of the
+    first, and the fields above and ``figures`` are empty or None. ``bound_ns`` is what a step takes if
+    communication and compute overlap perfectly, by the phases of the serial mode; None where that was not
+    measured beside others. Of a sweep this is the first point, and ``points`` holds all of them, each whole
+    and with its name in ``point``.
     """
 
     schema_version: int

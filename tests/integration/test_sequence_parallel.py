@@ -96,6 +96,9 @@ def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tm
     assert run.code == 0, run.stderr
     for result in run.results():
         assert list(result.modes) == ["serial", "chunked"]
+        # Nothing is written twice: the fields of a single mode are empty.
+        assert (result.mode, result.step_ns, result.phase_ns, result.summary) == ("serial", [], {}, {})
+        assert (result.latency_ns, result.correctness, result.figures) == (None, None, None)
         assert all(mode.correctness.passed for mode in result.modes.values())
         assert all(len(mode.latency_ns) == STEPS for mode in result.modes.values())
         serial, chunked = (mode.figures for mode in result.modes.values())

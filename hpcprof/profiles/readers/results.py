@@ -5,10 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from hpcprof.workloads.schema import SCHEMA_VERSION, RankResult
+from hpcprof.workloads.schema import SCHEMA_VERSION, ModeResult, RankResult
+
+# In version 1 the first of several modes also filled these.
+_OF_FIRST_MODE: dict[str, Any] = {
+    "step_ns": [],
+    "phase_ns": {},
+    "summary": {},
+    "latency_ns": None,
+    "correctness": None,
+    "figures": None,
+    "marked_ns": [],
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +43,9 @@ def read_results(run_directory: Path) -> Results:
 
 
 def parse_result(text: bytes | str) -> RankResult:
-    """Read what `hpcprof.workloads.schema.to_json` wrote; keys that the schema does not know are ignored.
+    """Read what `hpcprof.workloads.schema.to_json` wrote, in this version or an earlier one.
+
+    Keys that the schema does not know are ignored.
 
     Raises
     ------
@@ -44,11 +58,16 @@ def parse_result(text: bytes | str) -> RankResult:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"the text is not JSON: {error}") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"schema_version is {version!r}: this hpcprof reads version {SCHEMA_VERSION}")
+    if version not in range(1, SCHEMA_VERSION + 1):
+        raise ValueError(f"schema_version is {version!r}: this hpcprof reads versions up to {SCHEMA_VERSION}")
     points = data.get("points")
     for point in (data, *(points if isinstance(points, list) else ())):
-        modes = point.get("modes") if isinstance(point, dict) else None
+        if not isinstance(point, dict):
+            continue
+        modes = point.get("modes")
+        if version == 1:
+            point["schema_version"] = SCHEMA_VERSION
+            point.update(_OF_FIRST_MODE if modes else {})
         for part in (point, *(modes.values() if isinstance(modes, dict) else ())):
             correctness = part.get("correctness") if isinstance(part, dict) else None
             if isinstance(correctness, dict) and correctness.get("relative_error", 0) is None:
@@ -57,12 +76,14 @@ def parse_result(text: bytes | str) -> RankResult:
         result = msgspec.convert(data, RankResult)
     except msgspec.ValidationError as error:
         raise ValueError(f"{error}".replace("`", "")) from None
-    for one in (result, *result.points):
-        _check_lengths(one)
+    for point in (result, *result.points):
+        _check_lengths(point)
+        for mode in point.modes.values():
+            _check_lengths(mode)
     return result
 
 
-def _check_lengths(result: RankResult) -> None:
+def _check_lengths(result: RankResult | ModeResult) -> None:
     steps = len(result.step_ns)
     lists = {f"phase_ns.{name}": times for name, times in result.phase_ns.items()}
     if result.latency_ns is not None:

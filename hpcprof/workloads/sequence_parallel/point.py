@@ -19,6 +19,7 @@ from hpcprof.workloads.schema import (
     Correctness,
     ModeResult,
     RankResult,
+    Summary,
     slowest,
     summarize,
 )
@@ -209,6 +210,7 @@ def _result(
             marked_ns=measured.marked_ns.get(name, []),
         )
     name, first = next(iter(modes.items()))
+    only = first if len(modes) == 1 else None
     change = moved(measured.gpu_before, measured.gpu_after)
     return RankResult(
         schema_version=SCHEMA_VERSION,
@@ -227,26 +229,27 @@ def _result(
         },
         versions=versions(world),
         profiler=environment.profiler.value,
-        step_ns=first.step_ns,
-        phase_ns=first.phase_ns,
-        summary={
-            "step": summarize(first.step_ns),
-            **{name: summarize(values) for name, values in first.phase_ns.items()},
-        },
-        latency_ns=first.latency_ns,
-        correctness=first.correctness,
+        step_ns=only.step_ns if only else [],
+        phase_ns=only.phase_ns if only else {},
+        summary=_summary(only) if only else {},
+        latency_ns=only.latency_ns if only else None,
+        correctness=only.correctness if only else None,
         notes=notes + _unseen(modes) + _conditions(world.comm.allgather(change), measured.stable),
-        modes=modes if len(modes) > 1 else {},
+        modes={} if only else modes,
         bound_ns=bound,
-        figures=first.figures,
+        figures=only.figures if only else None,
         parts_ns=parts,
         rates=rates(parts, parameters, world.size, world.backend),
         gpu_before=measured.gpu_before,
         gpu_after=measured.gpu_after,
         warmup_steps=measured.warmup_steps,
         stable=measured.stable,
-        marked_ns=first.marked_ns,
+        marked_ns=only.marked_ns if only else [],
     )
+
+
+def _summary(mode: ModeResult) -> dict[str, Summary]:
+    return {name: summarize(times) for name, times in {"step": mode.step_ns, **mode.phase_ns}.items()}
 
 
 def _unseen(modes: dict[str, ModeResult]) -> list[str]:

@@ -19,8 +19,7 @@ class Printed:
         """Return the lines of the next point; the parameters are those of `table`."""
         if not self._sweep.swept:
             return table(result, parameters, nodes, worst)
-        check = result.correctness
-        assert check is not None
+        check = _check(result)
         lines = []
         if self._head:
             self._head = False
@@ -36,7 +35,7 @@ class Printed:
                 "",
                 f"{result.point}: {_shape(parameters)}, {parameters.dtype}, {parameters.direction}",
                 *(_mode(name, found) for name, found in known.items()),
-                _fastest(known, len(result.step_ns)),
+                _fastest(known),
                 *(_correct(name, error, check) for name, error in worst.items()),
                 *(f"note: {note}" for note in notes),
             ]
@@ -57,8 +56,7 @@ def table(result: RankResult, parameters: Parameters, nodes: int, worst_errors: 
     worst_errors : dict
         By mode, the largest relative error of all ranks; NaN if one is not finite.
     """
-    check = result.correctness
-    assert check is not None
+    check = _check(result)
     return "\n".join(
         [
             f"{_ranks(result, nodes)}, {parameters.dtype}, {parameters.direction}",
@@ -94,7 +92,7 @@ def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
     """Return a line a mode: its step, and how near that is to perfect overlap."""
     known = _figures(result)
     lines = [_columns(result), *(_mode(name, found) for name, found in known.items())]
-    lines += ["", _fastest(known, len(result.step_ns))]
+    lines += ["", _fastest(known)]
     if result.bound_ns is not None:
         parts = [f"{name} {time / 1e6:.3f}" for name, time in result.parts_ns.items()]
         lines += [
@@ -145,7 +143,15 @@ def _mode(name: str, found: Figures) -> str:
     )
 
 
-def _fastest(known: dict[str, Figures], steps: int) -> str:
+def _check(result: RankResult) -> Correctness:
+    """Return the check of the first mode: rows, bound and reference are those of all modes."""
+    check = next(iter(result.modes.values())).correctness if result.modes else result.correctness
+    assert check is not None
+    return check
+
+
+def _fastest(known: dict[str, Figures]) -> str:
+    steps = next(iter(known.values())).step.n
     if len(known) == 1:
         return f"n = {steps} steps"
     fastest = min(known, key=lambda name: known[name].step.p50_ns)

@@ -117,6 +117,30 @@ def test_the_points_of_a_sweep_are_read_back_each_whole() -> None:
         parse_result(to_json(dataclasses.replace(swept, points=[result(latency_ns=[1, 2])])))
 
 
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
+def test_a_file_of_version_1_is_read_without_its_second_copy_of_the_first_mode(path: Path) -> None:
+    text = path.read_text()
+    old = json.loads(text)
+    assert old["schema_version"] == 1 and old["step_ns"]
+    found = parse_result(text)
+    for point in (found, *found.points):
+        assert point.schema_version == SCHEMA_VERSION
+        assert (point.step_ns, point.phase_ns, point.summary, point.marked_ns) == ([], {}, {}, [])
+        assert (point.latency_ns, point.correctness, point.figures) == (None, None, None)
+    first = found.modes[found.mode]
+    assert (first.step_ns, first.latency_ns) == (old["step_ns"], old["latency_ns"])
+    assert dataclasses.asdict(first.figures)["step"] == old["figures"]["step"]
+
+
+def test_a_file_of_version_1_with_one_mode_keeps_everything() -> None:
+    assert parse_result(damaged(lambda d: d.update(schema_version=1))) == result()
+
+
+def test_the_lists_of_every_mode_must_have_equal_lengths() -> None:
+    with pytest.raises(ValueError, match="latency_ns has 2 times, but step_ns has 1"):
+        parse_result(to_json(result(modes={"m": dataclasses.replace(MODE, latency_ns=[1, 2])})))
+
+
 def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
     assert parse_result(damaged(lambda d: d.update(later=1))) == result()
 
@@ -127,7 +151,15 @@ def test_a_key_from_a_later_hpcprof_is_ignored() -> None:
         ("", "the text is not JSON"),
         ("[" * 100_000, "the text is not JSON"),
         ("[]", "schema_version is None"),
-        (damaged(lambda d: d.update(schema_version=2)), "schema_version is 2: this hpcprof reads version 1"),
+        (
+            damaged(lambda d: d.update(schema_version=0)),
+            "schema_version is 0: this hpcprof reads versions up to 2",
+        ),
+        (
+            damaged(lambda d: d.update(schema_version=3)),
+            "schema_version is 3: this hpcprof reads versions up to 2",
+        ),
+        (damaged(lambda d: d.update(schema_version="1")), "schema_version is '1': this hpcprof reads"),
         (damaged(lambda d: d.pop("host")), "missing required field host"),
         (damaged(lambda d: d["summary"]["step"].pop("n")), r"missing required field n - at \$\.summary"),
         (damaged(lambda d: d.update(rank="3")), r"Expected int, got str - at \$\.rank"),
