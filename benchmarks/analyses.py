@@ -10,8 +10,9 @@ import sys
 import time
 from pathlib import Path
 
+from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import of_rank
-from hpcprof.analysis.framework.registry import ANALYSES, Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 

@@ -21,8 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import of_rank
-from hpcprof.analysis.framework.registry import ANALYSES, Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
 
 EVENTS = 1_000_000

@@ -50,7 +50,7 @@ def command(
     if (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
         raise UsageError("name both sides: hpcprof compare A B, or --a RUN … --b RUN … with repeats.")
     from hpcprof.analysis.comparison.compare import NO_STATISTICS, REGRESSION
-    from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+    from hpcprof.analysis.framework.registry import ACROSS_RUNS
     from hpcprof.cli.report import show_rows
     from hpcprof.results.run_inputs import over_pair
     from hpcprof.results.store.store import Store, store_url

@@ -15,7 +15,7 @@ from hpcprof.cli.tables import write_rows
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
-    from hpcprof.analysis.framework.registry import Analysis
+    from hpcprof.analysis.framework.declaration import Analysis
     from hpcprof.results.store.store import Store, Stored
 
 
@@ -110,7 +110,7 @@ def _over_runs(
     skipped: list[str],
 ) -> Stored:
     """Compute an analysis over several runs; those that cannot be read are named in ``skipped``."""
-    from hpcprof.analysis.framework.registry import Scope
+    from hpcprof.analysis.framework.declaration import Scope
     from hpcprof.results.run_inputs import every_run, over_pair, over_store
     from hpcprof.submit.runs.directory import find_runs
 

@@ -60,8 +60,7 @@ def kernel_metrics(request: JobRequest, db: str | None, top: int) -> None:
     Compute's; kernel=REGEX there chooses other kernels than --top. The tables are left in study/ of the
     second run as CSV, and in the store.
     """
-    from hpcprof.analysis.framework.registry import ANALYSES
-    from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+    from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
     from hpcprof.cli.study_tables import show_and_write
     from hpcprof.results.run_inputs import over_pair
 

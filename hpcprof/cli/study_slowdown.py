@@ -214,7 +214,7 @@ def _earlier(one: Member, runs_dir: Path) -> tuple[Run, JobStatus] | None:
 
 def _show(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
     """Print and write what the runs of a study say together."""
-    from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+    from hpcprof.analysis.framework.registry import ACROSS_RUNS
     from hpcprof.cli.tables import show
     from hpcprof.common.atomic import write_atomically
     from hpcprof.common.units import format_value

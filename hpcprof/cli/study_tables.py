@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.analysis.framework.registry import Analysis
+from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.report.tables_export import write_csv
 from hpcprof.report.terminal import show_analysis
 from hpcprof.results.store.store import Stored

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hpcprof.analysis.framework.registry import ANALYSES, Reads
+from hpcprof.analysis.framework.declaration import Reads, SampleBasis
+from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
 from hpcprof.profiles.readers.results import read_results
@@ -16,25 +17,7 @@ from hpcprof.submit.runs.failures import RankFailure, failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult
 
-ORDER = (
-    "steps_summary",
-    "phases",
-    "breakdown",
-    "overlap",
-    "collectives_summary",
-    "skew",
-    "slowdown",
-    "kernels",
-    "roofline",
-    "ncu_kernels",
-    "range_gpu",
-    "ranges",
-    "api",
-)
-"""The analyses of the full report, the most important first; ``--analysis`` shows any other."""
-
 _RANKS_NAMED = 16
-_OF_OPERATIONS = ("breakdown", "overlap", "kernel_classes", "idle", "hta_breakdown")
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))
 
 
@@ -74,9 +57,8 @@ class Contents:
     def shown(self) -> dict[str, Stored]:
         """Return the analyses of the full report that read a kind of profile that the run has."""
         kinds = {Reads.of(profile.kind) for profile in self.profiles.values()}
-        return {
-            name: self.analyses[name] for name in ORDER if self.analyses and ANALYSES[name].reads in kinds
-        }
+        names = FULL_REPORT if self.analyses else ()
+        return {name: self.analyses[name] for name in names if ANALYSES[name].reads in kinds}
 
     def rows(self, analysis: str) -> list[Row]:
         """Return the rows of an analysis; none where no profile has been collected."""
@@ -126,10 +108,11 @@ def sample_sizes(name: str, analyses: Mapping[str, Stored]) -> str:
 
     Empty where its rows have a column of their own for the number of samples.
     """
-    if name == "steps":
+    basis = ANALYSES[name].sample_basis if name in ANALYSES else SampleBasis.COLUMNS
+    if basis is SampleBasis.RANKS:
         ranks = {row["rank"] for row in analyses["step_times"].rows}
         return f"n: {counted(len(ranks), 'rank')}" if ranks else ""
-    ranks = {row["rank"] for row in analyses[name].rows} if name in _OF_OPERATIONS else set()
+    ranks = {row["rank"] for row in analyses[name].rows} if basis is SampleBasis.OPERATIONS else set()
     if not ranks:
         return ""
     counts = [

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from hpcprof.analysis.framework.registry import ANALYSES, Column, Kind
+from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import packaged

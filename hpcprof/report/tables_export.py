@@ -6,7 +6,8 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcprof.analysis.framework.registry import ANALYSES, Column, Kind
+from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.results.store.store import Row, Store

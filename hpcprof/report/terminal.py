@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind
+from hpcprof.analysis.framework.declaration import Analysis, Kind
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents, sample_sizes
@@ -16,45 +17,8 @@ from hpcprof.results.store.store import Row, Stored
 ROWS = 16
 """How many rows of an analysis the full report shows; by name an analysis is shown whole."""
 
-# What the full report shows of the wider analyses: the columns that fit a narrow terminal.
-_COLUMNS = {
-    "steps_summary": ("steps", "ranks", "p50_ns", "p95_ns", "p99_ns", "min_ns", "max_ns"),
-    "kernels": ("rank", "name", "class", "instances", "total_ns", "time_pct", "med_ns"),
-    "kernels_by_shape": ("rank", "name", "grid", "block", "instances", "total_ns", "med_ns"),
-    "memops": ("rank", "operation", "count", "total_ns", "time_pct", "med_ns", "total_bytes"),
-    "launches": ("rank", "name", "count", "api_med_ns", "queue_med_ns", "kernel_med_ns"),
-    "api": ("rank", "name", "num_calls", "total_ns", "time_pct", "med_ns"),
-    "ranges": ("rank", "range", "instances", "total_ns", "time_pct", "med_ns"),
-    "range_gpu": ("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
-    "ncu_kernels": ("rank", "id", "name", "duration_ns", "compute_throughput_pct", "dram_throughput_pct"),
-    "roofline": ("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
-    "slowdown": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
-    "slowdown_pairs": ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high"),
-    "slowdown_by_overlap": (
-        *("rank", "family", "covered", "overlap_pct", "overlapped_n", "slowdown", "ci_low", "ci_high"),
-    ),
-    "compare": ("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
-    "scaling": ("parameters", "ranks", "runs", "step_p50_ns", "speedup", "efficiency", "ci_low", "ci_high"),
-    "queue_length": ("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
-    "memory_usage": ("rank", "device", "count", "allocated_max_bytes", "reserved_max_bytes"),
-    "hta_breakdown": (
-        "rank",
-        "idle_time_pctg",
-        "compute_time_pctg",
-        "non_compute_time_pctg",
-        "kernel_time_us",
-    ),
-    "rank_collectives": ("rank", "op", "seq", "bytes", "start_ns", "exposed_ns", "step"),
-    "collectives": ("op", "seq", "bytes", "latency_ns", "busbw_gbps", "last_rank", "spread_ns"),
-    "collectives_summary": (
-        *("op", "bytes", "ranks", "count", "latency_p50_ns", "busbw_p50_gbps", "spread_p50_ns"),
-    ),
-    "breakdown": ("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
-}
 _SHORTEST_NAME = 8
 _READABLE_NAME = 40
-# Long lists, much the same on every rank: the full report shows the first rank's.
-_OF_ONE_RANK = ("slowdown", "kernels", "api", "ranges", "range_gpu")
 
 
 def console() -> Console:
@@ -107,8 +71,7 @@ def show_analysis(analysis: Analysis, stored: Stored, samples: str = "") -> None
 
 def _main_columns(analysis: Analysis, rows: list[Row]) -> tuple[str, ...]:
     """Return the main columns of an analysis; those without any value take no room from the others."""
-    names = _COLUMNS.get(analysis.name) or tuple(column.name for column in analysis.columns)
-    return tuple(name for name in names if any(row[name] is not None for row in rows))
+    return tuple(name for name in analysis.shown_columns if any(row[name] is not None for row in rows))
 
 
 def reasons(stored: Stored) -> list[str]:
@@ -123,12 +86,12 @@ def reasons(stored: Stored) -> list[str]:
 
 def _show_part(out: Console, analysis: Analysis, stored: Stored, samples: str) -> None:
     rows, title = stored.rows, analysis.title
-    if analysis.name in _OF_ONE_RANK:
+    if analysis.first_rank_only:
         first = rows[0]["rank"]
         rows = [row for row in rows if row["rank"] == first]
         title += f", rank {first}"
     out.print(Text(f"\n{title}", style="bold"))
-    main = _COLUMNS.get(analysis.name) or tuple(column.name for column in analysis.columns)
+    main = analysis.shown_columns
     names = _fitting(analysis, rows[:ROWS], main, out)
     out.print(_table(analysis, rows[:ROWS], names, clip_to=out.width))
     if len(names) < len(main):

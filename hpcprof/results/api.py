@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from hpcprof.analysis.framework.declaration import Analysis, Kind
 from hpcprof.analysis.framework.lookup import find, find_across_runs
-from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.collect import Collected, collect

@@ -9,7 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcprof.analysis.framework.registry import ANALYSES, Scope
+from hpcprof.analysis.framework.declaration import Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile, readable
 from hpcprof.profiles.readers.rank_identity import identify_rank
@@ -32,7 +33,8 @@ HEAVY = (
 )
 """What `gather` imports only when a profile has changed, and what many processes import once for all."""
 
-_LARGE = ("launches", "range_gpu", "slowdown", "breakdown", "idle", "queue_length")
+_OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
+_LARGE = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
 """The analyses that take most memory: they follow each other, while others run beside them."""
 
 
@@ -113,7 +115,7 @@ def _gather(task: Task) -> Gathered | Unchanged:
     with ThreadPoolExecutor(task.threads) as pool:
         large = pool.submit(_large, profile, task.rank)
         keeping = pool.submit(_keep, task, profile, sha256)
-        small = [name for name, one in ANALYSES.items() if one.scope is Scope.RANK and name not in _LARGE]
+        small = [analysis.name for analysis in _OF_RANKS if not analysis.memory_heavy]
         results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), small))
         results |= large.result()
     doubts = _contradictions(results)

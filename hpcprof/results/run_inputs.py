@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.framework.declaration import Analysis, Reads
 from hpcprof.analysis.framework.outcome import Outcome, of_pair, of_store, shaped
-from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Reads
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles import timeline_parquet

@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hpcprof.analysis.framework.registry import Column, Kind
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.results.run_inputs import slowdown_over_pair
 from hpcprof.results.store.store import Row, Store, Stored

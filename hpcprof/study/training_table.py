@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from hpcprof.analysis.framework.registry import ANALYSES, Column, Kind
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.analysis.slowdown.against_baseline import CONTROL
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.errors import HpcprofError, UsageError

@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.analysis.framework.crosschecks import contradictions
+from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import Outcome, of_rank
-from hpcprof.analysis.framework.registry import ANALYSES, Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import LATEST, LONGEST

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import hpcprof as package
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.errors import UsageError
 from hpcprof.profiles import timeline_parquet
 from hpcprof.profiles.readers.discovery import read_profile

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.analysis.framework.declaration import Reads, Scope
 from hpcprof.analysis.framework.outcome import of_rank
-from hpcprof.analysis.framework.registry import ANALYSES, Reads, Scope
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.readers.discovery import read_profile
-from hpcprof.report.terminal import _COLUMNS, show_analysis
+from hpcprof.report.terminal import show_analysis
 from hpcprof.results.store.store import Row, Stored
 
 DATA = Path(__file__).parents[1] / "data"
@@ -69,7 +69,7 @@ def test_in_a_narrow_terminal_no_figure_is_cut(name: str, width: int, printed: P
 @pytest.mark.parametrize("name", OF_RANK)
 def test_every_figure_that_is_shown_is_shown_whole(name: str, width: int, printed: Printed) -> None:
     assert all(len(line) <= width for line in printed.lines)
-    columns = _COLUMNS.get(name, tuple(column.name for column in ANALYSES[name].columns))
+    columns = ANALYSES[name].shown_columns
     for row in printed.rows:
         for key in columns:
             if not isinstance(row[key], str):

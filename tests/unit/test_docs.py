@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.cli.main import COMMANDS, cli
 from hpcprof.results.store.tables import METADATA
 from hpcprof.submit.profilers import PROFILERS

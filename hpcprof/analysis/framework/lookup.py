@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Scope
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.declaration import Analysis, Scope
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.common.errors import UsageError, unknown
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.registry import Analysis, Kind, Reads
+from hpcprof.analysis.framework.declaration import Analysis, Kind, Reads
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.timeline import Timeline
@@ -101,7 +102,20 @@ def of_store(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
 
 
 def shaped(outcome: Outcome, analysis: Analysis) -> Outcome:
-    """Return what a function found with the columns of its analysis, in their order."""
+    """Return what a function found with the columns of its analysis, in their order, and its rows sorted."""
     names = [column.name for column in analysis.columns]
-    rows: pd.DataFrame = outcome.rows[names] if len(outcome.rows) else pd.DataFrame(columns=names)
+    if not len(outcome.rows):
+        return Outcome(pd.DataFrame(columns=names), outcome.reason)
+    rows: pd.DataFrame = outcome.rows[names]
+    if analysis.sort_by:
+        # lexsort is stable, and its last key decides.
+        order = np.lexsort([_sort_key(rows, name) for name in reversed(analysis.sort_by)])
+        rows = rows.iloc[order].reset_index(drop=True)
     return Outcome(rows, outcome.reason)
+
+
+def _sort_key(rows: pd.DataFrame, name: str) -> NDArray[Any]:
+    """Return the numbers that sort rows by a column, downwards if its name begins with ``-``."""
+    values = rows[name.removeprefix("-")].to_numpy()
+    key: NDArray[Any] = -values if name.startswith("-") else values
+    return key

@@ -33,12 +33,11 @@ def kernel_classes(timeline: Timeline) -> Outcome:
     present = {chosen: time for chosen, time in total.items() if time}
     if not present:
         return nothing(f"the operations in {timeline.origin.path.name} take no time")
-    ordered = sorted(present, key=lambda chosen: -present[chosen])
     rows = pd.DataFrame(
         {
-            "classes": texts("+".join(c.name.lower() for c in chosen) for chosen in ordered),
-            "ns": [present[chosen] for chosen in ordered],
-            "pct": [round(100 * present[chosen] / busy, 2) for chosen in ordered],
+            "classes": texts("+".join(c.name.lower() for c in chosen) for chosen in present),
+            "ns": list(present.values()),
+            "pct": [round(100 * time / busy, 2) for time in present.values()],
         }
     )
     return Outcome(rows)

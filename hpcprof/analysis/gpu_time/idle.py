@@ -53,7 +53,7 @@ def idle(timeline: Timeline) -> Outcome:
     left_out = f"the launch calls beside {gaps - used} of {gaps} gaps in {file} were not recorded"
     table = [
         {"stream": stream, "cause": cause, "idle_ns": int(ns), "share_pct": _share(int(ns), int(total.sum()))}
-        for stream, total in sorted(totals.items())
+        for stream, total in totals.items()
         for cause, ns in zip(CAUSES, total, strict=True)
     ]
     frame = pd.DataFrame(table, columns=["stream", "cause", "idle_ns", "share_pct"])

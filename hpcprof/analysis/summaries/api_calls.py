@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
@@ -29,7 +28,7 @@ def api(timeline: Timeline) -> Outcome:
             **summary.columns(),
         }
     )
-    return Outcome(rows.iloc[np.argsort(-summary.total, kind="stable")].reset_index(drop=True))
+    return Outcome(rows)
 
 
 def without_version(name: str | None) -> str | None:

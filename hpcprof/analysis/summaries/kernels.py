@@ -32,4 +32,4 @@ def kernels(timeline: Timeline) -> Outcome:
             "class": texts(Category(c).name.lower() for c in category.tolist()),
         }
     )
-    return Outcome(rows.iloc[np.lexsort((summary.count, -summary.total))].reset_index(drop=True))
+    return Outcome(rows)

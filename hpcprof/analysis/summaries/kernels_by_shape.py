@@ -68,7 +68,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
             "block": shapes.block,
         }
     )
-    return Outcome(rows.iloc[np.lexsort((summary.count, -summary.total))].reset_index(drop=True))
+    return Outcome(rows)
 
 
 def _dimensions(sizes: Ints) -> list[str]:

@@ -56,8 +56,7 @@ def launches(timeline: Timeline) -> Outcome:
             **summarize(group, end - start).columns("kernel_"),
         }
     )
-    order = np.argsort(-rows["total_avg_ns"].to_numpy(), kind="stable")
-    return Outcome(rows.iloc[order].reset_index(drop=True))
+    return Outcome(rows)
 
 
 def _groups(timeline: Timeline, kernel: Ints | slice, call: Ints) -> tuple[dict[str, Any], Ints]:

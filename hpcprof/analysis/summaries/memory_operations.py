@@ -35,4 +35,4 @@ def memops(timeline: Timeline) -> Outcome:
             "total_bytes": pd.Series(sizes, dtype="object"),
         }
     )
-    return Outcome(rows.iloc[np.argsort(-summary.total, kind="stable")].reset_index(drop=True))
+    return Outcome(rows)

@@ -68,7 +68,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
             ),
         }
     )
-    return Outcome(rows.iloc[np.argsort(-projected.total, kind="stable")].reset_index(drop=True))
+    return Outcome(rows)
 
 
 def until_last_range(ranges: Ranges) -> Ranges:

@@ -34,7 +34,7 @@ def ranges(timeline: Timeline) -> Outcome:
             **summary.columns(),
         }
     )
-    return Outcome(rows.iloc[np.argsort(-summary.total, kind="stable")].reset_index(drop=True))
+    return Outcome(rows)
 
 
 def by_name_and_style(

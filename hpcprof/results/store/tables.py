@@ -20,7 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 
 
 def plain(text: str | None) -> str | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from hpcprof.analysis.framework.declaration import Analysis, Kind, Reads, Scope
 from hpcprof.analysis.framework.outcome import Outcome, from_columns, of_rank, of_run
-from hpcprof.analysis.framework.registry import ANALYSES, Analysis, Kind, Reads, Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMP, timeline

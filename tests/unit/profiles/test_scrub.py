@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import of_rank
-from hpcprof.analysis.framework.registry import ANALYSES, Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import UsageError
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.discovery import read_profile

@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
 from hpcprof.cli.study import command
 from hpcprof.common.errors import UsageError

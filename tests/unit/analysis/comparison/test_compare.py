@@ -10,7 +10,7 @@ from scipy.stats import ttest_ind
 
 from hpcprof.analysis.comparison.compare import compare
 from hpcprof.analysis.framework.outcome import of_pair
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.welch import interval
 from tests.unit.analysis.several import run

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcprof.analysis.comparison.scaling import scaling
 from hpcprof.analysis.framework.outcome import of_store
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from tests.unit.analysis.several import run
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.analysis.framework.outcome import of_pair
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
 from hpcprof.analysis.slowdown.by_overlap import ALL, slowdown_by_overlap

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.framework.outcome import of_pair
-from hpcprof.analysis.framework.registry_across_runs import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
 from hpcprof.analysis.slowdown.by_overlap import COVERED, NOT_COVERED, slowdown_by_overlap
 from hpcprof.analysis.slowdown.study_pass import both

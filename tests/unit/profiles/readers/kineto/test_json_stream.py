@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import of_rank
-from hpcprof.analysis.framework.registry import ANALYSES, Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.kineto import json_stream
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream

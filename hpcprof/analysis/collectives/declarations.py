@@ -1,0 +1,62 @@
+"""Collectives on each rank and over ranks, and the ranks that come late to them."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+
+ANALYSES = (
+    Analysis(
+        "rank_collectives",
+        "Each collective of each rank",
+        Scope.RANK,
+        columns(
+            "rank op:text comm_id:text seq bytes comm_ranks world_ranks fused part start_ns end_ns "
+            "exposed_ns step"
+        ),
+        "hpcprof.analysis.collectives.per_rank:rank_collectives",
+        main_columns=("rank", "op", "seq", "bytes", "start_ns", "exposed_ns", "step"),
+        packed=True,
+    ),
+    Analysis(
+        "collectives",
+        "Collectives over ranks",
+        Scope.RUN,
+        columns(
+            "op:text comm_id:text seq bytes ranks latency_ns algbw_gbps:float busbw_gbps:float "
+            "first_rank last_rank spread_ns"
+        ),
+        "hpcprof.analysis.collectives.across_ranks:collectives",
+        needs=("rank_collectives",),
+        main_columns=("op", "seq", "bytes", "latency_ns", "busbw_gbps", "last_rank", "spread_ns"),
+    ),
+    Analysis(
+        "collectives_summary",
+        "Collectives by operation and size",
+        Scope.RUN,
+        columns(
+            "op:text comm_id:text bytes ranks count latency_p50_ns algbw_p50_gbps:float "
+            "busbw_p50_gbps:float spread_p50_ns"
+        ),
+        "hpcprof.analysis.collectives.across_ranks:collectives_summary",
+        needs=("collectives",),
+        main_columns=("op", "bytes", "ranks", "count", "latency_p50_ns", "busbw_p50_gbps", "spread_p50_ns"),
+        report_position=50,
+    ),
+    Analysis(
+        "skew",
+        "Ranks that come late to collectives",
+        Scope.RUN,
+        columns("rank collectives wait_ns times_last pct_last:float lateness_p50_ns verdict:text"),
+        "hpcprof.analysis.collectives.skew:skew",
+        needs=("rank_collectives", "step_times"),
+        report_position=60,
+    ),
+    Analysis(
+        "skew_summary",
+        "What late ranks cost",
+        Scope.RUN,
+        columns("rank steps lateness_p50_ns uncertainty_ns step_p50_ns cost_pct:float verdict:text"),
+        "hpcprof.analysis.collectives.skew:skew_summary",
+        needs=("rank_collectives", "step_times"),
+    ),
+)

@@ -1,0 +1,130 @@
+"""How a package declares its analyses.
+
+Each package of analyses has a module ``declarations`` with a tuple ``ANALYSES``. Declarations import neither
+the functions nor numpy or pandas, so listing the analyses, making the store's tables and checking a name
+stay quick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Kind(Enum):
+    """The type of a column's values."""
+
+    INT = "int"
+    FLOAT = "float"
+    TEXT = "text"
+
+
+class Scope(Enum):
+    """What an analysis reads: one rank's profile, all ranks of a run, two sides of runs, or many runs."""
+
+    RANK = "rank"
+    RUN = "run"
+    PAIR = "pair"
+    STORE = "store"
+
+
+class Reads(Enum):
+    """The kind of profile that an analysis is computed from, in words."""
+
+    TIMELINE = "a timeline of Nsight Systems or PyTorch"
+    KERNEL_REPORT = "a profile of Nsight Compute"
+
+    @classmethod
+    def of(cls, profile_kind: str) -> Reads:
+        """Return what a profile of this kind (``nsys``, ``torch``, ``ncu``) gives."""
+        return cls.KERNEL_REPORT if profile_kind == "ncu" else cls.TIMELINE
+
+
+class SampleBasis(Enum):
+    """Where a reader of an analysis finds how many samples its figures are made of."""
+
+    COLUMNS = "columns"
+    """Each row has a count, or is itself one sample."""
+    OPERATIONS = "operations"
+    """The GPU operations and steps of the ranks in the rows."""
+    RANKS = "ranks"
+    """The ranks that have step times."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an analysis. Its unit is the suffix of its name (``_ns``, ``_pct``)."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What hpcprof knows of an analysis without importing it.
+
+    Parameters
+    ----------
+    name : str
+        The name that users give; also the name of its table in the store.
+    title : str
+        The heading of its table in a report.
+    scope : Scope
+        What it reads, and so how its function is called.
+    columns : tuple of Column
+        The columns of its rows, in order.
+    function : str
+        ``module:name``. It returns an `hpcprof.analysis.framework.outcome.Outcome` with these columns; for
+        the scope RANK without ``rank``, which the framework adds. The scope decides about its arguments:
+
+        - RANK: ``f(profile)`` with a `Timeline` or a `KernelReport`, as ``reads`` says.
+        - RUN: ``f(results)``, which maps the names in ``needs`` to DataFrames over all ranks.
+        - PAIR: ``f(runs, against)`` with two sequences of `hpcprof.analysis.framework.run_data.RunData`.
+        - STORE: ``f(runs)`` with one such sequence.
+    needs : tuple of str
+        For RUN, the analyses whose rows and reasons it takes over: of scope RANK, or of scope RUN and
+        declared before it. For PAIR and STORE, the tables of each run that it reads.
+    reads : Reads
+        The kind of profile that it is computed from.
+    sort_by : tuple of str
+        The columns by which its rows are sorted, the first one decides; ``-name`` sorts downwards. These
+        hold numbers and no null. Rows that compare equal keep the order in which the function returns them.
+    main_columns : tuple of str
+        The columns that a report shows where not all have room, the most telling first; all if empty.
+    report_position : int or None
+        Its position in the full report, lowest first; None if a report shows it only by name.
+    first_rank_only : bool
+        Whether the full report shows the first rank alone: for long lists that are much alike on every rank.
+    sample_basis : SampleBasis
+    packed : bool
+        Whether the store keeps the rows of a rank as one value: for analyses with so many rows that single
+        rows would take too long, and that other analyses read as a whole.
+    memory_heavy : bool
+        Whether it takes so much memory that a collect runs it after the others of its kind, not beside them.
+    """
+
+    name: str
+    title: str
+    scope: Scope
+    columns: tuple[Column, ...]
+    function: str
+    needs: tuple[str, ...] = field(default=(), kw_only=True)
+    reads: Reads = field(default=Reads.TIMELINE, kw_only=True)
+    sort_by: tuple[str, ...] = field(default=(), kw_only=True)
+    main_columns: tuple[str, ...] = field(default=(), kw_only=True)
+    report_position: int | None = field(default=None, kw_only=True)
+    first_rank_only: bool = field(default=False, kw_only=True)
+    sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
+    packed: bool = field(default=False, kw_only=True)
+    memory_heavy: bool = field(default=False, kw_only=True)
+
+    @property
+    def shown_columns(self) -> tuple[str, ...]:
+        """The main columns, or all columns where none are named."""
+        return self.main_columns or tuple(column.name for column in self.columns)
+
+
+def columns(text: str) -> tuple[Column, ...]:
+    """Parse columns, as in ``"rank name:text time_pct:float"``; the default type is int."""
+    parts = (item.partition(":") for item in text.split())
+    return tuple(Column(name, Kind(kind or "int")) for name, _, kind in parts)

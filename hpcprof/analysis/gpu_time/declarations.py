@@ -1,0 +1,74 @@
+"""Where the GPU's time goes, and why it waits."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope, columns
+
+ANALYSES = (
+    Analysis(
+        "breakdown",
+        "Where the GPU's time goes",
+        Scope.RANK,
+        columns(
+            "rank span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "
+            "compute_pct:float exposed_comm_pct:float exposed_mem_pct:float idle_pct:float"
+        ),
+        "hpcprof.analysis.gpu_time.breakdown:breakdown",
+        main_columns=("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
+        report_position=30,
+        sample_basis=SampleBasis.OPERATIONS,
+        memory_heavy=True,
+    ),
+    Analysis(
+        "overlap",
+        "Communication hidden behind compute",
+        Scope.RANK,
+        columns("rank comm_ns overlapped_ns overlap_pct:float"),
+        "hpcprof.analysis.gpu_time.overlap:overlap",
+        report_position=40,
+        sample_basis=SampleBasis.OPERATIONS,
+    ),
+    Analysis(
+        "kernel_classes",
+        "What runs on the GPU at once",
+        Scope.RANK,
+        columns("rank classes:text ns pct:float"),
+        "hpcprof.analysis.gpu_time.concurrency:kernel_classes",
+        sort_by=("-ns",),
+        sample_basis=SampleBasis.OPERATIONS,
+    ),
+    Analysis(
+        "idle",
+        "Why a stream waits",
+        Scope.RANK,
+        columns("rank stream cause:text idle_ns share_pct:float"),
+        "hpcprof.analysis.gpu_time.idle:idle",
+        sort_by=("stream",),
+        sample_basis=SampleBasis.OPERATIONS,
+        memory_heavy=True,
+    ),
+    Analysis(
+        "queue_length",
+        "Operations launched and not begun",
+        Scope.RANK,
+        columns("rank device stream count mean:float stddev:float min p25:float p50:float p75:float max"),
+        "hpcprof.analysis.gpu_time.queue_length:queue_length",
+        sort_by=("device", "stream"),
+        main_columns=("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
+        memory_heavy=True,
+    ),
+    Analysis(
+        "hta_breakdown",
+        "HolisticTraceAnalysis' temporal breakdown",
+        Scope.RANK,
+        columns(
+            "rank idle_time_us compute_time_us non_compute_time_us kernel_time_us "
+            "idle_time_pctg:float compute_time_pctg:float non_compute_time_pctg:float"
+        ),
+        "hpcprof.analysis.gpu_time.hta_breakdown:hta_breakdown",
+        main_columns=(
+            *("rank", "idle_time_pctg", "compute_time_pctg", "non_compute_time_pctg", "kernel_time_us"),
+        ),
+        sample_basis=SampleBasis.OPERATIONS,
+    ),
+)

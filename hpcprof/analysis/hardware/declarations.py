@@ -1,0 +1,51 @@
+"""What Nsight Compute measured, and the roofline made of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hpcprof.analysis.framework.declaration import Analysis, Reads, Scope, columns
+
+_ROOFLINE = Analysis(
+    "roofline",
+    "Kernels against the roofline",
+    Scope.RUN,
+    columns(
+        "name:text grid:text block:text ai_flop_per_byte:float achieved_flops:float bound:text "
+        "pct_of_bound:float ncu_ns in_situ_ns"
+    ),
+    "hpcprof.analysis.hardware.roofline:of_one_run",
+    needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape"),
+    reads=Reads.KERNEL_REPORT,
+    main_columns=("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
+    report_position=90,
+)
+
+ANALYSES = (
+    Analysis(
+        "ncu_kernels",
+        "Kernels measured by Nsight Compute",
+        Scope.RANK,
+        columns(
+            "rank id name:text grid:text block:text "
+            "compute_throughput_pct:float memory_throughput_pct:float dram_throughput_pct:float "
+            "sm_count achieved_occupancy_pct:float theoretical_occupancy_pct:float "
+            "l1_hit_pct:float l2_hit_pct:float duration_ns "
+            "flops_fp16 flops_fp32 flops_fp64 flops_tensor tensor_type:text dram_bytes"
+        ),
+        "hpcprof.analysis.hardware.ncu_kernels:ncu_kernels",
+        reads=Reads.KERNEL_REPORT,
+        main_columns=("rank", "id", "name", "duration_ns", "compute_throughput_pct", "dram_throughput_pct"),
+        report_position=100,
+    ),
+    Analysis(
+        "ncu_peaks",
+        "What the GPU could do at most, by Nsight Compute",
+        Scope.RANK,
+        columns("rank resource:text peak_per_s:float"),
+        "hpcprof.analysis.hardware.ncu_peaks:ncu_peaks",
+        reads=Reads.KERNEL_REPORT,
+    ),
+    _ROOFLINE,
+    replace(_ROOFLINE, scope=Scope.PAIR, function="hpcprof.analysis.hardware.roofline:of_two_sides"),
+)

@@ -1,0 +1,43 @@
+"""How much slower kernels run while communication runs."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+
+_RATIO = (
+    "alone_n alone_med_ns:float overlapped_n overlapped_med_ns:float "
+    "slowdown:float ci_low:float ci_high:float"
+)
+_MAIN_COLUMNS = ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high")
+
+ANALYSES = (
+    Analysis(
+        "slowdown",
+        "Kernels beside communication against the same kernels alone",
+        Scope.RANK,
+        columns(f"rank name:text grid:text block:text {_RATIO}"),
+        "hpcprof.analysis.slowdown.within_run:slowdown",
+        main_columns=_MAIN_COLUMNS,
+        report_position=70,
+        first_rank_only=True,
+        memory_heavy=True,
+    ),
+    Analysis(
+        "slowdown_pairs",
+        "Kernels beside communication against runs without it",
+        Scope.PAIR,
+        columns(f"rank name:text grid:text block:text {_RATIO} overlap_pct:float"),
+        "hpcprof.analysis.slowdown.against_baseline:slowdown_pairs",
+        main_columns=_MAIN_COLUMNS,
+    ),
+    Analysis(
+        "slowdown_by_overlap",
+        "Slowdown by how much communication overlaps kernels of a family",
+        Scope.PAIR,
+        columns(f"rank family:text covered:text overlap_pct:float {_RATIO}"),
+        "hpcprof.analysis.slowdown.by_overlap:slowdown_by_overlap",
+        main_columns=(
+            *("rank", "family", "covered", "overlap_pct", "overlapped_n", "slowdown", "ci_low", "ci_high"),
+        ),
+    ),
+)

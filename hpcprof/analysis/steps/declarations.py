@@ -1,0 +1,44 @@
+"""Steps and their phases."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope, columns
+
+ANALYSES = (
+    Analysis(
+        "phases",
+        "Phases of a step",
+        Scope.RANK,
+        columns("rank phase:text steps p50_ns p95_ns p99_ns mean_ns stddev_ns"),
+        "hpcprof.analysis.steps.phases:phases",
+        report_position=20,
+    ),
+    Analysis(
+        "step_times",
+        "Each step of each rank",
+        Scope.RANK,
+        columns("rank step latency_ns"),
+        "hpcprof.analysis.steps.steps:step_times",
+        sort_by=("step",),
+    ),
+    Analysis(
+        "steps",
+        "Steps over ranks (a step's latency is its maximum over ranks)",
+        Scope.RUN,
+        columns("step p50_ns max_ns min_ns slowest_rank"),
+        "hpcprof.analysis.steps.steps:steps",
+        needs=("step_times",),
+        sort_by=("step",),
+        sample_basis=SampleBasis.RANKS,
+    ),
+    Analysis(
+        "steps_summary",
+        "Latency of a step",
+        Scope.RUN,
+        columns("steps ranks p50_ns p95_ns p99_ns mean_ns stddev_ns min_ns max_ns"),
+        "hpcprof.analysis.steps.steps:steps_summary",
+        needs=("step_times",),
+        main_columns=("steps", "ranks", "p50_ns", "p95_ns", "p99_ns", "min_ns", "max_ns"),
+        report_position=10,
+    ),
+)

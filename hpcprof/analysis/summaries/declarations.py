@@ -1,0 +1,109 @@
+"""Summaries by name: kernels, memory operations, launches, API calls, ranges, allocations."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+
+
+def _statistics(prefix: str = "") -> str:
+    """Return the five statistics of a summary; averages are floats because they carry one decimal."""
+    return f"{prefix}avg_ns:float {prefix}med_ns:float {prefix}min_ns {prefix}max_ns {prefix}stddev_ns:float"
+
+
+def _held(what: str) -> str:
+    """Return the statistics of an amount of memory."""
+    return " ".join(f"{what}_{statistic}_bytes" for statistic in ("min", "mean", "p50", "p95", "max"))
+
+
+_SUMMARY = "total_ns time_pct:float " + _statistics()
+
+ANALYSES = (
+    Analysis(
+        "kernels",
+        "GPU kernels by name",
+        Scope.RANK,
+        columns(f"rank name:text instances {_SUMMARY} class:text"),
+        "hpcprof.analysis.summaries.kernels:kernels",
+        sort_by=("-total_ns", "instances"),
+        main_columns=("rank", "name", "class", "instances", "total_ns", "time_pct", "med_ns"),
+        report_position=80,
+        first_rank_only=True,
+    ),
+    Analysis(
+        "kernels_by_shape",
+        "GPU kernels by name, grid and block",
+        Scope.RANK,
+        columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text"),
+        "hpcprof.analysis.summaries.kernels_by_shape:kernels_by_shape",
+        sort_by=("-total_ns", "instances"),
+        main_columns=("rank", "name", "grid", "block", "instances", "total_ns", "med_ns"),
+    ),
+    Analysis(
+        "memops",
+        "Memory copies and sets",
+        Scope.RANK,
+        columns(f"rank operation:text count {_SUMMARY} total_bytes"),
+        "hpcprof.analysis.summaries.memory_operations:memops",
+        sort_by=("-total_ns",),
+        main_columns=("rank", "operation", "count", "total_ns", "time_pct", "med_ns", "total_bytes"),
+    ),
+    Analysis(
+        "launches",
+        "Kernel launches: call, queue, kernel",
+        Scope.RANK,
+        columns(
+            "rank name:text api_name:text pid tid device count queue_count "
+            + " ".join(_statistics(part) for part in ("total_", "api_", "queue_", "kernel_"))
+        ),
+        "hpcprof.analysis.summaries.launches:launches",
+        sort_by=("-total_avg_ns",),
+        main_columns=("rank", "name", "count", "api_med_ns", "queue_med_ns", "kernel_med_ns"),
+        memory_heavy=True,
+    ),
+    Analysis(
+        "api",
+        "CUDA API calls by name",
+        Scope.RANK,
+        columns(f"rank name:text num_calls {_SUMMARY}"),
+        "hpcprof.analysis.summaries.api_calls:api",
+        sort_by=("-total_ns",),
+        main_columns=("rank", "name", "num_calls", "total_ns", "time_pct", "med_ns"),
+        report_position=130,
+        first_rank_only=True,
+    ),
+    Analysis(
+        "ranges",
+        "Ranges on the host",
+        Scope.RANK,
+        columns(f"rank range:text style:text instances {_SUMMARY}"),
+        "hpcprof.analysis.summaries.nvtx_ranges:ranges",
+        sort_by=("-total_ns",),
+        main_columns=("rank", "range", "instances", "total_ns", "time_pct", "med_ns"),
+        report_position=120,
+        first_rank_only=True,
+    ),
+    Analysis(
+        "range_gpu",
+        "Ranges projected to the GPU",
+        Scope.RANK,
+        columns(
+            "rank range:text style:text proj_total_ns range_total_ns instances "
+            + _statistics("proj_")
+            + " gpu_ops avg_gpu_ops:float avg_range_lvl:float avg_num_child:float"
+        ),
+        "hpcprof.analysis.summaries.nvtx_gpu_projection:range_gpu",
+        sort_by=("-proj_total_ns",),
+        main_columns=("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
+        report_position=110,
+        first_rank_only=True,
+        memory_heavy=True,
+    ),
+    Analysis(
+        "memory_usage",
+        "Memory of the program's allocator",
+        Scope.RANK,
+        columns("rank device:text count " + _held("allocated") + " " + _held("reserved")),
+        "hpcprof.analysis.summaries.allocator:memory_usage",
+        main_columns=("rank", "device", "count", "allocated_max_bytes", "reserved_max_bytes"),
+    ),
+)

@@ -1,0 +1,23 @@
+"""Listing the analyses costs little: it imports no numerical library."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_LISTING = """
+import sys
+for module in ("numpy", "pandas", "scipy"):
+    sys.modules[module] = None  # An import of it fails.
+from hpcprof.analysis.framework.lookup import find
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
+print(len(ANALYSES), len(ACROSS_RUNS), find("kernels").title)
+"""
+
+
+def test_the_declarations_import_neither_numpy_nor_pandas() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LISTING], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:2] == ["27", "5"]
