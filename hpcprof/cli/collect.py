@@ -79,7 +79,8 @@ def command(
     from hpcprof.results.collect import collect
     from hpcprof.results.executors import Processes, over_mpi
     from hpcprof.results.rank_task import HEAVY
-    from hpcprof.results.store.store import Store, store_url
+    from hpcprof.results.store.database import store_url
+    from hpcprof.results.store.store import open_store
 
     if submit:
         from hpcprof.submit.collect_job import Place, submit_collect
@@ -91,7 +92,7 @@ def command(
     for name, value in (("nodes", nodes), ("queue", queue), ("walltime", walltime)):
         if value is not None:
             raise UsageError(f"--{name} is for --submit: give both, or neither.")
-    store = Store(store_url(db, runs_dir))
+    store = open_store(db, runs_dir)
     store.prepare()
     damaged = False
     cpus = jobs or len(os.sched_getaffinity(0))

@@ -52,14 +52,14 @@ def command(
     from hpcprof.analysis.comparison.compare import NO_STATISTICS, REGRESSION
     from hpcprof.analysis.framework.registry import ACROSS_RUNS
     from hpcprof.cli.report import show_rows
-    from hpcprof.results.run_inputs import over_pair
-    from hpcprof.results.store.store import Store, store_url
+    from hpcprof.results.across_runs import over_pair
+    from hpcprof.results.store.store import open_store
     from hpcprof.submit.runs.directory import find_runs
 
     sides = (a, b) if a else ((words[0],), (words[1],))
     of_a, of_b = ([run for name in side for run in find_runs(name, runs_dir)] for side in sides)
     analysis = ACROSS_RUNS["compare"]
-    compared = over_pair(analysis, of_b, of_a, Store(store_url(db, runs_dir)))
+    compared = over_pair(analysis, of_b, of_a, open_store(db, runs_dir))
     if form == "table":
         for label, runs in (("a", of_a), ("b", of_b)):
             click.echo(f"{label}  {', '.join(run.id for run in runs)}")

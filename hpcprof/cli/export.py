@@ -44,9 +44,9 @@ def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -
     found = find_run(words[0] if len(words) == 2 else "last", runs_dir)
     if form in _TABLES:
         from hpcprof.report.tables_export import export_tables
-        from hpcprof.results.store.store import Store, store_url
+        from hpcprof.results.store.store import open_store
 
-        written = export_tables(found, Store(store_url(db, runs_dir)), form, folder)
+        written = export_tables(found, open_store(db, runs_dir), form, folder)
     else:
         written = _timelines(found, folder)
     click.echo(f"{found.id}: {len(written)} files in {folder}")

@@ -31,9 +31,9 @@ def command(runs_dir: Path, db: str | None, form: str, schema: bool, sql: str | 
     a row's run in run_id; runs, profiles, gpus, facts and reasons say where the rows come from.
     """
     from hpcprof.results import query
-    from hpcprof.results.store.store import Store, store_url
+    from hpcprof.results.store.store import open_store
 
     if schema == (sql is not None):
         raise UsageError("give either the SQL or --schema.")
-    answer = query.schema() if sql is None else query.query(Store(store_url(db, runs_dir)), sql)
+    answer = query.schema() if sql is None else query.query(open_store(db, runs_dir), sql)
     write_rows(form, answer.columns, answer.rows)

@@ -16,7 +16,8 @@ from hpcprof.common.errors import HpcprofError, UsageError, writing
 
 if TYPE_CHECKING:
     from hpcprof.analysis.framework.declaration import Analysis
-    from hpcprof.results.store.store import Store, Stored
+    from hpcprof.results.analysis_table import AnalysisTable
+    from hpcprof.results.store.store import Store
 
 
 @click.command(
@@ -65,11 +66,11 @@ def command(
     from hpcprof.analysis.framework.lookup import find, find_across_runs
     from hpcprof.report.contents import gather, sample_sizes
     from hpcprof.report.terminal import show_report
-    from hpcprof.results.store.store import Store, store_url
+    from hpcprof.results.store.store import open_store
     from hpcprof.submit.runs.directory import find_run
     from hpcprof.submit.states import poll
 
-    store = Store(store_url(db, runs_dir))
+    store = open_store(db, runs_dir)
     across = find_across_runs(analysis, bool(against))
     if across is not None:
         if html is not None:
@@ -108,10 +109,10 @@ def _over_runs(
     store: Store,
     runs_dir: Path,
     skipped: list[str],
-) -> Stored:
+) -> AnalysisTable:
     """Compute an analysis over several runs; those that cannot be read are named in ``skipped``."""
     from hpcprof.analysis.framework.declaration import Scope
-    from hpcprof.results.run_inputs import every_run, over_pair, over_store
+    from hpcprof.results.across_runs import every_run, over_pair, over_store
     from hpcprof.submit.runs.directory import find_runs
 
     if analysis.scope is Scope.STORE:
@@ -123,7 +124,7 @@ def _over_runs(
     return over_pair(analysis, of_side, others, store)
 
 
-def show_rows(form: str, analysis: Analysis, stored: Stored, samples: str = "") -> None:
+def show_rows(form: str, analysis: Analysis, stored: AnalysisTable, samples: str = "") -> None:
     """Print one analysis; beside csv and json the reasons for what is missing go to standard error."""
     from hpcprof.report.terminal import reasons, show_analysis
 

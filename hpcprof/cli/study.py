@@ -62,7 +62,7 @@ def kernel_metrics(request: JobRequest, db: str | None, top: int) -> None:
     """
     from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
     from hpcprof.cli.study_tables import show_and_write
-    from hpcprof.results.run_inputs import over_pair
+    from hpcprof.results.across_runs import over_pair
 
     request = without_profiler(request)
     ranks = "0" if request.profile_ranks is None else request.profile_ranks

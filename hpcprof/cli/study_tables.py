@@ -9,10 +9,10 @@ import click
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.report.tables_export import write_csv
 from hpcprof.report.terminal import show_analysis
-from hpcprof.results.store.store import Stored
+from hpcprof.results.analysis_table import AnalysisTable
 
 
-def show_and_write(analysis: Analysis, stored: Stored, folder: Path) -> None:
+def show_and_write(analysis: Analysis, stored: AnalysisTable, folder: Path) -> None:
     """Print an analysis and write it to ``folder``/NAME.csv, whole."""
     click.echo(f"\n{analysis.title}")
     show_analysis(analysis, stored)

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents
-from hpcprof.results.store.store import Row
+from hpcprof.results.analysis_table import Row
 from hpcprof.workloads.schema import RankResult, summarize
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.

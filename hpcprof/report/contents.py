@@ -10,7 +10,8 @@ from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.results.store.store import Row, Store, Stored
+from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure, failed_ranks
@@ -21,14 +22,14 @@ _RANKS_NAMED = 16
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))
 
 
-class _Analyses(Mapping[str, Stored]):
+class _Analyses(Mapping[str, AnalysisTable]):
     """The analyses of a run, each read at its first use: some have many rows that few reports show."""
 
     def __init__(self, run_id: str, store: Store) -> None:
         self._run_id, self._store = run_id, store
-        self._read: dict[str, Stored] = {}
+        self._read: dict[str, AnalysisTable] = {}
 
-    def __getitem__(self, name: str) -> Stored:
+    def __getitem__(self, name: str) -> AnalysisTable:
         if name not in self._read:
             if name not in ANALYSES:
                 raise KeyError(name)
@@ -50,11 +51,11 @@ class Contents:
     status: JobStatus | None
     failures: list[RankFailure]
     profiles: dict[int, ProfileRow]
-    analyses: Mapping[str, Stored]
+    analyses: Mapping[str, AnalysisTable]
     results: list[RankResult]
     warnings: list[str]
 
-    def shown(self) -> dict[str, Stored]:
+    def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has."""
         kinds = {Reads.of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
@@ -103,7 +104,7 @@ def _missing(ranks: list[int]) -> str:
     return f"no profile collected of {'rank' if len(ranks) == 1 else 'ranks'} {named}{more}"
 
 
-def sample_sizes(name: str, analyses: Mapping[str, Stored]) -> str:
+def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:
     """Return the numbers of operations, steps and ranks behind an analysis.
 
     Empty where its rows have a column of their own for the number of samples.

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hpcprof.common.units import counted, format_bytes, format_ns, format_value
 from hpcprof.report.contents import Contents
-from hpcprof.results.store.store import Row
+from hpcprof.results.analysis_table import Row
 from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
 
 _OPERATIONS = 2

@@ -18,7 +18,7 @@ from hpcprof.common.units import format_value, heading
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.facts import facts
 from hpcprof.report.terminal import reasons
-from hpcprof.results.store.store import Row
+from hpcprof.results.analysis_table import Row
 
 if TYPE_CHECKING:
     from hpcprof.report.charts import Chart

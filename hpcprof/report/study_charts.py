@@ -15,7 +15,7 @@ from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.profiles.kernel_families import FAMILIES, family
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.charts import COLOURS, LABEL, MOST_RANKS, TOP_KERNELS, Chart, colour, new_figure
-from hpcprof.results.store.store import Row
+from hpcprof.results.analysis_table import Row
 from hpcprof.workloads.sweep import label
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
-from hpcprof.results.store.store import Row, Store
+from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
 _REASONS = tuple(

@@ -12,7 +12,7 @@ from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.facts import facts
-from hpcprof.results.store.store import Row, Stored
+from hpcprof.results.analysis_table import AnalysisTable, Row
 
 ROWS = 16
 """How many rows of an analysis the full report shows; by name an analysis is shown whole."""
@@ -53,7 +53,7 @@ def show_report(contents: Contents) -> None:
             out.print(f"{', '.join(names)}: {why}")
 
 
-def show_analysis(analysis: Analysis, stored: Stored, samples: str = "") -> None:
+def show_analysis(analysis: Analysis, stored: AnalysisTable, samples: str = "") -> None:
     """Print one analysis whole; where the terminal is too narrow for all columns, the main ones."""
     out = console()
     if stored.rows:
@@ -74,7 +74,7 @@ def _main_columns(analysis: Analysis, rows: list[Row]) -> tuple[str, ...]:
     return tuple(name for name in analysis.shown_columns if any(row[name] is not None for row in rows))
 
 
-def reasons(stored: Stored) -> list[str]:
+def reasons(stored: AnalysisTable) -> list[str]:
     """Return why rows or values are missing: the first rank's sentence, and how many ranks have one."""
     if not stored.reasons:
         return []
@@ -84,7 +84,7 @@ def reasons(stored: Stored) -> list[str]:
     return [f"rank {rank}: {sentence}{more}" if rank >= 0 else sentence]
 
 
-def _show_part(out: Console, analysis: Analysis, stored: Stored, samples: str) -> None:
+def _show_part(out: Console, analysis: Analysis, stored: AnalysisTable, samples: str) -> None:
     rows, title = stored.rows, analysis.title
     if analysis.first_rank_only:
         first = rows[0]["rank"]

@@ -14,8 +14,9 @@ from hpcprof.analysis.framework.lookup import find, find_across_runs
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
+from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.collect import Collected, collect
-from hpcprof.results.store.store import Store, Stored, store_url
+from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
 from hpcprof.submit.runs.directory import Run, find_run, runs_directory
 
@@ -83,7 +84,7 @@ class Results:
         HpcprofError
             If one of the runs has not been collected.
         """
-        from hpcprof.results.run_inputs import over_pair
+        from hpcprof.results.across_runs import over_pair
 
         analysis = find_across_runs(name, against=bool(others))
         if analysis is None or not others:
@@ -141,14 +142,14 @@ def open_results(
     """See `hpcprof.open`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     found = find_run(os.fspath(run), runs)
-    return Results(found, Store(store_url(db or os.environ.get("HPCPROF_DB"), runs)))
+    return Results(found, open_store(db or os.environ.get("HPCPROF_DB"), runs))
 
 
-def _frame(analysis: Analysis, stored: Stored) -> pd.DataFrame:
+def _frame(analysis: Analysis, table: AnalysisTable) -> pd.DataFrame:
     frame: pd.DataFrame = pd.DataFrame(
-        {c.name: _typed(stored.columns[c.name], c.kind) for c in analysis.columns}
+        {c.name: _typed(table.columns[c.name], c.kind) for c in analysis.columns}
     )
-    frame.attrs["reasons"] = stored.reasons
+    frame.attrs["reasons"] = table.reasons
     return frame
 
 

@@ -15,7 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.results.store.store import Store, cause
+from hpcprof.results.store.database import cause
+from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import METADATA
 
 Value = int | float | str | None

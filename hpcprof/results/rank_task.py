@@ -1,8 +1,8 @@
-"""What a collect does with one rank's profile: all but the store, so that it runs in any process."""
+"""Reads the profile of one rank and runs its analyses: the part of a collect that can run in any process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.discovery import read_profile, readable
-from hpcprof.profiles.readers.rank_identity import identify_rank
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.checksums import checksum, stamp
 from hpcprof.results.malloc import share, trim
-from hpcprof.results.store.store import Result
 
-if TYPE_CHECKING:  # what only a changed profile needs is imported when there is one
-    from hpcprof.analysis.framework.outcome import Outcome
+if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Origin, Timeline
 
@@ -31,72 +29,64 @@ HEAVY = (
     "hpcprof.profiles.timeline_parquet",
     *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
 )
-"""What `gather` imports only when a profile has changed, and what many processes import once for all."""
+"""Modules that `analyse_profile` needs for a changed profile only."""
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
 _LARGE = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
-"""The analyses that take most memory: they follow each other, while others run beside them."""
+"""The analyses that use most memory: they run one after another, beside the others."""
 
 
 @dataclass(frozen=True)
-class Task:
+class ProfileTask:
     """One profile to collect.
 
-    ``known`` is the checksum that the store has of it, where its results are still good. ``timeline`` is
-    the folder to keep the timeline in, None where it is not kept. So many ``threads`` run the analyses.
+    Attributes
+    ----------
+    path : Path
+    rank : int
+    known : str or None
+        The SHA-256 of the profile whose results the store has, if they are still valid.
+    timelines : Path or None
+        The folder to keep the timeline in; None to keep none.
+    threads : int
+        How many threads run the analyses.
     """
 
     path: Path
     rank: int
     known: str | None = None
-    timeline: Path | None = None
+    timelines: Path | None = None
     threads: int = 1
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """What was found in a profile; ``warnings`` are sentences."""
+class ProfileResults:
+    """The results of one profile; ``warnings`` are sentences."""
 
     sha256: str
     bytes: int
     origin: Origin
-    results: Mapping[str, Result]
+    tables: Mapping[str, AnalysisTable]
     warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Unchanged:
-    """Stands for a profile that the store has as it is."""
+    """Replaces the results of a profile that the store already has."""
 
 
-Identified = tuple[Path, int | None] | DamagedInput
-"""The file to read for a profile and the rank that it tells, or what is wrong with it."""
-
-
-def identify(paths: Sequence[Path]) -> list[Identified]:
-    """Identify each profile; an error of one does not concern the others."""
-    found: list[Identified] = []
-    for file in paths:
-        try:
-            path = readable(file)
-            found.append((path, identify_rank(path)))
-        except DamagedInput as error:
-            found.append(error)
-    return found
-
-
-def gather(task: Task) -> Gathered | Unchanged | DamagedInput:
+def analyse_profile(task: ProfileTask) -> ProfileResults | Unchanged | DamagedInput:
     """Read a profile and run every analysis of one rank.
 
-    What is wrong with the profile is returned, not raised: the others are to be collected.
+    Damage is returned, not raised, so that the other profiles are still collected.
     """
     try:
-        return _gather(task)
+        return _analyse(task)
     except DamagedInput as error:
         return error
 
 
-def _gather(task: Task) -> Gathered | Unchanged:
+def _analyse(task: ProfileTask) -> ProfileResults | Unchanged:
     before = stamp(task.path)
     share()
     with ThreadPoolExecutor(2) as aside:
@@ -113,53 +103,49 @@ def _gather(task: Task) -> Gathered | Unchanged:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     trim()
     with ThreadPoolExecutor(task.threads) as pool:
-        large = pool.submit(_large, profile, task.rank)
-        keeping = pool.submit(_keep, task, profile, sha256)
+        large = pool.submit(_large_analyses, profile, task.rank)
+        kept = pool.submit(_keep_timeline, task, profile, sha256)
         small = [analysis.name for analysis in _OF_RANKS if not analysis.memory_heavy]
-        results = dict(pool.map(lambda name: (name, _result(name, profile, task.rank)), small))
-        results |= large.result()
-    doubts = _contradictions(results)
-    results |= {name: Result({}, sentence) for name, sentence in doubts.items()}
+        tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), small))
+        tables |= large.result()
+    doubts = _contradictions(tables)
+    tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
-    return Gathered(sha256, before[0], profile.origin, results, (*keeping.result(), *warnings))
+    return ProfileResults(sha256, before[0], profile.origin, tables, (*kept.result(), *warnings))
 
 
-def _contradictions(results: Mapping[str, Result]) -> dict[str, str]:
+def _contradictions(tables: Mapping[str, AnalysisTable]) -> dict[str, str]:
     from hpcprof.analysis.framework.crosschecks import contradictions
 
-    return contradictions({name: result.columns for name, result in results.items()})
+    return contradictions({name: table.columns for name, table in tables.items()})
 
 
-def _keep(task: Task, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
-    """Keep a timeline; where that cannot be, the results are good all the same."""
+def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
+    """Keep a timeline; if that fails, the results are valid all the same, and a warning is returned."""
     from hpcprof.profiles.timeline import Timeline
 
-    if task.timeline is None or not isinstance(profile, Timeline):
+    if task.timelines is None or not isinstance(profile, Timeline):
         return ()
     from hpcprof.profiles import timeline_parquet
 
     try:
-        timeline_parquet.save(task.timeline, profile, task.rank, sha256)
+        timeline_parquet.save(task.timelines, profile, task.rank, sha256)
     except OSError as error:
-        return (f"the timeline of {task.path} is not kept in {task.timeline}: {error.strerror or error}.",)
+        why = error.strerror or error
+        return (f"the timeline of {task.path} was not kept in {task.timelines}: {why}.",)
     return ()
 
 
-def _large(profile: Timeline | KernelReport, rank: int) -> dict[str, Result]:
-    """Run the analyses that take most memory, and give back what each has freed."""
+def _large_analyses(profile: Timeline | KernelReport, rank: int) -> dict[str, AnalysisTable]:
+    """Run the analyses that use most memory, and return what each has freed to the system."""
     found = {}
     for name in _LARGE:
-        found[name] = _result(name, profile, rank)
+        found[name] = _table(name, profile, rank)
         trim()
     return found
 
 
-def _result(name: str, profile: Timeline | KernelReport, rank: int) -> Result:
+def _table(name: str, profile: Timeline | KernelReport, rank: int) -> AnalysisTable:
     from hpcprof.analysis.framework.outcome import of_rank
 
-    return as_result(of_rank(ANALYSES[name], profile, rank))
-
-
-def as_result(outcome: Outcome) -> Result:
-    """Return what an analysis found as the store takes it."""
-    return Result(outcome.columns(), outcome.reason)
+    return AnalysisTable.from_outcome(of_rank(ANALYSES[name], profile, rank), rank)

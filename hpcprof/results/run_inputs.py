@@ -1,105 +1,37 @@
-"""Analyses over several runs: what they read is gathered from the store and the runs' directories."""
+"""Gathers the inputs of an analysis that spans runs, from the store and from the directory of each run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.declaration import Analysis, Reads
-from hpcprof.analysis.framework.outcome import Outcome, of_pair, of_store, shaped
-from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
+from hpcprof.analysis.framework.declaration import Reads
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles import timeline_parquet
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
-from hpcprof.results.store.store import WHOLE_RUN, Store, Stored
+from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.timelines import find_timelines
-from hpcprof.submit.runs.directory import Run, all_runs
+from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
 
 
-def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], store: Store) -> Stored:
-    """Run a pair analysis.
-
-    Raises
-    ------
-    UsageError
-        If a run comes twice on one side.
-    HpcprofError
-        If one of the runs has nothing to be compared.
-    """
-    return _stored(of_pair(analysis, *_sides(runs, against, store, analysis.needs)))
-
-
-def slowdown_over_pair(runs: Sequence[Run], against: Sequence[Run], store: Store) -> tuple[Stored, Stored]:
-    """Run ``slowdown_pairs`` and ``slowdown_by_overlap`` in one pass: reading timelines takes the time.
-
-    Raises
-    ------
-    UsageError, HpcprofError
-        As `over_pair`.
-    """
-    # Other analyses do not need what it imports.
-    from hpcprof.analysis.slowdown.study_pass import both
-
-    pairs, by_overlap = both(*_sides(runs, against, store, ()))
-    return (
-        _stored(shaped(pairs, ACROSS_RUNS["slowdown_pairs"])),
-        _stored(shaped(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
-    )
-
-
-def _sides(
-    runs: Sequence[Run], against: Sequence[Run], store: Store, needs: Iterable[str]
-) -> tuple[list[RunData], list[RunData]]:
-    """Gather what an analysis reads of two sides of runs."""
-    for side in (runs, against):
-        ids = [run.id for run in side]
-        twice = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
-        if twice is not None:
-            raise UsageError(f"{twice} comes twice on one side: a repeat has to be another run.")
-    a, b = ([run_data(run, store, needs) for run in side] for side in (runs, against))
-    return a, b
-
-
-def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> Stored:
-    """Run a store analysis; runs that have nothing to say are left out."""
-    return _stored(of_store(analysis, [_run_data(run, store, analysis.needs) for run in runs]))
-
-
-def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:
-    """Return the runs in a folder, and the collected runs that are elsewhere, by id.
-
-    A sentence for each that cannot be read is added to ``skipped``.
-    """
-    found = {run.id: run for run in all_runs(runs_dir, skipped)}
-    for row in store.runs() if store.exists() else ():
-        found.setdefault(row.id, Run(row.id, Path(row.path)))
-    return [found[run_id] for run_id in sorted(found)]
-
-
 def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
-    """Gather what an analysis reads of a run.
+    """Gather the inputs of an analysis for one run.
 
-    Raises
-    ------
-    HpcprofError
-        If the run has neither been collected nor has results of its workload.
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    needs : iterable of str
+        The analyses to read from the store. Their tables are empty if the run has not been collected.
     """
-    data = _run_data(run, store, needs)
-    collected = store.exists() and store.profiles(run.id)
-    if not collected and not len(data.own_step_ns):
-        raise HpcprofError(f"{run.id} has not been collected: run hpcprof collect {run.path} first.")
-    return data
-
-
-def _run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
     exists = store.exists()
     profiles = store.profiles(run.id) if exists else {}
     results = read_results(run.path).ranks
@@ -138,7 +70,7 @@ def _facts(
 
 
 def _own_steps(results: list[RankResult]) -> Ints:
-    """Return each step's maximum over ranks, of the steps that all have."""
+    """Return the time of the slowest rank for each step that all ranks have, in ns."""
     if not results:
         return np.empty(0, np.int64)
     modes = list(results[0].modes.values())
@@ -157,12 +89,12 @@ def _table(store: Store, run_id: str, name: str, exists: bool) -> pd.DataFrame:
 
 
 def _read(run: Run, profiles: dict[int, ProfileRow], rank: int) -> Timeline:
-    """Read a rank's timeline, from what a collect kept if that is of the same profile.
+    """Read the timeline of a rank: the one that a collect kept, if it is of the same profile.
 
     Raises
     ------
     HpcprofError
-        If neither it nor the profile can be read.
+        If neither the kept timeline nor the profile can be read.
     """
     kept = timeline_parquet.load(run.path / "timeline", rank, profiles[rank].sha256)
     if kept is not None:
@@ -171,8 +103,3 @@ def _read(run: Run, profiles: dict[int, ProfileRow], rank: int) -> Timeline:
     if rank not in found.paths:
         raise HpcprofError(f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}.")
     return found.read(rank)
-
-
-def _stored(outcome: Outcome) -> Stored:
-    """Return an outcome as the store would."""
-    return Stored(outcome.columns(), {WHOLE_RUN: outcome.reason} if outcome.reason else {})

@@ -6,23 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from hpcprof.analysis.framework.declaration import Reads
 from hpcprof.profiles.readers.discovery import find_profiles, profile_kind, read_profile
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.results.collect import Collected, by_rank
+from hpcprof.results.profile_ranks import profiles_by_rank
 from hpcprof.submit.runs.directory import Run
-
-_KINDS = ("nsys", "torch")
 
 
 @dataclass(frozen=True)
 class Timelines:
-    """The profiles of a run that hold a timeline, by rank; ``skipped`` are sentences about the others."""
+    """The profiles of a run that hold a timeline, by rank, and a sentence for each damaged profile."""
 
     paths: dict[int, Path]
     skipped: list[str]
 
     def read(self, rank: int) -> Timeline:
-        """Read one rank's timeline.
+        """Read the timeline of one rank.
 
         Raises
         ------
@@ -38,9 +37,13 @@ def find_timelines(run: Run) -> Timelines:
     Raises
     ------
     HpcprofError
-        If two profiles are of the same rank.
+        If two profiles have the same rank.
     """
-    summary = Collected()
-    found = by_rank(find_profiles(run.path), summary)
-    paths = {rank: path for rank, path in sorted(found.items()) if profile_kind(path) in _KINDS}
-    return Timelines(paths, summary.skipped)
+    found = profiles_by_rank(find_profiles(run.path))
+    paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}
+    return Timelines(paths, found.skipped)
+
+
+def _has_timeline(path: Path) -> bool:
+    kind = profile_kind(path)
+    return kind is not None and Reads.of(kind) is Reads.TIMELINE

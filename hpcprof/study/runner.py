@@ -46,9 +46,9 @@ def resumed(folder: Path) -> str:
 
 def study_store(db: str | None, runs_dir: Path) -> Store:
     """Return the results database of a study, ready for use."""
-    from hpcprof.results.store.store import Store, store_url
+    from hpcprof.results.store.store import open_store
 
-    store = Store(store_url(db, runs_dir))
+    store = open_store(db, runs_dir)
     store.prepare()
     return store
 

@@ -12,8 +12,9 @@ from typing import Any
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.slowdown.within_run import TOTAL
-from hpcprof.results.run_inputs import slowdown_over_pair
-from hpcprof.results.store.store import Row, Store, Stored
+from hpcprof.results.across_runs import slowdown_over_pair
+from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.store.store import Store
 from hpcprof.study.record import Arm, Planned
 from hpcprof.submit.runs.directory import find_run
 from hpcprof.workloads.sweep import Point
@@ -31,8 +32,8 @@ class Compared:
     """What the analyses of two sides say at one point."""
 
     point: Point
-    pairs: Stored
-    by_overlap: Stored
+    pairs: AnalysisTable
+    by_overlap: AnalysisTable
 
 
 @dataclass(frozen=True)

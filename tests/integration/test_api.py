@@ -14,6 +14,7 @@ import pytest
 import hpcprof
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.analysis_table import AnalysisTable
 from tests.integration.conftest import Database
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +45,23 @@ def test_a_run_is_opened_collected_and_read(profiles: Path, database: Database) 
     assert repr(run) == f"<hpcprof run {run.id}: {profiles}>"
 
 
+def test_profiles_are_collected_and_each_rank_is_reported(
+    profiles: Path, database: Database, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done: list[tuple[int, int, str]] = []
+    first = hpcprof.collect_profiles(
+        profiles, jobs=2, progress=lambda ranks, of, path: done.append((ranks, of, path.name))
+    )
+    assert sorted(path.name for path in first.read) == ["rank0.sqlite", "rank1.sqlite"]
+    assert [(ranks, of) for ranks, of, _ in done] == [(1, 2), (2, 2)]
+    assert hpcprof.open(profiles).ranks == [0, 1]
+    again = hpcprof.collect_profiles(str(profiles))
+    assert (len(again.read), len(again.unchanged)) == (0, 2)
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(UsageError, match="unknown run 'none'"):
+        hpcprof.collect_profiles("none")
+
+
 def test_every_analysis_is_a_method_that_completion_offers(profiles: Path, database: Database) -> None:
     run = hpcprof.open(str(profiles))
     run.collect()
@@ -61,7 +79,7 @@ def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
 ) -> None:
     run = hpcprof.open(profiles)
     run.collect()
-    run.store.put_run(run.id, {"steps": hpcprof_result("too few")}, checksums(run))
+    run.store.put_run(run.id, {"steps": reason_only("too few")}, checksums(run))
     assert run.steps().empty
     assert run.steps().attrs["reasons"] == {-1: "too few"}
     assert run.reasons("steps").values.tolist() == [[-1, "steps", "too few"]]
@@ -71,10 +89,8 @@ def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
     assert int(run.kernels().total_ns.isna().sum()) == 2
 
 
-def hpcprof_result(reason: str) -> object:
-    from hpcprof.results.store.store import Result
-
-    return Result({}, reason)
+def reason_only(reason: str) -> AnalysisTable:
+    return AnalysisTable({}, {-1: reason})
 
 
 def checksums(run: hpcprof.results.api.Results) -> dict[int, str]:

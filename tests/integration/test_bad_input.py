@@ -295,8 +295,8 @@ def test_a_run_that_can_only_be_read_is_collected_and_what_is_not_kept_is_said(
     assert done.returncode == 0, done.stderr
     said = sentences(done.stderr)
     assert len(said) == RANKS + 1
-    assert all("is not kept in" in line and "Read-only file system" in line for line in said[:-1])
-    assert said[-1].endswith(f"the list of files in {run} stays as it was: Read-only file system.")
+    assert all("was not kept in" in line and "Read-only file system" in line for line in said[:-1])
+    assert said[-1].endswith(f"the list of files in {run} was not updated: Read-only file system.")
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
     assert {row["rank"] for row in rows(hpcprof, run, "kernels", "--db", "here.db")} == {0, 1, 2}
 
@@ -345,7 +345,7 @@ def test_a_full_disk_for_the_timelines_leaves_the_results(run: Path, tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     assert "3 profiles collected" in done.stdout
-    assert any("is not kept in" in line and "No space left" in line for line in sentences(done.stderr))
+    assert any("was not kept in" in line and "No space left" in line for line in sentences(done.stderr))
     assert not any(line.startswith(".") for line in done.stdout.splitlines())
 
 

@@ -19,7 +19,7 @@ from hpcprof.cli.progress import Progress
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.timeline_parquet import load
 from hpcprof.results import rank_task
-from hpcprof.results.rank_task import Task, gather
+from hpcprof.results.rank_task import ProfileTask, analyse_profile
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
 
@@ -103,7 +103,7 @@ def test_a_timeline_that_cannot_be_kept_is_named_and_the_results_are_there(
     done = hpcprof("collect", "--jobs", "2", run.name)
     assert done.returncode == 0
     assert f"{RANKS} profiles collected" in done.stdout
-    assert "rank00003.sqlite is not kept" in done.stderr
+    assert "rank00003.sqlite was not kept" in done.stderr
 
 
 def start_collect(folder: Path) -> tuple[subprocess.Popen[str], Path]:
@@ -165,7 +165,7 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
         return timeline
 
     monkeypatch.setattr(rank_task, "read_profile", grow)
-    result = gather(Task(path, 0))
+    result = analyse_profile(ProfileTask(path, 0))
     assert isinstance(result, DamagedInput)
     assert "changed while it was read" in str(result)
 

@@ -186,7 +186,10 @@ def test_scaling_goes_over_all_runs_or_those_named(hpcprof: Hpcprof, tmp_path: P
         (("compare", "--a", "a"), "name both sides"),
         (("compare", "a", "none"), "unknown run 'none'"),
         (("compare", "a", "empty"), "has not been collected: run hpcprof collect"),
-        (("compare", "--a", "a", "--a", "a", "--b", "a"), "comes twice on one side"),
+        (
+            ("compare", "--a", "a", "--a", "a", "--b", "a"),
+            "a is listed twice on one side",
+        ),
         (("report", "a", "--analysis", "slowdown_pairs"), "name those with --against RUN"),
         (("report", "a", "--analysis", "kernels", "--against", "a"), "--against goes with --analysis"),
         (("report", "a", "--against", "a"), "--against goes with --analysis"),

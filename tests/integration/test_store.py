@@ -18,8 +18,9 @@ import pytest
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.timeline import Fact, Gpu
+from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.query import query as hpcprof_query
-from hpcprof.results.store.store import Columns, Described, Result, Store, store_url
+from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database, unpack
@@ -50,7 +51,7 @@ NewDatabase = Callable[[], Database]
 
 
 def opened(database: Database) -> Store:
-    store = Store(store_url(database.url, Path()))
+    store = open_store(database.url, Path())
     store.prepare()
     return store
 
@@ -65,15 +66,16 @@ def kernel(**values: object) -> dict[str, object]:
     return {"rank": 0, "name": "k", **numbers, **floats, "class": "comp", **values}
 
 
-def result(rows: list[dict[str, object]], reason: str = "") -> Result:
-    return Result({name: [row[name] for row in rows] for name in rows[0]}, reason)
+def table(rows: list[dict[str, object]], reason: str = "") -> AnalysisTable:
+    reasons = {0: reason} if reason else {}
+    return AnalysisTable({name: [row[name] for row in rows] for name in rows[0]}, reasons)
 
 
 @pytest.fixture
 def filled(database: Database) -> Database:
     """A database with one row of one analysis."""
     run = RunRow(id="run", path="/run")
-    opened(database).put_profile(run, profile(), Described(), {"kernels": result([kernel()])})
+    opened(database).put_profile(run, profile(), {"kernels": table([kernel()])})
     return database
 
 
@@ -167,8 +169,8 @@ def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_a
 def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
     program = (
         "import sys; from pathlib import Path\n"
-        "from hpcprof.results.store.store import Columns, Store, store_url\n"
-        f"store = Store(store_url({database.url!r}, Path()))\n"
+        "from hpcprof.results.store.store import open_store\n"
+        f"store = open_store({database.url!r}, Path())\n"
         "print('ready', flush=True); sys.stdin.readline(); store.prepare(); store.prepare()\n"
     )
     processes = [
@@ -192,13 +194,13 @@ def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
 def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(database: Database) -> None:
     store = opened(database)
     run = RunRow(id="run", path="/run")
-    store.put_profile(run, profile(0, "a" * 64), Described(), {})
+    store.put_profile(run, profile(0, "a" * 64), {})
     old = {0: "a" * 64}
-    store.put_profile(run, profile(1, "b" * 64), Described(), {})
+    store.put_profile(run, profile(1, "b" * 64), {})
     before = database.dump()
-    assert not store.put_run("run", {"steps": Result({}, "computed of one rank")}, old)
+    assert not store.put_run("run", {"steps": AnalysisTable({}, {-1: "computed of one rank"})}, old)
     assert database.dump() == before
-    assert store.put_run("run", {"steps": Result({}, "computed of two")}, {**old, 1: "b" * 64})
+    assert store.put_run("run", {"steps": AnalysisTable({}, {-1: "computed of two"})}, {**old, 1: "b" * 64})
     assert store.read("run", "steps").reasons == {-1: "computed of two"}
 
 
@@ -216,9 +218,9 @@ def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(d
 def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: Database) -> None:
     store = opened(database)
     row = msgspec.structs.replace(profile(), host=name, file=name)
-    described = Described((Gpu(0, name, name),), (Fact("environment", name, name),))
-    results = {"kernels": result([kernel(name=name)], f"why {name}")}
-    store.put_profile(RunRow(id="run", path=f"/{name}"), row, described, results)
+    tables = {"kernels": table([kernel(name=name)], f"why {name}")}
+    gpus, facts = [Gpu(0, name, name)], [Fact("environment", name, name)]
+    store.put_profile(RunRow(id="run", path=f"/{name}"), row, tables, gpus, facts)
     found = store.read("run", "kernels")
     assert [r["name"] for r in found.rows] == [stored]
     assert found.reasons == {0: f"why {stored}"}
@@ -228,7 +230,7 @@ def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: D
 def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
     store, run_id = opened(database), "caf\udce9-1"
     row = msgspec.structs.replace(profile(), run_id=run_id)
-    store.put_profile(RunRow(id=run_id, path=f"/{run_id}"), row, Described(), {"kernels": result([kernel()])})
+    store.put_profile(RunRow(id=run_id, path=f"/{run_id}"), row, {"kernels": table([kernel()])})
     assert len(store.read(run_id, "kernels").rows) == 1
     assert list(store.profiles(run_id)) == [0]
 
@@ -236,11 +238,13 @@ def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
 def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(database: Database) -> None:
     store = opened(database)
     for rank in (1, 0):
-        columns: Columns = {column.name: [rank, None] for column in ANALYSES["rank_collectives"].columns}
+        columns: dict[str, list[object]] = {
+            column.name: [rank, None] for column in ANALYSES["rank_collectives"].columns
+        }
         columns["comm_id"] = ["c", None]
         columns["op"] = ["AllReduce", "half \ud800 and zero\0"]
-        results = {"rank_collectives": Result(columns)}
-        store.put_profile(RunRow(id="run", path="/run"), profile(rank), Described(), results)
+        results = {"rank_collectives": AnalysisTable(columns)}
+        store.put_profile(RunRow(id="run", path="/run"), profile(rank), results)
     rows = store.read("run", "rank_collectives").rows
     assert [row["seq"] for row in rows] == [0, None, 1, None]
     assert [row["op"] for row in rows] == 2 * ["AllReduce", "half \\ud800 and zero"]
@@ -248,11 +252,11 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(data
 
 def test_the_store_has_a_run_from_its_own_analyses_on_until_a_rank_changes(database: Database) -> None:
     store, run = opened(database), RunRow(id="run", path="/run")
-    store.put_profile(run, profile(), Described(), {})
+    store.put_profile(run, profile(), {})
     assert not store.has_run("run")
-    assert store.put_run("run", {"steps": Result({}, "too few")}, {0: "0" * 64})
+    assert store.put_run("run", {"steps": AnalysisTable({}, {-1: "too few"})}, {0: "0" * 64})
     assert store.has_run("run")
-    store.put_profile(run, profile(), Described(), {})
+    store.put_profile(run, profile(), {})
     assert not store.has_run("run")
 
 
@@ -263,7 +267,7 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
         kernel(total_ns=most, min_ns=least, avg_ns=math.nan, med_ns=None),
         kernel(total_ns=2**53 + 1, avg_ns=math.inf, med_ns=0.1),
     ]
-    store.put_profile(RunRow(id="run", path="/"), profile(), Described(), {"kernels": result(rows)})
+    store.put_profile(RunRow(id="run", path="/"), profile(), {"kernels": table(rows)})
     first, second = store.read("run", "kernels").rows
     assert (first["total_ns"], first["min_ns"], first["avg_ns"], first["med_ns"]) == (most, least, None, None)
     assert (second["total_ns"], second["avg_ns"], second["med_ns"]) == (2**53 + 1, None, 0.1)
@@ -273,16 +277,16 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
 def test_any_number_of_rows_comes_back_in_order(count: int, database: Database) -> None:
     store = opened(database)
     rows = [kernel(name=f"k{i % 3}", total_ns=i) for i in range(count)]
-    store.put_profile(RunRow(id="run", path="/"), profile(), Described(), {"kernels": result(rows)})
+    store.put_profile(RunRow(id="run", path="/"), profile(), {"kernels": table(rows)})
     assert store.read("run", "kernels").rows == rows
 
 
 def test_a_number_beyond_64_bits_is_refused_and_nothing_of_the_profile_is_written(database: Database) -> None:
     store = opened(database)
     before = database.dump()
-    results = {"kernels": result([kernel(), kernel(total_ns=2**63)])}
+    results = {"kernels": table([kernel(), kernel(total_ns=2**63)])}
     with pytest.raises(StoreError, match="cannot use the results database"):
-        store.put_profile(RunRow(id="run", path="/"), profile(), Described(), results)
+        store.put_profile(RunRow(id="run", path="/"), profile(), results)
     assert database.dump() == before
 
 

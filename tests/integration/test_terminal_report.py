@@ -14,7 +14,7 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.common.units import format_value, heading
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.report.terminal import show_analysis
-from hpcprof.results.store.store import Row, Stored
+from hpcprof.results.analysis_table import AnalysisTable, Row
 
 DATA = Path(__file__).parents[1] / "data"
 ALLOCATOR, DATA_PARALLEL = (f"{name}_rank0.pt.trace.json.gz" for name in ("allocator", "ddp_step"))
@@ -45,7 +45,7 @@ def printed(
     if ANALYSES[name].reads is Reads.KERNEL_REPORT:
         path = DATA / "ncu/ddp.raw.csv.gz"
     outcome = of_rank(ANALYSES[name], read_profile(path), 0)
-    stored = Stored({key: values[:3] for key, values in outcome.columns().items()}, {})
+    stored = AnalysisTable({key: values[:3] for key, values in outcome.columns().items()}, {})
     assert stored.rows
     monkeypatch.setenv("COLUMNS", str(width))
     show_analysis(ANALYSES[name], stored)
@@ -110,7 +110,7 @@ def test_tables_over_several_runs_fit_with_their_figures(
     analysis, row = ACROSS_RUNS[name], OVER_RUNS[name]
     assert list(row) == [column.name for column in analysis.columns]
     monkeypatch.setenv("COLUMNS", str(width))
-    show_analysis(analysis, Stored({key: [value] for key, value in row.items()}, {}))
+    show_analysis(analysis, AnalysisTable({key: [value] for key, value in row.items()}, {}))
     out = capsys.readouterr().out
     assert all(len(line) <= width for line in out.splitlines())
     for key in ("ratio", "slowdown", "speedup", "ci_low", "ci_high", "efficiency"):

@@ -1,4 +1,4 @@
-"""The tables of the results database."""
+"""The tables of the results database: their columns, types and versions."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
+SCHEMA_VERSION = 5
+"""Raised whenever these tables change: a store of another version is refused."""
+
+ANALYSIS_VERSION = 5
+"""Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
+
 
 def plain(text: str | None) -> str | None:
-    """Return a text without what no database can hold: zero bytes and halves of surrogate pairs.
+    """Return a text without what a database cannot hold: zero bytes and lone surrogates.
 
-    The halves come from file names that are no UTF-8; they are written as ``\\udcff``.
+    Lone surrogates come from file names that are not UTF-8; they are written as ``\\udcff``.
     """
     if text is None or (text.isascii() and "\0" not in text):
         return text
@@ -35,12 +41,12 @@ def plain(text: str | None) -> str | None:
 
 
 def finite(value: float | None) -> float | None:
-    """Return a number, or None: SQLite stores a NaN as null, and an infinity is no figure."""
+    """Return a finite number, or None: SQLite stores NaN as null, and an infinity is not a measurement."""
     return value if value is not None and math.isfinite(value) else None
 
 
 class Plain(TypeDecorator[str]):
-    """A text as `plain` returns it."""
+    """Text, passed through `plain`."""
 
     impl = Text
     cache_ok = True
@@ -50,7 +56,7 @@ class Plain(TypeDecorator[str]):
 
 
 class Finite(TypeDecorator[float]):
-    """A number as `finite` returns it."""
+    """A number, passed through `finite`."""
 
     impl = Double
     cache_ok = True
@@ -64,13 +70,13 @@ TYPES: dict[Kind, TypeEngine[Any]] = {
     Kind.FLOAT: Finite(),
     Kind.TEXT: Plain(),
 }
-"""The types of the columns of analyses."""
+"""The types of the columns of an analysis."""
 
 METADATA = MetaData()
-"""The list of the tables."""
+"""All tables of the database."""
 
 Int64 = int
-"""In the annotation of a row's field: a whole number of more than 32 bits."""
+"""Annotates a field of a row whose column holds 64 bits."""
 
 _FIELDS: dict[str, type[TypeEngine[Any]]] = {"str": Plain, "int": Integer, "Int64": BigInteger}
 
@@ -86,7 +92,7 @@ class RunRow(msgspec.Struct, frozen=True):
 
 
 class ProfileRow(msgspec.Struct, frozen=True):
-    """One rank's profile: the file and what it says about itself."""
+    """One rank's profile: the file and its origin."""
 
     run_id: str
     rank: int
@@ -102,7 +108,7 @@ class ProfileRow(msgspec.Struct, frozen=True):
 
 
 class GpuRow(msgspec.Struct, frozen=True):
-    """A GPU of a profile's node; the fields are those of `hpcprof.profiles.timeline.Gpu`."""
+    """A GPU of a profile's node, with the fields of `hpcprof.profiles.timeline.Gpu`."""
 
     run_id: str
     rank: int
@@ -117,7 +123,7 @@ class GpuRow(msgspec.Struct, frozen=True):
 
 
 class FactRow(msgspec.Struct, frozen=True):
-    """One more thing that a profile says; see `hpcprof.profiles.timeline.Fact`."""
+    """One more fact that a profile records; see `hpcprof.profiles.timeline.Fact`."""
 
     run_id: str
     rank: int
@@ -127,7 +133,7 @@ class FactRow(msgspec.Struct, frozen=True):
 
 
 class ReasonRow(msgspec.Struct, frozen=True):
-    """Why an analysis has no rows, or a null in them."""
+    """Why an analysis has no rows, or nulls in its rows."""
 
     run_id: str
     rank: int
@@ -136,7 +142,7 @@ class ReasonRow(msgspec.Struct, frozen=True):
 
 
 def _row_table(name: str, row: type[msgspec.Struct], keys: int) -> Table:
-    """Return the table whose columns are the fields of a row; the first of them are its key."""
+    """Return the table whose columns are the fields of ``row``; the first ``keys`` of them are its key."""
     table = Table(name, METADATA)
     for field, annotation in row.__annotations__.items():
         kind, _, null = annotation.partition(" | ")
@@ -162,7 +168,7 @@ def _analysis_table(analysis: Analysis) -> Table:
 
 
 SCHEMA = Table("hpcprof_schema", METADATA, Column("version", Integer, primary_key=True, autoincrement=False))
-"""The version of the tables, its one row."""
+"""Holds `SCHEMA_VERSION` in its only row."""
 
 RUNS = _row_table("runs", RunRow, keys=1)
 PROFILES = _row_table("profiles", ProfileRow, keys=2)

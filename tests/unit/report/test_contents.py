@@ -6,7 +6,7 @@ import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import sample_sizes
-from hpcprof.results.store.store import Row, Stored
+from hpcprof.results.analysis_table import AnalysisTable, Row
 
 # Columns that hold the number of samples of a row, or name the single event that it describes.
 COUNTS = {
@@ -17,8 +17,8 @@ COUNTS = {
 OF_NO_SAMPLES = {"ncu_peaks", "roofline"}
 
 
-def stored(rows: list[Row]) -> Stored:
-    return Stored({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, {})
+def stored(rows: list[Row]) -> AnalysisTable:
+    return AnalysisTable({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, {})
 
 
 def test_operations_steps_and_ranks_are_those_of_the_ranks_in_the_rows() -> None:

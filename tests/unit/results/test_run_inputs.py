@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.profiles.readers.results import parse_result
-from hpcprof.results.run_inputs import run_data
-from hpcprof.results.store.store import Store, store_url
+from hpcprof.results.across_runs import run_data
+from hpcprof.results.store.store import open_store
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import write
 
@@ -22,6 +22,6 @@ def test_the_own_clock_of_several_modes_is_that_of_the_first(of_version_1: bool,
     path = write(result, tmp_path / "results")
     if of_version_1:
         path.write_text(text)
-    data = run_data(Run("run", tmp_path), Store(store_url(None, tmp_path)), ())
+    data = run_data(Run("run", tmp_path), open_store(None, tmp_path), ())
     assert list(data.own_step_ns) == result.modes["serial"].latency_ns
     assert data.parameters["mode"] == "serial"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.results.store.store import Stored
+from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.study.record import Arm, Planned, Record, plan, read_record, write_record
 from hpcprof.study.slowdown import best, by_point
 from hpcprof.submit.sites.model import SchedulerName, Site
@@ -23,9 +23,9 @@ class FakeStore:
     def __init__(self, runs: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
         self.runs = runs
 
-    def read(self, run_id: str, analysis: str) -> Stored:
+    def read(self, run_id: str, analysis: str) -> AnalysisTable:
         rows = self.runs[run_id].get(analysis, [])
-        return Stored({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, {})
+        return AnalysisTable({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, {})
 
 
 def run(step: int, exposed: float = 0.0, ratio: float | None = None) -> dict[str, list[dict[str, Any]]]:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hpcprof.analysis.framework.crosschecks import contradictions
 from hpcprof.analysis.steps.phases import distribution
 from hpcprof.results import rank_task
-from hpcprof.results.rank_task import Gathered, Task, gather
-from hpcprof.results.store.store import Result
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.rank_task import ProfileResults, ProfileTask, analyse_profile
 
 DATA = Path(__file__).parents[3] / "data"
 PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], set[str], str]] = {
@@ -70,40 +70,40 @@ def test_a_contradiction_is_said_and_its_figures_are_not_stored(
     planted: str, export: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     analysis, change, concerned, says = PLANTED[planted]
-    analyse = rank_task._result
+    analyse = rank_task._table
 
-    def changed(name: str, *others: Any) -> Result:
+    def changed(name: str, *others: Any) -> AnalysisTable:
         result = analyse(name, *others)
         if name == analysis:
             for column, value in change({name: values[0] for name, values in result.columns.items()}).items():
                 result.columns[column][0] = value
         return result
 
-    monkeypatch.setattr(rank_task, "_result", changed)
-    gathered = gather(Task(export, 0))
-    assert isinstance(gathered, Gathered)
-    (warning,) = gathered.warnings
+    monkeypatch.setattr(rank_task, "_table", changed)
+    found = analyse_profile(ProfileTask(export, 0))
+    assert isinstance(found, ProfileResults)
+    (warning,) = found.warnings
     assert warning.startswith(f"{export}: ")
     assert says in warning
     for name in concerned:
-        assert not any(gathered.results[name].columns.values())
-        assert says in gathered.results[name].reason
-    assert all(any(result.columns.values()) or result.reason for result in gathered.results.values())
+        assert not any(found.tables[name].columns.values())
+        assert says in found.tables[name].reasons[0]
+    assert all(any(table.columns.values()) or table.reasons for table in found.tables.values())
     untouched = {"kernels", "breakdown", "phases", "api", "ranges"} - concerned
-    assert all(any(gathered.results[name].columns.values()) for name in untouched)
+    assert all(any(found.tables[name].columns.values()) for name in untouched)
 
 
 def test_a_real_profile_has_no_contradiction(export: Path) -> None:
-    gathered = gather(Task(export, 0))
-    assert isinstance(gathered, Gathered)
-    assert gathered.warnings == ()
-    assert all(any(gathered.results[name].columns.values()) for name in ("breakdown", "kernels", "phases"))
+    found = analyse_profile(ProfileTask(export, 0))
+    assert isinstance(found, ProfileResults)
+    assert found.warnings == ()
+    assert all(any(found.tables[name].columns.values()) for name in ("breakdown", "kernels", "phases"))
 
 
 def test_a_profile_without_results_contradicts_nothing(export: Path) -> None:
-    gathered = gather(Task(DATA / "ncu/roofline.raw.csv.gz", 0))
-    assert isinstance(gathered, Gathered)
-    assert gathered.warnings == ()
+    found = analyse_profile(ProfileTask(DATA / "ncu/roofline.raw.csv.gz", 0))
+    assert isinstance(found, ProfileResults)
+    assert found.warnings == ()
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0, 1), st.booleans()), min_size=1, max_size=50))

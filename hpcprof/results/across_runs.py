@@ -1,0 +1,90 @@
+"""Runs the analyses that span several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.analysis.framework.outcome import of_pair, of_store, shaped
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.run_inputs import run_data
+from hpcprof.results.store.store import Store
+from hpcprof.submit.runs.directory import Run, all_runs
+
+
+def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], store: Store) -> AnalysisTable:
+    """Run a pair analysis over two sides of runs; the runs of a side are repeats of each other.
+
+    Raises
+    ------
+    UsageError
+        If a run is listed twice on one side.
+    HpcprofError
+        If a run has neither been collected nor has results of its workload.
+    """
+    return AnalysisTable.from_outcome(of_pair(analysis, *_two_sides(runs, against, store, analysis.needs)))
+
+
+def slowdown_over_pair(
+    runs: Sequence[Run], against: Sequence[Run], store: Store
+) -> tuple[AnalysisTable, AnalysisTable]:
+    """Run ``slowdown_pairs`` and ``slowdown_by_overlap`` in one pass: most of the time goes into reading.
+
+    Raises
+    ------
+    UsageError, HpcprofError
+        As `over_pair`.
+    """
+    # Other analyses do not need its imports.
+    from hpcprof.analysis.slowdown.study_pass import both
+
+    pairs, by_overlap = both(*_two_sides(runs, against, store, ()))
+    return (
+        AnalysisTable.from_outcome(shaped(pairs, ACROSS_RUNS["slowdown_pairs"])),
+        AnalysisTable.from_outcome(shaped(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
+    )
+
+
+def _two_sides(
+    runs: Sequence[Run], against: Sequence[Run], store: Store, needs: Iterable[str]
+) -> tuple[list[RunData], list[RunData]]:
+    """Gather the inputs of an analysis for both sides."""
+    for side in (runs, against):
+        ids = [run.id for run in side]
+        repeated = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
+        if repeated is not None:
+            raise UsageError(f"{repeated} is listed twice on one side; repeats must be distinct runs.")
+    return _inputs(runs, store, needs), _inputs(against, store, needs)
+
+
+def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[RunData]:
+    found = []
+    for run in runs:
+        data = run_data(run, store, needs)
+        collected = store.exists() and store.profiles(run.id)
+        if not collected and not len(data.own_step_ns):
+            raise HpcprofError(f"{run.id} has not been collected: run hpcprof collect {run.path} first.")
+        found.append(data)
+    return found
+
+
+def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
+    """Run a store analysis over all runs given; runs without data are left out."""
+    return AnalysisTable.from_outcome(
+        of_store(analysis, [run_data(run, store, analysis.needs) for run in runs])
+    )
+
+
+def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:
+    """Return the runs in a folder and the collected runs that are elsewhere, by id.
+
+    A sentence for each run that cannot be read is added to ``skipped``.
+    """
+    found = {run.id: run for run in all_runs(runs_dir, skipped)}
+    for row in store.runs() if store.exists() else ():
+        found.setdefault(row.id, Run(row.id, Path(row.path)))
+    return [found[run_id] for run_id in sorted(found)]

@@ -1,0 +1,42 @@
+"""The table that an analysis gives: what the store keeps, and what reports and studies read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # pandas is not needed to report from the store
+    from hpcprof.analysis.framework.outcome import Outcome
+
+Row = dict[str, Any]
+"""One row: its values by the names of the columns."""
+
+WHOLE_RUN = -1
+"""Takes the place of a rank in what belongs to the run as a whole."""
+
+
+@dataclass(frozen=True)
+class AnalysisTable:
+    """The rows of an analysis, and why rows or values are missing.
+
+    Attributes
+    ----------
+    columns : dict of str to list
+        The values of each column, all of one length, in Python's own types; a missing value is None.
+    reasons : dict of int to str
+        Sentences by rank; the rank is `WHOLE_RUN` for an analysis that spans the ranks.
+    """
+
+    columns: dict[str, list[Any]]
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_outcome(cls, outcome: Outcome, rank: int = WHOLE_RUN) -> AnalysisTable:
+        """Convert the outcome of an analysis of one rank, or of the whole run."""
+        return cls(outcome.columns(), {rank: outcome.reason} if outcome.reason else {})
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The same values, row by row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]

@@ -1,0 +1,85 @@
+"""The tables of analyses: writing, deleting and reading them.
+
+Most have a row for each row of the analysis. A packed analysis (``Analysis.packed``) has one row per rank
+that holds all columns in MessagePack: of `rank_collectives`, tens of thousands of rows a rank, nobody asks
+for single ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, exists, or_, select
+
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
+from hpcprof.results.store.bulk import delete, insert_columns, insert_rows, storable
+from hpcprof.results.store.tables import (
+    RANK_TABLES,
+    REASONS,
+    RUN_TABLES,
+    TABLES,
+    TYPES,
+    ReasonRow,
+    plain,
+)
+
+
+def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None:
+    """Delete the analyses of one rank, with their reasons."""
+    delete(connection, [REASONS, *RANK_TABLES.values()], {"run_id": plain(run_id), "rank": rank})
+
+
+def delete_run_analyses(connection: Connection, run_id: str) -> None:
+    """Delete the analyses that span the ranks of a run, with their reasons."""
+    delete(connection, RUN_TABLES.values(), {"run_id": plain(run_id)})
+    delete(connection, [REASONS], {"run_id": plain(run_id), "rank": WHOLE_RUN})
+
+
+def insert_analyses(
+    connection: Connection, run_id: str, rank: int, tables: Mapping[str, AnalysisTable]
+) -> None:
+    """Insert the analyses of one rank, or with `WHOLE_RUN` those that span the ranks."""
+    reasons: list[ReasonRow] = []
+    for name, table in tables.items():
+        count = len(next(iter(table.columns.values()), ()))
+        columns: dict[str, list[Any]] = {"run_id": [run_id] * count, "position": [*range(count)]}
+        if count and ANALYSES[name].packed:
+            columns = {"run_id": [run_id], "rank": [rank], "packed": [_packed(name, table.columns)]}
+            insert_columns(connection, TABLES[name], columns)
+        elif count:
+            insert_columns(connection, TABLES[name], columns | table.columns)
+        reasons += [ReasonRow(run_id, about, name, reason) for about, reason in table.reasons.items()]
+    insert_rows(connection, REASONS, reasons)
+
+
+def read_analysis(connection: Connection, run_id: str, name: str) -> AnalysisTable:
+    """Read an analysis of a run, ordered by rank and then as the analysis ordered its rows."""
+    table, packed = TABLES[name], ANALYSES[name].packed
+    names = [column.name for column in ANALYSES[name].columns]
+    order = [column for column in table.primary_key if column.name != "run_id"]
+    query = select(*([table.c.packed] if packed else (table.c[column] for column in names)))
+    rows = connection.execute(query.where(table.c.run_id == run_id).order_by(*order)).all()
+    reasons = select(REASONS.c.rank, REASONS.c.reason).where(
+        REASONS.c.run_id == run_id, REASONS.c.analysis == name
+    )
+    columns: dict[str, list[Any]] = {column: [] for column in names}
+    for part in (msgspec.msgpack.decode(row[0]) for row in rows) if packed else [zip(*rows, strict=True)]:
+        for values, more in zip(columns.values(), part, strict=False):
+            values += more
+    return AnalysisTable(columns, dict(connection.execute(reasons.order_by(REASONS.c.rank)).all()))
+
+
+def has_run_analyses(connection: Connection, run_id: str) -> bool:
+    """Whether the analyses that span the ranks are stored: each has rows or a reason."""
+    rows = [exists().where(table.c.run_id == run_id) for table in RUN_TABLES.values()]
+    reason = exists().where(REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN)
+    return bool(connection.execute(select(or_(reason, *rows))).scalar())
+
+
+def _packed(name: str, columns: Mapping[str, list[Any]]) -> bytes:
+    """Encode the columns of an analysis, in the order of its declaration."""
+    declared = ANALYSES[name].columns
+    return msgspec.msgpack.encode([storable(columns[column.name], TYPES[column.kind]) for column in declared])

@@ -1,0 +1,56 @@
+"""Deleting and inserting many rows at once.
+
+The statements go to the driver as text with positional parameters: compiling and running them through
+SQLAlchemy takes longer than the database needs to execute them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, groupby
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Table
+from sqlalchemy.types import TypeEngine
+
+from hpcprof.results.store.tables import Finite, Plain, finite, plain
+
+# SQLite's documented limit on the parameters of a statement was 999 before version 3.32.
+_MOST_PARAMETERS = 999
+
+
+def delete(connection: Connection, tables: Iterable[Table], key: Mapping[str, str | int | None]) -> None:
+    """Delete the rows of each table whose columns equal ``key``."""
+    mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
+    where = " AND ".join(f"{name} = {mark}" for name in key)
+    for table in tables:
+        connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE {where}", tuple(key.values()))
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[msgspec.Struct]) -> None:
+    """Insert rows whose fields are the columns of the table."""
+    columns = {column.name: [getattr(row, column.name) for row in rows] for column in table.columns}
+    insert_columns(connection, table, columns)
+
+
+def insert_columns(connection: Connection, table: Table, columns: Mapping[str, list[Any]]) -> None:
+    """Insert rows that are given as columns of equal length, many rows in one statement."""
+    insert = table.insert().compile(dialect=connection.dialect, column_keys=[*columns])
+    assert insert.positiontup is not None
+    head, _, row = str(insert).partition(" VALUES ")
+    values = (storable(columns[name], table.c[name].type) for name in insert.positiontup)
+    rows = list(zip(*values, strict=True))
+    size = _MOST_PARAMETERS // len(columns)
+    parts = [tuple(chain.from_iterable(rows[at : at + size])) for at in range(0, len(rows), size)]
+    for length, alike in groupby(parts, len):
+        marks = ", ".join([row] * (length // len(columns)))
+        connection.exec_driver_sql(f"{head} VALUES {marks}", list(alike))
+
+
+def storable(values: list[Any], kind: TypeEngine[Any]) -> list[Any]:
+    """Convert the values of a column of a type, as that type does in SQLAlchemy's own statements."""
+    if isinstance(kind, Plain):
+        texts = {text: plain(text) for text in {*values}}  # Many rows have few texts.
+        return [texts[text] for text in values]
+    return [finite(value) for value in values] if isinstance(kind, Finite) else values

@@ -1,0 +1,175 @@
+"""The database below the store: its URL, connections, transactions, locks and version."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.results.store.tables import METADATA, SCHEMA, SCHEMA_VERSION
+
+_BUSY_SECONDS = 60.0
+
+
+def store_url(given: str | None, runs_dir: Path) -> URL:
+    """Return the URL of the results database.
+
+    Parameters
+    ----------
+    given : str or None
+        A URL or the path of an SQLite file; None for ``hpcprof.db`` in the folder of runs.
+    runs_dir : Path
+
+    Raises
+    ------
+    UsageError
+        If SQLAlchemy cannot use the URL here, or it names neither SQLite nor PostgreSQL.
+    """
+    if given is None or "://" not in given:
+        return URL.create("sqlite", database=str(Path(given) if given else runs_dir / "hpcprof.db"))
+    try:
+        url = make_url(given)
+        url.get_dialect().import_dbapi()
+    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        name = given.partition("://")[0]
+        remedy = ": pip install 'hpcprof[postgres]'" if name.startswith("postgresql") else ""
+        raise UsageError(f"--db {name}://…: this database cannot be used here: {error}{remedy}.") from None
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise UsageError(
+            f"--db {url.get_backend_name()}://…: results go into SQLite (a path) or PostgreSQL "
+            "(postgresql+psycopg://USER@HOST/DATABASE)."
+        )
+    return url
+
+
+def cause(error: Exception) -> str:
+    """Return the first line of what a database, or the file system below it, reports."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+
+
+class Database:
+    """An SQLite file or a PostgreSQL database with the tables of results.
+
+    Every method raises `StoreError` if the database cannot be used.
+
+    Parameters
+    ----------
+    url : URL
+        See `store_url`.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self.url = url
+        self._engine = _engine(url)
+
+    def __str__(self) -> str:
+        if self._is_sqlite:
+            return self.url.database or ""
+        # The query part of a URL may hold a password too.
+        return self.url.set(query={}).render_as_string(hide_password=True)
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self.url.get_backend_name() == "sqlite"
+
+    def exists(self) -> bool:
+        """Whether the database has the tables; it is not created.
+
+        Raises
+        ------
+        StoreError
+            If the file is not a database, the server cannot be reached, or the tables have another version.
+        """
+        if self._is_sqlite and not Path(self.url.database or "").is_file():
+            return False
+        with self.reading() as connection:
+            found = _version(connection)
+        if found not in (None, SCHEMA_VERSION):
+            raise StoreError(
+                f"the results database {self} has schema version {found}, this hpcprof uses version "
+                f"{SCHEMA_VERSION}: give another --db, or move it away and collect again."
+            )
+        return found is not None
+
+    def prepare(self) -> None:
+        """Create the database and its tables unless they exist."""
+        if self.exists():
+            return
+        with self._errors_as_sentences():
+            if self._is_sqlite:
+                Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+            with self._begin() as connection:
+                self._lock(connection, "tables")
+                if _version(connection) is None:  # else another process was faster
+                    METADATA.create_all(connection)
+                    connection.execute(SCHEMA.insert().values(version=SCHEMA_VERSION))
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Connect to read."""
+        with self._errors_as_sentences(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self, run_id: str) -> Iterator[Connection]:
+        """Write in one transaction; transactions that write the same run wait for each other."""
+        with self._errors_as_sentences(), self._begin() as connection:
+            self._lock(connection, f"run {run_id}")
+            yield connection
+
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        with self._engine.execution_options(hpcprof_writes=True).begin() as connection:
+            yield connection
+
+    def _lock(self, connection: Connection, name: str) -> None:
+        """Hold a lock of this name until the transaction ends; SQLite has a single writer anyway."""
+        if not self._is_sqlite:
+            digest = sha256(f"hpcprof {name}".encode("utf-8", "backslashreplace")).digest()
+            key = int.from_bytes(digest[:8], "big", signed=True)
+            connection.execute(select(func.pg_advisory_xact_lock(key)))
+
+    @contextmanager
+    def _errors_as_sentences(self) -> Iterator[None]:
+        try:
+            yield
+        except (SQLAlchemyError, OSError, OverflowError) as error:
+            raise StoreError(f"cannot use the results database {self}: {cause(error)}.") from None
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        # Positional parameters, as for SQLite: see `hpcprof.results.store.bulk`.
+        return create_engine(url, paramstyle="format")
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
+
+    # Python's sqlite3 begins transactions late and commits before DDL. With its own handling switched
+    # off, BEGIN is ours, and creating the tables is as atomic as filling them (SQLAlchemy's manual,
+    # "Serializable isolation / Savepoints / Transactional DDL").
+    @event.listens_for(engine, "connect")
+    def _connect(connection: sqlite3.Connection, _: object) -> None:
+        connection.isolation_level = None
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A transaction that reads first and writes later cannot wait for another writer: it fails.
+        writes = connection.get_execution_options().get("hpcprof_writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _version(connection: Connection) -> int | None:
+    """Return the version of the tables, or None if the database has none."""
+    if not inspect(connection).has_table(SCHEMA.name):
+        return None
+    return connection.execute(select(SCHEMA.c.version)).scalar()
