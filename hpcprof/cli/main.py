@@ -15,9 +15,10 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.group import Group
+from hpcprof.cli.group import Group, verbose_option
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError, InformationRequested
+from hpcprof.common.logs import log_invocation
 
 # One file a command, imported when it is used; the sentence stands here so that --help imports none.
 COMMANDS = {
@@ -56,10 +57,9 @@ class LazyGroup(Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         """Import and return a command, None if there is none of that name."""
-        if name not in COMMANDS:
-            return None
-        command: click.Command = import_module(f"hpcprof.cli.{name}").command
-        return command
+        if name in COMMANDS and name not in self.commands:
+            self.add_command(import_module(f"hpcprof.cli.{name}").command, name)
+        return super().get_command(context, name)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
@@ -78,6 +78,9 @@ def cli(debug: bool) -> None:
     """Describe a run once: submit it, profile the right ranks, and explain what came back."""
 
 
+verbose_option(cli)
+
+
 def main() -> None:
     """Run the command line; the only place where an exception becomes an exit code."""
     debug = "--debug" in sys.argv[1:2]
@@ -89,6 +92,7 @@ def main() -> None:
     _drop_sizes_that_are_none()
     _collect_garbage_seldom()
     try:
+        log_invocation(__version__, sys.argv[1:])
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except InformationRequested as request:
         click.echo(request.text)

@@ -1,7 +1,7 @@
 """Run other programs: the only module that starts processes, except the supervisor of local jobs.
 
-No command goes through a shell. `subprocess` is imported on first use, since many commands of hpcprof start
-no process and the import takes 3 ms.
+No command goes through a shell, and each is logged (`hpcprof.common.logs`). The modules for both are imported
+on first use: many commands of hpcprof start no process, and `subprocess` alone takes 3 ms.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def run_command(
     """
     import subprocess
 
+    from hpcprof.common.logs import log_command
+
     began = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -116,17 +118,21 @@ def run_command(
             start_new_session=True,
         )
     except OSError as error:
-        raise _not_started(command[0], error, directory) from None
+        raise _not_started(command, error, directory) from None
     with process:
         try:
             stdout, stderr = process.communicate(text_input or None, timeout)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
             _kill(process)
+            log_command(command, f"killed after {timeout:.0f} s", _text(error.stdout), _text(error.stderr))
             raise CommandTimedOut(command[0], timeout) from None
         except BaseException:
             _kill(process)
+            log_command(command, "interrupted and killed")
             raise
-    return Completed(tuple(command), process.returncode, stdout, stderr, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    log_command(command, f"exit code {process.returncode}, {seconds:.2f} s", stdout, stderr)
+    return Completed(tuple(command), process.returncode, stdout, stderr, seconds)
 
 
 def run_in_terminal(command: Sequence[str]) -> int:
@@ -139,10 +145,15 @@ def run_in_terminal(command: Sequence[str]) -> int:
     """
     import subprocess
 
+    from hpcprof.common.logs import log_command
+
+    began = time.monotonic()
     try:
-        return subprocess.run(command, check=False).returncode
+        exit_code = subprocess.run(command, check=False).returncode
     except OSError as error:
-        raise _not_started(command[0], error) from None
+        raise _not_started(command, error) from None
+    log_command(command, f"exit code {exit_code}, {time.monotonic() - began:.2f} s")
+    return exit_code
 
 
 def start_in_background(command: Sequence[str], directory: Path) -> Popen[bytes]:
@@ -155,21 +166,33 @@ def start_in_background(command: Sequence[str], directory: Path) -> Popen[bytes]
     """
     import subprocess
 
+    from hpcprof.common.logs import log_command
+
     nowhere = subprocess.DEVNULL
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command, stdin=nowhere, stdout=nowhere, stderr=nowhere, cwd=directory, start_new_session=True
         )
     except OSError as error:
-        raise _not_started(command[0], error, directory) from None
+        raise _not_started(command, error, directory) from None
+    log_command(command, f"in the background as process {process.pid}")
+    return process
 
 
-def _not_started(program: str, error: OSError, directory: Path | None = None) -> CommandNotStarted:
+def _not_started(command: Sequence[str], error: OSError, directory: Path | None = None) -> CommandNotStarted:
+    from hpcprof.common.logs import log_command
+
+    reason = error.strerror or str(error)
     if directory is not None and not directory.is_dir():
-        return CommandNotStarted(program, f"the directory {directory} does not exist")
-    if isinstance(error, FileNotFoundError) and "/" not in program:
-        return CommandNotStarted(program, "it is not on the PATH")
-    return CommandNotStarted(program, error.strerror or str(error))
+        reason = f"the directory {directory} does not exist"
+    elif isinstance(error, FileNotFoundError) and "/" not in command[0]:
+        reason = "it is not on the PATH"
+    log_command(command, f"not started: {reason}")
+    return CommandNotStarted(command[0], reason)
+
+
+def _text(output: str | bytes | None) -> str:
+    return output.decode("utf-8", "replace") if isinstance(output, bytes) else output or ""
 
 
 def _kill(process: Popen[str]) -> None:

@@ -11,9 +11,12 @@ import msgspec
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
+from hpcprof.common.logs import log_command
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import array_scripts, scripts
+from hpcprof.submit.rendering.launchers import launch_command
+from hpcprof.submit.rendering.templates import WRAPPER
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.schedulers.base import JobState, Scheduler
 from hpcprof.submit.schedulers.batch import BatchScheduler
@@ -46,6 +49,8 @@ def submit(
     with _removed_on_failure(runs_directory / run_id):
         texts = scripts(site, job, runs_directory / run_id, command_line, template, script)
         run = runs.create(run_id, runs_directory, site, job, command_line, texts)
+    if script is None:
+        log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
     return _submitted(run, scheduler.submit(run, after))
 
 

@@ -1,0 +1,105 @@
+"""``-v``, ``-vv`` and ``HPCPROF_LOG`` on real commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcprof.cli.main import COMMANDS
+from tests.conftest import Hpcprof
+
+STANDIN = Path(__file__).parents[1] / "standins" / "pbs"
+QSTAT = re.compile(r"^\$ qstat .*  \[exit code 0, \d+\.\d\d s\]$", re.MULTILINE)
+
+
+@pytest.fixture
+def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hpcprof: Hpcprof) -> None:
+    """A run on the stand-in for PBS."""
+    (tmp_path / "pbs-server").mkdir()
+    (tmp_path / "site_configs").mkdir()
+    (tmp_path / "site_configs/pbs.yaml").write_text("extends: generic-pbs\nlauncher: {name: mpiexec}\n")
+    monkeypatch.setenv("PBS_STANDIN", str(tmp_path / "pbs-server"))
+    monkeypatch.setenv("PBS_STANDIN_PYTHON", sys.executable)
+    monkeypatch.setenv("PATH", f"{STANDIN}:{os.environ['PATH']}")
+    assert hpcprof("submit", "--site", "pbs", "--walltime", "5m", "--wait", "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-v", "status"], ["status", "-v"], ["status", "--verbose", "last"]],
+    ids=["before the command", "after the command", "long"],
+)
+@pytest.mark.usefixtures("pbs")
+def test_v_shows_the_schedulers_commands_on_standard_error(words: list[str], hpcprof: Hpcprof) -> None:
+    quiet, done = hpcprof("status"), hpcprof(*words)
+    assert (done.returncode, done.stdout) == (0, quiet.stdout)
+    assert quiet.stderr == ""
+    assert QSTAT.search(done.stderr)
+    assert "stdout of qstat" not in done.stderr
+
+
+@pytest.mark.usefixtures("pbs")
+@pytest.mark.parametrize("words", [["-vv", "status"], ["-v", "status", "-vv"]])
+def test_vv_shows_their_output_too(words: list[str], hpcprof: Hpcprof) -> None:
+    done = hpcprof(*words)
+    assert QSTAT.search(done.stderr)
+    assert re.search(r'^ +"timestamp": +\d+', done.stderr.partition("stdout of qstat:\n")[2], re.MULTILINE)
+
+
+@pytest.mark.usefixtures("pbs")
+def test_the_log_file_keeps_the_commands_of_several_calls(
+    hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCPROF_LOG", "hpcprof.log")
+    for _ in range(2):
+        done = hpcprof("status")
+        assert (done.returncode, done.stderr) == (0, "")
+    text = (tmp_path / "hpcprof.log").read_text()
+    assert len(re.findall(r"^\d{4}-\d\d-\d\dT.* INFO \$ qstat ", text, re.MULTILINE)) == 2
+    assert len(re.findall(r" DEBUG hpcprof [\d.]+: hpcprof status$", text, re.MULTILINE)) == 2
+
+
+def test_submit_shows_the_launcher_that_job_sh_will_run(hpcprof: Hpcprof) -> None:
+    if shutil.which("mpiexec") is None and not Path(sys.executable).with_name("mpiexec").is_file():
+        pytest.skip("no mpiexec is installed")
+    done = hpcprof("submit", "-v", "--ranks-per-node", "2", "--wait", "--", "true")
+    assert re.search(r"^\$ .*mpiexec -n 2 .*wrapper\.sh  \[for job\.sh to run\]$", done.stderr, re.MULTILINE)
+
+
+def test_collect_shows_the_commands_of_its_worker_processes(
+    hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nsys = tmp_path / "bin/nsys"
+    nsys.parent.mkdir()
+    nsys.write_text("#!/bin/sh\necho no licence >&2\nexit 3\n")
+    nsys.chmod(nsys.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{nsys.parent}:{os.environ['PATH']}")
+    (tmp_path / "profiles").mkdir()
+    for rank in range(2):
+        (tmp_path / f"profiles/rank{rank:05d}.nsys-rep").write_bytes(b"x")
+    done = hpcprof("collect", "-vv", "--jobs", "2", "profiles")
+    assert len(re.findall(r"^\$ .*/nsys export .*\[exit code 3, ", done.stderr, re.MULTILINE)) == 2
+    assert done.stderr.count("    no licence\n") == 2
+
+
+def test_a_log_file_that_cannot_be_written_stops_the_command_at_once(
+    hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCPROF_LOG", "missing/hpcprof.log")
+    done = hpcprof("submit", "--", "true")
+    assert (done.returncode, (tmp_path / "runs").exists()) == (2, False)
+    assert (
+        done.stderr
+        == "hpcprof: HPCPROF_LOG=missing/hpcprof.log cannot be written: No such file or directory.\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS, "study slowdown", "sites list", "container run"])
+def test_every_command_has_v_in_its_help(name: str, hpcprof: Hpcprof) -> None:
+    assert "-v, --verbose" in hpcprof(*name.split(), "--help").stdout
