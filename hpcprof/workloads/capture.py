@@ -188,7 +188,8 @@ class Capture:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if _cuda():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        switches = {key: bool(self._options[key]) for key in _SWITCHES if key in self._options}
+        chosen = [key for key in _SWITCHES if key in self._options]
+        switches: dict[str, Any] = {key: bool(self._options[key]) for key in chosen}
         if not self._scheduled:
             return torch.profiler.profile(activities=activities, **switches)
         cycle = {key: int(self._options[key]) for key in ("wait", "warmup", "active", "repeat")}

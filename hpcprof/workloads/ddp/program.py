@@ -61,7 +61,7 @@ def adam_w(parameters: Iterable[Any]) -> Any:
     return torch.optim.AdamW(parameters, lr=_LEARNING_RATE)
 
 
-def program(parameters: Parameters, ddp: type) -> Program:
+def program(parameters: Parameters, ddp: type[DistributedDataParallel]) -> Program:
     """Load the model file, or take a built-in model.
 
     Raises
@@ -72,13 +72,13 @@ def program(parameters: Parameters, ddp: type) -> Program:
     return _built_in(parameters, ddp) if parameters.built_in else _from_file(Path(parameters.model), ddp)
 
 
-def configured_ddp(parameters: Parameters, device: torch.device) -> type:
+def configured_ddp(parameters: Parameters, device: torch.device) -> type[DistributedDataParallel]:
     """Return DistributedDataParallel with the job's options, whatever else it is called with.
 
     On a CPU it takes no ``device_ids``, so that a file written for GPUs runs there too.
     """
 
-    class ConfiguredDDP(DistributedDataParallel):  # type: ignore[misc]
+    class ConfiguredDDP(DistributedDataParallel):
         def __init__(
             self, module: Any, device_ids: Any = None, output_device: Any = None, *rest: Any, **options: Any
         ) -> None:
@@ -93,17 +93,17 @@ def configured_ddp(parameters: Parameters, device: torch.device) -> type:
 
 
 @contextlib.contextmanager
-def in_place_of_torchs(ddp: type) -> Iterator[None]:
+def in_place_of_torchs(ddp: type[DistributedDataParallel]) -> Iterator[None]:
     """Let a model file that imports ``torch.nn.parallel.DistributedDataParallel`` get ``ddp``."""
-    torchs = torch.nn.parallel.DistributedDataParallel
-    torch.nn.parallel.DistributedDataParallel = ddp
+    module: Any = torch.nn.parallel
+    module.DistributedDataParallel = ddp
     try:
         yield
     finally:
-        torch.nn.parallel.DistributedDataParallel = torchs
+        module.DistributedDataParallel = DistributedDataParallel
 
 
-def _from_file(path: Path, ddp: type) -> Program:
+def _from_file(path: Path, ddp: type[DistributedDataParallel]) -> Program:
     path = path.absolute()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
@@ -130,7 +130,7 @@ def _from_file(path: Path, ddp: type) -> Program:
     return Program(**{name: getattr(module, name) for name in FUNCTIONS}, get_optimizer=adam_w, file=path)
 
 
-def _built_in(parameters: Parameters, ddp: type) -> Program:
+def _built_in(parameters: Parameters, ddp: type[DistributedDataParallel]) -> Program:
     source = importlib.import_module(f"{_MODELS}.{parameters.model}")
 
     def get_model(rank: Any, cap_size: float) -> Any:

@@ -10,7 +10,7 @@ from hpcprof.workloads.sequence_parallel.modes import Mode
 from hpcprof.workloads.timing import Phases
 
 
-class Block(torch.autograd.Function):  # type: ignore[misc]
+class Block(torch.autograd.Function):
     """``Block.apply(source, weight_1, weight_2, call)``: the block over all ranks, and its gradients.
 
     ``source`` and the weights are those of the mode's buffers, which hold what the backward needs: one

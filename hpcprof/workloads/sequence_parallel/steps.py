@@ -81,7 +81,7 @@ class Step:
 
     def _apply(self, index: int) -> torch.Tensor:
         with torch.enable_grad():
-            output: torch.Tensor = Block.apply(*self._leaves(index), self._call)
+            output: torch.Tensor = Block.apply(*self._leaves(index), self._call)  # type: ignore[no-untyped-call]
         return output
 
     def _leaves(self, index: int) -> list[torch.Tensor]:

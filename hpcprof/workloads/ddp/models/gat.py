@@ -22,7 +22,7 @@ _DROPOUT = 0.5
 _TEMPERATURE = 0.01
 
 
-class GraphAttention(nn.Module):  # type: ignore[misc]
+class GraphAttention(nn.Module):
     """One layer: every node takes the weighted mean of its neighbours' projections.
 
     Parameters
@@ -58,7 +58,7 @@ class GraphAttention(nn.Module):  # type: ignore[misc]
         return torch.zeros_like(projected).index_add(0, target, message).flatten(1) + self.bias
 
 
-class _Encoder(nn.Module):  # type: ignore[misc]
+class _Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = GraphAttention(_FEATURES, _HIDDEN)

@@ -16,7 +16,7 @@ _EXPANSION = 4
 _STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
 
 
-class _Bottleneck(nn.Module):  # type: ignore[misc]
+class _Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolutions beside a shortcut, which is projected where shapes differ."""
 
     def __init__(self, channels: int, inner: int, stride: int) -> None:

@@ -36,8 +36,14 @@ def symmetric_memory(world: World) -> Any:
         warnings.simplefilter("ignore")
         enable = getattr(symmetric, "enable_symm_mem_for_group", None)
         if enable is not None:
-            enable(dist.group.WORLD.group_name)
+            enable(_group_name())
     return symmetric
+
+
+def _group_name() -> str:
+    group = dist.group.WORLD
+    assert group is not None
+    return group.group_name
 
 
 class Symmetric(Mode):
@@ -54,7 +60,7 @@ class Symmetric(Mode):
         if missing:
             raise Unavailable(f"PyTorch {torch.__version__} has no {missing[0]}")
         self._all_gather_matmul, self._matmul_reduce_scatter = (getattr(operators, name) for name in names)
-        self._group = dist.group.WORLD.group_name
+        self._group = _group_name()
 
         self._inner = buffers.inner
         self._gathered = buffers.gathered
