@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcprof.analysis.gpu_time.breakdown import breakdown
-from hpcprof.analysis.gpu_time.concurrency import kernel_classes
+from hpcprof.analysis.gpu_time.breakdown import breakdown, kernel_classes, overlap
 from hpcprof.analysis.gpu_time.hta_breakdown import hta_breakdown
 from hpcprof.analysis.gpu_time.idle import idle
-from hpcprof.analysis.gpu_time.overlap import overlap
 from hpcprof.analysis.gpu_time.queue_length import queue_length
+from hpcprof.analysis.summaries.api_calls import launches
 from hpcprof.analysis.summaries.kernels import kernels
-from hpcprof.analysis.summaries.launches import launches
 from hpcprof.profiles.timeline import Table, Timeline
 
 Figures = dict[str, Any]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.matching import MINIMUM, Clocks, Matched, clocks, key, match
 from hpcprof.analysis.framework.outcome import Outcome, nothing
-from hpcprof.analysis.summaries.grouped_statistics import nearest, objects
+from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.analysis.statistics.grouped import round_half_even
 from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
 
@@ -63,7 +64,7 @@ def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
         **{name: rows[name].iloc[first[order]].to_numpy() for name in keys},
         "count": count[order],
         **{f"{name[:-3]}_p50_ns": _whole(median[name]) for name in ("latency_ns", "spread_ns")},
-        **{f"{name[:-5]}_p50_gbps": objects(median[name]) for name in ("algbw_gbps", "busbw_gbps")},
+        **{f"{name[:-5]}_p50_gbps": object_array(median[name]) for name in ("algbw_gbps", "busbw_gbps")},
     }
     return Outcome(pd.DataFrame(shown))
 
@@ -73,7 +74,7 @@ def _none(column: pd.Series[Any]) -> list[Any]:
 
 
 def _whole(values: list[Any]) -> NDArray[np.object_]:
-    return objects(None if value is None else round(value) for value in values)
+    return object_array(None if value is None else round(value) for value in values)
 
 
 def _table(one: Matched, clock: Clocks | None) -> dict[str, NDArray[Any]]:
@@ -94,14 +95,14 @@ def _table(one: Matched, clock: Clocks | None) -> dict[str, NDArray[Any]]:
         first, last = one.ranks[start.argmin(axis=1)], one.ranks[start.argmax(axis=1)]
         spread = np.rint(start.max(axis=1) - start.min(axis=1)).astype(np.int64)
     return {
-        "op": np.repeat(objects([one.op]), count),
-        "comm_id": np.repeat(objects([one.comm_id]), count),
+        "op": np.repeat(object_array([one.op]), count),
+        "comm_id": np.repeat(object_array([one.comm_id]), count),
         "seq": one.seq,
         "bytes": _nullable(size, known),
         "ranks": np.full(count, len(one.ranks)),
         "latency_ns": latency,
-        "algbw_gbps": _nullable(nearest(bandwidth, 6), timed),
-        "busbw_gbps": _nullable(nearest(bandwidth * (factor or 0), 6), timed & (factor is not None)),
+        "algbw_gbps": _nullable(round_half_even(bandwidth, 6), timed),
+        "busbw_gbps": _nullable(round_half_even(bandwidth * (factor or 0), 6), timed & (factor is not None)),
         "first_rank": first,
         "last_rank": last,
         "spread_ns": spread,
@@ -111,7 +112,7 @@ def _table(one: Matched, clock: Clocks | None) -> dict[str, NDArray[Any]]:
 
 def _nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
     """Return values where they are known, None elsewhere."""
-    return values if known.all() else np.where(known, values, objects([None]))
+    return values if known.all() else np.where(known, values, object_array([None]))
 
 
 def unprofiled(rows: pd.DataFrame) -> str:

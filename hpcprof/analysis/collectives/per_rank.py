@@ -10,9 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
-from hpcprof.analysis.gpu_time.coverage import of_category
+from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.analysis.summaries.grouped_statistics import objects
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
@@ -75,7 +75,7 @@ def rank_collectives(timeline: Timeline) -> Outcome:
             "seq": found.seq,
             "bytes": _known(found.bytes, NO_BYTES),
             "comm_ranks": _known(found.ranks, UNKNOWN_RANKS),
-            "world_ranks": objects([timeline.origin.world_size] * len(found.start)),
+            "world_ranks": object_array([timeline.origin.world_size] * len(found.start)),
             "fused": found.fused,
             "part": found.part,
             "start_ns": found.start,
@@ -168,7 +168,7 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     carrier = carrier[kept]
     _, kind = numbered_rows(calls.operation, calls.communicator)
     # `NO_NAME`, which is -1, takes the last.
-    texts = objects([*timeline.strings, None])
+    texts = object_array([*timeline.strings, None])
     found = _Found(
         operation=texts[calls.operation[kept]],
         communicator=texts[calls.communicator[kept]],
@@ -231,7 +231,7 @@ def _by_name(timeline: Timeline) -> _Found:
     names = [str(named[number]) for number in row[rows].tolist()]
     _, group = np.unique(np.array(names, str), return_inverse=True)
     return _Found(
-        operation=objects(names),
+        operation=object_array(names),
         communicator=np.full(count, None),
         seq=_running(group),
         bytes=np.full(count, NO_BYTES),
@@ -250,7 +250,7 @@ def _beside_compute(timeline: Timeline, found: _Found) -> Ints:
     result = np.zeros(len(found.start), np.int64)
     for device in np.unique(found.device).tolist():
         rows = np.flatnonzero(found.device == device)
-        compute = of_category(timeline.kernels, Category.COMP, device)
+        compute = category_intervals(timeline.kernels, Category.COMP, device)
         result[rows] = coverage(found.start[rows], found.end[rows], compute)
     return result
 

@@ -13,9 +13,7 @@ from hpcprof.analysis.comparison.run_differences import differences
 from hpcprof.analysis.comparison.run_metrics import DECISIVE, OVERLAP, SPAN, has_steps, metrics
 from hpcprof.analysis.framework.outcome import Outcome, nothing
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.slowdown.within_run import DIGITS
-from hpcprof.analysis.statistics.bootstrap import CONFIDENCE
-from hpcprof.analysis.statistics.welch import interval
+from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
 
 REGRESSION = "regression"
 NO_STATISTICS = "no statistics"
@@ -63,12 +61,12 @@ def _row(name: str, a: list[float], b: list[float], decisive: int) -> dict[str, 
         return row | {"verdict": "zero: no ratio"}
     of_a, of_b = np.log(a), np.log(b)
     ratio = math.exp(float(of_b.mean() - of_a.mean()))
-    row["ratio"] = round(ratio, DIGITS)
+    row["ratio"] = round(ratio, RATIO_DIGITS)
     if min(len(a), len(b)) < 2:
         few = "one run each" if len(a) == len(b) else "one run on a side"
         return row | {"verdict": f"{few}: {NO_STATISTICS}"}
-    low, high = map(math.exp, interval(of_b, of_a, 1 - (1 - CONFIDENCE) / max(decisive, 1)))
-    row |= {"ci_low": round(low, DIGITS), "ci_high": round(high, DIGITS)}
+    low, high = map(math.exp, welch_interval(of_b, of_a, 1 - (1 - CONFIDENCE) / max(decisive, 1)))
+    row |= {"ci_low": round(low, RATIO_DIGITS), "ci_high": round(high, RATIO_DIGITS)}
     words = ("higher", "lower") if name == OVERLAP else ("slower", "faster")
     return row | {"verdict": _verdict(ratio, low, high, (REGRESSION, "improvement") if decisive else words)}
 

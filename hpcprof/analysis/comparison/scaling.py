@@ -13,9 +13,7 @@ import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.slowdown.within_run import DIGITS
-from hpcprof.analysis.statistics.bootstrap import CONFIDENCE
-from hpcprof.analysis.statistics.welch import interval
+from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
 from hpcprof.workloads.catalogue import WORKLOADS
 
 # What does not change how long a step takes.
@@ -147,14 +145,14 @@ def _row(series: _Series, runs: pd.DataFrame, reference: pd.DataFrame) -> dict[s
         "nodes": None if pd.isna(nodes) else int(nodes),
         "runs": len(runs),
         "step_p50_ns": round(math.exp(logs.mean())),
-        "speedup": round(faster * work, DIGITS),
+        "speedup": round(faster * work, RATIO_DIGITS),
         "efficiency": None,
         "ci_low": None,
         "ci_high": None,
     }
     if series.kind is not _Kind.UNKNOWN:
-        row["efficiency"] = round(faster * work / more, DIGITS)
+        row["efficiency"] = round(faster * work / more, RATIO_DIGITS)
         if runs is not reference and min(len(logs), len(of_reference)) > 1:
-            low, high = map(math.exp, interval(of_reference, logs, CONFIDENCE))
-            row["ci_low"], row["ci_high"] = (round(end * work / more, DIGITS) for end in (low, high))
+            low, high = map(math.exp, welch_interval(of_reference, logs, CONFIDENCE))
+            row["ci_low"], row["ci_high"] = (round(end * work / more, RATIO_DIGITS) for end in (low, high))
     return row

@@ -1,53 +1,92 @@
-"""Where the GPU's time goes: exclusive parts that add up to the whole."""
+"""How the GPU's time divides: its parts, the overlap of communication and compute, and what runs together."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from itertools import combinations
 
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
-from hpcprof.analysis.gpu_time.coverage import Coverage, coverage
+from hpcprof.analysis.framework.text_columns import text_column
+from hpcprof.analysis.gpu_time.device_time import DeviceTime, device_times
 from hpcprof.profiles.timeline import Category, Timeline
 
 PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of a device's span, in nanoseconds."""
-
-    span: int
-    compute: int
-    exposed_comm: int
-    exposed_mem: int
-    idle: int
+_SETS_OF_CLASSES = [chosen for size in (1, 2, 3) for chosen in combinations(Category, size)]
 
 
 def breakdown(timeline: Timeline) -> Outcome:
-    """Divide the span of the GPU's work, from the first operation's start to the last one's end.
+    """Divide the span of the GPU's work, from the start of the first operation to the end of the last one.
 
-    Compute is the union of compute kernels; exposed communication what communication covers beyond
-    that; exposed memory what copies and sets cover beyond both; idle the rest. With several devices
-    the figures are the sums over devices. ``*_pct`` are percent of the span, two decimals.
+    Compute is the union of the compute kernels. Exposed communication is the communication outside compute,
+    exposed memory the copies and sets outside both, and idle the rest. With several devices the figures are
+    sums over devices. ``*_pct`` are percent of the span, with two decimals.
     """
-    devices = [_parts(device) for device in coverage(timeline)]
+    file = timeline.origin.path.name
+    devices = device_times(timeline)
     if not devices:
-        return nothing(f"no CUDA kernels or memory operations in {timeline.origin.path.name}")
-    total = {name: sum(getattr(device, name) for device in devices) for name in ("span", *PARTS)}
-    row: dict[str, int | float | None] = {f"{name}_ns": value for name, value in total.items()}
-    for name in PARTS:
-        row[f"{name}_pct"] = round(100 * total[name] / total["span"], 2) if total["span"] else None
-    reason = "" if total["span"] else f"the operations in {timeline.origin.path.name} take no time"
-    return Outcome(pd.DataFrame([row]), reason)
+        return nothing(f"no CUDA kernels or memory operations in {file}")
+    span = sum(device.span for device in devices)
+    parts = {name: sum(times) for name, *times in zip(PARTS, *map(_parts, devices), strict=True)}
+    row: dict[str, int | float | None] = {"span_ns": span}
+    row |= {f"{name}_ns": time for name, time in parts.items()}
+    row |= {f"{name}_pct": round(100 * time / span, 2) if span else None for name, time in parts.items()}
+    return Outcome(pd.DataFrame([row]), "" if span else f"the operations in {file} take no time")
 
 
-def _parts(device: Coverage) -> Parts:
-    """Divide one device's span; `hpcprof.analysis.framework.crosschecks` checks that the parts add up."""
-    return Parts(
-        span=device.span,
-        compute=device.of([Category.COMP]),
-        exposed_comm=device.of([Category.COMM], not_running=[Category.COMP]),
-        exposed_mem=device.of([Category.MEM], not_running=[Category.COMP, Category.COMM]),
-        idle=device.span - device.busy,
+def _parts(device: DeviceTime) -> tuple[int, ...]:
+    """Return the time of each of `PARTS`; `hpcprof.analysis.framework.crosschecks` checks their sum."""
+    return (
+        device.running([Category.COMP]),
+        device.running([Category.COMM], without=[Category.COMP]),
+        device.running([Category.MEM], without=[Category.COMP, Category.COMM]),
+        device.span - device.busy,
     )
+
+
+def overlap(timeline: Timeline) -> Outcome:
+    """Return how much of the communication time has compute running at the same time.
+
+    ``overlap_pct`` is 100 · \\|union(comp) ∩ union(comm)\\| / \\|union(comm)\\| with two decimals, from the
+    sums over devices. It is None, with a reason, if there is no communication.
+    """
+    file = timeline.origin.path.name
+    if not len(timeline.kernels) and not len(timeline.graphs):
+        return nothing(f"no CUDA kernels in {file}")
+    devices = device_times(timeline)
+    communication = sum(device.running([Category.COMM]) for device in devices)
+    overlapped = sum(device.running([Category.COMM, Category.COMP]) for device in devices)
+    share = round(100 * overlapped / communication, 2) if communication else None
+    row = {"comm_ns": communication, "overlapped_ns": overlapped}
+    rows = pd.DataFrame([row]).assign(overlap_pct=pd.Series([share], dtype="object"))
+    return Outcome(rows, "" if communication else f"no communication kernels in {file}")
+
+
+def kernel_classes(timeline: Timeline) -> Outcome:
+    """Divide the busy time into exclusive buckets, one for each set of classes that run together.
+
+    ``classes`` joins them by ``+``: in ``comp+comm``, compute and communication run and memory operations do
+    not. ``pct`` is percent of the busy time, with two decimals. A set that never occurs has no row. With
+    several devices the figures are sums over devices. The buckets are those of HolisticTraceAnalysis'
+    kernel breakdown.
+    """
+    file = timeline.origin.path.name
+    devices = device_times(timeline)
+    if not devices:
+        return nothing(f"no CUDA kernels or memory operations in {file}")
+    total = {
+        chosen: sum(device.running(chosen, without=set(Category) - set(chosen)) for device in devices)
+        for chosen in _SETS_OF_CLASSES
+    }
+    busy = sum(total.values())
+    present = {chosen: time for chosen, time in total.items() if time}
+    if not present:
+        return nothing(f"the operations in {file} take no time")
+    rows = pd.DataFrame(
+        {
+            "classes": text_column("+".join(c.name.lower() for c in chosen) for chosen in present),
+            "ns": list(present.values()),
+            "pct": [round(100 * time / busy, 2) for time in present.values()],
+        }
+    )
+    return Outcome(rows)

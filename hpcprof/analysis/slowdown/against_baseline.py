@@ -18,7 +18,7 @@ from hpcprof.analysis.slowdown.rank_pairs import PairedRank, paired
 from hpcprof.analysis.slowdown.ratio_estimates import MEANT, SEED, Sides, figures, percent
 from hpcprof.analysis.slowdown.step_occurrences import Kernel, Occurrences
 from hpcprof.analysis.slowdown.within_run import FEWEST, TOTAL
-from hpcprof.analysis.summaries.grouped_statistics import Floats
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
 CONTROL = "(control)"

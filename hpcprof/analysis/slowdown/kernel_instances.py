@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.gpu_time.coverage import of_category
+from hpcprof.analysis.framework.text_columns import number_texts
+from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import launch_starts
-from hpcprof.analysis.summaries.grouped_statistics import by_text
-from hpcprof.analysis.summaries.kernels_by_shape import Shapes, by_shape
+from hpcprof.analysis.summaries.kernels import KernelShapes, number_kernel_shapes
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.ordering import as_of, ascends
 from hpcprof.profiles.columns.unique import distinct
@@ -36,7 +36,7 @@ class Instances:
     ``process`` made the call that launched it, at the moment ``launched``.
     """
 
-    shapes: Shapes
+    shapes: KernelShapes
     shape: Ints
     phase: Ints
     duration: Ints
@@ -55,7 +55,7 @@ def instances(timeline: Timeline) -> Instances:
     call that launched it began: the rule of `hpcprof.analysis.steps.step_ranges.measure`.
     """
     everything = timeline.kernels
-    shapes, shape = by_shape(timeline)
+    shapes, shape = number_kernel_shapes(timeline)
     rows = np.flatnonzero((everything.category == Category.COMP) & (everything.end > everything.start))
     if not ascends(everything.start):
         rows = rows[np.argsort(everything.start[rows], kind="stable")]
@@ -67,7 +67,7 @@ def instances(timeline: Timeline) -> Instances:
     # Kernels are the first of the operations, and no range is open at the end of time.
     launched = launch_starts(timeline)[rows]
     _, phases = phases_of(timeline, steps_of(timeline))
-    names, phase_number = by_text(timeline, timeline.ranges.name[phases])
+    names, phase_number = number_texts(timeline, timeline.ranges.name[phases])
     process = everything.process[rows]
     in_phase = open_range(timeline.ranges.take(phases), process, launched)
     return Instances(
@@ -109,5 +109,5 @@ def _covered(kernels: Kernels, rows: Ints) -> Ints:
     devices = distinct(device).tolist()
     for number in devices:
         own = device == number if len(devices) > 1 else slice(None)
-        covered[own] = coverage(start[own], end[own], of_category(kernels, Category.COMM, number))
+        covered[own] = coverage(start[own], end[own], category_intervals(kernels, Category.COMM, number))
     return covered

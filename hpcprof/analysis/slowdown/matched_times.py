@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.slowdown.step_occurrences import Occurrences
-from hpcprof.analysis.summaries.grouped_statistics import Floats, summarize
+from hpcprof.analysis.statistics.grouped import Floats, summarize
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints
 

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from hpcprof.analysis.slowdown.matched_times import MatchedTimes, StepTimes
-from hpcprof.analysis.slowdown.within_run import DIGITS, FEWEST
-from hpcprof.analysis.statistics.bootstrap import (
+from hpcprof.analysis.slowdown.within_run import FEWEST
+from hpcprof.analysis.statistics.confidence_intervals import (
     CONFIDENCE,
+    RATIO_DIGITS,
     RESAMPLES,
     percentile_interval,
     resampled_medians,
+    welch_interval,
 )
-from hpcprof.analysis.statistics.welch import interval
-from hpcprof.analysis.summaries.grouped_statistics import Floats
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
 MEANT = ("arguments", "ranks", "nodes")
@@ -60,7 +61,7 @@ class Sides:
         if not np.isnan(resampled).any():
             found.append(percentile_interval(resampled))
         if min(len(a), len(b)) > 1:
-            found.append(interval(a[:, 0], b[:, 0], CONFIDENCE))
+            found.append(welch_interval(a[:, 0], b[:, 0], CONFIDENCE))
         if not found:
             return None, None
         return min(low for low, _ in found), max(high for _, high in found)
@@ -95,7 +96,7 @@ def figures(
         "alone_med_ns": round(reference * math.exp(np.nanmean(measured.b[:, 0])), 1),
         "overlapped_n": count,
         "overlapped_med_ns": round(reference * math.exp(np.nanmean(measured.a[:, 0])), 1),
-        "slowdown": round(ratio, DIGITS),
-        "ci_low": None if low is None else round(math.exp(low), DIGITS),
-        "ci_high": None if high is None else round(math.exp(high), DIGITS),
+        "slowdown": round(ratio, RATIO_DIGITS),
+        "ci_low": None if low is None else round(math.exp(low), RATIO_DIGITS),
+        "ci_high": None if high is None else round(math.exp(high), RATIO_DIGITS),
     }

@@ -12,8 +12,12 @@ import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
 from hpcprof.analysis.slowdown.kernel_instances import NONE, Instances, instances
-from hpcprof.analysis.statistics.bootstrap import percentile_interval, resampled_medians
-from hpcprof.analysis.summaries.grouped_statistics import Floats, sorted_in_groups
+from hpcprof.analysis.statistics.confidence_intervals import (
+    RATIO_DIGITS,
+    percentile_interval,
+    resampled_medians,
+)
+from hpcprof.analysis.statistics.grouped import Floats, sort_within_groups
 from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 FEWEST = 5
@@ -21,8 +25,6 @@ FEWEST = 5
 TOTAL = "(total)"
 """Stands for the name in the row over all kernels."""
 
-DIGITS = 4
-"""Decimals of a ratio."""
 
 _SEED = 20_260_101
 
@@ -83,7 +85,9 @@ def _strata(placed: Instances) -> Iterator[tuple[int, Ints, Ints]]:
         np.bincount(cell[placed.alone], minlength=size) >= FEWEST
     )
     rows = np.flatnonzero(compared[cell] & (placed.overlapped | placed.alone))
-    sides, duration, ends = sorted_in_groups(2 * cell[rows] + placed.overlapped[rows], placed.duration[rows])
+    sides, duration, ends = sort_within_groups(
+        2 * cell[rows] + placed.overlapped[rows], placed.duration[rows]
+    )
     bounds = [0, *ends.tolist()]
     # Each has both sides, first that of the kernels alone.
     for i in range(0, len(sides), 2):
@@ -126,9 +130,9 @@ class _Sides:
             "alone_med_ns": round(float(self.alone[0]) / self.overlapped_n, 1),
             "overlapped_n": self.overlapped_n,
             "overlapped_med_ns": round(float(self.overlapped[0]) / self.overlapped_n, 1),
-            "slowdown": round(float(ratio[0]), DIGITS),
-            "ci_low": round(low, DIGITS),
-            "ci_high": round(high, DIGITS),
+            "slowdown": round(float(ratio[0]), RATIO_DIGITS),
+            "ci_low": round(low, RATIO_DIGITS),
+            "ci_high": round(high, RATIO_DIGITS),
         }
 
 

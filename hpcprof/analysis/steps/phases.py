@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
 from hpcprof.analysis.steps.step_ranges import measure, no_steps, steps_of
-from hpcprof.analysis.summaries.grouped_statistics import by_text, texts
 from hpcprof.profiles.columns.intervals import grouped_length
 from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
 
@@ -33,7 +33,7 @@ def phases(timeline: Timeline) -> Outcome:
     if not len(rows):
         return nothing(_why_none(timeline))
     ranges = timeline.ranges.take(rows)
-    names, phase = by_text(timeline, ranges.name)
+    names, phase = number_texts(timeline, ranges.name)
     # One group for each pair of step and phase.
     pairs, group = np.unique(owner * len(names) + phase, return_inverse=True)
     time = measure(timeline, ranges)
@@ -43,7 +43,7 @@ def phases(timeline: Timeline) -> Outcome:
     np.minimum.at(first, phase, ranges.start)
     order = np.argsort(first, kind="stable")
     table = pd.DataFrame([distribution(length[of_pair == p]) for p in order])
-    table.insert(0, "phase", texts(names[order]))
+    table.insert(0, "phase", text_column(names[order]))
     return Outcome(table)
 
 

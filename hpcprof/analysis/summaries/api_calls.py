@@ -1,19 +1,27 @@
-"""CUDA API calls by name."""
+"""CUDA API calls by name, and the kernels that they launch."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
-from hpcprof.analysis.summaries.grouped_statistics import summarize, texts
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
+from hpcprof.analysis.statistics.grouped import Summary, summarize
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Ints, Timeline
+
+_PID = 0xFFFFFF
 
 
 def api(timeline: Timeline) -> Outcome:
-    """Summarize the durations of CUDA runtime and driver calls, as ``nsys stats`` does in cuda_api_sum.
+    """Summarize the durations of CUDA runtime and driver calls, as cuda_api_sum of ``nsys stats`` does.
 
     Calls are grouped by their full name and shown without the version: ``f_v3020`` and ``f_v4000``
-    are two rows named ``f``. Rows are ordered by total time.
+    are two rows named ``f``.
     """
     calls = timeline.calls
     if not len(calls):
@@ -21,7 +29,7 @@ def api(timeline: Timeline) -> Outcome:
     summary = summarize(calls.name, calls.end - calls.start)
     rows = pd.DataFrame(
         {
-            "name": texts(map(without_version, timeline.names(summary.group))),
+            "name": text_column(map(_without_version, timeline.names(summary.group))),
             "num_calls": summary.count,
             "total_ns": summary.total,
             "time_pct": summary.shares(),
@@ -31,6 +39,76 @@ def api(timeline: Timeline) -> Outcome:
     return Outcome(rows)
 
 
-def without_version(name: str | None) -> str | None:
-    """Drop ``_vNNNN``. Five digits stay (``_v11010``): nsys looks only six characters back."""
+def launches(timeline: Timeline) -> Outcome:
+    """Summarize each kernel's launches, as cuda_kern_exec_sum of ``nsys stats`` does.
+
+    ``api`` is the duration of the launch call and ``kernel`` that of the kernel. ``queue`` is the time from
+    the end of the call to the start of the kernel, over the ``queue_count`` launches where it is not
+    negative. ``total`` runs from the start of the call to the later of both ends.
+    """
+    table, calls = timeline.kernels, timeline.calls
+    file = timeline.origin.path.name
+    for part, what in ((table, "CUDA kernels"), (calls, "CUDA API calls")):
+        if not len(part):
+            return nothing(f"no {what} in {file}")
+    operation, call = launch_pairs(timeline)
+    # The operations begin with the kernels.
+    launched = np.searchsorted(operation, len(table))
+    kernel, call = operation[:launched], call[:launched]
+    if not len(kernel):
+        return nothing(f"no kernel of {file} has a recorded launch call")
+    # Usually each kernel has one launch, and a slice copies nothing.
+    chosen = slice(None) if np.array_equal(kernel, np.arange(len(table))) else kernel
+    columns, group = _groups(timeline, chosen, call)
+    start, end = table.start[chosen], table.end[chosen]
+    called, returned = calls.start[call], calls.end[call]
+    total = summarize(group, np.maximum(end, returned) - called)
+    waited = start >= returned
+    queue = summarize(group[waited], (start - returned)[waited])
+    queued = np.zeros(len(total.group), np.int64)
+    queued[queue.group] = queue.count
+    rows = pd.DataFrame(
+        {
+            **columns,
+            "count": total.count,
+            "queue_count": queued,
+            **total.columns("total_"),
+            **summarize(group, returned - called).columns("api_"),
+            **_where_any(queue, len(queued)),
+            **summarize(group, end - start).columns("kernel_"),
+        }
+    )
+    return Outcome(rows)
+
+
+def _groups(timeline: Timeline, kernel: Ints | slice, call: Ints) -> tuple[dict[str, Any], Ints]:
+    """Return the columns that identify the groups of launches, and the group of each launch."""
+    table, calls = timeline.kernels, timeline.calls
+    names, name = number_texts(timeline, table.name[kernel])
+    functions, function = number_texts(timeline, calls.name[call], _without_version)
+    keys, group = numbered_rows(
+        calls.process[call] & _PID, calls.thread[call], table.device[kernel], function, name
+    )
+    columns = {
+        "name": text_column(names[keys[:, 4]]),
+        "api_name": text_column(functions[keys[:, 3]]),
+        "pid": keys[:, 0],
+        "tid": keys[:, 1],
+        "device": keys[:, 2],
+    }
+    return columns, group
+
+
+def _where_any(queue: Summary, groups: int) -> dict[str, Any]:
+    """Return the statistics of the time in the queue; of a group that never waited None, and deviation 0."""
+    columns = {}
+    for name, values in queue.columns("queue_").items():
+        column = object_array([0.0 if name == "queue_stddev_ns" else None] * groups)
+        column[queue.group] = values.tolist()
+        columns[name] = pd.Series(column, dtype="object")
+    return columns
+
+
+def _without_version(name: str | None) -> str | None:
+    """Drop ``_vNNNN``. Five digits stay (``_v11010``), because nsys looks only six characters back."""
     return name[:-6] if name and name[-6:-4] == "_v" else name

@@ -34,7 +34,7 @@ ANALYSES = (
         "GPU kernels by name, grid and block",
         Scope.RANK,
         columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text"),
-        "hpcprof.analysis.summaries.kernels_by_shape:kernels_by_shape",
+        "hpcprof.analysis.summaries.kernels:kernels_by_shape",
         sort_by=("-total_ns", "instances"),
         main_columns=("rank", "name", "grid", "block", "instances", "total_ns", "med_ns"),
     ),
@@ -43,7 +43,7 @@ ANALYSES = (
         "Memory copies and sets",
         Scope.RANK,
         columns(f"rank operation:text count {_SUMMARY} total_bytes"),
-        "hpcprof.analysis.summaries.memory_operations:memops",
+        "hpcprof.analysis.summaries.memory:memops",
         sort_by=("-total_ns",),
         main_columns=("rank", "operation", "count", "total_ns", "time_pct", "med_ns", "total_bytes"),
     ),
@@ -55,7 +55,7 @@ ANALYSES = (
             "rank name:text api_name:text pid tid device count queue_count "
             + " ".join(_statistics(part) for part in ("total_", "api_", "queue_", "kernel_"))
         ),
-        "hpcprof.analysis.summaries.launches:launches",
+        "hpcprof.analysis.summaries.api_calls:launches",
         sort_by=("-total_avg_ns",),
         main_columns=("rank", "name", "count", "api_med_ns", "queue_med_ns", "kernel_med_ns"),
         memory_heavy=True,
@@ -103,7 +103,7 @@ ANALYSES = (
         "Memory of the program's allocator",
         Scope.RANK,
         columns("rank device:text count " + _held("allocated") + " " + _held("reserved")),
-        "hpcprof.analysis.summaries.allocator:memory_usage",
+        "hpcprof.analysis.summaries.memory:memory_usage",
         main_columns=("rank", "device", "count", "allocated_max_bytes", "reserved_max_bytes"),
     ),
 )

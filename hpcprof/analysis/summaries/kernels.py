@@ -1,35 +1,96 @@
-"""GPU kernels by name."""
+"""GPU kernels by name, and by name, grid and block."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.framework.memoize import once
 from hpcprof.analysis.framework.outcome import Outcome, nothing
-from hpcprof.analysis.summaries.grouped_statistics import by_text, summarize, texts
-from hpcprof.profiles.timeline import Category, Timeline
+from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Category, Ints, Kernels, Timeline
+
+
+@dataclass(frozen=True)
+class KernelShapes:
+    """The distinct kernels by name, grid and block, in ascending order, as columns of text."""
+
+    name: pd.Series[Any]
+    grid: pd.Series[Any]
+    block: pd.Series[Any]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns ``name``, ``grid`` and ``block`` of a table."""
+        return {"name": self.name, "grid": self.grid, "block": self.block}
 
 
 def kernels(timeline: Timeline) -> Outcome:
-    """Summarize the kernels' durations by demangled name, as ``nsys stats`` does in cuda_gpu_kern_sum.
+    """Summarize the kernels' durations by demangled name, as cuda_gpu_kern_sum of ``nsys stats`` does.
 
-    Rows are ordered by total time. ``class`` is ``comp``, ``comm`` or ``mem``.
+    ``class`` is ``comp``, ``comm`` or ``mem``.
+    """
+    if not len(timeline.kernels):
+        return _no_kernels(timeline)
+    names, group = number_texts(timeline, timeline.kernels.name)
+    return Outcome(
+        pd.DataFrame({"name": text_column(names), **_summary(timeline.kernels, group, len(names))})
+    )
+
+
+def kernels_by_shape(timeline: Timeline) -> Outcome:
+    """Summarize the kernels by name, grid and block, as cuda_gpu_kern_gb_sum of ``nsys stats`` does.
+
+    ``grid`` and ``block`` are x, y and z, joined by spaces.
+    """
+    if not len(timeline.kernels):
+        return _no_kernels(timeline)
+    shapes, group = number_kernel_shapes(timeline)
+    return Outcome(pd.DataFrame(shapes.columns() | _summary(timeline.kernels, group, len(shapes))))
+
+
+@once
+def number_kernel_shapes(timeline: Timeline) -> tuple[KernelShapes, Ints]:
+    """Number the distinct kernels by name, grid and block.
+
+    Returns
+    -------
+    shapes : KernelShapes
+        The distinct kernels.
+    number : ndarray of int64, shape (kernels,)
+        The index of each kernel of the timeline in ``shapes``.
     """
     table = timeline.kernels
-    if not len(table):
-        return nothing(f"no CUDA kernels in {timeline.origin.path.name}")
-    names, group = by_text(timeline, table.name)
+    names, name = number_texts(timeline, table.name)
+    keys, group = numbered_rows(name, *table.grid.T, *table.block.T)
+    name_column, grid, block = names[keys[:, 0]], _dimensions(keys[:, 1:4]), _dimensions(keys[:, 4:7])
+    return KernelShapes(text_column(name_column), text_column(grid), text_column(block)), group
+
+
+def _no_kernels(timeline: Timeline) -> Outcome:
+    return nothing(f"no CUDA kernels in {timeline.origin.path.name}")
+
+
+def _summary(table: Kernels, group: Ints, groups: int) -> dict[str, Any]:
+    """Return the statistics and the class of each group of kernels."""
     summary = summarize(group, table.end - table.start)
-    category = np.empty(len(names), np.int64)
+    category = np.empty(groups, np.int64)
     category[group] = table.category
-    rows = pd.DataFrame(
-        {
-            "name": texts(names),
-            "instances": summary.count,
-            "total_ns": summary.total,
-            "time_pct": summary.shares(),
-            **summary.columns(),
-            "class": texts(Category(c).name.lower() for c in category.tolist()),
-        }
-    )
-    return Outcome(rows)
+    return {
+        "instances": summary.count,
+        "total_ns": summary.total,
+        "time_pct": summary.shares(),
+        **summary.columns(),
+        "class": text_column(Category(c).name.lower() for c in category.tolist()),
+    }
+
+
+def _dimensions(sizes: Ints) -> list[str]:
+    return [" ".join(map(str, size)) for size in sizes.tolist()]

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.text_columns import text_column
+from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
-from hpcprof.analysis.summaries.grouped_statistics import Floats, rounded, summarize, texts
 from hpcprof.analysis.summaries.nvtx_ranges import by_name_and_style
 from hpcprof.profiles.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
 
@@ -54,16 +55,16 @@ def range_gpu(timeline: Timeline) -> Outcome:
     np.add.at(on_host, group, (ranges.end - ranges.start)[shown])
     rows = pd.DataFrame(
         {
-            "range": texts(names),
-            "style": texts(styles),
+            "range": text_column(names),
+            "style": text_column(styles),
             "proj_total_ns": projected.total,
             "range_total_ns": on_host,
             "instances": projected.count,
             **projected.columns("proj_"),
             "gpu_ops": operations,
-            "avg_gpu_ops": rounded(operations / projected.count),
+            "avg_gpu_ops": round_half_up(operations / projected.count),
             "avg_range_lvl": pd.Series(_mean_level(group, levels(parent)[shown], len(names)), dtype="object"),
-            "avg_num_child": rounded(
+            "avg_num_child": round_half_up(
                 np.bincount(group, weights=children[shown], minlength=len(names)) / projected.count
             ),
         }
@@ -85,5 +86,5 @@ def _mean_level(group: Ints, level: Floats, groups: int) -> list[float | None]:
     known = ~np.isnan(level)
     count = np.bincount(group[known], minlength=groups)
     total = np.bincount(group[known], weights=level[known], minlength=groups)
-    means = rounded(total / np.maximum(count, 1))
+    means = round_half_up(total / np.maximum(count, 1))
     return [mean if n else None for mean, n in zip(means.tolist(), count, strict=True)]

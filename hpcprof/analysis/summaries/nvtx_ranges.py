@@ -7,7 +7,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, nothing
-from hpcprof.analysis.summaries.grouped_statistics import by_text, objects, summarize, texts
+from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
+from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Ints, Style, Timeline
 
@@ -26,8 +27,8 @@ def ranges(timeline: Timeline) -> Outcome:
     summary = summarize(group, table.end - table.start)
     rows = pd.DataFrame(
         {
-            "range": texts(names),
-            "style": texts(styles),
+            "range": text_column(names),
+            "style": text_column(styles),
             "instances": summary.count,
             "total_ns": summary.total,
             "time_pct": summary.shares(),
@@ -41,6 +42,6 @@ def by_name_and_style(
     timeline: Timeline, name: Ints, style: Ints
 ) -> tuple[NDArray[np.object_], NDArray[np.object_], Ints]:
     """Return the pairs of name and style that occur, and each row's number."""
-    found, text = by_text(timeline, name)
+    found, text = number_texts(timeline, name)
     pairs, group = numbered(text * len(_STYLES) + style)
-    return found[pairs // len(_STYLES)], objects(_STYLES[Style(p % len(_STYLES))] for p in pairs), group
+    return found[pairs // len(_STYLES)], object_array(_STYLES[Style(p % len(_STYLES))] for p in pairs), group

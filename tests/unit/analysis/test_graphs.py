@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.gpu_time.breakdown import breakdown
-from hpcprof.analysis.gpu_time.concurrency import kernel_classes
-from hpcprof.analysis.gpu_time.overlap import overlap
+from hpcprof.analysis.gpu_time.breakdown import breakdown, kernel_classes, overlap
 from hpcprof.analysis.steps.phases import phases
 from hpcprof.analysis.steps.steps import step_times
 from hpcprof.analysis.summaries.kernels import kernels

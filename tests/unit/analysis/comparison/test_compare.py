@@ -12,7 +12,7 @@ from hpcprof.analysis.comparison.compare import compare
 from hpcprof.analysis.framework.outcome import of_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.statistics.welch import interval
+from hpcprof.analysis.statistics.confidence_intervals import welch_interval
 from tests.unit.analysis.several import run
 
 BASE = 1_000_000
@@ -35,13 +35,13 @@ def test_the_interval_is_that_of_scipys_test(n: int, m: int) -> None:
     a, b = random.normal(3, 1, n), random.normal(2, 4, m)
     for confidence in (0.9, 0.95, 0.975):
         expected = ttest_ind(a, b, equal_var=False).confidence_interval(confidence)
-        assert interval(a, b, confidence) == pytest.approx((expected.low, expected.high), rel=1e-9)
+        assert welch_interval(a, b, confidence) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
 def test_welchs_interval_of_a_case_done_by_hand() -> None:
     # Means 2 and 6, variances 1 and 4, three values each: the variance of the difference is 5/3, the degrees
     # of freedom (5/3)^2 / ((1/3)^2/2 + (4/3)^2/2) = 50/17, and t of that is 3.2188.
-    low, high = interval(np.array([1.0, 2, 3]), np.array([4.0, 6, 8]), 0.95)
+    low, high = welch_interval(np.array([1.0, 2, 3]), np.array([4.0, 6, 8]), 0.95)
     assert (low + high) / 2 == pytest.approx(-4)
     assert (high - low) / 2 == pytest.approx(3.2188 * math.sqrt(5 / 3), rel=1e-4)
 
@@ -49,7 +49,9 @@ def test_welchs_interval_of_a_case_done_by_hand() -> None:
 def test_welchs_interval_holds_as_often_as_it_says() -> None:
     random = np.random.default_rng(5)
     a, b = random.normal(0, 1, (2000, 3)), random.normal(0, 4, (2000, 5))
-    inside = [low <= 0 <= high for low, high in (interval(x, y, 0.95) for x, y in zip(a, b, strict=True))]
+    inside = [
+        low <= 0 <= high for low, high in (welch_interval(x, y, 0.95) for x, y in zip(a, b, strict=True))
+    ]
     assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.gpu_time.breakdown import breakdown
-from hpcprof.analysis.gpu_time.concurrency import kernel_classes
-from hpcprof.analysis.gpu_time.overlap import overlap
+from hpcprof.analysis.gpu_time.breakdown import breakdown, kernel_classes, overlap
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 

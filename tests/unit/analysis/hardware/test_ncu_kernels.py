@@ -14,7 +14,7 @@ from hpcprof.analysis.hardware.ncu_counts import dram_bytes, flops, tensor_flops
 from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
 from hpcprof.analysis.hardware.ncu_peaks import ncu_peaks
 from hpcprof.analysis.hardware.roofline import roofline
-from hpcprof.analysis.summaries.kernels_by_shape import kernels_by_shape
+from hpcprof.analysis.summaries.kernels import kernels_by_shape
 from hpcprof.profiles.kernel_matching import skeleton
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 from hpcprof.profiles.readers.ncu.reader import read

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.slowdown.within_run import TOTAL, slowdown
-from hpcprof.analysis.statistics.bootstrap import RESAMPLES, percentile_interval, resampled_medians
+from hpcprof.analysis.statistics.confidence_intervals import RESAMPLES, percentile_interval, resampled_medians
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 

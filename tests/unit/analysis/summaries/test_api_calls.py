@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpcprof.analysis.slowdown.kernel_instances import instances
-from hpcprof.analysis.summaries.launches import launches
+from hpcprof.analysis.summaries.api_calls import launches
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMM, COMP, timeline

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.summaries.grouped_statistics import nearest, rounded, summarize
+from hpcprof.analysis.statistics.grouped import round_half_even, round_half_up, summarize
 
 values = st.integers(-(10**13), 10**13)
 
@@ -45,13 +45,13 @@ def test_values_too_far_apart_for_one_key_are_sorted_all_the_same() -> None:
     [(0.25, 0.3), (1.05, 1.1), (2.45, 2.5), (0.05, 0.1), (-0.25, -0.3), (7.0, 7.0), (1.249, 1.2)],
 )
 def test_halves_are_rounded_up_on_the_decimal_digits(value: float, shown: float) -> None:
-    assert rounded(np.array([value])).tolist() == [shown]
+    assert round_half_up(np.array([value])).tolist() == [shown]
 
 
 @given(st.floats(-4e12, 4e12))
 def test_rounding_is_half_up_on_the_shortest_decimal(value: float) -> None:
     expected = Decimal(repr(value)).quantize(Decimal("0.1"), ROUND_HALF_UP)
-    assert rounded(np.array([value])).tolist() == [float(expected)]
+    assert round_half_up(np.array([value])).tolist() == [float(expected)]
 
 
 halves = st.integers(-(10**15), 10**15).map(lambda count: (count + 0.5) / 1e6)
@@ -60,7 +60,7 @@ halves = st.integers(-(10**15), 10**15).map(lambda count: (count + 0.5) / 1e6)
 @given(st.one_of(st.floats(-1e200, 1e200), st.floats(-1e3, 1e3), halves), st.sampled_from([-1, 0, 1]))
 def test_rounding_to_the_nearest_decimal_is_that_of_python(value: float, aside: int) -> None:
     value = float(np.nextafter(value, aside * np.inf)) if aside else value
-    assert repr(nearest(np.array([value]), 6).tolist()) == repr([round(value, 6)])
+    assert repr(round_half_even(np.array([value]), 6).tolist()) == repr([round(value, 6)])
 
 
 @given(st.lists(st.tuples(st.sampled_from([-1, 0, 7, 8, 2**40, -(2**40)]), values), min_size=1))

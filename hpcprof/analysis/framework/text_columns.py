@@ -1,0 +1,48 @@
+"""Columns of text: numbering the texts of a timeline, and columns for DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.timeline import Ints, Timeline
+
+
+def number_texts(
+    timeline: Timeline, ids: Ints, shown: Callable[[str | None], str | None] = lambda text: text
+) -> tuple[NDArray[np.object_], Ints]:
+    """Return the texts that occur, in ascending order and None first, and each row's number.
+
+    Two ids may stand for the same text, and for texts that are ``shown`` as the same.
+    """
+    used = distinct(ids)
+    names = [shown(name) for name in timeline.names(used)]
+    texts = sorted(set(names), key=_none_first)
+    place = {text: i for i, text in enumerate(texts)}
+    # `NO_NAME` is -1 and so selects the last element.
+    number = np.zeros(len(timeline.strings) + 1, np.int64)
+    number[used] = [place[name] for name in names]
+    return object_array(texts), number[ids]
+
+
+def _none_first(text: str | None) -> tuple[bool, str]:
+    return text is not None, text or ""
+
+
+def text_column(values: Iterable[str | None]) -> pd.Series[Any]:
+    """Return a column of text in which None marks a missing value; pandas would turn it into NaN."""
+    column: pd.Series[Any] = pd.Series(object_array(values), dtype="object")
+    return column
+
+
+def object_array(values: Iterable[object]) -> NDArray[np.object_]:
+    """Return an array of Python objects that keeps each value as it is, None included."""
+    items = list(values)
+    column = np.empty(len(items), object)
+    column[:] = items
+    return column

@@ -1,0 +1,78 @@
+"""How long each set of classes of operations runs on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.analysis.framework.memoize import once
+from hpcprof.profiles.columns.intervals import Intervals, exclusive, length, union
+from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.timeline import Category, Operations, Timeline
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """The time of one device, in nanoseconds.
+
+    Attributes
+    ----------
+    span : int
+        From the start of the first operation to the end of the last one.
+    busy : int
+        The time in which any operation runs.
+    exclusive : sequence of int
+        The time in which exactly the classes of a bit mask run, by bit mask; the bit of a class is its value.
+    """
+
+    span: int
+    busy: int
+    exclusive: Sequence[int]
+
+    def running(self, wanted: Collection[Category], *, without: Collection[Category] = ()) -> int:
+        """Return the time in which all ``wanted`` classes run, and none of ``without``."""
+        present, absent = (sum(1 << category for category in chosen) for chosen in (wanted, without))
+        return sum(
+            time
+            for mask, time in enumerate(self.exclusive)
+            if mask & present == present and not mask & absent
+        )
+
+
+@once
+def device_times(timeline: Timeline) -> list[DeviceTime]:
+    """Return the time of each device that has operations."""
+    tables: list[Operations] = [timeline.kernels, timeline.memops, timeline.graphs]
+    devices = sorted({device for table in tables for device in distinct(table.device).tolist()})
+    if len(devices) == 1:
+        return [_device_time(tables)]
+    return [_device_time([table.take(table.device == device) for table in tables]) for device in devices]
+
+
+def category_intervals(operations: Operations, category: Category, device: int | None = None) -> Intervals:
+    """Return the merged intervals of the operations of one category, on one device or on all."""
+    chosen = operations.category == category
+    if device is not None:
+        chosen &= operations.device == device
+    return union(operations.start[chosen], operations.end[chosen])
+
+
+def _device_time(tables: Sequence[Operations]) -> DeviceTime:
+    """Return the time of one device from the tables of its operations."""
+    used = [table for table in tables if len(table)]
+    first, last = min(int(table.start.min()) for table in used), max(int(table.end.max()) for table in used)
+    merged = [_union([category_intervals(table, category) for table in used]) for category in Category]
+    return DeviceTime(
+        # Negative only if the single operation ends before it starts: then it takes no time.
+        span=max(last - first, 0),
+        busy=length(*map(np.concatenate, zip(*merged, strict=True))),
+        exclusive=exclusive(*merged),
+    )
+
+
+def _union(sets: Sequence[Intervals]) -> Intervals:
+    """Return the union of merged intervals; usually only one of the sets has any."""
+    some = [one for one in sets if len(one[0])] or sets[:1]
+    return some[0] if len(some) == 1 else union(*map(np.concatenate, zip(*some, strict=True)))

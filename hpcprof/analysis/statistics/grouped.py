@@ -1,0 +1,146 @@
+"""Exact statistics of groups of durations, rounded as ``nsys stats`` rounds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.columns.unique import extent, numbered
+from hpcprof.profiles.timeline import Ints
+
+Floats = NDArray[np.float64]
+
+_TENTH = Decimal("0.1")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The statistics of each group that has values, as arrays of shape (groups,); the integers are exact.
+
+    Attributes
+    ----------
+    group : ndarray of int64
+        The numbers of the groups, ascending.
+    total, count, average, minimum, maximum : ndarray
+    median : ndarray of float64
+        For an even count, the mean of the middle two.
+    deviation : ndarray of float64
+        The standard deviation of the sample (n - 1); 0 for one value.
+    """
+
+    group: Ints
+    total: Ints
+    count: Ints
+    average: Floats
+    median: Floats
+    minimum: Ints
+    maximum: Ints
+    deviation: Floats
+
+    def columns(self, prefix: str = "") -> dict[str, Any]:
+        """Return the columns ``avg_ns`` to ``stddev_ns``, the averages rounded to one decimal."""
+        return {
+            f"{prefix}avg_ns": round_half_up(self.average),
+            f"{prefix}med_ns": round_half_up(self.median),
+            f"{prefix}min_ns": self.minimum,
+            f"{prefix}max_ns": self.maximum,
+            f"{prefix}stddev_ns": round_half_up(self.deviation),
+        }
+
+    def shares(self) -> NDArray[Any]:
+        """Return each total in percent of the sum of all totals; None if that sum is zero."""
+        whole = float(self.total.sum())
+        if whole == 0.0:
+            return np.full(len(self.total), None, object)
+        return round_half_up(self.total * 100.0 / whole)
+
+
+def summarize(group: Ints, value: Ints) -> Summary:
+    """Summarize ``value`` by ``group``.
+
+    Parameters
+    ----------
+    group : ndarray of int64, shape (n,)
+        The number of each value's group.
+    value : ndarray of int64, shape (n,)
+    """
+    group, value, end = sort_within_groups(group, value)
+    count = np.diff(end, prepend=0)
+    first = end - count
+    total = np.add.reduceat(value, first) if len(group) else value
+    average = total / count
+    square = np.repeat(average, count)
+    np.subtract(value, square, out=square)
+    square *= square
+    spread = np.add.reduceat(square, first) if len(group) else square
+    middle = value[first + (count - 1) // 2] + value[first + count // 2]
+    return Summary(
+        group=group,
+        total=total,
+        count=count,
+        average=average,
+        median=middle / 2,
+        minimum=value[first],
+        maximum=value[end - 1],
+        deviation=np.sqrt(spread / np.maximum(count - 1, 1)),
+    )
+
+
+def sort_within_groups(group: Ints, value: Ints) -> tuple[Ints, Ints, Ints]:
+    """Sort values by group, then by value.
+
+    Both are packed into one integer where they fit, which sorts several times faster than two columns.
+
+    Returns
+    -------
+    groups : ndarray of int64
+        The groups that occur, ascending.
+    values : ndarray of int64
+        The sorted values.
+    ends : ndarray of int64
+        The index after the last value of each group.
+    """
+    least, groups = extent(group)
+    low, span = extent(value)
+    bits = span.bit_length()
+    largest = (max(abs(least), abs(least + groups)) << bits) + abs(low)
+    if not 0 < groups <= len(group) or largest > np.iinfo(np.int64).max:
+        found, group = numbered(group)
+        order = np.lexsort((value, group))
+        return found, value[order], np.cumsum(np.bincount(group))
+    # In place, because each copy of millions of values takes time.
+    key = group << bits
+    key += value
+    if offset := (least << bits) + low:
+        key -= offset
+    key.sort()
+    edges = np.searchsorted(key, np.arange(groups + 1) << bits)
+    key &= (1 << bits) - 1
+    if low:
+        key += low
+    used = np.flatnonzero(edges[1:] > edges[:-1])
+    return used + least, key, edges[used + 1]
+
+
+def round_half_up(values: NDArray[np.floating[Any]]) -> Floats:
+    """Round to one decimal, half up, starting from the shortest decimal that reads back as the same double.
+
+    ``nsys stats`` rounds in SQLite, which works on decimal digits: 1.05 becomes 1.1 although the double
+    nearest to it is smaller than 1.05, and 0.25 becomes 0.3. Python and numpy round 0.25 to 0.2.
+    """
+    return np.array([float(Decimal(repr(v)).quantize(_TENTH, ROUND_HALF_UP)) for v in values.tolist()], float)
+
+
+def round_half_even(values: Floats, decimals: int) -> Floats:
+    """Round to a number of decimals as Python's ``round`` does: half to even on the double's exact value."""
+    scaled = values * 10.0**decimals
+    whole = np.rint(scaled)
+    # The product is off by at most half a unit in its last place, which matters only near a half.
+    sure = (np.abs(scaled) < 2.0**40) & (np.abs(np.abs(scaled - whole) - 0.5) > 2.0**-10)
+    found: Floats = whole / 10.0**decimals
+    found[~sure] = [round(value, decimals) for value in values[~sure].tolist()]
+    return found

@@ -1,0 +1,71 @@
+"""Memory: copies and sets by operation, and what the program's allocator held."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.profiles.timeline import HOST, Ints, Timeline
+
+
+def memops(timeline: Timeline) -> Outcome:
+    """Summarize the durations and sizes of memory operations.
+
+    The figures are those of cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum of ``nsys stats``.
+    ``total_bytes`` is None if the size of an operation is unknown.
+    """
+    table = timeline.memops
+    if not len(table):
+        return nothing(f"no memory operations in {timeline.origin.path.name}")
+    names, group = number_texts(timeline, table.name)
+    summary = summarize(group, table.end - table.start)
+    total = np.zeros(len(names), np.int64)
+    np.add.at(total, group, table.bytes)
+    unknown = set(group[table.bytes < 0].tolist())
+    sizes = [None if i in unknown else size for i, size in enumerate(total.tolist())]
+    rows = pd.DataFrame(
+        {
+            "operation": text_column(names),
+            "count": summary.count,
+            "total_ns": summary.total,
+            "time_pct": summary.shares(),
+            **summary.columns(),
+            "total_bytes": pd.Series(sizes, dtype="object"),
+        }
+    )
+    return Outcome(rows)
+
+
+def memory_usage(timeline: Timeline) -> Outcome:
+    """Summarize the bytes that were allocated and reserved on each device.
+
+    The statistics are over the values after each allocation and release, not weighted by time; ``count``
+    is the number of these values. Percentiles are values that occurred (the lower of two neighbours).
+    ``device`` is ``host`` for the host's memory, of which PyTorch reserves none.
+    """
+    table = timeline.allocations
+    if not len(table):
+        file = timeline.origin.path.name
+        return nothing(
+            f"no allocations in {file}: the PyTorch profiler records them with profile_memory=True"
+        )
+    rows = []
+    for device in np.unique(table.device).tolist():
+        mine = table.take(table.device == device)
+        row = {"device": "host" if device == HOST else str(device), "count": len(mine)}
+        rows.append(row | _statistics("allocated", mine.allocated) | _statistics("reserved", mine.reserved))
+    return Outcome(pd.DataFrame(rows))
+
+
+def _statistics(name: str, held: Ints) -> dict[str, int]:
+    p50, p95 = np.percentile(held, (50, 95), method="lower").tolist()
+    return {
+        f"{name}_min_bytes": int(held.min()),
+        f"{name}_mean_bytes": round(float(held.mean())),
+        f"{name}_p50_bytes": p50,
+        f"{name}_p95_bytes": p95,
+        f"{name}_max_bytes": int(held.max()),
+    }
