@@ -10,13 +10,13 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
-from hpcprof.cli.waiting import poll_seconds
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.runs.directory import Run, find_runs
 from hpcprof.submit.schedulers.base import JobStatus
 from hpcprof.submit.schedulers.registry import scheduler_for
 from hpcprof.submit.sites.model import SchedulerName
 from hpcprof.submit.states import poll
+from hpcprof.submit.waiting import poll_seconds
 
 _SETTLE_SECONDS = 15.0
 

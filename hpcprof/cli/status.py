@@ -10,12 +10,12 @@ import click
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
-from hpcprof.cli.waiting import poll_seconds
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.runs.directory import Run, find_runs
 from hpcprof.submit.runs.failures import failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.states import poll
+from hpcprof.submit.waiting import poll_seconds
 
 
 @click.command("status", epilog=examples("hpcprof status", "hpcprof status 20261121-14 --watch"))

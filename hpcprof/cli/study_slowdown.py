@@ -179,7 +179,7 @@ def _made(record: Record, index: int, runs: StudyRuns, runs_dir: Path, folder: P
             if not status.state.ended:
                 runs.wait(run)
         runs.collect(run)
-    except (HpcprofError, SystemExit) as error:
+    except HpcprofError as error:
         if isinstance(error, Unusable):
             record = record.with_run(index, "")
             write_record(folder, record)

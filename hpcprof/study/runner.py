@@ -53,6 +53,10 @@ def study_store(db: str | None, runs_dir: Path) -> Store:
     return store
 
 
+class RunFailed(HpcprofError):
+    """A run has ended without success."""
+
+
 class Unusable(HpcprofError):
     """A run has ended well, and left nothing that can be read."""
 
@@ -104,12 +108,15 @@ class StudyRuns:
 
     def wait(self, run: Run) -> None:
         """Wait for a run that has not ended; a failed one ends the command."""
-        from hpcprof.cli.waiting import conclude, follow
+        from hpcprof.submit.schedulers.base import JobState
+        from hpcprof.submit.waiting import describe_failure, wait_until_ended
 
         self._current, self._waiting = run, True
-        status = follow(run)
+        status = wait_until_ended(run, click.echo, lambda text: click.echo(text, nl=False))
         self._waiting = False
-        conclude(run, status)
+        if status.state is not JobState.COMPLETED:
+            raise RunFailed("\n".join(describe_failure(run, status)))
+        click.echo("completed")
 
     def collect(self, run: Run) -> None:
         """Collect a run that has ended well.

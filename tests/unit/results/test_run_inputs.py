@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.profiles.readers.results import parse_result
-from hpcprof.results.across_runs import run_data
+from hpcprof.results.run_inputs import run_data
 from hpcprof.results.store.store import open_store
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import write

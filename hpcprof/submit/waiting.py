@@ -1,0 +1,92 @@
+"""Waits for a run until it has ended, and describes why it failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
+from hpcprof.submit.schedulers.base import JobStatus
+from hpcprof.submit.schedulers.registry import scheduler_for
+
+_FIRST_SECONDS = 0.2
+_LONGEST_SECONDS = 10.0
+
+
+def poll_seconds() -> Iterator[float]:
+    """Yield the pauses between two questions to a scheduler: short at first, then longer.
+
+    The end of a short local job is noticed at once, and a queue of hours is not asked every second, which
+    sites forbid.
+    """
+    seconds = _FIRST_SECONDS
+    while True:
+        yield seconds
+        seconds = min(seconds * 1.3, _LONGEST_SECONDS)
+
+
+def wait_until_ended(
+    run: Run, on_status: Callable[[str], None], on_output: Callable[[str], None]
+) -> JobStatus:
+    """Poll the scheduler until a run has ended, and return its last status.
+
+    Parameters
+    ----------
+    run : Run
+        A run that hpcprof submitted.
+    on_status : callable
+        Called with a line for each change of state: the state, the scheduler's reason, and the seconds
+        since the beginning of the wait.
+    on_output : callable
+        Called with what rank 0 has printed since the last call.
+    """
+    assert run.manifest is not None
+    scheduler = scheduler_for(run.manifest.site.scheduler)
+    began = time.monotonic()
+    shown = ""
+    log = _Log(run)
+    for pause in poll_seconds():
+        status = scheduler.poll([run])[run.id]
+        if text := log.read_new():
+            on_output(text)
+        if status.state.ended:
+            break
+        line = f"{status.state.value} {status.reason}".rstrip()
+        if line != shown:
+            elapsed = time.monotonic() - began
+            on_status(f"{line} (after {elapsed:.0f} s)" if elapsed >= 1 else line)
+            shown = line
+        time.sleep(pause)
+    return status
+
+
+class _Log:
+    """The output of rank 0, read as it grows."""
+
+    def __init__(self, run: Run) -> None:
+        self._path = run.path / "logs" / "rank00000.out"
+        self._offset = 0
+
+    def read_new(self) -> str:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                text = file.read()
+        except OSError:
+            return ""
+        self._offset += len(text)
+        return text.decode("utf-8", "replace")
+
+
+def describe_failure(run: Run, status: JobStatus) -> list[str]:
+    """Return the lines that explain why a run did not succeed, a sentence first."""
+    lines = [f"{run.id} {status.state.value}: {status.reason}"]
+    failures = failed_ranks(run)
+    for failure in failures[:1]:
+        lines += [str(failure), *(f"  {line}" for line in failure.last_lines)]
+    if complaint := profiler_complaint(run):
+        lines.append(f"the profiler failed{complaint}")
+    if not failures or failures[0].exit_code is None:
+        lines += ["job.err:", *(f"  {line}" for line in tail(run.path / "logs" / "job.err"))]
+    return lines

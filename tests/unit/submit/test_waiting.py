@@ -1,0 +1,54 @@
+"""Waiting for a run."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from hpcprof.submit import waiting
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.waiting import poll_seconds, wait_until_ended
+
+
+def test_the_scheduler_is_asked_often_at_first_and_never_less_than_every_ten_seconds() -> None:
+    pauses = list(islice(poll_seconds(), 40))
+    assert pauses[0] < 1
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == 10
+
+
+def test_each_state_and_all_output_of_rank_0_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "logs" / "rank00000.out"
+    log.parent.mkdir()
+    states = [
+        ("", JobStatus(JobState.QUEUED, "Priority")),
+        ("one ", JobStatus(JobState.RUNNING)),
+        ("two", JobStatus(JobState.RUNNING)),
+        ("", JobStatus(JobState.RUNNING)),
+        (" three", JobStatus(JobState.COMPLETED)),
+    ]
+
+    def poll(runs: list[Run]) -> dict[str, JobStatus]:
+        printed, status = states.pop(0)
+        with log.open("a") as file:
+            file.write(printed)
+        return {runs[0].id: status}
+
+    monkeypatch.setattr(waiting, "scheduler_for", lambda name: SimpleNamespace(poll=poll))
+    monkeypatch.setattr(waiting.time, "sleep", lambda seconds: None)
+    run = cast(
+        Run,
+        SimpleNamespace(id="r", path=tmp_path, manifest=SimpleNamespace(site=SimpleNamespace(scheduler=""))),
+    )
+    lines: list[str] = []
+    output: list[str] = []
+    assert wait_until_ended(run, lines.append, output.append).state is JobState.COMPLETED
+    assert lines == ["queued Priority", "running"]
+    assert output == ["one ", "two", " three"]
