@@ -215,12 +215,11 @@ def _earlier(one: Member, runs_dir: Path) -> tuple[Run, JobStatus] | None:
 def _show(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
     """Print and write what the runs of a study say together."""
     from hpcprof.analysis.framework.registry import ACROSS_RUNS
-    from hpcprof.cli.tables import show
+    from hpcprof.cli.tables import show, show_analysis
     from hpcprof.common.atomic import write_atomically
-    from hpcprof.common.units import format_value
+    from hpcprof.report.formatting import cell, header
     from hpcprof.report.html import html_study
     from hpcprof.report.tables_export import write_csv
-    from hpcprof.report.terminal import show_analysis
     from hpcprof.study.slowdown import SlowdownTables, best, by_point, compare_sides
     from hpcprof.workloads.sweep import label
 
@@ -239,7 +238,8 @@ def _show(record: Record, store: Store, runs_dir: Path, folder: Path) -> None:
         write_csv(folder / f"{part.name}.csv", [column.name for column in part.columns], part.rows)
     columns = [column.name for column in tables.parts()[0].columns]
     click.echo("")
-    show([[format_value(key, row[key]) for key in columns] for row in rows], columns)
+    headers = [key if key in record.keys else header(key) for key in columns]
+    show([[cell(key, row[key]) for key in columns] for row in rows], headers)
     if tables.sentence:
         click.echo(tables.sentence)
     for one in found:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.cli.tables import show_analysis
 from hpcprof.report.tables_export import write_csv
-from hpcprof.report.terminal import show_analysis
 from hpcprof.results.analysis_table import AnalysisTable
 
 

@@ -1,8 +1,7 @@
-"""Numbers as people read them: inside everything is int64 nanoseconds, units appear when printed."""
+"""Numbers with units as people read them; inside hpcprof, times are int64 nanoseconds."""
 
 from __future__ import annotations
 
-_RATIOS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_low", "ci_high")
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
 _WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
@@ -29,38 +28,20 @@ def _scaled(value: float, units: tuple[tuple[int, str], ...], smallest: str) -> 
     return f"{_digits(value / factor)} {unit}"
 
 
-def format_value(column: str, value: object) -> str:
-    """Return a value of an analysis' row for a person; the column's suffix is its unit."""
-    if value is None:
-        return "–"
-    if isinstance(value, (int, float)) and column.split("_")[-1] == "ns":
-        return format_ns(value)
-    if isinstance(value, (int, float)) and column.split("_")[-1] == "flops":
-        return _format_flops(value)
-    if isinstance(value, (int, float)) and column.split("_")[-1] == "gbps":
-        return f"{_digits(value)} GB/s"
-    if isinstance(value, float) and column in _RATIOS:
-        return f"{value:.3f}"
-    if isinstance(value, float):
-        return f"{value:.1f} %" if column.split("_")[-1] == "pct" else f"{value:.1f}"
-    return f"{value:,}" if isinstance(value, int) else visible(str(value))
-
-
 def visible(text: str) -> str:
-    """Return a text with its control characters written out: a name in a profile may not steer a terminal."""
+    """Return a text with its control characters escaped: a name in a profile may not steer a terminal."""
     return text.translate(_WRITTEN_OUT)
 
 
-def _format_flops(per_second: float) -> str:
+def format_flops(per_second: float) -> str:
     """Return a rate of floating-point operations with four significant digits, ``"45.36 TFLOP/s"``."""
     size, unit = next((u for u in _RATE_UNITS if abs(per_second) >= u[0]), _RATE_UNITS[-1])
     return f"{_digits(per_second / size)} {unit}"
 
 
-def heading(column: str) -> str:
-    """Return a column's name without the unit, which each value carries."""
-    name = column.removesuffix("_ns").removesuffix("_pct").removesuffix("_gbps").replace("_", " ")
-    return {"ns": "time", "pct": "share"}.get(name, name)
+def format_gbps(gigabytes_per_second: float) -> str:
+    """Return a bandwidth with four significant digits, ``"285.8 GB/s"``."""
+    return f"{_digits(gigabytes_per_second)} GB/s"
 
 
 def _digits(value: float) -> str:

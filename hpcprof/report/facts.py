@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hpcprof.common.units import counted, format_bytes, format_ns, format_value
+from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns
 from hpcprof.report.contents import Contents
 from hpcprof.results.analysis_table import Row
 from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
@@ -148,8 +148,7 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
 def _bandwidth(rows: list[Row]) -> str:
     measured = [row for row in rows if row["busbw_p50_gbps"] is not None]
     return "; ".join(
-        f"{row['op']} of {format_bytes(row['bytes'])} "
-        f"{format_value('busbw_p50_gbps', row['busbw_p50_gbps'])} (n={row['count']})"
+        f"{row['op']} of {format_bytes(row['bytes'])} {format_gbps(row['busbw_p50_gbps'])} (n={row['count']})"
         for row in measured[:_OPERATIONS]
     )
 

@@ -1,9 +1,10 @@
-"""The report as one HTML file that works offline: plotly's script stands in it."""
+"""The report as one HTML file, which works offline because it contains plotly's script."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -14,17 +15,34 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import packaged
-from hpcprof.common.units import format_value, heading
+from hpcprof.common.units import counted
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.facts import facts
-from hpcprof.report.terminal import reasons
+from hpcprof.report.formatting import cell, header
+from hpcprof.report.terminal import FAILURES, reasons
 from hpcprof.results.analysis_table import Row
 
 if TYPE_CHECKING:
     from hpcprof.report.charts import Chart
-    from hpcprof.study.slowdown import SlowdownTables
+    from hpcprof.study.slowdown import Part, SlowdownTables
 
 _TABLE_ROWS = 100
+_CONFIG = {"displaylogo": False, "responsive": True}
+
+
+@dataclass(frozen=True)
+class _PageTable:
+    """A table of the page: its headers, each with whether its column is text, and its cells.
+
+    ``hidden`` names the rows left out, and where they are.
+    """
+
+    name: str
+    title: str
+    headers: list[tuple[str, bool]]
+    rows: list[list[str]]
+    hidden: str
+    notes: Sequence[str]
 
 
 def html_report(contents: Contents) -> str:
@@ -44,11 +62,12 @@ def html_report(contents: Contents) -> str:
             [_analysis_table(name, contents) for name in contents.shown()],
             contents=contents,
             facts=facts(contents),
+            failures=contents.failures[:FAILURES],
         )
 
 
 def html_study(tables: SlowdownTables) -> str:
-    """Return the tables of a study of slowdown as HTML, drawn.
+    """Return the tables and charts of a slowdown study as HTML.
 
     Raises
     ------
@@ -61,10 +80,7 @@ def html_study(tables: SlowdownTables) -> str:
         return _page(
             "report/study.html.j2",
             study_charts(tables),
-            [
-                _table(part.name, part.title, part.columns, part.rows, "in the CSV file of this name")
-                for part in tables.parts()
-            ],
+            [_study_table(part, tables.keys) for part in tables.parts()],
             study=tables,
         )
 
@@ -77,13 +93,13 @@ def _plotly() -> Iterator[None]:
         raise HpcprofError("the HTML page needs plotly: pip install 'hpcprof[html]'.") from None
 
 
-def _page(template: str, charts: Sequence[Chart], tables: list[dict[str, object]], **values: object) -> str:
+def _page(template: str, charts: Sequence[Chart], tables: Sequence[_PageTable], **values: object) -> str:
     from plotly.offline import get_plotlyjs
 
     environment = Environment(
         loader=FileSystemLoader(packaged("templates")), autoescape=True, undefined=StrictUndefined
     )
-    # Plotly's own output is the only markup that is trusted; every text of a profile is escaped.
+    # Only plotly's own output is trusted markup; every text of a profile is escaped.
     drawn = [
         (title, note, Markup(figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG)))
         for title, note, figure in charts
@@ -97,32 +113,36 @@ def _page(template: str, charts: Sequence[Chart], tables: list[dict[str, object]
     )
 
 
-_CONFIG = {"displaylogo": False, "responsive": True}
-
-
-def _analysis_table(name: str, contents: Contents) -> dict[str, object]:
+def _analysis_table(name: str, contents: Contents) -> _PageTable:
     analysis, stored = ANALYSES[name], contents.analyses[name]
     notes = [line for line in (sample_sizes(name, contents.analyses), *reasons(stored)) if line]
     rest = f"hpcprof report --analysis {name}"
-    return _table(name, analysis.title, analysis.columns, stored.rows, rest, notes)
+    headers = [header(column.name) for column in analysis.columns]
+    return _page_table(name, analysis.title, analysis.columns, headers, stored.rows, rest, notes)
 
 
-def _table(
+def _study_table(part: Part, keys: Sequence[str]) -> _PageTable:
+    """Lay out a table of a study; the parameters of its sweep, ``keys``, keep their names."""
+    headers = [column.name if column.name in keys else header(column.name) for column in part.columns]
+    rest = f"see {part.name}.csv in the folder of the study"
+    return _page_table(part.name, part.title, part.columns, headers, part.rows, rest)
+
+
+def _page_table(
     name: str,
     title: str,
     columns: Sequence[Column],
+    headers: Sequence[str],
     rows: Sequence[Row],
     rest: str,
     notes: Sequence[str] = (),
-) -> dict[str, object]:
-    """Lay out rows; ``rest`` says where those are that are too many."""
-    headings = [(c.name, heading(c.name), c.kind is Kind.TEXT) for c in columns]
-    return {
-        "name": name,
-        "title": title,
-        "columns": headings,
-        "rows": [[format_value(key, row[key]) for key, _, _ in headings] for row in rows[:_TABLE_ROWS]],
-        "hidden": max(0, len(rows) - _TABLE_ROWS),
-        "rest": rest,
-        "notes": notes,
-    }
+) -> _PageTable:
+    hidden = max(0, len(rows) - _TABLE_ROWS)
+    return _PageTable(
+        name,
+        title,
+        headers=[(text, column.kind is Kind.TEXT) for text, column in zip(headers, columns, strict=True)],
+        rows=[[cell(column.name, row[column.name]) for column in columns] for row in rows[:_TABLE_ROWS]],
+        hidden=f"{counted(hidden, 'more row')}: {rest}" if hidden else "",
+        notes=notes,
+    )

@@ -87,7 +87,7 @@ def test_exported_timelines_can_be_collected_and_say_the_same(
         (["nothing", "--to", "csv", "tables"], 2, "unknown run 'nothing'"),
         (["--to", "csv", "tables"], 2, "there is no run in runs yet"),
         (["empty", "--to", "csv", "tables"], 1, "has not been collected: run hpcprof collect"),
-        (["empty", "--to", "chrome", "tables"], 1, "nothing is written to tables: empty-"),
+        (["empty", "--to", "chrome", "tables"], 1, "nothing written to tables: empty-"),
     ],
 )
 def test_a_mistake_is_one_sentence(

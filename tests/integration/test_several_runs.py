@@ -84,7 +84,7 @@ def test_two_real_runs_are_compared(hpcprof: Hpcprof, exports: Callable[..., str
     assert found["step_p50_ns"]["a"] == found["step_p50_ns"]["b"] == summary[0]["p50_ns"]
     assert "phase matmul_1 p50_ns" in found
     assert {row["verdict"] for row in found.values()} == {"one run each: no statistics"}
-    assert "cannot be told" in done.stderr
+    assert "Inconclusive: give at least two runs per side." in done.stderr
     table = hpcprof("compare", a, b).stdout
     assert "step_p50" in table
     assert "3.650 ms" in table
@@ -100,7 +100,7 @@ def test_a_regression_ends_with_status_3_where_that_is_asked_for(hpcprof: Hpcpro
     sides += [word for name in slower for word in ("--b", name)]
     done = hpcprof("compare", *sides, "--fail-on-regression", "--format", "json")
     assert done.returncode == 3
-    assert done.stderr == "regression: own_step_p50_ns\n"
+    assert done.stderr == "Regression: own_step_p50_ns.\n"
     row = rows(done.stdout, "compare")[0]
     assert (row["n_a"], row["n_b"], row["verdict"]) == (3, 3, "regression")
     assert row["ratio"] == pytest.approx(1.2, abs=1e-3)
@@ -193,7 +193,7 @@ def test_scaling_goes_over_all_runs_or_those_named(hpcprof: Hpcprof, tmp_path: P
         (("report", "a", "--analysis", "slowdown_pairs"), "name those with --against RUN"),
         (("report", "a", "--analysis", "kernels", "--against", "a"), "--against goes with --analysis"),
         (("report", "a", "--against", "a"), "--against goes with --analysis"),
-        (("report", "a", "a"), "a report is of one run, not of 2"),
+        (("report", "a", "a"), "a report shows one run, but 2 are given"),
         (("report", "--analysis", "scaling", "--html", "x.html"), "--html shows one run"),
     ],
 )

@@ -11,9 +11,9 @@ import pytest
 from hpcprof.analysis.framework.declaration import Reads, Scope
 from hpcprof.analysis.framework.outcome import of_rank
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-from hpcprof.common.units import format_value, heading
+from hpcprof.cli.tables import show_analysis
 from hpcprof.profiles.readers.discovery import read_profile
-from hpcprof.report.terminal import show_analysis
+from hpcprof.report.formatting import cell, header
 from hpcprof.results.analysis_table import AnalysisTable, Row
 
 DATA = Path(__file__).parents[1] / "data"
@@ -58,11 +58,11 @@ def test_in_a_narrow_terminal_no_figure_is_cut(name: str, width: int, printed: P
     assert all(len(line) <= width for line in printed.lines)
     shown, _, left_out = "\n".join(printed.lines).partition("(not shown: ")
     missing = " ".join(left_out.partition(";")[0].split()).split(", ")
-    columns = [column.name for column in ANALYSES[name].columns if heading(column.name) not in missing]
+    columns = [column.name for column in ANALYSES[name].columns if header(column.name) not in missing]
     assert columns
     for row in printed.rows:
         for key in columns:
-            assert isinstance(row[key], str) or format_value(key, row[key]) in shown, key
+            assert isinstance(row[key], str) or cell(key, row[key]) in shown, key
 
 
 @pytest.mark.parametrize("width", [80, 100, 240])
@@ -73,7 +73,7 @@ def test_every_figure_that_is_shown_is_shown_whole(name: str, width: int, printe
     for row in printed.rows:
         for key in columns:
             if not isinstance(row[key], str):
-                assert any(format_value(key, row[key]) in line for line in printed.lines), key
+                assert any(cell(key, row[key]) in line for line in printed.lines), key
 
 
 _RATIO = {"ci_low": 1.0234, "ci_high": 1.1234}

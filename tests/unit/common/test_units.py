@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.common.units import counted, format_bytes, format_value
+from hpcprof.common.units import counted, format_bytes, format_gbps
 
 
 def test_a_number_has_its_noun_in_the_singular_or_plural() -> None:
@@ -16,8 +16,4 @@ def test_sizes_and_bandwidths_carry_their_units() -> None:
         "134.2 MB",
         "3.000 GB",
     ]
-    assert [format_value("busbw_gbps", v) for v in (285.8485, 0.0123, None)] == [
-        "285.8 GB/s",
-        "0.0123 GB/s",
-        "–",
-    ]
+    assert [format_gbps(v) for v in (285.8485, 0.0123)] == ["285.8 GB/s", "0.0123 GB/s"]

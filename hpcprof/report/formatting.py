@@ -1,0 +1,112 @@
+"""Column headers and values as people read them.
+
+The header names a unit that is the same in every row: percent, and the microseconds of HTA. Nanoseconds,
+bytes and rates are scaled to a readable unit, and each value carries its own.
+"""
+
+from __future__ import annotations
+
+from hpcprof.common.units import format_bytes, format_flops, format_gbps, format_ns, visible
+
+_UNIT_IN_HEADER = {"pct": "%", "pctg": "%", "us": "µs"}
+_UNIT_IN_CELL = {"ns": format_ns, "bytes": format_bytes, "flops": format_flops, "gbps": format_gbps}
+
+_WORDS = {
+    "algbw": "effective bandwidth",
+    "api": "API",
+    "avg": "mean",
+    "busbw": "bus bandwidth",
+    "ci": "CI",
+    "comm": "comm.",
+    "dram": "DRAM",
+    "flops": "operations",
+    "fp16": "FP16",
+    "fp32": "FP32",
+    "fp64": "FP64",
+    "gpu": "GPU",
+    "l1": "L1",
+    "l2": "L2",
+    "med": "median",
+    "mem": "memory",
+    "ops": "operations",
+    "pid": "PID",
+    "proj": "projected",
+    "stddev": "std. dev.",
+    "tid": "TID",
+}
+
+_HEADERS = {
+    "a": "A",
+    "ai_flop_per_byte": "FLOP/byte",
+    "alone_n": "n alone",
+    "api_name": "API call",
+    "avg_num_child": "Mean children",
+    "avg_range_lvl": "Mean level",
+    "b": "B",
+    "bytes": "Size",
+    "comm_id": "Communicator",
+    "comm_ranks": "Communicator size",
+    "dram_bytes": "DRAM traffic",
+    "id": "ID",
+    "l1_hit_pct": "L1 hits (%)",
+    "l2_hit_pct": "L2 hits (%)",
+    "n_a": "n (A)",
+    "n_b": "n (B)",
+    "non_compute_time_pctg": "Non-compute time (%)",
+    "non_compute_time_us": "Non-compute time (µs)",
+    "ns": "Time",
+    "num_calls": "Calls",
+    "op": "Operation",
+    "overlapped_n": "n overlapped",
+    "pct": "Share (%)",
+    "pct_last": "Last (%)",
+    "pct_of_bound": "Of bound (%)",
+    "peak_per_s": "Peak per second",
+    "seq": "Sequence number",
+    "sm_count": "SMs",
+    "total_bytes": "Total size",
+    "world_ranks": "World size",
+}
+"""Headers that the words of the key do not give."""
+
+_RATIOS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_low", "ci_high")
+
+
+def header(key: str) -> str:
+    """Return the header of a column: ``"Last (%)"`` of ``pct_last``, ``"In situ"`` of ``in_situ_ns``."""
+    if key in _HEADERS:
+        return _HEADERS[key]
+    *words, last = key.split("_")
+    unit = _UNIT_IN_HEADER.get(last)
+    if not words or not (unit or last in _UNIT_IN_CELL):
+        words.append(last)
+    text = " ".join(_WORDS.get(word, word) for word in words)
+    # A percentile is written p50.
+    text = text if _is_percentile(words[0]) else text[:1].upper() + text[1:]
+    return f"{text} ({unit})" if unit else text
+
+
+def _is_percentile(word: str) -> bool:
+    return word[:1] == "p" and word[1:].isdigit()
+
+
+def cell(key: str, value: object) -> str:
+    """Return a value of a column for a person, without the unit where the column's header names it."""
+    return format_value(key, value).removesuffix(f" {_UNIT_IN_HEADER.get(_suffix(key))}")
+
+
+def format_value(key: str, value: object) -> str:
+    """Return a value for a person, with its unit; the unit is the suffix of the key."""
+    if value is None:
+        return "–"
+    if not isinstance(value, (int, float)):
+        return visible(str(value))
+    if (scaled := _UNIT_IN_CELL.get(_suffix(key))) is not None:
+        return scaled(value)
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.{3 if key in _RATIOS else 1}f}"
+    unit = _UNIT_IN_HEADER.get(_suffix(key))
+    return f"{text} {unit}" if unit else text
+
+
+def _suffix(key: str) -> str:
+    return key.rpartition("_")[2]

@@ -1,0 +1,111 @@
+"""From a user's request to the report that answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcprof.analysis.framework.declaration import Analysis, Scope
+from hpcprof.analysis.framework.lookup import find, find_across_runs
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError, writing
+from hpcprof.report.contents import Contents, gather, sample_sizes
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.store import Store
+from hpcprof.submit.runs.directory import Run, find_run, find_runs
+from hpcprof.submit.states import poll
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """What a user asks of a report.
+
+    Attributes
+    ----------
+    runs, against : tuple of str
+        The runs and those that they are compared with, as users refer to them.
+    analysis : str or None
+        The only analysis to show.
+    one_table : bool
+        Whether the output format holds one table only, so that an analysis must be named.
+    html : Path or None
+        The HTML file to write.
+    """
+
+    runs: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    analysis: str | None = None
+    one_table: bool = False
+    html: Path | None = None
+
+
+@dataclass(frozen=True)
+class AnalysisReport:
+    """One analysis.
+
+    ``samples`` is the line on its sample sizes, and ``skipped`` has a sentence for each run left out.
+    """
+
+    analysis: Analysis
+    table: AnalysisTable
+    samples: str = ""
+    skipped: list[str] = field(default_factory=list)
+
+
+def make_report(request: ReportRequest, store: Store, runs_dir: Path) -> Contents | AnalysisReport:
+    """Return the report that a user asks for: of a whole run, or of one analysis.
+
+    The HTML file is written where the request names one.
+
+    Raises
+    ------
+    UsageError
+        If parts of the request contradict each other, or a run or an analysis is unknown.
+    HpcprofError
+        If the run has nothing to report, or the file cannot be written.
+    """
+    across = find_across_runs(request.analysis, bool(request.against))
+    if across is not None:
+        if request.html is not None:
+            raise UsageError(f"--html shows one run; {across.name} is an analysis over several runs.")
+        return _across_runs(across, request, store, runs_dir)
+    if len(request.runs) > 1:
+        raise UsageError(
+            f"a report shows one run, but {len(request.runs)} are given: use hpcprof compare for several."
+        )
+    analysis = find(request.analysis) if request.analysis else None
+    if request.one_table and analysis is None:
+        raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
+    run = find_run(request.runs[0] if request.runs else "last", runs_dir)
+    contents = gather(run, store, poll([run]).get(run.id))
+    if request.html is not None:
+        # Only this format needs the libraries of pages.
+        from hpcprof.report.html import html_report
+
+        with writing(request.html):
+            write_atomically(request.html, html_report(contents))
+    if analysis is None:
+        return contents
+    if analysis.name not in contents.analyses:
+        raise HpcprofError("; ".join(contents.warnings) + ".")
+    samples = sample_sizes(analysis.name, contents.analyses)
+    return AnalysisReport(analysis, contents.analyses[analysis.name], samples)
+
+
+def _across_runs(analysis: Analysis, request: ReportRequest, store: Store, runs_dir: Path) -> AnalysisReport:
+    # These load pandas, which a report of one run does without.
+    from hpcprof.results.across_runs import every_run, over_pair, over_store
+
+    runs = _every(request.runs, runs_dir)
+    if analysis.scope is Scope.STORE:
+        skipped: list[str] = []
+        table = over_store(analysis, runs or every_run(store, runs_dir, skipped), store)
+        return AnalysisReport(analysis, table, skipped=skipped)
+    runs = runs or _every(["last"], runs_dir)
+    return AnalysisReport(analysis, over_pair(analysis, runs, _every(request.against, runs_dir), store))
+
+
+def _every(references: Sequence[str], runs_dir: Path) -> list[Run]:
+    """Return the runs that references name; a sweep is all of its runs."""
+    return [run for reference in references for run in find_runs(reference, runs_dir)]

@@ -1,0 +1,28 @@
+"""The conclusion of a comparison of runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.report.comparison import Comparison
+from hpcprof.results.analysis_table import AnalysisTable
+
+
+def compared(*verdicts: str) -> Comparison:
+    metrics = [f"metric{number}_ns" for number in range(len(verdicts))]
+    return Comparison(
+        [], [], ACROSS_RUNS["compare"], AnalysisTable({"metric": metrics, "verdict": [*verdicts]}, {})
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "conclusion"),
+    [
+        (("no difference", "slower"), ""),
+        (("regression", "regression", "slower"), "Regression: metric0_ns, metric1_ns."),
+        (("one run each: no statistics", "only in a"), "Inconclusive: give at least two runs per side."),
+    ],
+)
+def test_a_regression_or_too_few_runs_is_the_conclusion(verdicts: tuple[str, ...], conclusion: str) -> None:
+    assert compared(*verdicts).conclusion() == conclusion

@@ -1,0 +1,47 @@
+"""Tables in terminals of several widths."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.report.table_layout import main_table, whole_table
+from hpcprof.results.analysis_table import Row
+
+BREAKDOWN = ANALYSES["breakdown"]
+ROW: Row = {column.name: 12.5 for column in BREAKDOWN.columns} | {"rank": 0, "span_ns": 123_456_789}
+MAIN = ("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct")
+
+
+def printed(width: int) -> list[str]:
+    console = Console(width=width)
+    with console.capture() as output:
+        console.print(main_table(BREAKDOWN, [ROW], MAIN, width).table)
+    return [line.rstrip() for line in output.get().splitlines()]
+
+
+def test_a_wide_terminal_has_every_header_on_one_line() -> None:
+    assert printed(100) == [
+        "Rank      Span  Compute (%)  Exposed comm. (%)  Exposed memory (%)  Idle (%)",
+        "   0  123.5 ms         12.5               12.5                12.5      12.5",
+    ]
+
+
+def test_a_narrow_terminal_breaks_headers_before_it_leaves_columns_out() -> None:
+    assert printed(60) == [
+        "                Compute    Exposed     Exposed  Idle",
+        "Rank      Span      (%)  comm. (%)  memory (%)   (%)",
+        "   0  123.5 ms     12.5       12.5        12.5  12.5",
+    ]
+
+
+@pytest.mark.parametrize(("width", "columns"), [(60, 6), (40, 4), (20, 2), (1, 1)])
+def test_the_last_columns_are_left_out_where_they_do_not_fit(width: int, columns: int) -> None:
+    assert main_table(BREAKDOWN, [ROW], MAIN, width).keys == MAIN[:columns]
+
+
+def test_all_columns_are_shown_where_they_fit_and_the_main_ones_elsewhere() -> None:
+    assert whole_table(BREAKDOWN, [ROW], MAIN, 200).keys == tuple(ROW)
+    assert whole_table(BREAKDOWN, [ROW], MAIN, 100).keys == MAIN
+    assert whole_table(BREAKDOWN, [ROW | {"idle_pct": None}], MAIN, 100).keys == MAIN[:-1]
