@@ -89,6 +89,9 @@ class Profiler:
     afterwards : callable
         ``(target, settings) -> commands`` on the node once the program has ended, each only if the one
         before succeeded; `OUTPUT` and `SCRATCH` may stand in them.
+    complaint : callable
+        ``text -> str``: why the profiler failed, from what a rank printed, as the end of a sentence
+        (``": ncu says …"``); empty if the text holds no complaint.
     counters : callable
         ``(target, settings) -> bool``: whether it reads hardware counters, which one program alone can do.
     suffix : str
@@ -103,6 +106,7 @@ class Profiler:
     flags: Callable[[Target, Settings], tuple[Word, ...]] = lambda target, settings: ()
     environment: Callable[[Target, Settings], dict[str, str]] = lambda target, settings: {}
     afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
+    complaint: Callable[[str], str] = lambda text: ""
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False
     suffix: str = ""
 

@@ -108,6 +108,17 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     )
 
 
+def complaint(text: str) -> str:
+    """Return what ncu complained about in its output, as the end of a sentence; empty if it did not."""
+    if "ERR_NVGPUCTRPERM" in text:
+        return (
+            ": the driver keeps hardware counters to administrators (ERR_NVGPUCTRPERM); ask yours to load "
+            "it with NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    said = re.search(r"^==ERROR==\s*(\S.*?)\.?\s*$", text, re.MULTILINE)
+    return f": ncu says {said[1]!r}" if said else ""
+
+
 NCU = Profiler(
     "ncu",
     "Nsight Compute: hardware metrics of chosen kernels",
@@ -130,6 +141,7 @@ NCU = Profiler(
     check=_check,
     command=("ncu",),
     flags=_flags,
+    complaint=complaint,
     counters=lambda target, settings: True,
     suffix=".ncu-rep",
 )

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.runs.directory import Run
 
 TAIL_LINES = 12
@@ -47,14 +48,15 @@ def failed_ranks(run: Run) -> list[RankFailure]:
 
 
 def profiler_complaint(run: Run) -> str:
-    """Return what Nsight Compute complained about on a rank, as the end of a sentence; empty if nothing."""
-    from hpcprof.profiles.readers.ncu.csv_table import complaint
-
+    """Return what the profiler complained about on a rank, as the end of a sentence; empty if nothing."""
+    if run.manifest is None:
+        return ""
+    profiler = PROFILERS[run.manifest.job.profiler]
     for path in sorted((run.path / "logs").glob("rank*.[oe]*")):
         with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
-                if line.startswith("==ERROR=="):
-                    return complaint(line)
+                if found := profiler.complaint(line):
+                    return found
     return ""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.kernel_report import MeasuredKernel
 from hpcprof.profiles.readers.ncu.units import factor, number, uses_decimal_comma
+from hpcprof.submit.profilers.ncu import complaint
 
 # The program's own output and ncu's messages come before the table.
 _HEADER = re.compile(r'^"ID","Process ID",.*"Kernel Name"', re.MULTILINE)
@@ -180,14 +181,3 @@ def _dimensions(text: str) -> str:
 def _converted(text: str, scale: float, decimal_comma: bool) -> float | None:
     value = number(text, decimal_comma)
     return None if value is None else value * scale
-
-
-def complaint(text: str) -> str:
-    """Return what ncu said instead of a table, as the end of a sentence."""
-    if "ERR_NVGPUCTRPERM" in text:
-        return (
-            ": the driver keeps hardware counters to administrators (ERR_NVGPUCTRPERM); ask yours to load "
-            "it with NVreg_RestrictProfilingToAdminUsers=0"
-        )
-    said = re.search(r"^==ERROR==\s*(\S.*?)\.?\s*$", text, re.MULTILINE)
-    return f": ncu says {said[1]!r}" if said else ""

@@ -19,8 +19,9 @@ from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Complet
 from hpcprof.profiles.kernel_report import MeasuredKernel
 from hpcprof.profiles.readers.discovery import NCU_TABLES
 from hpcprof.profiles.readers.ncu import dump_script
-from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, complaint, parse
+from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, parse
 from hpcprof.profiles.readers.ncu.units import factor
+from hpcprof.submit.profilers.ncu import complaint
 
 _PACKAGES = Path("/opt/nvidia/nsight-compute")
 # Reports of thousands of kernels with every metric take ncu minutes.

@@ -1,0 +1,79 @@
+"""Why a run failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.runs.directory import Manifest, Run
+from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
+from hpcprof.submit.sites.files import load_site
+
+
+def make_run(path: Path, ranks: int, profiler: str = "none") -> Run:
+    for folder in ("state", "logs"):
+        (path / folder).mkdir()
+    job = Job(
+        name="job",
+        site="local",
+        workload=None,
+        arguments=["true"],
+        directory=str(path),
+        walltime=60,
+        ranks_per_node=ranks,
+        profiler=profiler,
+    )
+    (path / "state/started").touch()
+    return Run(
+        "run", path, Manifest("run", "2026-11-21T02:15:54+00:00", ["hpcprof"], job, load_site("local"))
+    )
+
+
+def test_a_rank_with_an_exit_code_of_its_own_is_blamed_before_those_that_were_ended(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=5)
+    for rank, code in {0: 0, 1: 143, 3: 2, 4: 1}.items():
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text(f"{code}\n")
+    (tmp_path / "logs/rank00003.err").write_text("".join(f"line {number}\n" for number in range(20)))
+    failures = failed_ranks(run)
+    assert [str(failure) for failure in failures] == [
+        "rank 3: exit code 2",
+        "rank 4: exit code 1",
+        "rank 1: exit code 143",
+        "rank 2: left no exit code (it was killed)",
+    ]
+    assert failures[0].last_lines == [f"line {number}" for number in range(8, 20)]
+
+
+def test_a_run_that_has_not_started_has_no_failed_ranks(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    (tmp_path / "state/started").unlink()
+    assert failed_ranks(run) == []
+
+
+@pytest.mark.parametrize(
+    ("profiler", "line", "complaint"),
+    [
+        ("ncu", "==ERROR== No metrics to collect.", ": ncu says 'No metrics to collect'"),
+        ("ncu", "==PROF== Connected", ""),
+        ("torch", "==ERROR== No metrics to collect.", ""),
+    ],
+)
+def test_only_the_profiler_of_the_run_recognizes_its_complaints(
+    profiler: str, line: str, complaint: str, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, ranks=2, profiler=profiler)
+    (tmp_path / "logs/rank00000.out").write_text("fine\n")
+    (tmp_path / "logs/rank00001.err").write_text(f"starting\n{line}\n")
+    assert profiler_complaint(run) == complaint
+
+
+def test_a_missing_ncu_permission_names_its_remedy(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1, profiler="ncu")
+    (tmp_path / "logs/rank00000.out").write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in profiler_complaint(run)
+
+
+def test_a_log_that_is_missing_has_no_last_lines(tmp_path: Path) -> None:
+    assert tail(tmp_path / "gone.err") == []
