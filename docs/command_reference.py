@@ -21,7 +21,7 @@ class CommandReference(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return the sections of all commands."""
-        return list(_subcommands(cli, click.Context(cli, info_name="hpcprof")))
+        return [_section(cli, click.Context(cli, info_name="hpcprof"))]
 
 
 def _subcommands(group: click.Group, context: click.Context) -> Iterator[nodes.section]:
@@ -38,7 +38,9 @@ def _section(command: click.Command, context: click.Context) -> nodes.section:
         section += nodes.paragraph("", paragraph)
     usage = " ".join(command.collect_usage_pieces(context))
     section += nodes.literal_block("", f"{context.command_path} {usage}", language="text")
-    records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
+    # Every command has --help and --verbose: they are listed once, for hpcprof itself.
+    common = {"help", "verbose"} if context.parent else set()
+    records = [p.get_help_record(context) for p in command.get_params(context) if p.name not in common]
     options = nodes.definition_list(classes=["options"])
     for names, text in filter(None, records):
         term = nodes.term("", "", nodes.literal("", names))
@@ -46,8 +48,8 @@ def _section(command: click.Command, context: click.Context) -> nodes.section:
     if len(options):
         section += options
     if command.epilog:
-        lines = command.epilog.replace("\b", "").strip().split("\n")
-        section += nodes.literal_block("", textwrap.dedent("\n".join(lines[1:])), language="sh")
+        _, _, commands = command.epilog.replace("\b", "").strip().partition("\n")
+        section += nodes.literal_block("", textwrap.dedent(commands), language="sh")
     if isinstance(command, click.Group):
         section += list(_subcommands(command, context))
     return section
