@@ -10,12 +10,9 @@ import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.options import runs_dir_option
-from hpcprof.common.errors import UsageError
 from hpcprof.submit.runs.directory import Run, find_runs
 from hpcprof.submit.schedulers.base import JobStatus
-from hpcprof.submit.schedulers.registry import scheduler_for
-from hpcprof.submit.sites.model import SchedulerName
-from hpcprof.submit.states import poll
+from hpcprof.submit.schedulers.polling import cancel, poll
 from hpcprof.submit.waiting import poll_seconds
 
 _SETTLE_SECONDS = 15.0
@@ -31,13 +28,7 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     runs.
     """
     found = [run for reference in runs for run in find_runs(reference, runs_dir)]
-    groups: dict[SchedulerName, list[Run]] = {}
-    for run in found:
-        if run.manifest is None:
-            raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
-        groups.setdefault(run.manifest.site.scheduler, []).append(run)
-    for name, group in groups.items():
-        scheduler_for(name).cancel(*group)
+    cancel(found)
     states = _settled(found)
     for run in found:
         click.echo(f"{run.id} {states[run.id].state.value}")

@@ -12,7 +12,7 @@ from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.skipped import exit_naming
 from hpcprof.cli.tables import show
 from hpcprof.submit.runs.directory import Run, all_runs
-from hpcprof.submit.states import poll
+from hpcprof.submit.schedulers.polling import poll
 
 
 @click.command("list", epilog=examples("hpcprof list --runs-dir /scratch/me/runs"))

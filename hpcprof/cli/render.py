@@ -14,11 +14,9 @@ from hpcprof.cli.options import job_options
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.jobs.checks import missing
-from hpcprof.submit.jobs.job_file import dump_job_file
 from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.rendering.job_scripts import scripts
-from hpcprof.submit.rendering.kubernetes import MANIFEST
-from hpcprof.submit.rendering.templates import JOB_SCRIPT
+from hpcprof.submit.schedulers.registry import find_scheduler
 
 
 @click.command(
@@ -48,9 +46,11 @@ def command(request: JobRequest, output: Path | None, save: Path | None) -> None
     directory = output or request.runs_dir / "RUN_ID"
     texts = scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], request.template)
     if save is not None:
+        from hpcprof.submit.jobs.job_file import dump_job_file
+
         _write(save, dump_job_file(request.to_job_file()))
     if output is None:
-        click.echo(texts.get(MANIFEST, texts[JOB_SCRIPT]), nl=False)
+        click.echo(texts[find_scheduler(site.scheduler).submitted_file], nl=False)
         return
     with _explained(output):
         output.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,7 @@ def list_() -> None:
     rows = []
     for name, path in site_files().items():
         site = load_site_file(path)
-        rows.append((name, site.scheduler.value, "yes" if site.verified else "no", site.description))
+        rows.append((name, site.scheduler, "yes" if site.verified else "no", site.description))
     show(sorted(rows), ("site", "scheduler", "verified", "description"))
 
 
@@ -56,7 +56,7 @@ def check(file: Path) -> None:
 @click.option("--job", is_flag=True, help="That of a job file (hpcprof submit job.yaml) instead.")
 def schema(job: bool) -> None:
     """Print the JSON Schema of a site file, for editors."""
-    from hpcprof.cli.sites_schema import job_schema, site_schema
+    from hpcprof.submit.sites.schema import job_schema, site_schema
 
     click.echo(json.dumps(job_schema() if job else site_schema(), indent=2))
 
@@ -70,7 +70,7 @@ def new(name: str, template: str) -> None:
     Queues and nodes come from scontrol and sinfo, or qstat and pbsnodes, GPUs from nvidia-smi. An existing
     file is never overwritten.
     """
-    from hpcprof.cli.sites_new import new_site
+    from hpcprof.submit.sites.probe import new_site
 
     path = new_site(name, template, Path("site_configs"))
     click.echo(f"wrote {path}; hpcprof sites check {path} checks it after your changes")

@@ -14,7 +14,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.runs.directory import Run, find_runs
 from hpcprof.submit.runs.failures import failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.states import poll
+from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.waiting import poll_seconds
 
 

@@ -199,7 +199,7 @@ def _earlier(one: Member, runs_dir: Path) -> tuple[Run, JobStatus] | None:
     """
     from hpcprof.submit.runs.directory import MANIFEST, open_run
     from hpcprof.submit.schedulers.base import JobState
-    from hpcprof.submit.states import poll
+    from hpcprof.submit.schedulers.polling import poll
 
     if not one.run or not (runs_dir / one.run / MANIFEST).is_file():
         return None

@@ -14,7 +14,7 @@ from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.rendering.job_scripts import scripts
-from hpcprof.submit.rendering.templates import JOB_SCRIPT
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site
 
 
@@ -77,7 +77,7 @@ def _summary(site: Site, job: Job) -> str:
         chosen += f" ({', '.join(map(str, profiled))})"
     return "\n".join(
         (
-            f"site       {site.name} ({site.scheduler.value})",
+            f"site       {site.name} ({site.scheduler})",
             f"job        {job.name}: {job.nodes} x {job.ranks_per_node} ranks, "
             f"walltime {format_walltime(job.walltime)}",
             f"profiler   {job.profiler} on {chosen}",

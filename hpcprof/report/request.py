@@ -14,7 +14,7 @@ from hpcprof.report.contents import Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, find_run, find_runs
-from hpcprof.submit.states import poll
+from hpcprof.submit.schedulers.polling import poll
 
 
 @dataclass(frozen=True)

@@ -185,14 +185,14 @@ class StudyRuns:
 
     def _cancel(self) -> str:
         """Cancel the run that is waited for, and return what became of it."""
-        from hpcprof.submit.schedulers.registry import scheduler_for
+        from hpcprof.submit.schedulers.polling import cancel
 
         if self._current is None or self._current.manifest is None:
             return ""
         if not self._waiting:
             return f"{self._current.id} has ended and is not collected; "
         try:
-            scheduler_for(self._current.manifest.site.scheduler).cancel(self._current)
+            cancel([self._current])
         except HpcprofError as error:
             return f"{self._current.id} could not be cancelled ({str(error).rstrip('.')}); "
         return f"{self._current.id} is cancelled; "

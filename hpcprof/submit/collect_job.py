@@ -19,8 +19,9 @@ from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import Manifest, Run
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.registry import scheduler_for
-from hpcprof.submit.sites.model import Launcher, LauncherName, SchedulerName, Site
+from hpcprof.submit.schedulers.polling import poll
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.sites.model import Launcher, LauncherName, Site
 from hpcprof.submit.submission import submit
 
 FOLDER = "collect"
@@ -52,7 +53,7 @@ def submit_collect(runs: Sequence[Run], database: URL, place: Place, command_lin
         If the scheduler did not take it.
     """
     site, job = collect_job(runs, database, place)
-    states = scheduler_for(site.scheduler).poll(runs)
+    states = poll(runs)
     left = [str(run.path) for run in runs if states[run.id].state in (JobState.QUEUED, JobState.RUNNING)]
     waiting = msgspec.structs.replace(job, after=left)
     return submit(site, waiting, runs[0].path / FOLDER, command_line)
@@ -70,8 +71,8 @@ def collect_job(runs: Sequence[Run], database: URL, place: Place) -> tuple[Site,
     """
     manifest = _manifest(runs)
     site = manifest.site
-    if site.scheduler is SchedulerName.KUBERNETES:
-        raise UsageError(f"--submit: the pods of site {site.name} do not see the results database.")
+    if find_scheduler(site.scheduler).runs_in_image:
+        raise UsageError(f"--submit: the jobs of site {site.name} do not see the results database.")
     nodes = place.nodes or 1
     if place.mpi:
         ranks_per_node = place.jobs or manifest.job.ranks_per_node

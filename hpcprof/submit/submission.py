@@ -13,14 +13,13 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
 from hpcprof.common.logs import log_command
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import array_scripts, scripts
-from hpcprof.submit.rendering.launchers import launch_command
-from hpcprof.submit.rendering.templates import WRAPPER
 from hpcprof.submit.runs import directory as runs
-from hpcprof.submit.schedulers.base import JobState, Scheduler
-from hpcprof.submit.schedulers.batch import BatchScheduler
-from hpcprof.submit.schedulers.registry import scheduler_for
+from hpcprof.submit.schedulers.base import JobState, SchedulerClient
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.scheduler import WRAPPER
 from hpcprof.submit.sites.model import Site
 
 
@@ -41,8 +40,8 @@ def submit(
     SchedulerError
         If the scheduler did not take the job; the run directory stays for a look at it.
     """
-    scheduler = scheduler_for(site.scheduler)
-    after = _job_ids(job, runs_directory, scheduler)
+    client = find_scheduler(site.scheduler).client()
+    after = _job_ids(job, runs_directory, client)
     # Rendered once for nothing: what is wrong with a template is said before anything is made.
     scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
     run_id = runs.new_run_id(job.name, runs_directory)
@@ -51,7 +50,7 @@ def submit(
         run = runs.create(run_id, runs_directory, site, job, command_line, texts)
     if script is None:
         log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
-    return _submitted(run, scheduler.submit(run, after))
+    return _submitted(run, client.submit(run, after))
 
 
 def submit_array(
@@ -75,10 +74,9 @@ def submit_array(
     UsageError
         If they can not be one array.
     """
-    scheduler = scheduler_for(site.scheduler)
-    assert isinstance(scheduler, BatchScheduler)
-    after = _job_ids(jobs[0], runs_directory, scheduler)
-    largest = scheduler.largest_array()
+    client = find_scheduler(site.scheduler).client()
+    after = _job_ids(jobs[0], runs_directory, client)
+    largest = client.largest_array()
     if largest is not None and len(jobs) > largest:
         raise UsageError(f"--array: {len(jobs)} runs are more than an array may have here ({largest}).")
     # Rendered once for nothing: what is wrong is said before anything is made.
@@ -94,7 +92,7 @@ def submit_array(
         path = sweep.absolute() / runs.ARRAY_SCRIPT
         with writing(path):
             write_atomically(path, script)
-    ids = scheduler.submit_array(path, members, after)
+    ids = client.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
 
 
@@ -115,7 +113,7 @@ def _submitted(run: runs.Run, job_id: str) -> runs.Run:
     return runs.save(runs.Run(run.id, run.path, manifest))
 
 
-def _job_ids(job: Job, runs_directory: Path, scheduler: Scheduler) -> list[str]:
+def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[str]:
     """Return the ids of the jobs to wait for; one that has succeeded already is not waited for.
 
     Raises
@@ -126,7 +124,7 @@ def _job_ids(job: Job, runs_directory: Path, scheduler: Scheduler) -> list[str]:
         If the scheduler cannot wait for one of them.
     """
     waited = [runs.open_run(runs_directory / name) for name in job.after]
-    states = scheduler.poll(waited)
+    states = client.poll(waited)
     for run in waited:
         status = states[run.id]
         if status.state is JobState.UNKNOWN or (
@@ -134,4 +132,4 @@ def _job_ids(job: Job, runs_directory: Path, scheduler: Scheduler) -> list[str]:
         ):
             raise UsageError(f"--after {run.id}: it is {status.state.value} ({status.reason}).")
     left = [run for run in waited if not states[run.id].state.ended]
-    return scheduler.waits_for([run.manifest.scheduler_job_id for run in left if run.manifest])
+    return client.unfinished([run.manifest.scheduler_job_id for run in left if run.manifest])

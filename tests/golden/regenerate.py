@@ -23,13 +23,13 @@ from hpcprof.submit.collect_job import Place, collect_job
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.checks import profilers_at
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.job_scripts import array_scripts
-from hpcprof.submit.rendering.launchers import launch_command
 from hpcprof.submit.rendering.templates import Rendering, render
 from hpcprof.submit.runs.directory import Manifest, Run
 from hpcprof.submit.sites.files import load_site_file
-from hpcprof.submit.sites.model import SchedulerName, Site
+from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
 FOLDER = Path(__file__).parent
@@ -90,7 +90,7 @@ def _without_version(text: str) -> str:
 
 
 def _array_section(site: Site) -> str:
-    if site.scheduler not in (SchedulerName.PBS, SchedulerName.SLURM):
+    if site.scheduler not in ("pbs", "slurm"):
         return ""
     line = ["hpcprof", "sweep", "--site", site.name, "--array", "--at-once", "2"]
     script, _ = array_scripts(site, [_job(site, "none")] * ARRAY_MEMBERS, RUN_DIRECTORY, line, at_once=2)
@@ -116,7 +116,7 @@ def _collect_section(site: Site, mpi: bool) -> str:
 
 
 def _job(site: Site, profiler: str) -> Job:
-    nodes = 1 if site.scheduler is SchedulerName.LOCAL else 2
+    nodes = 1 if site.scheduler == "local" else 2
     queue = QUEUES.get(site.name) or site.queue or next(iter(site.queues), "")
     job = make_job(
         site,
@@ -128,7 +128,7 @@ def _job(site: Site, profiler: str) -> Job:
         profile_ranks="local=0",
         profiler_options=PROFILER_OPTIONS.get(profiler, {}),
         queue=queue,
-        account="" if site.scheduler in (SchedulerName.LOCAL, SchedulerName.KUBERNETES) else "project",
+        account="" if site.scheduler in ("local", "kubernetes") else "project",
         options={key: value for key, value in OPTIONS.items() if key in site.options},
     )
     return msgspec.structs.replace(job, directory="/home/user/project")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.submit.runs.directory import all_runs
-from hpcprof.submit.schedulers.supervisor import end_processes, processes_of
+from hpcprof.submit.schedulers.local.supervisor import end_processes, processes_of
 from tests.conftest import Hpcprof
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.schedulers.registry import scheduler_for
+from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit
 from tests.conftest import Hpcprof
@@ -124,7 +124,7 @@ def job_id(run: Run) -> str:
 
 def status(run: Run) -> JobStatus:
     assert run.manifest is not None
-    return scheduler_for(run.manifest.site.scheduler).poll([run])[run.id]
+    return find_scheduler(run.manifest.site.scheduler).client().poll([run])[run.id]
 
 
 def state(run: Run) -> JobState:
@@ -200,7 +200,7 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
 @pytest.mark.parametrize("executor", ["processes", "mpi"])
-def test_a_collect_is_a_job_that_waits_for_its_run(
+def test_a_collect_is_a_job_that_unfinished_its_run(
     site: str, executor: str, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
     write_all(tmp_path / "made", 3, 200)
@@ -222,16 +222,16 @@ def test_a_collect_is_a_job_that_waits_for_its_run(
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
 def test_a_job_after_one_that_has_failed_or_is_not_known_is_not_submitted(site: str) -> None:
-    scheduler = scheduler_for(load_site(site).scheduler)
+    scheduler = find_scheduler(load_site(site).scheduler).client()
     failed = submitted(site, "sh", "-c", "exit 3")
     until(lambda: state(failed).ended)
     with pytest.raises(
         SchedulerError, match=f"job {job_id(failed)}, to run after, has not succeeded: failed"
     ):
-        scheduler.waits_for([job_id(failed)])
+        scheduler.unfinished([job_id(failed)])
     unknown = "999999" if site == "slurm" else "999999.pbshost"
     with pytest.raises(SchedulerError, match=f"job {unknown}, to run after, is not known"):
-        scheduler.waits_for([unknown])
+        scheduler.unfinished([unknown])
 
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
@@ -258,7 +258,7 @@ def sweep_id(runs: Sequence[Run]) -> str:
 
 def states(runs: Sequence[Run]) -> list[str]:
     assert runs[0].manifest is not None
-    found = scheduler_for(runs[0].manifest.site.scheduler).poll(runs)
+    found = find_scheduler(runs[0].manifest.site.scheduler).client().poll(runs)
     return [found[run.id].state.value for run in runs]
 
 
@@ -331,7 +331,7 @@ def test_a_member_is_resubmitted_as_a_job_of_its_own(plain: str, hpcprof: Hpcpro
 
 
 @arrays
-def test_an_array_waits_for_a_run_and_is_removed_with_it(plain: str, hpcprof: Hpcprof) -> None:
+def test_an_array_unfinished_a_run_and_is_removed_with_it(plain: str, hpcprof: Hpcprof) -> None:
     first = submitted(plain, "sh", "-c", WAIT_FOR_GO)
     runs = swept(hpcprof, plain, "1,2", ": {n}", "--after", first.id)
     until(lambda: "waits for another job to succeed" in status(runs[1]).reason)
@@ -346,7 +346,7 @@ def test_an_array_waits_for_a_run_and_is_removed_with_it(plain: str, hpcprof: Hp
     assert "did not succeed" in status(orphans[1]).reason
 
 
-def test_slurm_a_run_waits_for_a_member_or_a_whole_array(slurm: Cluster, hpcprof: Hpcprof) -> None:
+def test_slurm_a_run_unfinished_a_member_or_a_whole_array(slurm: Cluster, hpcprof: Hpcprof) -> None:
     write_site(Path(), "slurm", "extends: generic-slurm\nlauncher: {name: none}\n")
     runs = swept(hpcprof, "slurm", "1,2,3,4", f"{WAIT_FOR_GO}; : {{n}}", "--at-once", "1")
     until(lambda: states(runs) == ["running", "queued", "queued", "queued"])
@@ -423,7 +423,7 @@ def test_pbs_a_server_that_does_not_answer_leaves_the_state_unknown(pbs: Path, h
 
 def test_pbs_many_runs_are_asked_for_at_once(pbs: Path) -> None:
     many = [submitted("pbs", "true") for _ in range(10)]
-    scheduler = scheduler_for(load_site("pbs").scheduler)
+    scheduler = find_scheduler(load_site("pbs").scheduler).client()
     before = (pbs / "calls").read_text().count("qstat")
     assert set(scheduler.poll(many)) == {run.id for run in many}
     assert (pbs / "calls").read_text().count("qstat") == before + 1
@@ -532,7 +532,7 @@ def test_slurm_a_hundred_jobs_are_polled_by_one_squeue(
     calls = counted("squeue", tmp_path, monkeypatch)
     many = [submitted("slurm", "true") for _ in range(100)]
     assert not calls.exists()
-    scheduler = scheduler_for(load_site("slurm").scheduler)
+    scheduler = find_scheduler(load_site("slurm").scheduler).client()
     polls = 0
 
     def all_completed() -> bool:
@@ -577,7 +577,7 @@ def test_slurm_with_accounting_ended_jobs_that_have_left_the_queue_keep_their_st
         bad = submitted("slurm", "sh", "-c", "kill -SEGV $$")
         gone = submitted("slurm", "sleep", "300")
         until(lambda: state(gone) is JobState.RUNNING)
-        scheduler_for(load_site("slurm").scheduler).cancel(gone)
+        find_scheduler(load_site("slurm").scheduler).client().cancel(gone)
         # The controller forgets ended jobs once a minute at most.
         until(lambda: not slurm.command("squeue", "--noheader", "--states=all").strip(), seconds=200)
         # Those that had not run share a line of sacct; one cancelled by itself while it waited has none.

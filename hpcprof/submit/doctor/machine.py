@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
-from hpcprof.submit.rendering.launchers import find_mpiexec
+from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.sites.model import Site
 
 COMMAND_SECONDS = 30.0
@@ -80,4 +80,4 @@ class Machine:
     @property
     def here(self) -> bool:
         """Whether the site's jobs run on this very machine."""
-        return self.site.scheduler.value == "local"
+        return self.site.scheduler == "local"

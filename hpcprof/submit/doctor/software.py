@@ -37,7 +37,7 @@ _TORCH = (
 
 def scheduler(machine: Machine) -> Finding:
     """Look whether the site's scheduler has its commands here, and answers."""
-    name, kind = "scheduler", machine.site.scheduler.value
+    name, kind = "scheduler", machine.site.scheduler
     if kind not in _SCHEDULERS:
         return Finding(name, Status.OK, "Jobs run on this machine, without a batch system.")
     commands, question = _SCHEDULERS[kind]
@@ -56,7 +56,7 @@ def scheduler(machine: Machine) -> Finding:
 
 def _place(machine: Machine) -> list[str]:
     """Return the context and namespace that a Kubernetes site names."""
-    if machine.site.scheduler.value != "kubernetes":
+    if machine.site.scheduler != "kubernetes":
         return []
     given = {key: machine.site.options.get(key) for key in ("context", "namespace")}
     return [f"--{key}={option.default}" for key, option in given.items() if option and option.default]
@@ -125,7 +125,7 @@ def _tool(machine: Machine, command: str, product: str) -> Finding:
 def torch(machine: Machine) -> Finding:
     """Look which PyTorch the ranks would have; it is imported in their Python, not in this one."""
     name, remedy = "PyTorch", "Install hpcprof[workloads] there, or name another Python by -o python=PATH."
-    if machine.site.scheduler.value == "kubernetes":
+    if machine.site.scheduler == "kubernetes":
         said = "It is in the image of the pods."
         return Finding(name, Status.ABSENT, said, "Ask hpcprof container test IMAGE.")
     answer = machine.run([machine.python, "-c", _TORCH])

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check, missing, site_options
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.rank_selection import select
 from hpcprof.submit.jobs.walltime import parse_walltime
-from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.profilers import NONE, find_profiler
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
@@ -29,7 +29,7 @@ def make_job(
     nodes: int = 1,
     ranks_per_node: int = 1,
     walltime: str | None = None,
-    profiler: str = "none",
+    profiler: str = NONE.name,
     profile_ranks: str = "all",
     profiler_options: Mapping[str, str] | None = None,
     capture_steps: str = "",
@@ -55,8 +55,7 @@ def make_job(
     program = catalogue.find(workload) if workload is not None else None
     if program is None and not arguments:
         raise UsageError("nothing to run: give --workload NAME, or a program after --.")
-    if profiler not in PROFILERS:
-        raise unknown("profiler", profiler, PROFILERS)
+    tool = find_profiler(profiler)
     job = Job(
         name=name or workload or Path(arguments[0]).name or "job",
         site=site.name,
@@ -68,7 +67,7 @@ def make_job(
         walltime=parse_walltime(walltime or site.walltime),
         profiler=profiler,
         profile_ranks=profile_ranks,
-        profiler_options=PROFILERS[profiler].resolve(profiler_options or {}),
+        profiler_options=tool.resolve(profiler_options or {}),
         capture_steps=capture_steps,
         queue=queue or site.queue,
         account=account,
@@ -82,7 +81,7 @@ def make_job(
     select(profile_ranks, nodes, ranks_per_node)
     check_steps(capture_steps, profiler)
     if job.profiled_ranks:
-        PROFILERS[profiler].check(job.target, job.profiler_options)
+        tool.check(job.target, job.profiler_options)
     lacks = missing(job, site)
     if lacks and not draft:
         raise UsageError(lacks[0])
@@ -111,5 +110,5 @@ def check_steps(text: str, profiler: str) -> None:
             f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12, or several "
             "such spans in their order, as in 10-12,20-22."
         )
-    if profiler == "none":
+    if profiler == NONE.name:
         raise UsageError(f"--capture-steps {text}: there is no profiler to capture them; give --profiler.")

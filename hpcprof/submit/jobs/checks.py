@@ -5,20 +5,17 @@ Everything here is pure and quick: ``submit --dry-run`` goes through it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
-from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.sites.model import Chunk, LauncherName, Queue, SchedulerName, Site, Vendor
+from hpcprof.submit.launchers import LAUNCHERS
+from hpcprof.submit.profilers import NONE, find_profiler, profiler_names
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.sites.model import Chunk, Queue, Site, Vendor
 
-_NVIDIA_PROFILERS = ("nsys", "ncu")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
-_ONE_NODE_LAUNCHERS = (LauncherName.MPIEXEC, LauncherName.NONE)
-# How PBS names the queues of reservations (PBS Professional Reference Guide: reservation ID).
-_RESERVATION = re.compile(r"[RMS]\d+(\..*)?")
 
 
 def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
@@ -65,11 +62,10 @@ def check(job: Job, site: Site) -> None:
     UsageError
         For the first value that is wrong: it is named, with what would be valid.
     """
-    _check_place(job, site)
+    find_scheduler(site.scheduler).check(job, site)
+    _check_launcher(job, site)
     _check_node(job, site)
     _check_profiler(job, site)
-    if site.scheduler is SchedulerName.SLURM:
-        _check_minutes(job.walltime)
     if site.queues and job.queue:
         _check_queue(job, site)
 
@@ -83,12 +79,17 @@ def check_array(site: Site, queue: str, members: int, at_once: int | None = None
         If the site has no arrays, or it is wider than the queue lets run at once: such an array never runs
         whole.
     """
-    if site.scheduler not in (SchedulerName.PBS, SchedulerName.SLURM):
+    scheduler = find_scheduler(site.scheduler)
+    if scheduler.arrays is None:
         raise UsageError(
             f"--array: site {site.name} has no job arrays; leave --array out, and every combination is a job."
         )
-    if site.scheduler is SchedulerName.PBS and members < 2:
-        raise UsageError("--array: an array of PBS has at least two members, not one; leave --array out.")
+    least = scheduler.arrays.least_members
+    if members < least:
+        raise UsageError(
+            f"--array: an array of {scheduler.title} has at least {least} members, not {members}; leave "
+            "--array out."
+        )
     limit = site.queues[queue].max_array if queue in site.queues else None
     width = members if at_once is None else at_once
     if limit is not None and width > limit:
@@ -99,10 +100,9 @@ def check_array(site: Site, queue: str, members: int, at_once: int | None = None
 
 
 def profilers_at(site: Site) -> list[str]:
-    """Return the profilers that work at a site, ``none`` among them."""
-    foreign = () if site.node.vendor is Vendor.NVIDIA else _NVIDIA_PROFILERS
-    chosen = ["none", *site.profilers] if site.profilers else list(PROFILERS)
-    return [name for name in chosen if name not in foreign]
+    """Return the names of the profilers that work at a site, ``none`` among them."""
+    chosen = [NONE.name, *site.profilers] if site.profilers else profiler_names()
+    return [name for name in chosen if _fits_gpus(name, site)]
 
 
 def execution_queue(job: Job, site: Site) -> str:
@@ -117,8 +117,9 @@ def remarks(job: Job, site: Site) -> list[str]:
     found = []
     if not site.verified:
         found.append(f"the facts of site {site.name} are second hand ({site.source or 'no source'})")
-    if job.scheduler_name != job.name and site.scheduler in (SchedulerName.PBS, SchedulerName.SLURM):
-        found.append(f"the scheduler shows the job {job.name!r} as {job.scheduler_name}")
+    shown = find_scheduler(site.scheduler).job_name(job.name)
+    if shown != job.name:
+        found.append(f"the scheduler shows the job {job.name!r} as {shown}")
     behind = execution_queue(job, site)
     if behind != job.queue:
         found.append(f"{job.queue} is a routing queue: {behind} will run this job")
@@ -133,25 +134,23 @@ def _choices(site: Site, field: str) -> str:
     return f" Valid: {', '.join(names)}." if field == "queue" and names else ""
 
 
-def _check_place(job: Job, site: Site) -> None:
-    if site.scheduler is SchedulerName.LOCAL:
-        if job.nodes != 1:
-            raise UsageError(f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1.")
-        if job.queue:
-            raise UsageError(f"--queue {job.queue}: site {site.name} has no batch system; leave it out.")
+def _check_launcher(job: Job, site: Site) -> None:
+    if job.nodes == 1:
+        return
     launcher = site.launcher
-    if job.nodes > 1 and launcher.name in _ONE_NODE_LAUNCHERS:
+    if not LAUNCHERS[launcher.name].several_nodes:
+        able = [name.value for name, description in LAUNCHERS.items() if description.several_nodes]
         raise UsageError(
-            f"--nodes {job.nodes}: the launcher of site {site.name} ({launcher.name.value}) starts "
-            "ranks on one node; use --nodes 1, or a site whose launcher is pals, mpich, openmpi, srun or "
-            "torchrun."
+            f"--nodes {job.nodes}: the launcher of site {site.name} ({launcher.name.value}) starts ranks on "
+            f"one node; use --nodes 1, or a site whose launcher is {' or '.join(able)}."
         )
-    wanted = SchedulerName.SLURM if launcher.starter is LauncherName.SRUN else SchedulerName.PBS
-    if job.nodes > 1 and launcher.name is LauncherName.TORCHRUN and site.scheduler is not wanted:
+    scheduler = find_scheduler(site.scheduler)
+    if LAUNCHERS[launcher.name].needs_starter and launcher.starter not in scheduler.starters:
+        valid = " or ".join(name.value for name in scheduler.starters)
         raise UsageError(
             f"--nodes {job.nodes}: launcher.starter of site {site.name} is {launcher.starter.value}, which "
-            f"cannot start a torchrun on each node under {site.scheduler.value}; set it to pals, mpich or "
-            "openmpi on PBS, or to srun on Slurm."
+            f"cannot start {launcher.name.value} on each node under {scheduler.title}; "
+            f"{f'set it to {valid}' if valid else 'use --nodes 1'}."
         )
 
 
@@ -165,25 +164,19 @@ def _check_node(job: Job, site: Site) -> None:
 
 
 def _check_profiler(job: Job, site: Site) -> None:
-    valid = profilers_at(site)
-    if job.profiler in valid:
-        return
-    if job.profiler in _NVIDIA_PROFILERS and site.node.vendor is not Vendor.NVIDIA:
+    if site.profilers and job.profiler not in (NONE.name, *site.profilers):
+        raise unknown("profiler", job.profiler, profilers_at(site), f" at site {site.name}")
+    if not _fits_gpus(job.profiler, site):
+        able = [name for name in profilers_at(site) if name != NONE.name] or [NONE.name]
         raise UsageError(
-            f"--profiler {job.profiler}: the GPUs of {site.name} are {_MAKERS[site.node.vendor]}'s, which it "
-            "does not know; the PyTorch profiler works there: use --profiler torch."
+            f"--profiler {job.profiler} cannot profile the {_MAKERS[site.node.vendor]} GPUs of {site.name}; "
+            f"use --profiler {' or '.join(able)}."
         )
-    raise unknown("profiler", job.profiler, valid, f" at site {site.name}")
 
 
-def _check_minutes(walltime: int) -> None:
-    if walltime % 60:
-        longer = walltime + 60 - walltime % 60
-        nearest = " or ".join(format_walltime(seconds) for seconds in (longer - 60, longer) if seconds)
-        raise UsageError(
-            f"walltime {format_walltime(walltime)}: Slurm counts in minutes and would round it up; write "
-            f"{nearest}."
-        )
+def _fits_gpus(profiler: str, site: Site) -> bool:
+    vendors = find_profiler(profiler).vendors
+    return not vendors or site.node.vendor in vendors
 
 
 def _check_queue(job: Job, site: Site) -> None:
@@ -193,7 +186,7 @@ def _check_queue(job: Job, site: Site) -> None:
     """
     name = job.queue
     if name not in site.queues:
-        if site.scheduler is SchedulerName.PBS and _RESERVATION.fullmatch(name):
+        if find_scheduler(site.scheduler).accepts_queue(name):
             return
         raise unknown("queue", name, site.queues, f" of site {site.name}")
     queue = site.queues[name]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from hpcprof.submit.jobs.rank_selection import select
-from hpcprof.submit.profilers import Target
+from hpcprof.submit.profilers import NONE, Target
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,7 +26,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: int = 1
     ranks_per_node: int = 1
     walltime: int = 3600
-    profiler: str = "none"
+    profiler: str = NONE.name
     profile_ranks: str = "all"
     profiler_options: dict[str, str] = {}
     capture_steps: str = ""
@@ -36,11 +34,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     account: str = ""
     options: dict[str, str] = {}
     after: list[str] = []
-
-    @property
-    def scheduler_name(self) -> str:
-        """The job's name as every batch system takes it: no spaces, and at most 15 characters for old PBS."""
-        return re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name).strip("-.")[:15] or "job"
 
     @property
     def ranks(self) -> int:
@@ -56,6 +49,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def profiled_ranks(self) -> list[int]:
         """The ranks that run under the profiler."""
-        if self.profiler == "none":
+        if self.profiler == NONE.name:
             return []
         return select(self.profile_ranks, self.nodes, self.ranks_per_node)

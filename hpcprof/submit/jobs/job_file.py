@@ -9,6 +9,8 @@ import msgspec
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError
 from hpcprof.common.yaml_file import read_mapping
+from hpcprof.submit.profilers import NONE
+from hpcprof.submit.profilers.torch_profiler import TORCH
 
 _GIGL_DEFAULTS = {"wait": "5", "warmup": "2", "active": "2", "repeat": "1", "profile_memory": "true"}
 
@@ -85,12 +87,12 @@ def _with_profiler(job: JobFile, path: Path) -> JobFile:
     if job.profiler is not None or job.profiler_options:
         raise UsageError(f"{path}: profilerConfig stands for profiler and profiler_options: give only one.")
     if not config.should_enable_profiler:
-        return msgspec.structs.replace(job, profilerConfig=None, profiler="none")
+        return msgspec.structs.replace(job, profilerConfig=None, profiler=NONE.name)
     # YAML has True and '5' where options are words.
     given = {key: str(value) for key, value in config.profiler_args.items()}
     given = {key: text.lower() if text in ("True", "False") else text for key, text in given.items()}
     options = {**_GIGL_DEFAULTS, **given, **({"log_dir": log} if (log := config.profiler_log_dir) else {})}
-    return msgspec.structs.replace(job, profilerConfig=None, profiler="torch", profiler_options=options)
+    return msgspec.structs.replace(job, profilerConfig=None, profiler=TORCH.name, profiler_options=options)
 
 
 def dump_job_file(job: JobFile) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.job_file import JobFile, load_job_file
+from hpcprof.submit.profilers import NONE
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
+
+if TYPE_CHECKING:
+    from hpcprof.submit.jobs.job_file import JobFile
 
 _SINGLE = (
     *("site", "workload", "nodes", "ranks_per_node", "profiler", "profile_ranks", "capture_steps"),
@@ -89,6 +92,8 @@ class JobRequest:
         """
         if self.job_file is None:
             return self
+        from hpcprof.submit.jobs.job_file import load_job_file  # 1 ms that few commands need
+
         file = load_job_file(self.job_file)
         changes: dict[str, Any] = {
             name: getattr(file, name) for name in _SINGLE if getattr(self, name) is None
@@ -143,7 +148,7 @@ class JobRequest:
             nodes=_or(self.nodes, 1),
             ranks_per_node=_or(self.ranks_per_node, 1),
             walltime=self.walltime,
-            profiler=_or(self.profiler, "none"),
+            profiler=_or(self.profiler, NONE.name),
             profile_ranks=_or(self.profile_ranks, "all"),
             profiler_options=self.profiler_options,
             capture_steps=_or(self.capture_steps, ""),
@@ -156,13 +161,15 @@ class JobRequest:
 
     def to_job_file(self) -> JobFile:
         """Return a merged request as a job file, with the defaults of hpcprof but not those of the site."""
+        from hpcprof.submit.jobs.job_file import JobFile
+
         return JobFile(
             site=_or(self.site, "local"),
             workload=self.workload,
             program=list(self.program) or None,
             nodes=_or(self.nodes, 1),
             ranks_per_node=_or(self.ranks_per_node, 1),
-            profiler=_or(self.profiler, "none"),
+            profiler=_or(self.profiler, NONE.name),
             profile_ranks=_or(self.profile_ranks, "all"),
             profiler_options=dict(self.profiler_options),
             capture_steps=self.capture_steps or None,

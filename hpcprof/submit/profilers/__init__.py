@@ -1,11 +1,69 @@
-"""The profilers: how each one starts a rank's program, and which files it leaves."""
+"""The profilers: how each one starts a rank's program, and which files it leaves.
 
-from hpcprof.submit.profilers.base import FOLDER, GPUS, NAME, OUTPUT, SCRATCH, Profiler, Target, Versioned
+A profiler is one `Profiler`. Another package adds one by an entry point of the group ``hpcprof.profilers``
+that names it.
+"""
+
+from functools import cache
+
+from hpcprof.common import plugins
+from hpcprof.common.errors import UsageError, unknown
+from hpcprof.submit.profilers.base import (
+    FOLDER,
+    GPUS,
+    NAME,
+    NONE,
+    OUTPUT,
+    SCRATCH,
+    Profiler,
+    Target,
+    Versioned,
+)
 from hpcprof.submit.profilers.ncu import NCU
-from hpcprof.submit.profilers.none import NONE
 from hpcprof.submit.profilers.nsys import NSYS
 from hpcprof.submit.profilers.torch_profiler import TORCH
 
-PROFILERS: dict[str, Profiler] = {profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH)}
+__all__ = [
+    "FOLDER",
+    "GPUS",
+    "NAME",
+    "NONE",
+    "OUTPUT",
+    "PROFILERS",
+    "SCRATCH",
+    "Profiler",
+    "Target",
+    "Versioned",
+    "find_profiler",
+    "profiler_names",
+]
 
-__all__ = ["FOLDER", "GPUS", "NAME", "OUTPUT", "PROFILERS", "SCRATCH", "Profiler", "Target", "Versioned"]
+PROFILERS: dict[str, Profiler] = {profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH)}
+"""hpcprof's own profilers by name."""
+
+
+def profiler_names() -> list[str]:
+    """Return the names of all profilers, those of other packages last."""
+    return [*PROFILERS, *(name for name in plugins.plugin_names(plugins.PROFILERS) if name not in PROFILERS)]
+
+
+@cache
+def find_profiler(name: str) -> Profiler:
+    """Return the profiler called ``name``.
+
+    Raises
+    ------
+    UsageError
+        If no profiler has this name, with the valid names, or its package cannot be imported.
+    """
+    if name in PROFILERS:
+        return PROFILERS[name]
+    found = plugins.load_plugin(plugins.PROFILERS, name)
+    if found is None:
+        raise unknown("profiler", name, profiler_names())
+    if not isinstance(found, Profiler):
+        raise UsageError(
+            f"the entry point {name!r} of {plugins.PROFILERS} must name a "
+            f"hpcprof.submit.profilers.Profiler, not {found!r}."
+        )
+    return found

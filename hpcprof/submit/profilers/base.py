@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.submit.sites.model import Vendor
 
 OUTPUT = "{output}"
 """Stands in an argument for the path of the rank's profile without its suffix."""
@@ -96,6 +97,10 @@ class Profiler:
         ``(target, settings) -> bool``: whether it reads hardware counters, which one program alone can do.
     suffix : str
         Suffix of the file that it leaves.
+    vendors : tuple of Vendor
+        Whose GPUs it can profile, empty if it does not depend on them.
+    capabilities : tuple of str
+        The Linux capabilities that it needs in a container.
     """
 
     name: str
@@ -109,6 +114,8 @@ class Profiler:
     complaint: Callable[[str], str] = lambda text: ""
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False
     suffix: str = ""
+    vendors: tuple[Vendor, ...] = ()
+    capabilities: tuple[str, ...] = ()
 
     def resolve(self, given: Settings) -> dict[str, str]:
         """Return every setting with its value, defaults filled in.
@@ -125,6 +132,9 @@ class Profiler:
             if valid and value not in valid:
                 raise unknown("value", value, valid, f" of the profiler option {key}")
         return {key: given.get(key, setting.default) for key, setting in self.settings.items()}
+
+
+NONE = Profiler("none", "run the program as it is")
 
 
 def whole_number(settings: Settings, key: str, least: int) -> int:

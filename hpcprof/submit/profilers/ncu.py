@@ -21,6 +21,7 @@ from hpcprof.submit.profilers.base import (
     Word,
     whole_number,
 )
+from hpcprof.submit.sites.model import Vendor
 
 # One name of each family that a filter must not match; the newest and an older spelling of NCCL's.
 _COMMUNICATION = (
@@ -144,4 +145,7 @@ NCU = Profiler(
     complaint=complaint,
     counters=lambda target, settings: True,
     suffix=".ncu-rep",
+    vendors=(Vendor.NVIDIA,),
+    # The driver lets only administrators read hardware counters by default.
+    capabilities=("SYS_ADMIN",),
 )

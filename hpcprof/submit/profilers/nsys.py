@@ -20,6 +20,7 @@ from hpcprof.submit.profilers.base import (
     Versioned,
     Word,
 )
+from hpcprof.submit.sites.model import Vendor
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
@@ -109,4 +110,5 @@ NSYS = Profiler(
     afterwards=_afterwards,
     counters=_counters,
     suffix=".sqlite",
+    vendors=(Vendor.NVIDIA,),
 )

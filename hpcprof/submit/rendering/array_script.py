@@ -9,32 +9,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.rendering.templates import render_text
-from hpcprof.submit.sites.model import SchedulerName
+from hpcprof.submit.schedulers.scheduler import JobArrays
 
 TEMPLATE = "job/array.sh.j2"
-
-
-@dataclass(frozen=True)
-class _Dialect:
-    mark: str
-    array: str
-    index: str
-    """The variable that holds a member's index."""
-    index_in_path: str
-    """What becomes the index in the path of a log."""
-
-
-_DIALECTS = {
-    SchedulerName.SLURM: _Dialect("#SBATCH", "#SBATCH --array={}", "SLURM_ARRAY_TASK_ID", "%a"),
-    # PBS takes no array that may not run again; the tag was seen to work on OpenPBS 23.06.
-    SchedulerName.PBS: _Dialect("#PBS", "#PBS -r y\n#PBS -J {}", "PBS_ARRAY_INDEX", "^array_index^"),
-}
 
 
 def member_directory(sweep_directory: Path, index: int | str) -> Path:
@@ -43,7 +25,7 @@ def member_directory(sweep_directory: Path, index: int | str) -> Path:
 
 
 def array_script(
-    scheduler: SchedulerName,
+    arrays: JobArrays,
     job_scripts: Sequence[str],
     sweep_directory: Path,
     command_line: Sequence[str],
@@ -54,8 +36,8 @@ def array_script(
 
     Parameters
     ----------
-    scheduler : SchedulerName
-        Slurm or PBS.
+    arrays : JobArrays
+        How the scheduler spells a job array.
     job_scripts : sequence of str
         The members' job.sh, in the order of their indices.
     sweep_directory : Path
@@ -72,7 +54,7 @@ def array_script(
     UsageError
         If the members' directives differ in more than where their logs go: an array has one set of them.
     """
-    values = _values(_DIALECTS[scheduler], job_scripts, sweep_directory, command_line, at_once)
+    values = _values(arrays, job_scripts, sweep_directory, command_line, at_once)
     return render_text(TEMPLATE, values, template)
 
 
@@ -84,12 +66,13 @@ def check_array_template(file: Path) -> None:
     UsageError
         If it is broken, or uses a name that does not exist.
     """
-    values = _values(_DIALECTS[SchedulerName.SLURM], ["#!/bin/bash\n"] * 2, Path("/sweep"), ["hpcprof"], None)
+    arrays = JobArrays("#BATCH", "#BATCH --array={}", "INDEX", "%i")
+    values = _values(arrays, ["#!/bin/bash\n"] * 2, Path("/sweep"), ["hpcprof"], None)
     render_text(file.name, values, file)
 
 
 def _values(
-    dialect: _Dialect,
+    arrays: JobArrays,
     job_scripts: Sequence[str],
     sweep_directory: Path,
     command_line: Sequence[str],
@@ -99,22 +82,22 @@ def _values(
     directory = sweep_directory.absolute()
     sets = []
     for index, text in enumerate(job_scripts):
-        own, common = (f"{member_directory(directory, part)}/" for part in (index, dialect.index_in_path))
-        sets.append([line.replace(own, common) for line in _directives(text, dialect.mark)])
+        own, common = (f"{member_directory(directory, part)}/" for part in (index, arrays.index_in_path))
+        sets.append([line.replace(own, common) for line in _directives(text, arrays.mark)])
     for other in sets[1:]:
         if other != sets[0]:
             raise UsageError(f"--array: {_difference(sets[0], other)}.")
-    if any(re.fullmatch(r"#PBS\s+-r\s*n", line.strip()) for line in sets[0]):
-        raise UsageError("--array: PBS takes no array that may not run again (-r n); leave --array out.")
+    if arrays.forbidden and any(re.fullmatch(arrays.forbidden, line.strip()) for line in sets[0]):
+        raise UsageError(f"--array: {arrays.forbidden_reason}; leave --array out.")
     span = f"0-{len(job_scripts) - 1}"
     throttle = f"%{at_once}" if at_once is not None and at_once < len(job_scripts) else ""
     shebang = job_scripts[0].partition("\n")[0]
     return {
         "shebang": shebang if shebang.startswith("#!") else "#!/bin/bash",
         "command_line": shlex.join(command_line),
-        "directives": [*sets[0], *dialect.array.format(span + throttle).split("\n")],
+        "directives": [*sets[0], *arrays.directives.format(span + throttle).split("\n")],
         "sweep_directory": str(directory),
-        "index": dialect.index,
+        "index": arrays.index_variable,
         "span": span,
     }
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import array_script, member_directory
-from hpcprof.submit.rendering.launchers import launch_command
-from hpcprof.submit.rendering.templates import JOB_SCRIPT, Rendering, render
-from hpcprof.submit.sites.model import SchedulerName, Site
+from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Rendering
+from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
 
@@ -29,8 +31,12 @@ def scripts(
 
     ``template`` is used instead of the scheduler's, ``script`` (an edited job.sh) instead of rendering one.
     """
-    if script and site.scheduler is SchedulerName.KUBERNETES:
-        raise UsageError("--script: on Kubernetes job.sh stands in mpijob.yaml; change its template instead.")
+    scheduler = find_scheduler(site.scheduler)
+    if script and scheduler.submitted_file != JOB_SCRIPT:
+        raise UsageError(
+            f"--script: {scheduler.title} gets {JOB_SCRIPT} in {scheduler.submitted_file}; change the "
+            "template instead."
+        )
     rendering = Rendering(
         run_directory=run_directory.absolute(),
         command_line=command_line,
@@ -59,7 +65,9 @@ def array_scripts(
         for index, job in enumerate(jobs)
     ]
     job_scripts = [text[JOB_SCRIPT] for text in texts]
-    return array_script(site.scheduler, job_scripts, sweep_directory, command_line, at_once, template), texts
+    arrays = find_scheduler(site.scheduler).arrays
+    assert arrays is not None, site.scheduler
+    return array_script(arrays, job_scripts, sweep_directory, command_line, at_once, template), texts
 
 
 def _edited(script: Path, run_directory: Path) -> str:
@@ -88,6 +96,6 @@ def _program(site: Site, job: Job) -> list[str]:
         return job.arguments
     workload = catalogue.find(job.workload)
     python = job.options.get("python") or workload.tools(job.arguments).get("python")
-    if python and site.scheduler is not SchedulerName.KUBERNETES:
+    if python and not find_scheduler(site.scheduler).runs_in_image:
         return workload.foreign_command(python, job.arguments)
     return workload.command(python or sys.executable, job.arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,13 @@ from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.rank_selection import compress
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, PROFILERS, SCRATCH, Versioned
-from hpcprof.submit.rendering import kubernetes
-from hpcprof.submit.rendering.launchers import MEETING, on_each_node, rank_variables
+from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
+from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, SCRATCH, Versioned, find_profiler
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering, Scheduler
 from hpcprof.submit.sites.files import load_site
-from hpcprof.submit.sites.model import SchedulerName, Site
+from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
-
-JOB_SCRIPT = "job.sh"
-WRAPPER = "wrapper.sh"
 
 # What stands in a profiler's words for values that only the rank knows, and the wrapper's name for each.
 _PLACES = {
@@ -59,17 +56,6 @@ class _Compiled(BytecodeCache):
 
 
 _COMPILED = _Compiled()
-
-
-@dataclass(frozen=True)
-class Rendering:
-    """What a script needs beyond the site and the job: resolved paths and commands."""
-
-    run_directory: Path
-    command_line: list[str]
-    launch: list[str]
-    program: list[str]
-    template: Path | None = None
 
 
 def template_path() -> list[Path]:
@@ -110,11 +96,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     UsageError
         If a template is missing, broken, or uses a name that does not exist.
     """
-    environment = _environment(rendering.template)
+    scheduler = find_scheduler(site.scheduler)
+    environment = _environment(rendering.template, scheduler)
     run_id = rendering.run_directory.name
-    if site.scheduler is SchedulerName.KUBERNETES:
-        job, rendering = kubernetes.in_pods(site, job, rendering)
-    profiler = PROFILERS[job.profiler]
+    job, rendering = scheduler.localize(site, job, rendering)
+    profiler = find_profiler(job.profiler)
     profiled = compress(job.profiled_ranks)
     pauses = site.dcgm and profiled and profiler.counters(job.target, job.profiler_options)
     flags = profiler.flags(job.target, job.profiler_options)
@@ -122,6 +108,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     values: dict[str, Any] = {
         "site": site,
         "job": job,
+        "job_name": scheduler.job_name(job.name),
         "version": __version__,
         "run_directory": str(rendering.run_directory),
         "command_line": shlex.join(rendering.command_line),
@@ -129,7 +116,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "meets": any(MEETING in word for word in rendering.launch),
         "pause_dcgm": [*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         "launcher": site.launcher.name.value if rendering.launch else "none",
-        "rank_variables": rank_variables(site.launcher.name),
+        "rank_variables": LAUNCHERS[site.launcher.name].rank_variables,
         "directives": _directives(site, job),
         "program": rendering.program,
         "profiled_ranks": profiled,
@@ -141,12 +128,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
             _found(words, tools) for words in profiler.afterwards(job.target, job.profiler_options)
         ],
     }
-    script = rendering.template.name if rendering.template else f"job/{site.scheduler.value}.sh.j2"
+    script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
     texts = {file: _render(environment, template, values) for file, template in names.items()}
-    if site.scheduler is SchedulerName.KUBERNETES:
-        values |= kubernetes.manifest_values(site, job, run_id, texts)
-        texts[kubernetes.MANIFEST] = _render(environment, kubernetes.TEMPLATE, values)
+    for further in scheduler.further_files(site, job, run_id, texts):
+        texts[further.name] = _render(environment, further.template, {**values, **further.values})
     return texts
 
 
@@ -166,8 +152,11 @@ def render_text(name: str, values: dict[str, Any], template: Path | None = None)
     return _render(_environment(template), name, {"version": __version__, **values})
 
 
-def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
-    folders = ([template.parent] if template else []) + template_path()
+def _environment(template: Path | None, scheduler: Scheduler | None = None) -> ImmutableSandboxedEnvironment:
+    folders = [*([template.parent] if template else []), *template_path()]
+    if scheduler is not None:
+        # After the user's folders, whose templates replace those of the package.
+        folders[-1:-1] = scheduler.template_folders
     environment = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
@@ -185,9 +174,7 @@ def _environment(template: Path | None) -> ImmutableSandboxedEnvironment:
         comment=_comment,
         directive=_directive,
         walltime=format_walltime,
-        yaml=kubernetes.yaml_value,
-        yaml_text=kubernetes.yaml_text,
-        pod_argument=kubernetes.pod_argument,
+        **(scheduler.template_filters if scheduler else {}),
     )
     return environment
 

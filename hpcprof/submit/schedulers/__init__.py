@@ -1,1 +1,1 @@
-"""Schedulers: one file each for Slurm, PBS, Kubernetes and this machine."""
+"""Schedulers: one package each for Slurm, PBS, Kubernetes and this machine."""

@@ -1,17 +1,19 @@
-"""What every scheduler does for hpcprof, and the states a job can be in."""
+"""What every scheduler's client does, and the states of a job."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from pathlib import Path
 
+from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.runs.directory import Run
 
 
 class JobState(Enum):
-    """The state of a job. ``UNKNOWN`` means that the scheduler could not be asked."""
+    """The state of a job. ``UNKNOWN`` means that the scheduler did not answer."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -29,30 +31,48 @@ class JobState(Enum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job's state, why it is in it, and its exit code once it has one."""
+    """A job's state, the reason for it, and the exit code of an ended job."""
 
     state: JobState
     reason: str = ""
     exit_code: int | None = None
 
 
-class Scheduler(Protocol):
-    """A batch system. Every method raises `hpcprof.common.errors.SchedulerError` where its command fails."""
+class SchedulerClient(ABC):
+    """Speaks to a scheduler by its commands.
 
-    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
-        """Return which jobs one that is to run after ``job_ids`` has to wait for: those that are not over.
+    Every method raises `hpcprof.common.errors.SchedulerError` if a command fails.
+    """
 
-        It is refused where it could never run, or the scheduler cannot wait. Asked before anything is made.
-        """
-
+    @abstractmethod
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
-        """Hand over the run's ``job.sh`` and return the scheduler's job id.
+        """Hand over a run and return the scheduler's job id.
 
-        It starts once the jobs ``after``, which `waits_for` returned, have succeeded.
+        The job starts once the jobs ``after``, which `unfinished` returned, have succeeded.
         """
 
+    @abstractmethod
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
-        """Return the status of each run by run id, asking for all of them at once where possible."""
+        """Return the status of each run by run id, asking for all of them at once if possible."""
 
+    @abstractmethod
     def cancel(self, *runs: Run) -> None:
         """End the runs' jobs with all their processes; a job that has ended is left as it is."""
+
+    def unfinished(self, job_ids: Sequence[str]) -> list[str]:
+        """Return the subset of ``job_ids`` that a dependent job must still wait for.
+
+        Called before a run directory is made, so that a dependency which can never be met is an error and
+        leaves nothing behind. By default the scheduler cannot wait for a job.
+        """
+        if job_ids:
+            raise SchedulerError("this scheduler cannot wait for another job: submit it once that has ended.")
+        return []
+
+    def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
+        """Hand over the script of a job array of runs, and return the job id of each."""
+        raise SchedulerError("this scheduler has no job arrays.")
+
+    def largest_array(self) -> int | None:
+        """Return how many members a job array may have, None if the scheduler does not say."""
+        return None

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.rendering.templates import JOB_SCRIPT
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.schedulers.command import patiently
-from hpcprof.submit.schedulers.run_state import CANCELLED_FILE, Record, verdict
+from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.command import ask_again_while_silent
+from hpcprof.submit.schedulers.run_state import CANCELLED_FILE, Record, status_from_record
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 
 _DEPENDENCY_AGE = timedelta(days=31)
+_RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
 
-class BatchScheduler(ABC):
+class BatchClient(SchedulerClient):
     """A scheduler that is spoken to by commands; each has its own hand-over, question and deletion."""
 
     @abstractmethod
@@ -47,7 +49,7 @@ class BatchScheduler(ABC):
     def largest_array(self) -> int | None:
         """Return how many members a job array may have, None where the scheduler does not tell."""
 
-    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+    def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Return the jobs that are still to be waited for.
 
         Slurm runs a job after one that it does not know, and PBS drops it without a word; so both are
@@ -56,7 +58,7 @@ class BatchScheduler(ABC):
         if not job_ids:
             return []
         since = datetime.now(timezone.utc) - _DEPENDENCY_AGE
-        records = patiently(lambda: self.records(job_ids, since))
+        records = ask_again_while_silent(lambda: self.records(job_ids, since))
         for job_id in job_ids:
             record = records.get(job_id)
             if record is None:
@@ -84,10 +86,10 @@ class BatchScheduler(ABC):
         records: Mapping[str, Record] = {}
         if known:
             try:
-                records = patiently(lambda: self.records(known, _oldest(runs)))
+                records = ask_again_while_silent(lambda: self.records(known, _oldest(runs)))
             except SchedulerError as error:
                 return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
-        return {run.id: verdict(run, records.get(ids[run.id])) for run in runs}
+        return {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
 
     def cancel(self, *runs: Run) -> None:
         """Delete the runs' jobs; they may show as running for seconds more while their processes end."""
@@ -112,3 +114,18 @@ class BatchScheduler(ABC):
 
 def _oldest(runs: Sequence[Run]) -> datetime:
     return min(datetime.fromisoformat(run.manifest.created) for run in runs if run.manifest is not None)
+
+
+def parse_array_indices(text: str) -> list[int]:
+    """Return the indices in a text such as ``0-3,7,8-12:2%4``, as both Slurm and PBS print it.
+
+    ``%4`` is how many members run at once. Parts that are not indices are passed over: the ``-`` that PBS
+    prints for none, and the ``...`` at the end of a text that Slurm has cut.
+    """
+    found: list[int] = []
+    for part in text.partition("%")[0].split(","):
+        match = _RANGE.fullmatch(part)
+        if match:
+            first = int(match["first"])
+            found += range(first, int(match["last"] or first) + 1, int(match["step"] or 1))
+    return found

@@ -27,7 +27,9 @@ class Unreachable(SchedulerError):
     """The scheduler gave no answer: nothing is known of any job, and asking again may help."""
 
 
-def call(arguments: Sequence[str], directory: Path | None = None, seconds: float = _SECONDS) -> Completed:
+def run_scheduler_command(
+    arguments: Sequence[str], directory: Path | None = None, seconds: float = _SECONDS
+) -> Completed:
     """Run a command of the scheduler, in an environment that does not change its answer.
 
     Raises
@@ -56,7 +58,7 @@ def retry_pauses() -> Iterator[float]:
         yield _FIRST_PAUSE * 2**attempt
 
 
-def patiently(ask: Callable[[], Answer]) -> Answer:
+def ask_again_while_silent(ask: Callable[[], Answer]) -> Answer:
     """Return the answer to a question that changes nothing, asked again while the scheduler is silent.
 
     Slurm's commands try for 9 to 18 seconds by themselves before they give up (seen on 22.05); they are
@@ -73,7 +75,7 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
     return ask()
 
 
-def said(text: str) -> str:
+def complaint(text: str) -> str:
     """Return what a command complained of as the end of a sentence, without its usage and prefixes."""
     lines = [line.strip() for line in text.partition("\nusage:")[0].splitlines() if line.strip()]
     return " ".join(lines).rstrip(".") or "it gave no reason"

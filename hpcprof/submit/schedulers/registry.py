@@ -1,22 +1,55 @@
-"""Which class speaks to which scheduler."""
+"""Schedulers by name: hpcprof's own, and those that other packages add."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
-from hpcprof.submit.schedulers.base import Scheduler
-from hpcprof.submit.sites.model import SchedulerName
+from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.plugins import SCHEDULERS, load_plugin, plugin_names
+from hpcprof.submit.schedulers.scheduler import Scheduler
 
-_CLASSES = {
-    SchedulerName.KUBERNETES: "hpcprof.submit.schedulers.kubernetes:KubernetesScheduler",
-    SchedulerName.LOCAL: "hpcprof.submit.schedulers.local:LocalScheduler",
-    SchedulerName.PBS: "hpcprof.submit.schedulers.pbs:PbsScheduler",
-    SchedulerName.SLURM: "hpcprof.submit.schedulers.slurm:SlurmScheduler",
+# By text, so that a command imports only the scheduler of its site.
+_BUILT_IN = {
+    "local": "hpcprof.submit.schedulers.local.scheduler:LocalScheduler",
+    "pbs": "hpcprof.submit.schedulers.pbs.scheduler:PbsScheduler",
+    "slurm": "hpcprof.submit.schedulers.slurm.scheduler:SlurmScheduler",
+    "kubernetes": "hpcprof.submit.schedulers.kubernetes.scheduler:KubernetesScheduler",
 }
 
 
-def scheduler_for(name: SchedulerName) -> Scheduler:
-    """Return the scheduler called ``name``; its module is imported when it is needed."""
-    module, _, cls = _CLASSES[name].partition(":")
-    scheduler: Scheduler = getattr(import_module(module), cls)()
+def scheduler_names() -> list[str]:
+    """Return the names of all schedulers, those of other packages last."""
+    return [*_BUILT_IN, *(name for name in plugin_names(SCHEDULERS) if name not in _BUILT_IN)]
+
+
+@cache
+def find_scheduler(name: str, where: str = "") -> Scheduler:
+    """Return the scheduler called ``name``.
+
+    Parameters
+    ----------
+    name : str
+        The value of ``scheduler`` in a site file.
+    where : str
+        Where the name is written, for the error: ``" in /path/site.yaml"``.
+
+    Raises
+    ------
+    UsageError
+        If no scheduler has this name, with the valid names, or its package cannot be imported.
+    """
+    if name in _BUILT_IN:
+        module, _, attribute = _BUILT_IN[name].partition(":")
+        found = getattr(import_module(module), attribute)
+    else:
+        found = load_plugin(SCHEDULERS, name)
+        if found is None:
+            raise unknown("scheduler", name, scheduler_names(), where)
+        if not (isinstance(found, type) and issubclass(found, Scheduler)):
+            raise UsageError(
+                f"the entry point {name!r} of {SCHEDULERS} must name a subclass of "
+                f"hpcprof.submit.schedulers.scheduler.Scheduler, not {found!r}."
+            )
+    scheduler: Scheduler = found()
     return scheduler

@@ -45,7 +45,7 @@ class Record:
     preempted: bool = False
 
 
-def verdict(run: Run, record: Record | None) -> JobStatus:
+def status_from_record(run: Run, record: Record | None) -> JobStatus:
     """Return a run's status from its record and its state files.
 
     Parameters

@@ -12,8 +12,10 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.submit.jobs.walltime import parse_walltime
-from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.sites.model import STARTERS, LauncherName, Site
+from hpcprof.submit.launchers import LAUNCHERS, STARTERS
+from hpcprof.submit.profilers import PROFILERS, profiler_names
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.sites.model import Site
 
 # A profiler makes sockets in a rank's own folder below TMPDIR, whose path may have 107 characters in all
 # (sockaddr_un); this leaves room for that folder and for the socket's name.
@@ -60,6 +62,7 @@ def load_site_file(path: Path) -> Site:
     for data in reversed(list(_chain(path))):
         merged = _merge(merged, data)
     site = decode(Site, {**merged, "name": path.stem}, str(path))
+    find_scheduler(site.scheduler, f" in {path}")
     _check(site, path)
     return site
 
@@ -136,8 +139,8 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
             if route not in site.queues:
                 yield f"queues.{name}.routes", f"{route!r} is not one of queues: {', '.join(site.queues)}"
     for name in site.profilers:
-        if name not in PROFILERS:
-            yield f"profilers = {name!r}", f"there is no such profiler; valid: {', '.join(PROFILERS)}"
+        if name not in PROFILERS and name not in profiler_names():
+            yield f"profilers = {name!r}", f"there is no such profiler; valid: {', '.join(profiler_names())}"
     if site.tmpdir and (not site.tmpdir.startswith("/") or len(site.tmpdir) > _TMPDIR_LENGTH):
         yield (
             f"tmpdir = {site.tmpdir!r}",
@@ -166,7 +169,7 @@ def _core_problem(site: Site, cores: str) -> str:
     spans = [_SPAN.fullmatch(part) for part in cores.split(",")]
     if not all(spans):
         return "write core numbers and spans of them, as in 0-7,32-39"
-    if site.launcher.name is LauncherName.SRUN and not cores.isdigit():
+    if LAUNCHERS[site.launcher.name].binds_one_core and not cores.isdigit():
         return "srun binds a rank by one core (map_cpu); write its number"
     numbers = {n for s in spans if s for n in range(int(s["first"]), int(s["last"] or s["first"]) + 1)}
     reserved = numbers & set(site.node.reserved_cores)

@@ -11,15 +11,6 @@ from typing import Annotated
 import msgspec
 
 
-class SchedulerName(Enum):
-    """The batch systems that hpcprof speaks to."""
-
-    LOCAL = "local"
-    PBS = "pbs"
-    SLURM = "slurm"
-    KUBERNETES = "kubernetes"
-
-
 class LauncherName(Enum):
     """What starts the ranks on the nodes.
 
@@ -34,10 +25,6 @@ class LauncherName(Enum):
     SRUN = "srun"
     TORCHRUN = "torchrun"
     NONE = "none"
-
-
-STARTERS = (LauncherName.SRUN, LauncherName.PALS, LauncherName.MPICH, LauncherName.OPENMPI)
-"""The launchers that can start one process on each node."""
 
 
 class Vendor(Enum):
@@ -169,8 +156,8 @@ class Site(_Model, frozen=True):
 
     name: str
     """The name of the file; not a key of it."""
-    scheduler: SchedulerName
-    """The batch system."""
+    scheduler: str
+    """The batch system: local, pbs, slurm, kubernetes, or one that another package adds."""
     description: str = ""
     """One line for people."""
     source: str = ""

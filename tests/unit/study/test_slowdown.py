@@ -12,7 +12,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.study.record import Arm, Planned, Record, plan, read_record, write_record
 from hpcprof.study.slowdown import best, by_point
-from hpcprof.submit.sites.model import SchedulerName, Site
+from hpcprof.submit.sites.model import Site
 
 POINTS = [{"cap": "1"}, {"cap": "25"}]
 
@@ -66,7 +66,7 @@ def test_a_record_that_is_none_is_one_sentence(text: str, says: str, tmp_path: P
 
 
 def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    record = Record("slowdown", Site(name="here", scheduler=SchedulerName.LOCAL), [])
+    record = Record("slowdown", Site(name="here", scheduler="local"), [])
     with pytest.raises(HpcprofError, match=r"cannot write .*gone/study\.json: No such file or directory\.$"):
         write_record(tmp_path / "gone", record)
 

@@ -41,7 +41,7 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
             file.write(printed)
         return {runs[0].id: status}
 
-    monkeypatch.setattr(waiting, "scheduler_for", lambda name: SimpleNamespace(poll=poll))
+    monkeypatch.setattr(waiting, "client_of", lambda run: SimpleNamespace(poll=poll))
     monkeypatch.setattr(waiting.time, "sleep", lambda seconds: None)
     run = cast(
         Run,

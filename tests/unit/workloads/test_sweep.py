@@ -90,7 +90,7 @@ def test_an_array_is_shown_and_nothing_is_submitted(hpcprof: Hpcprof, tmp_path: 
         (["--at-once", "2", "-P", "n=1,2", "--", "echo", "{n}"], "--at-once N is for --array"),
         (
             ["--site", "generic-pbs", "--array", "-P", "n=1", "--", "echo", "{n}"],
-            "an array of PBS has at least two members",
+            "an array of PBS has at least 2 members",
         ),
         (
             ["--site", "generic-slurm", "--array", "-P", "n=1,2", "--", "{n}"],

@@ -152,7 +152,7 @@ def test_an_array_is_refused_where_there_are_none_and_of_one_member_on_pbs() -> 
     for name in ("local", "kubernetes"):
         with pytest.raises(UsageError, match=f"site {name} has no job arrays; leave --array out"):
             check_array(load_site(name), "", 2)
-    with pytest.raises(UsageError, match="an array of PBS has at least two members"):
+    with pytest.raises(UsageError, match="an array of PBS has at least 2 members"):
         check_array(load_site("generic-pbs"), "", 1)
     check_array(load_site("generic-slurm"), "", 1)
 

@@ -116,7 +116,7 @@ def test_runs_whose_directives_differ_are_no_array_and_the_difference_is_named(t
 def test_pbs_an_array_that_may_not_run_again_is_refused(tmp_path: Path) -> None:
     (tmp_path / "once.yaml").write_text('extends: generic-pbs\ndirectives: ["-r n"]\n')
     site = load_site_file(tmp_path / "once.yaml")
-    with pytest.raises(UsageError, match="PBS takes no array that may not run again"):
+    with pytest.raises(UsageError, match="PBS accepts no array that cannot be run again"):
         array_scripts(site, echoing(site, "a", "b"), tmp_path / "s", ["hpcprof"])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import Manifest, Run
-from hpcprof.submit.sites.model import Preemption, SchedulerName, Site
+from hpcprof.submit.sites.model import Preemption, Site
 
 MakeRun = Callable[..., Run]
 
@@ -21,7 +21,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     def make(
         job_id: str = "7",
         preemption: Preemption = Preemption.REQUEUE,
-        scheduler: SchedulerName = SchedulerName.SLURM,
+        scheduler: str = "slurm",
         **files: str,
     ) -> Run:
         path = tmp_path / f"run-{job_id}"

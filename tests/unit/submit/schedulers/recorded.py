@@ -1,4 +1,4 @@
-"""The recorded outputs of schedulers, as (exit code, stdout, stderr)."""
+"""The recorded outputs of schedulers: as (exit code, stdout, stderr), or as text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import re
 from pathlib import Path
 
 DATA = Path(__file__).parents[3] / "data" / "schedulers"
+MACHINES = DATA.with_name("sites")
+
+
+def recorded_machine(name: str) -> str:
+    """Read what a command printed of a machine's queues or nodes."""
+    return (MACHINES / name).read_text(encoding="utf-8")
 
 
 def recorded(name: str) -> tuple[int, str, str]:

@@ -9,7 +9,12 @@ import pytest
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers import command
-from hpcprof.submit.schedulers.command import Unreachable, call, patiently, retry_pauses
+from hpcprof.submit.schedulers.command import (
+    Unreachable,
+    ask_again_while_silent,
+    retry_pauses,
+    run_scheduler_command,
+)
 
 
 def python(text: str) -> list[str]:
@@ -17,17 +22,20 @@ def python(text: str) -> list[str]:
 
 
 def test_a_command_leaves_its_exit_code_and_what_it_printed() -> None:
-    done = call(python("import sys; print('a'); print('b', file=sys.stderr); sys.exit(153)"))
+    done = run_scheduler_command(python("import sys; print('a'); print('b', file=sys.stderr); sys.exit(153)"))
     assert (done.exit_code, done.stdout, done.stderr) == (153, "a\n", "b\n")
 
 
 def test_arguments_reach_the_command_as_they_are() -> None:
-    assert call([*python("import sys; print(sys.argv[1])"), "$(touch x) ; *"]).stdout == "$(touch x) ; *\n"
+    assert (
+        run_scheduler_command([*python("import sys; print(sys.argv[1])"), "$(touch x) ; *"]).stdout
+        == "$(touch x) ; *\n"
+    )
 
 
 def test_a_command_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(SchedulerError) as missing:
-        call(["no-such-sbatch"])
+        run_scheduler_command(["no-such-sbatch"])
     assert (
         str(missing.value)
         == "cannot start no-such-sbatch: it is not on the PATH; is this a login node of the site?"
@@ -36,18 +44,20 @@ def test_a_command_that_is_not_there_is_one_sentence() -> None:
 
 def test_a_working_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SchedulerError, match=r"cannot start .*: the directory .*/gone does not exist\."):
-        call(python(""), tmp_path / "gone")
+        run_scheduler_command(python(""), tmp_path / "gone")
 
 
 def test_a_command_that_does_not_end_is_a_scheduler_that_does_not_answer() -> None:
     with pytest.raises(Unreachable, match="did not answer within 0 s"):
-        call(python("import signal; signal.pause()"), seconds=0.1)
+        run_scheduler_command(python("import signal; signal.pause()"), seconds=0.1)
 
 
 def test_a_users_settings_for_squeue_do_not_hide_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_PARTITION", "other")
     monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
-    printed = call(python("import os; print(sorted(n for n in os.environ if n.startswith('S')))")).stdout
+    printed = run_scheduler_command(
+        python("import os; print(sorted(n for n in os.environ if n.startswith('S')))")
+    ).stdout
     assert "SQUEUE_PARTITION" not in printed
     assert "SLURM_TIME_FORMAT" not in printed
 
@@ -66,10 +76,10 @@ def test_a_silent_scheduler_is_asked_again_and_then_given_up(monkeypatch: pytest
             raise Unreachable("no answer")
         return len(asked)
 
-    assert patiently(lambda: ask(3)) == 3
+    assert ask_again_while_silent(lambda: ask(3)) == 3
     asked.clear()
     with pytest.raises(Unreachable):
-        patiently(lambda: ask(4))
+        ask_again_while_silent(lambda: ask(4))
 
 
 def test_an_answer_that_is_an_error_is_not_asked_for_again() -> None:
@@ -80,5 +90,5 @@ def test_an_answer_that_is_an_error_is_not_asked_for_again() -> None:
         raise SchedulerError("no")
 
     with pytest.raises(SchedulerError):
-        patiently(refuse)
+        ask_again_while_silent(refuse)
     assert asked == [1]

@@ -14,8 +14,8 @@ import pytest
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.pbs import PbsScheduler
-from hpcprof.submit.schedulers.slurm import SlurmScheduler
+from hpcprof.submit.schedulers.pbs.client import PbsClient
+from hpcprof.submit.schedulers.slurm.client import SlurmClient
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit_array
 from tests.unit.submit.schedulers.conftest import MakeRun
@@ -65,7 +65,7 @@ def test_slurm_asks_once_for_the_queue_and_once_for_what_has_left_it(
     fake("squeue", squeue_line("1", "RUNNING"))
     fake("sacct", "2|FAILED|3:0|2026-11-21T02:15:55\n3|COMPLETED|0:0|2026-11-21T02:15:55\n")
     runs = [make_run("1"), make_run("2"), make_run("3", finished="0"), make_run("4", finished="5")]
-    states = SlurmScheduler().poll(runs)
+    states = SlurmClient().poll(runs)
     assert [states[run.id].state for run in runs] == [
         JobState.RUNNING,
         JobState.FAILED,
@@ -83,14 +83,14 @@ def test_slurm_without_accounting_judges_by_the_runs_own_files(fake: Fake, make_
     fake("squeue", error="slurm_load_jobs error: Invalid job id specified\n", code=1)
     fake("sacct", error="Slurm accounting storage is disabled\n", code=1)
     runs = [make_run("1", finished="0"), make_run("2", started="now", unfinished="0")]
-    states = SlurmScheduler().poll(runs)
+    states = SlurmClient().poll(runs)
     assert [states[run.id].state for run in runs] == [JobState.COMPLETED, JobState.FAILED]
 
 
 def test_slurm_asks_each_cluster_for_its_own_jobs(fake: Fake, calls: Calls, make_run: MakeRun) -> None:
     fake("squeue", "CLUSTER: any\n" + squeue_line("7", "RUNNING"))
     runs = [make_run("7;alps"), make_run("7;daint")]
-    assert [s.state for s in SlurmScheduler().poll(runs).values()] == [JobState.RUNNING] * 2
+    assert [s.state for s in SlurmClient().poll(runs).values()] == [JobState.RUNNING] * 2
     assert [[word for word in call if word.startswith(("--jobs", "--clusters"))] for call in calls()] == [
         ["--jobs=7", "--clusters=alps"],
         ["--jobs=7", "--clusters=daint"],
@@ -102,7 +102,7 @@ def test_a_job_with_a_dependency_is_killed_when_that_can_not_come_true(
 ) -> None:
     fake("sbatch", "8\n")
     run = make_run("")
-    assert SlurmScheduler().submit(run, ["5", "6"]) == "8"
+    assert SlurmClient().submit(run, ["5", "6"]) == "8"
     script = str(run.path / "job.sh")
     assert calls()[-1] == [
         "sbatch",
@@ -119,17 +119,17 @@ def test_slurm_runs_a_job_after_one_that_is_not_known_so_it_is_refused_before(
     fake("squeue", error="slurm_load_jobs error: Invalid job id specified\n", code=1)
     fake("sacct")
     with pytest.raises(SchedulerError, match="job 999999, to run after, is not known to the scheduler"):
-        SlurmScheduler().waits_for(["999999"])
+        SlurmClient().unfinished(["999999"])
 
 
 def test_jobs_that_are_not_over_are_waited_for(fake: Fake) -> None:
     fake("squeue", squeue_line("5", "RUNNING") + squeue_line("6", "PENDING", "Priority"))
-    assert SlurmScheduler().waits_for(["5", "6"]) == ["5", "6"]
+    assert SlurmClient().unfinished(["5", "6"]) == ["5", "6"]
 
 
 def test_a_job_that_has_succeeded_is_not_waited_for(fake: Fake) -> None:
     fake("qstat", json.dumps({"Jobs": {"5.s": {"job_state": "F", "substate": 92, "Exit_status": 0}}}))
-    assert PbsScheduler().waits_for(["5.s"]) == []
+    assert PbsClient().unfinished(["5.s"]) == []
 
 
 def test_pbs_is_asked_for_one_id_a_question_and_an_unknown_one_does_not_lose_the_others(
@@ -137,7 +137,7 @@ def test_pbs_is_asked_for_one_id_a_question_and_an_unknown_one_does_not_lose_the
 ) -> None:
     fake("qstat", json.dumps({"Jobs": {"1.s": {"job_state": "R"}}}))
     runs = [make_run("1.s"), make_run("2.s", finished="0")]
-    states = PbsScheduler().poll(runs)
+    states = PbsClient().poll(runs)
     assert [states[run.id].state for run in runs] == [JobState.RUNNING, JobState.COMPLETED]
     assert calls() == [["qstat", "-x", "-f", "-F", "json", job_id] for job_id in ("1.s", "2.s")]
 
@@ -148,7 +148,7 @@ def test_slurm_is_asked_for_an_array_once_and_not_for_each_member(
     fake("squeue", squeue_line("7_0", "RUNNING") + squeue_line("7_[1-98%1]", "PENDING", "Priority"))
     fake("sacct", "7_99|FAILED|3:0|2026-11-21T02:15:55\n")
     runs = [make_run(f"7_{index}") for index in range(100)]
-    states = SlurmScheduler().poll(runs)
+    states = SlurmClient().poll(runs)
     assert [states[runs[index].id].state for index in (0, 1, 98, 99)] == [
         JobState.RUNNING,
         JobState.QUEUED,
@@ -165,7 +165,7 @@ def test_slurm_an_array_under_its_plain_id_stands_for_members_without_a_record(
 ) -> None:
     fake("squeue", squeue_line("11", "CANCELLED") + squeue_line("11_0", "RUNNING"))
     runs = [make_run("11_0"), make_run("11_5")]
-    states = SlurmScheduler().poll(runs)
+    states = SlurmClient().poll(runs)
     assert [states[run.id].state for run in runs] == [JobState.RUNNING, JobState.CANCELLED]
 
 
@@ -175,7 +175,7 @@ def test_slurm_a_member_that_no_command_knows_is_judged_by_its_own_files(
     fake("squeue", squeue_line("7_0", "RUNNING"))
     fake("sacct", error="Slurm accounting storage is disabled\n", code=1)
     runs = [make_run("7_1", finished="0"), make_run("7_2", cancelled="by hpcprof cancel")]
-    states = SlurmScheduler().poll(runs)
+    states = SlurmClient().poll(runs)
     assert [states[run.id].state for run in runs] == [JobState.COMPLETED, JobState.CANCELLED]
 
 
@@ -188,7 +188,7 @@ def test_slurm_members_are_held_before_they_are_cancelled_and_all_by_one_command
     fake("scontrol", error="Job is no longer pending execution\n", code=1)
     fake("scancel")
     runs = [make_run("7_0"), make_run("7_1"), make_run("8")]
-    SlurmScheduler().cancel(*runs)
+    SlurmClient().cancel(*runs)
     assert calls()[1:] == [["scontrol", "hold", "7_0,7_1"], ["scancel", "7_0", "7_1", "8"]]
     assert all(run.state_file("cancelled") for run in runs)
 
@@ -201,7 +201,7 @@ def test_slurm_an_array_is_one_sbatch_and_each_member_has_an_id(
 ) -> None:
     fake("sbatch", f"{printed}\n")
     members = [make_run(f"new{index}") for index in range(3)]
-    assert SlurmScheduler().submit_array(tmp_path / "array.sh", members) == ids
+    assert SlurmClient().submit_array(tmp_path / "array.sh", members) == ids
     assert calls() == [["sbatch", "--parsable", str(tmp_path / "array.sh")]]
 
 
@@ -223,10 +223,10 @@ def test_pbs_an_array_is_one_qsub_and_one_question_for_all_its_members(
     member = {"job_state": "R", "array_index": 0}
     fake("qstat", json.dumps({"Jobs": {"8[].s": array, "8[0].s": member}}))
     members = [make_run(f"new{index}") for index in range(100)]
-    ids = PbsScheduler().submit_array(tmp_path / "array.sh", members)
+    ids = PbsClient().submit_array(tmp_path / "array.sh", members)
     assert (ids[0], ids[99]) == ("8[0].s", "8[99].s")
     runs = [make_run(job_id) for job_id in ids]
-    states = PbsScheduler().poll(runs)
+    states = PbsClient().poll(runs)
     assert [states[runs[index].id].state for index in (0, 99)] == [JobState.RUNNING, JobState.QUEUED]
     qsub, qstat = calls()
     assert qsub == ["qsub", str(tmp_path / "array.sh")]
@@ -237,7 +237,7 @@ def test_pbs_members_are_deleted_by_one_command(fake: Fake, calls: Calls, make_r
     array = {"job_state": "B", "array_indices_submitted": "0-1", "array_indices_remaining": "0-1"}
     fake("qstat", json.dumps({"Jobs": {"8[].s": array}}))
     fake("qdel")
-    PbsScheduler().cancel(make_run("8[0].s"), make_run("8[1].s"))
+    PbsClient().cancel(make_run("8[0].s"), make_run("8[1].s"))
     assert calls()[-1] == ["qdel", "8[0].s", "8[1].s"]
 
 
@@ -245,7 +245,7 @@ def test_pbs_can_not_wait_for_the_success_of_a_member_so_that_is_refused(fake: F
     array = {"job_state": "B", "array_indices_submitted": "0-1", "array_indices_remaining": "0-1"}
     fake("qstat", json.dumps({"Jobs": {"8[].s": array}}))
     with pytest.raises(SchedulerError, match=r"job 8\[1\]\.s, to run after, is a member of an array"):
-        PbsScheduler().waits_for(["8[1].s"])
+        PbsClient().unfinished(["8[1].s"])
 
 
 def test_a_cancellation_that_fails_leaves_no_mark(fake: Fake, make_run: MakeRun) -> None:
@@ -253,14 +253,14 @@ def test_a_cancellation_that_fails_leaves_no_mark(fake: Fake, make_run: MakeRun)
     fake("scancel", error="scancel: error: Kill job error on job id 5: Access/permission denied\n", code=1)
     runs = [make_run("5"), make_run("6")]
     with pytest.raises(SchedulerError, match="Access/permission denied"):
-        SlurmScheduler().cancel(*runs)
+        SlurmClient().cancel(*runs)
     assert [run.state_file("cancelled") for run in runs] == [None, None]
 
 
 def test_a_job_whose_answer_cannot_be_read_is_unknown_with_the_reason(fake: Fake, make_run: MakeRun) -> None:
     fake("qstat", "PBS is being updated")
     run = make_run("1.s")
-    present = PbsScheduler().poll([run])[run.id]
+    present = PbsClient().poll([run])[run.id]
     assert (present.state, "not valid" in present.reason) == (JobState.UNKNOWN, True)
 
 
@@ -269,8 +269,8 @@ def test_a_machine_without_the_schedulers_commands_leaves_the_state_unknown(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     run = make_run("1.s")
-    present = PbsScheduler().poll([run])[run.id]
+    present = PbsClient().poll([run])[run.id]
     assert present.state is JobState.UNKNOWN
     assert present.reason == "cannot start qstat: it is not on the PATH; is this a login node of the site?"
     with pytest.raises(SchedulerError, match="was not cancelled: cannot start qstat"):
-        PbsScheduler().cancel(run)
+        PbsClient().cancel(run)

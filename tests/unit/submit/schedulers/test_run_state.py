@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.run_state import GRACE_SECONDS, Record, verdict
+from hpcprof.submit.schedulers.run_state import GRACE_SECONDS, Record, status_from_record
 from hpcprof.submit.sites.model import Preemption
 from tests.unit.submit.schedulers.conftest import MakeRun
 
@@ -16,57 +16,60 @@ LONG_AGO = Record(JobState.COMPLETED, "", 0, ended_seconds=GRACE_SECONDS + 1)
 
 
 def test_success_needs_the_schedulers_word_and_the_runs_own(make_run: MakeRun) -> None:
-    assert verdict(make_run(finished="0"), ENDED).state is JobState.COMPLETED
+    assert status_from_record(make_run(finished="0"), ENDED).state is JobState.COMPLETED
 
 
 def test_a_finished_file_that_is_not_here_yet_is_waited_for_a_while(make_run: MakeRun) -> None:
     run = make_run(started="now")
-    present = verdict(run, ENDED)
+    present = status_from_record(run, ENDED)
     assert (present.state, "finished file is not here yet" in present.reason) == (JobState.RUNNING, True)
-    late = verdict(run, LONG_AGO)
+    late = status_from_record(run, LONG_AGO)
     assert (late.state, late.reason) == (JobState.FAILED, "job.sh ended without its finished file")
 
 
 def test_a_finished_file_that_tells_of_a_failure_comes_before_the_schedulers_success(
     make_run: MakeRun,
 ) -> None:
-    present = verdict(make_run(finished="3"), ENDED)
+    present = status_from_record(make_run(finished="3"), ENDED)
     assert (present.state, present.reason, present.exit_code) == (JobState.FAILED, "exit code 3", 3)
 
 
 def test_a_finished_file_does_not_make_a_failure_a_success(make_run: MakeRun) -> None:
-    present = verdict(make_run(finished="0"), Record(JobState.FAILED, "a node of the job failed"))
+    present = status_from_record(make_run(finished="0"), Record(JobState.FAILED, "a node of the job failed"))
     assert (present.state, present.reason) == (JobState.FAILED, "a node of the job failed")
 
 
 def test_the_exit_code_is_job_shs_own_where_accounting_changes_it(make_run: MakeRun) -> None:
-    assert verdict(make_run(finished="139"), Record(JobState.FAILED, "", 11)).reason == "exit code 139"
+    assert (
+        status_from_record(make_run(finished="139"), Record(JobState.FAILED, "", 11)).reason
+        == "exit code 139"
+    )
 
 
 def test_a_job_that_the_scheduler_does_not_know_is_judged_by_its_files(make_run: MakeRun) -> None:
-    assert verdict(make_run("1", finished="0"), None).state is JobState.COMPLETED
-    assert verdict(make_run("2", finished="4"), None).reason == "exit code 4"
-    assert verdict(make_run("3", cancelled="by hpcprof"), None).state is JobState.CANCELLED
+    assert status_from_record(make_run("1", finished="0"), None).state is JobState.COMPLETED
+    assert status_from_record(make_run("2", finished="4"), None).reason == "exit code 4"
+    assert status_from_record(make_run("3", cancelled="by hpcprof"), None).state is JobState.CANCELLED
 
 
 def test_absence_from_the_queue_alone_is_first_waited_for_and_then_a_failure(make_run: MakeRun) -> None:
     run = make_run(started="now")
-    assert verdict(run, None).state is JobState.RUNNING
+    assert status_from_record(run, None).state is JobState.RUNNING
     (run.path / "state/unfinished").write_text(f"{time.time() - GRACE_SECONDS - 1:.0f}\n")
-    gone = verdict(run, None)
+    gone = status_from_record(run, None)
     assert gone.state is JobState.FAILED
     assert gone.reason == "the scheduler no longer knows it, and it left no finished file"
 
 
 def test_a_job_that_never_started_and_is_not_known_is_a_failure_in_the_end(make_run: MakeRun) -> None:
     run = make_run()
-    assert verdict(run, None).state is JobState.QUEUED
+    assert status_from_record(run, None).state is JobState.QUEUED
     (run.path / "state/unfinished").write_text("1\n")
-    assert verdict(run, None).reason == "the scheduler no longer knows it, and it never started"
+    assert status_from_record(run, None).reason == "the scheduler no longer knows it, and it never started"
 
 
 def test_a_run_whose_submission_failed_says_so(make_run: MakeRun) -> None:
-    assert verdict(make_run(job_id=""), None).reason == "the scheduler did not take it"
+    assert status_from_record(make_run(job_id=""), None).reason == "the scheduler did not take it"
 
 
 @pytest.mark.parametrize(
@@ -76,19 +79,22 @@ def test_preempted_is_queued_or_ended_as_the_site_has_it(
     policy: Preemption, state: JobState, make_run: MakeRun
 ) -> None:
     record = Record(JobState.CANCELLED, "preempted by another job", preempted=True)
-    present = verdict(make_run(preemption=policy, started="now"), record)
+    present = status_from_record(make_run(preemption=policy, started="now"), record)
     assert present.state is state
     assert present.reason.startswith("preempted by another job")
 
 
 def test_a_timeout_names_the_walltime(make_run: MakeRun) -> None:
-    present = verdict(make_run(), Record(JobState.TIMEOUT))
+    present = status_from_record(make_run(), Record(JobState.TIMEOUT))
     assert (present.state, present.reason) == (JobState.TIMEOUT, "the walltime of 60 s was over")
 
 
 def test_a_job_that_was_cancelled_and_still_runs_says_so(make_run: MakeRun) -> None:
-    assert verdict(make_run(cancelled="by hpcprof"), Record(JobState.RUNNING)).reason == "being cancelled"
+    assert (
+        status_from_record(make_run(cancelled="by hpcprof"), Record(JobState.RUNNING)).reason
+        == "being cancelled"
+    )
 
 
 def test_a_stale_finished_file_does_not_end_a_job_that_runs_again(make_run: MakeRun) -> None:
-    assert verdict(make_run(finished="0"), Record(JobState.RUNNING)).state is JobState.RUNNING
+    assert status_from_record(make_run(finished="0"), Record(JobState.RUNNING)).state is JobState.RUNNING

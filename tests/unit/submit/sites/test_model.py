@@ -13,10 +13,10 @@ import yaml
 from click.testing import CliRunner
 
 from hpcprof.cli.sites import command
-from hpcprof.cli.sites_schema import descriptions, job_schema, site_schema
 from hpcprof.common.paths import packaged
 from hpcprof.submit.sites import model as site_model
 from hpcprof.submit.sites.model import Affinity, Launcher, Node, Option, Queue, Site
+from hpcprof.submit.sites.schema import descriptions, job_schema, site_schema
 
 ROOT = Path(__file__).parents[4]
 TITLES: dict[type[Any], str] = {

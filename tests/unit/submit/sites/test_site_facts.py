@@ -13,7 +13,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.rendering.launchers import launch_command
+from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import Rendering, render
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site, Vendor
@@ -205,7 +205,9 @@ def test_a_profiler_that_the_gpus_do_not_have_is_refused_with_one_that_works(
     name: str, profiler: str
 ) -> None:
     options = {"kernel": "gemm", "launch-count": "1"} if profiler == "ncu" else {}
-    with pytest.raises(UsageError, match=r"(AMD|Intel)'s, which it does not know; .*use --profiler torch\.$"):
+    with pytest.raises(
+        UsageError, match=r"cannot profile the (AMD|Intel) GPUs of .*; use --profiler torch\.$"
+    ):
         job_for(load_site(name), profiler=profiler, profiler_options=options)
     assert job_for(load_site(name), profiler="torch").profiler == "torch"
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from hpcprof.submit.schedulers.batch import BatchScheduler
-from hpcprof.submit.schedulers.command import call, patiently
+from hpcprof.submit.schedulers.batch import BatchClient
+from hpcprof.submit.schedulers.command import ask_again_while_silent, run_scheduler_command
 from hpcprof.submit.schedulers.run_state import Record
-from hpcprof.submit.schedulers.slurm_parse import (
+from hpcprof.submit.schedulers.slurm.parse import (
     SACCT_FIELDS,
     SQUEUE_FORMAT,
     parse_largest_array,
@@ -21,7 +21,7 @@ from hpcprof.submit.schedulers.slurm_parse import (
 )
 
 
-class SlurmScheduler(BatchScheduler):
+class SlurmClient(BatchClient):
     """Speaks to the Slurm of this machine, and to the clusters that sbatch handed jobs to."""
 
     def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
@@ -31,7 +31,7 @@ class SlurmScheduler(BatchScheduler):
             numbers = ":".join(job_id.partition(";")[0] for job_id in after)
             # Without the second option a job whose dependency fails stays in the queue for ever.
             depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
-        done = call(["sbatch", "--parsable", *depends, str(script)], directory)
+        done = run_scheduler_command(["sbatch", "--parsable", *depends, str(script)], directory)
         return parse_sbatch(done.exit_code, done.stdout, done.stderr)
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
@@ -61,8 +61,8 @@ class SlurmScheduler(BatchScheduler):
                 # A member that waits leaves its array without a trace when it is cancelled, and jobs that
                 # wait for its success then run (seen on 22.05); a hold makes a job of its own of it before.
                 # For those that run already it fails, which is all the same.
-                call(["scontrol", *_of(cluster), "hold", ",".join(members)])
-            done = call(["scancel", *_of(cluster), *numbers])
+                run_scheduler_command(["scontrol", *_of(cluster), "hold", ",".join(members)])
+            done = run_scheduler_command(["scancel", *_of(cluster), *numbers])
             parse_scancel(done.exit_code, done.stdout, done.stderr)
 
     def member_id(self, array_id: str, index: int) -> str:
@@ -72,7 +72,7 @@ class SlurmScheduler(BatchScheduler):
 
     def largest_array(self) -> int | None:
         """Ask for Slurm's MaxArraySize."""
-        done = patiently(lambda: call(["scontrol", "show", "config"]))
+        done = ask_again_while_silent(lambda: run_scheduler_command(["scontrol", "show", "config"]))
         return parse_largest_array(done.exit_code, done.stdout, done.stderr)
 
 
@@ -97,7 +97,7 @@ def _of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[s
 def _squeue(numbers: Sequence[str], cluster: str) -> Mapping[str, Record]:
     # --states=all shows ended jobs too, from the controller's memory, for MinJobAge (300 s by default):
     # what scontrol shows, but of many jobs at once.
-    done = call(
+    done = run_scheduler_command(
         [
             "squeue",
             "--noheader",
@@ -114,7 +114,7 @@ def _squeue(numbers: Sequence[str], cluster: str) -> Mapping[str, Record]:
 def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> Mapping[str, Record]:
     # The default window starts at midnight, and sacct takes local time.
     start = since.astimezone().strftime("%Y-%m-%dT%H:%M:%S")
-    done = call(
+    done = run_scheduler_command(
         [
             "sacct",
             "--parsable2",

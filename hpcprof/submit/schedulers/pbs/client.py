@@ -8,9 +8,9 @@ from pathlib import Path
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.batch import BatchScheduler
-from hpcprof.submit.schedulers.command import Unreachable, call, patiently
-from hpcprof.submit.schedulers.pbs_parse import (
+from hpcprof.submit.schedulers.batch import BatchClient
+from hpcprof.submit.schedulers.command import Unreachable, ask_again_while_silent, run_scheduler_command
+from hpcprof.submit.schedulers.pbs.parse import (
     array_of,
     member_of,
     parse_largest_array,
@@ -28,12 +28,12 @@ _QSTAT = ("qstat", "-x", "-f", "-F", "json")
 _SINGLY = 8
 
 
-class PbsScheduler(BatchScheduler):
+class PbsClient(BatchClient):
     """Speaks to this machine's default PBS server."""
 
-    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+    def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Return which jobs have to be waited for; members of arrays cannot be."""
-        left = super().waits_for(job_ids)
+        left = super().unfinished(job_ids)
         arrays = [job_id for job_id in left if "[" in job_id]
         if arrays:
             raise SchedulerError(
@@ -45,7 +45,7 @@ class PbsScheduler(BatchScheduler):
     def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
         """Submit by ``qsub``; the environment stays behind, as exported functions break qstat's JSON."""
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
-        done = call(["qsub", *depends, str(script)], directory)
+        done = run_scheduler_command(["qsub", *depends, str(script)], directory)
         return parse_qsub(done.exit_code, done.stdout, done.stderr)
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
@@ -75,7 +75,7 @@ class PbsScheduler(BatchScheduler):
 
     def delete(self, job_ids: Sequence[str]) -> None:
         """Delete the jobs; they show as running for some seconds more."""
-        done = call(["qdel", *job_ids])
+        done = run_scheduler_command(["qdel", *job_ids])
         parse_qdel(done.exit_code, done.stdout, done.stderr)
 
     def member_id(self, array_id: str, index: int) -> str:
@@ -84,13 +84,13 @@ class PbsScheduler(BatchScheduler):
 
     def largest_array(self) -> int | None:
         """Ask for the server's max_array_size."""
-        done = patiently(lambda: call(["qstat", "-B", "-f", "-F", "json"]))
+        done = ask_again_while_silent(lambda: run_scheduler_command(["qstat", "-B", "-f", "-F", "json"]))
         return parse_largest_array(done.exit_code, done.stdout, done.stderr)
 
 
 def _qstat(jobs: Iterable[str], *asked: str) -> Mapping[str, Record]:
     members = ["-t"] if any("[" in job_id for job_id in jobs) else []
-    done = call([*_QSTAT, *members, *asked])
+    done = run_scheduler_command([*_QSTAT, *members, *asked])
     return parse_qstat(done.exit_code, done.stdout, done.stderr)
 
 

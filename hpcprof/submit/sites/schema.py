@@ -11,6 +11,7 @@ import msgspec
 
 from hpcprof.submit.jobs import job_file
 from hpcprof.submit.jobs.job_file import JobFile
+from hpcprof.submit.schedulers.registry import scheduler_names
 from hpcprof.submit.sites import model as site_model
 from hpcprof.submit.sites.model import Site
 
@@ -20,10 +21,10 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def site_schema() -> dict[str, Any]:
     """Return the schema of a site file, with a description of every key.
 
-    A file has no ``name`` (that is the file's own), and may have ``extends``.
+    The key ``name`` is left out, since the file's name gives it, and ``extends`` is added.
     """
     schema = _schema(Site, site_model)
-    # Part of what an extended site says can be changed without saying all of it again.
+    # A site that extends another one may set any part of a mapping.
     for definition in schema["$defs"].values():
         definition.pop("required", None)
     site = schema["$defs"]["Site"]
@@ -32,6 +33,7 @@ def site_schema() -> dict[str, Any]:
         "extends": {"type": "string", "description": "The site whose keys this one starts from."},
         **site["properties"],
     }
+    site["properties"]["scheduler"]["enum"] = scheduler_names()
     site["anyOf"] = [{"required": ["scheduler"]}, {"required": ["extends"]}]
     return {"$schema": _DIALECT, "title": "hpcprof site", **schema}
 

@@ -1,6 +1,6 @@
-"""Launchers: the command that starts a job's ranks, and which variables tell a rank who it is.
+"""Launchers: the command that starts a job's ranks, and the variables that give a rank its number.
 
-Each launcher is one function of a few lines, in the table at the end.
+Each launcher is one entry of the table at the end, with a function of a few lines.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import LauncherName, Site
 
-# The order in which the wrapper asks: a launcher's own variables first. One launcher inside another
-# (mpirun in a Slurm job), the outer one's describe the launcher's helpers, not the ranks.
+# The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another
+# (mpirun in a Slurm job), the outer one's variables describe the launcher's helpers, not the ranks.
 _MPI = ("pals", "ompi", "pmi", "flux", "pmix", "slurm", "torchrun")
 _SLURM = ("slurm", "pmi", "pmix", "ompi", "flux")
 _TORCHRUN = ("torchrun",)
@@ -24,9 +25,38 @@ MEETING = "{meeting}"
 """Stands in an argv for the first node of the job and a port there, which the script finds out."""
 
 
-def rank_variables(launcher: LauncherName) -> tuple[str, ...]:
-    """Return the families of variables that the wrapper asks, the first that has a rank being believed."""
-    return {LauncherName.SRUN: _SLURM, LauncherName.TORCHRUN: _TORCHRUN}.get(launcher, _MPI)
+@dataclass(frozen=True)
+class LauncherDescription:
+    """All that hpcprof knows of one launcher.
+
+    Attributes
+    ----------
+    command : callable
+        ``(site, job) -> argv``, which the program of each rank follows.
+    rank_variables : tuple of str
+        Families of environment variables that the wrapper asks for the rank, in this order.
+    several_nodes : bool
+        Whether it starts ranks on several nodes.
+    on_each_node : callable or None
+        ``(nodes) -> argv`` that starts one process on each of so many nodes; None if it cannot.
+    needs_starter : bool
+        Whether it must itself be started on each node, by ``launcher.starter`` of the site.
+    binds_one_core : bool
+        Whether it binds a rank to one core, given by its number, and not to a list of cores.
+    mpi_operator_name : str
+        Its MPI in an MPIJob of Kubeflow's MPI operator; empty if the operator does not support it.
+    export_flag : str
+        The flag that passes an environment variable on to ranks on other nodes, if they do not get all.
+    """
+
+    command: Callable[[Site, Job], list[str]]
+    rank_variables: tuple[str, ...] = _MPI
+    several_nodes: bool = True
+    on_each_node: Callable[[int], list[str]] | None = None
+    needs_starter: bool = False
+    binds_one_core: bool = False
+    mpi_operator_name: str = ""
+    export_flag: str = ""
 
 
 def launch_command(site: Site, job: Job) -> list[str]:
@@ -37,7 +67,7 @@ def launch_command(site: Site, job: Job) -> list[str]:
     UsageError
         If the job needs a launcher that is not there.
     """
-    return _LAUNCHERS[site.launcher.name](site, job)
+    return LAUNCHERS[site.launcher.name].command(site, job)
 
 
 def find_mpiexec() -> str | None:
@@ -117,17 +147,14 @@ def _torchrun(site: Site, job: Job) -> list[str]:
 
 
 def on_each_node(site: Site, job: Job) -> list[str]:
-    """Return the argv that starts one process on each node of the job; empty where there is one node."""
+    """Return the argv that starts one process on each node of the job; empty for a job of one node."""
     if job.nodes == 1:
         return []
-    starter = site.launcher.starter if site.launcher.name is LauncherName.TORCHRUN else site.launcher.name
-    nodes = str(job.nodes)
-    return {
-        LauncherName.SRUN: ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"],
-        LauncherName.PALS: ["mpiexec", "-n", nodes, "--ppn", "1", "--cpu-bind", "none"],
-        LauncherName.MPICH: ["mpiexec", "-n", nodes, "-ppn", "1"],
-        LauncherName.OPENMPI: ["mpirun", "-n", nodes, "--map-by", "ppr:1:node", "--bind-to", "none"],
-    }[starter]
+    launcher = site.launcher
+    name = launcher.starter if LAUNCHERS[launcher.name].needs_starter else launcher.name
+    start = LAUNCHERS[name].on_each_node
+    assert start is not None
+    return start(job.nodes)
 
 
 def _cpu_bind(site: Site, job: Job, prefix: str, separator: str) -> list[str]:
@@ -137,12 +164,39 @@ def _cpu_bind(site: Site, job: Job, prefix: str, separator: str) -> list[str]:
     return [f"--cpu-bind={site.launcher.cpu_bind_default}"] if site.launcher.cpu_bind_default else []
 
 
-_LAUNCHERS: dict[LauncherName, Callable[[Site, Job], list[str]]] = {
-    LauncherName.NONE: _none,
-    LauncherName.MPIEXEC: _mpiexec,
-    LauncherName.PALS: _pals,
-    LauncherName.MPICH: _mpich,
-    LauncherName.OPENMPI: _openmpi,
-    LauncherName.SRUN: _srun,
-    LauncherName.TORCHRUN: _torchrun,
+LAUNCHERS: dict[LauncherName, LauncherDescription] = {
+    LauncherName.NONE: LauncherDescription(_none, several_nodes=False),
+    LauncherName.MPIEXEC: LauncherDescription(_mpiexec, several_nodes=False),
+    LauncherName.SRUN: LauncherDescription(
+        _srun,
+        rank_variables=_SLURM,
+        on_each_node=lambda nodes: ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"],
+        binds_one_core=True,
+    ),
+    LauncherName.PALS: LauncherDescription(
+        _pals, on_each_node=lambda nodes: ["mpiexec", "-n", f"{nodes}", "--ppn", "1", "--cpu-bind", "none"]
+    ),
+    LauncherName.MPICH: LauncherDescription(
+        _mpich,
+        on_each_node=lambda nodes: ["mpiexec", "-n", f"{nodes}", "-ppn", "1"],
+        mpi_operator_name="MPICH",
+    ),
+    LauncherName.OPENMPI: LauncherDescription(
+        _openmpi,
+        on_each_node=lambda nodes: [
+            "mpirun",
+            "-n",
+            f"{nodes}",
+            "--map-by",
+            "ppr:1:node",
+            "--bind-to",
+            "none",
+        ],
+        mpi_operator_name="OpenMPI",
+        export_flag="-x",
+    ),
+    LauncherName.TORCHRUN: LauncherDescription(_torchrun, rank_variables=_TORCHRUN, needs_starter=True),
 }
+
+STARTERS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.on_each_node is not None)
+"""The launchers that can start one process on each node."""

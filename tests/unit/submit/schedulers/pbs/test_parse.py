@@ -9,7 +9,7 @@ import pytest
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.command import Unreachable
-from hpcprof.submit.schedulers.pbs_parse import (
+from hpcprof.submit.schedulers.pbs.parse import (
     array_of,
     member_of,
     parse_largest_array,
@@ -18,7 +18,7 @@ from hpcprof.submit.schedulers.pbs_parse import (
     parse_qsub,
     same_job,
 )
-from hpcprof.submit.schedulers.pbs_states import record_of
+from hpcprof.submit.schedulers.pbs.states import record_of
 from hpcprof.submit.schedulers.run_state import Record
 from tests.unit.submit.schedulers.recorded import recorded, recorded_json
 

@@ -1,9 +1,9 @@
-"""The local scheduler: runs job.sh on this machine under a supervisor that outlives the terminal.
+"""The local client: runs job.sh on this machine under a supervisor that outlives the terminal.
 
-The supervisor (`hpcprof.submit.schedulers.supervisor`) is the scheduler's record: it writes who it is to
-``state/supervisor`` when it starts, and how the job ended to ``state/ended``. A process id alone
-proves nothing, since ids come back after a while and after a reboot; so the record also holds the
-boot id and the process's start time.
+The supervisor (`hpcprof.submit.schedulers.local.supervisor`) keeps the scheduler's record: it writes its
+identity to ``state/supervisor`` when it starts, and how the job ended to ``state/ended``. A process id alone
+identifies no process, since ids are reused after a while and after a reboot; so the record also holds the
+boot id and the start time of the process.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, start_in_background
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.schedulers.run_state import Record, verdict
-from hpcprof.submit.schedulers.supervisor import (
+from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.local.supervisor import (
     ENDED,
     GRACE_SECONDS,
     SUPERVISOR,
@@ -31,14 +30,15 @@ from hpcprof.submit.schedulers.supervisor import (
     end_processes,
     processes_of,
 )
+from hpcprof.submit.schedulers.run_state import Record, status_from_record
 
 _START_SECONDS = 30.0
 
 
-class LocalScheduler:
+class LocalClient(SchedulerClient):
     """Runs jobs at once, on this machine."""
 
-    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+    def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Refuse to wait for any job."""
         if job_ids:
             raise SchedulerError(
@@ -52,7 +52,7 @@ class LocalScheduler:
         command = [
             sys.executable,
             "-m",
-            "hpcprof.submit.schedulers.supervisor",
+            "hpcprof.submit.schedulers.local.supervisor",
             str(run.path),
             str(run.manifest.job.walltime),
         ]
@@ -124,4 +124,6 @@ def _ended(outcome: Outcome, run: Run) -> JobStatus:
     states = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
     succeeded = JobState.COMPLETED if outcome.exit_code == 0 else JobState.FAILED
     # No grace: what job.sh wrote to a disk of this machine is there.
-    return verdict(run, Record(states.get(outcome.how, succeeded), "", outcome.exit_code, math.inf))
+    return status_from_record(
+        run, Record(states.get(outcome.how, succeeded), "", outcome.exit_code, math.inf)
+    )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.submit.schedulers.array_indices import indices
+from hpcprof.submit.schedulers.batch import parse_array_indices
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ from hpcprof.submit.schedulers.array_indices import indices
     ],
 )
 def test_ranges_steps_and_lists_are_read(text: str, expected: list[int]) -> None:
-    assert indices(text) == expected
+    assert parse_array_indices(text) == expected
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 7)), max_size=8))
 def test_what_ranges_say_is_what_is_read(spans: list[tuple[int, int, int]]) -> None:
     text = ",".join(f"{first}-{first + length}:{step}" for first, length, step in spans)
-    assert indices(text) == [
+    assert parse_array_indices(text) == [
         i for first, length, step in spans for i in range(first, first + length + 1, step)
     ]

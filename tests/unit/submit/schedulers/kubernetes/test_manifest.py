@@ -21,17 +21,17 @@ from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.submit.doctor import CHECKS, Machine, Status
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.rendering.kubernetes import object_name, pod_directory, yaml_text, yaml_value
-from hpcprof.submit.rendering.launchers import launch_command
+from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import Rendering, render
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.kubernetes import KubernetesScheduler, parse_created, parse_objects
+from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient, parse_created, parse_objects
+from hpcprof.submit.schedulers.kubernetes.manifest import object_name, pod_directory, yaml_text, yaml_value
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Option
 
-DATA = Path(__file__).parents[3] / "data/kubernetes"
+DATA = Path(__file__).parents[4] / "data/kubernetes"
 RUN_ID = "20261121-143005-sequence-parallel-3fa9"
 NAME = "hpcprof-20261121-143005-sequence-parallel-3fa9"
 OPTIONS = {"image": "registry.example/hpcprof:1.0", "pvc": "results"}
@@ -135,7 +135,7 @@ def test_only_hardware_counters_get_sys_admin(profiler: str, ranks: str, needed:
     assert "securityContext" not in launcher
 
 
-def test_nothing_outside_the_scripts_waits_for_a_shell_to_be_replaced() -> None:
+def test_nothing_outside_the_scripts_unfinished_a_shell_to_be_replaced() -> None:
     job, _ = documents(options=ALL)
     assert "${" not in json.dumps(job)
 
@@ -271,24 +271,24 @@ def new_run(tmp_path: Path, run_id: str, **options: str) -> Run:
 
 
 def state_of(run: Run) -> tuple[JobState, str]:
-    status = KubernetesScheduler().poll([run])[run.id]
+    status = KubernetesClient().poll([run])[run.id]
     return status.state, status.reason
 
 
 def test_submitting_creates_the_job_with_its_scripts(cluster: Cluster, run: Run) -> None:
-    assert KubernetesScheduler().submit(run) == NAME
+    assert KubernetesClient().submit(run) == NAME
     assert cluster.names() == [("MPIJob", NAME), ("ConfigMap", NAME)]
 
 
 def test_without_the_operator_nothing_is_left_behind(cluster: Cluster, run: Run) -> None:
     cluster.set(operator=False)
     with pytest.raises(SchedulerError, match=r"did not take .* ensure CRDs are installed first"):
-        KubernetesScheduler().submit(run)
+        KubernetesClient().submit(run)
     assert cluster.names() == []
 
 
 def test_a_run_goes_through_the_states_that_the_operator_says(cluster: Cluster, run: Run) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     assert state_of(run) == (JobState.QUEUED, "no pods yet: is the MPI operator running?")
     cluster.condition(NAME, "Created", "MPIJobCreated")
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -301,7 +301,7 @@ def test_a_run_goes_through_the_states_that_the_operator_says(cluster: Cluster, 
 
 
 def test_an_image_that_cannot_be_pulled_is_why_a_run_waits(cluster: Cluster, run: Run) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
     cluster.pod(NAME, phase="Pending", containerStatuses=[{"name": "worker", "state": waiting}])
     assert state_of(run) == (JobState.QUEUED, "ImagePullBackOff: not found")
@@ -319,23 +319,23 @@ def test_an_image_that_cannot_be_pulled_is_why_a_run_waits(cluster: Cluster, run
 def test_a_failed_job_says_how(
     cluster: Cluster, run: Run, reason: str, message: str, expected: tuple[JobState, str]
 ) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     cluster.condition(NAME, "Running")
     cluster.condition(NAME, "Failed", reason, message)
     assert state_of(run) == expected
 
 
 def test_the_exit_code_is_that_of_the_launcher(cluster: Cluster, run: Run) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     ended = [{"name": "launcher", "state": {"terminated": {"exitCode": 7, "reason": "Error"}}}]
     cluster.pod(NAME, phase="Failed", containerStatuses=ended)
     cluster.condition(NAME, "Failed", "BackoffLimitExceeded")
-    status = KubernetesScheduler().poll([run])[run.id]
+    status = KubernetesClient().poll([run])[run.id]
     assert (status.state, status.reason, status.exit_code) == (JobState.FAILED, "exit code 7", 7)
 
 
 def test_a_suspended_job_is_queued(cluster: Cluster, run: Run) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     cluster.condition(NAME, "Suspended", "MPIJobSuspended", "MPIJob suspended")
     assert state_of(run) == (JobState.QUEUED, "MPIJob suspended")
 
@@ -352,7 +352,7 @@ def test_a_suspended_job_is_queued(cluster: Cluster, run: Run) -> None:
 def test_success_needs_the_finished_file_where_the_volume_is_seen_here(
     cluster: Cluster, run: Run, files: dict[str, str], expected: JobState
 ) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     cluster.condition(NAME, "Succeeded")
     for name, text in files.items():
         (run.path / "state" / name).write_text(f"{text}\n")
@@ -371,7 +371,7 @@ def test_a_job_that_is_gone_is_judged_by_its_finished_file(
 
 
 def test_an_api_server_that_cannot_be_reached_leaves_the_state_unknown(cluster: Cluster, run: Run) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     cluster.set(down=True)
     state, reason = state_of(run)
     assert state is JobState.UNKNOWN
@@ -387,11 +387,11 @@ def test_a_machine_without_kubectl_leaves_the_state_unknown(
         "cannot start kubectl: it is not on the PATH; install it, or load its module.",
     )
     with pytest.raises(SchedulerError, match="cannot start kubectl"):
-        KubernetesScheduler().submit(run)
+        KubernetesClient().submit(run)
 
 
 def test_many_runs_are_one_question_to_each_namespace(cluster: Cluster, tmp_path: Path) -> None:
-    scheduler = KubernetesScheduler()
+    scheduler = KubernetesClient()
     here = [new_run(tmp_path, f"20261121-143005-a-{i:04x}") for i in range(6)]
     there = [new_run(tmp_path, f"20261121-143005-b-{i:04x}", namespace="other") for i in range(2)]
     for run in (*here, *there):
@@ -404,7 +404,7 @@ def test_many_runs_are_one_question_to_each_namespace(cluster: Cluster, tmp_path
 
 
 def test_cancelling_deletes_the_job_and_is_no_failure(cluster: Cluster, run: Run) -> None:
-    scheduler = KubernetesScheduler()
+    scheduler = KubernetesClient()
     scheduler.submit(run)
     scheduler.cancel(run)
     assert cluster.names() == []
@@ -413,17 +413,17 @@ def test_cancelling_deletes_the_job_and_is_no_failure(cluster: Cluster, run: Run
 
 
 def test_cancelling_leaves_a_job_that_has_ended(cluster: Cluster, run: Run) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     cluster.condition(NAME, "Succeeded")
-    KubernetesScheduler().cancel(run)
+    KubernetesClient().cancel(run)
     assert state_of(run)[0] is JobState.COMPLETED
 
 
 def test_cancelling_says_so_when_the_cluster_does_not_answer(cluster: Cluster, run: Run) -> None:
-    KubernetesScheduler().submit(run)
+    KubernetesClient().submit(run)
     cluster.set(down=True)
     with pytest.raises(SchedulerError, match="was not cancelled"):
-        KubernetesScheduler().cancel(run)
+        KubernetesClient().cancel(run)
 
 
 @pytest.mark.parametrize("out", ["", "not json", "[]", '{"kind": "List"}', '{"items": [{"kind": 3}]}'])

@@ -14,9 +14,9 @@ import msgspec
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
-from hpcprof.submit.rendering.kubernetes import MANIFEST, object_name
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.kubernetes.manifest import MANIFEST, object_name
 
 _LABEL = "hpcprof/run"
 _CANCELLED = "cancelled"
@@ -25,10 +25,10 @@ _SECONDS = 60.0
 _DELETE_SECONDS = 120.0
 
 
-class KubernetesScheduler:
+class KubernetesClient(SchedulerClient):
     """Speaks to the API server of each run's context and namespace."""
 
-    def waits_for(self, job_ids: Sequence[str]) -> list[str]:
+    def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Refuse to wait for any job."""
         if job_ids:
             raise SchedulerError("Kubernetes starts no MPIJob after another: submit it once that has ended.")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.schedulers.array_indices import indices
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.command import Unreachable, said
+from hpcprof.submit.schedulers.batch import parse_array_indices
+from hpcprof.submit.schedulers.command import Unreachable, complaint
 from hpcprof.submit.schedulers.run_state import Record
-from hpcprof.submit.schedulers.slurm_states import STATES, pending_reason
+from hpcprof.submit.schedulers.slurm.states import SLURM_STATES, pending_reason
 
 # Fixed columns, wide enough that no value but the reason can fill its own, and the one value that may
 # hold spaces last. A job's name stays out: it may hold anything.
@@ -46,7 +46,7 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
     ids = [line.strip() for line in lines if _JOB_ID.fullmatch(line.strip())]
     if code == 0 and ids:
         return ids[-1]
-    reason = _said(error if code else f"{error}\n{out}")
+    reason = _complaint(error if code else f"{error}\n{out}")
     raise SchedulerError(f"sbatch did not take the job: {reason}.")
 
 
@@ -126,7 +126,7 @@ def parse_scancel(code: int, out: str, error: str) -> None:
         If the job was not cancelled.
     """
     if code != 0 and "already completing or completed" not in error and "Invalid job id" not in error:
-        raise SchedulerError(f"scancel did not cancel the job: {_said(error or out)}.")
+        raise SchedulerError(f"scancel did not cancel the job: {_complaint(error or out)}.")
 
 
 def _by_member(records: Mapping[str, Record]) -> dict[str, Record]:
@@ -138,14 +138,14 @@ def _by_member(records: Mapping[str, Record]) -> dict[str, Record]:
     found = dict(records)
     for job_id, record in records.items():
         array, _, text = job_id.partition("_[")
-        for index in indices(text.rstrip("]")):
+        for index in parse_array_indices(text.rstrip("]")):
             found.setdefault(f"{array}_{index}", record)
     return found
 
 
 def _record(state: str, reason: str, code: int | None, end: str, now: float) -> Record:
     word = state.split()[0].rstrip("+")  # "CANCELLED by 1000"; sacct marks a cut with +
-    present, words = STATES.get(word, (JobState.UNKNOWN, f"Slurm calls its state {word}"))
+    present, words = SLURM_STATES.get(word, (JobState.UNKNOWN, f"Slurm calls its state {word}"))
     if word == "PENDING":
         words = pending_reason(reason)
     elif present is JobState.CANCELLED and reason == "DependencyNeverSatisfied":
@@ -189,14 +189,14 @@ def _seconds_since(end: str, now: float) -> float | None:
 def _check(command: str, code: int, error: str) -> None:
     if code == 0:
         return
-    reason = _said(error)
+    reason = _complaint(error)
     if any(words in error for words in _SILENT):
         raise Unreachable(f"Slurm gives no answer: {reason}.")
     raise SchedulerError(f"{command} failed: {reason}.")
 
 
-def _said(error: str) -> str:
+def _complaint(error: str) -> str:
     """Drop the prefixes ``sbatch: error:`` of each line, and the hint at --help."""
     lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line) for line in error.splitlines()]
-    text = said("\n".join(line for line in lines if not line.startswith("Try ")))
+    text = complaint("\n".join(line for line in lines if not line.startswith("Try ")))
     return text.removeprefix("Batch job submission failed: ").replace(" Batch job submission failed:", ":")

@@ -10,14 +10,14 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.command import Unreachable
 from hpcprof.submit.schedulers.run_state import Record
-from hpcprof.submit.schedulers.slurm_parse import (
+from hpcprof.submit.schedulers.slurm.parse import (
     parse_largest_array,
     parse_sacct,
     parse_sbatch,
     parse_scancel,
     parse_squeue,
 )
-from hpcprof.submit.schedulers.slurm_states import STATES, pending_reason
+from hpcprof.submit.schedulers.slurm.states import SLURM_STATES, pending_reason
 from tests.unit.submit.schedulers.recorded import DATA, recorded
 
 NOW = datetime(2026, 11, 21, 6, 17, 25).timestamp()
@@ -138,14 +138,14 @@ def test_reasons_are_said_in_plain_words(reason: str, words: str) -> None:
     assert line("PENDING", reason).reason == pending_reason(reason)
 
 
-@pytest.mark.parametrize("word", sorted(STATES))
+@pytest.mark.parametrize("word", sorted(SLURM_STATES))
 def test_every_state_of_slurm_has_a_state_and_all_but_the_plain_ones_a_reason(word: str) -> None:
     record = line(word)
     plain = {"PENDING", "RUNNING", "COMPLETED", "CANCELLED", "TIMEOUT", "FAILED"}
-    assert (record.state, bool(record.reason)) == (STATES[word][0], word not in plain)
+    assert (record.state, bool(record.reason)) == (SLURM_STATES[word][0], word not in plain)
 
 
-def test_preempted_waits_for_the_policy_of_the_site() -> None:
+def test_preempted_unfinished_the_policy_of_the_site() -> None:
     assert line("PREEMPTED").preempted
     assert sacct("PREEMPTED", "0:0").preempted
 

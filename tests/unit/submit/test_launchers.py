@@ -10,8 +10,8 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.launchers import MEETING, find_mpiexec, launch_command
 from hpcprof.submit.rendering.job_scripts import scripts
-from hpcprof.submit.rendering.launchers import MEETING, find_mpiexec, launch_command
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import LauncherName, Site
 

@@ -9,7 +9,7 @@ import re
 
 from hpcprof.submit.schedulers.base import JobState
 
-STATES: dict[str, tuple[JobState, str]] = {
+SLURM_STATES: dict[str, tuple[JobState, str]] = {
     "PENDING": (JobState.QUEUED, ""),
     "CONFIGURING": (JobState.QUEUED, "its nodes are being made ready"),
     "POWER_UP_NODE": (JobState.QUEUED, "its nodes are being made ready"),

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.schedulers.array_indices import indices
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.command import Unreachable, said
-from hpcprof.submit.schedulers.pbs_states import record_of
+from hpcprof.submit.schedulers.batch import parse_array_indices
+from hpcprof.submit.schedulers.command import Unreachable, complaint
+from hpcprof.submit.schedulers.pbs.states import record_of
 from hpcprof.submit.schedulers.run_state import Record
 
 # Error codes of PBS are 15000 and more; a command's exit code is their last eight bits.
@@ -46,7 +46,7 @@ def parse_qsub(code: int, out: str, error: str) -> str:
     ids = [line.strip() for line in out.splitlines() if _JOB_ID.fullmatch(line.strip())]
     if code == 0 and ids:
         return ids[-1]
-    own = _said(error if code else f"{error}\n{out}")
+    own = _complaint(error if code else f"{error}\n{out}")
     meaning = "an option or directive is wrong" if code == _USAGE else _QSUB.get(code, "")
     raise SchedulerError(f"qsub did not take the job: {f'{meaning}: ' if meaning else ''}{own}.")
 
@@ -96,11 +96,11 @@ def _without_own(array_id: str, job: Mapping[str, str], record: Record) -> dict[
     (``status_subjob`` of OpenPBS, src/server/stat_job.c); so only the array can tell, and of one that was
     deleted from it while it waited nothing does.
     """
-    everyone = indices(job.get("array_indices_submitted", ""))
+    everyone = parse_array_indices(job.get("array_indices_submitted", ""))
     if record.state in (JobState.QUEUED, JobState.CANCELLED):
         members = dict.fromkeys(everyone, record)
     else:
-        waiting = indices(job.get("array_indices_remaining", ""))
+        waiting = parse_array_indices(job.get("array_indices_remaining", ""))
         members = dict.fromkeys(waiting, Record(JobState.QUEUED, "waits for its turn in the array"))
     return {member_of(array_id, index): member for index, member in members.items()}
 
@@ -127,7 +127,7 @@ def parse_qdel(code: int, out: str, error: str) -> None:
         If the job was not deleted.
     """
     if code not in (0, _UNKNOWN_JOB, _FINISHED_JOB, _FINISHED_MEMBER):
-        raise SchedulerError(f"qdel did not delete the job: {_said(error or out)}.")
+        raise SchedulerError(f"qdel did not delete the job: {_complaint(error or out)}.")
 
 
 def array_of(job_id: str) -> str:
@@ -189,12 +189,12 @@ def _salvage(out: str) -> dict[str, Any]:
 def _check(code: int, out: str, error: str) -> None:
     if code == 0:
         return
-    reason = _said(error or out)
+    reason = _complaint(error or out)
     if any(words in error for words in _SILENT):
         raise Unreachable(f"PBS gives no answer: {reason}.")
     raise SchedulerError(f"qstat failed with exit code {code}: {reason}.")
 
 
-def _said(error: str) -> str:
+def _complaint(error: str) -> str:
     """Keep PBS's own message, without its usage and the command's name."""
-    return re.sub(r"(^|\n)(?:\S*/)?q(?:sub|stat|del): +", r"\1", said(error))
+    return re.sub(r"(^|\n)(?:\S*/)?q(?:sub|stat|del): +", r"\1", complaint(error))

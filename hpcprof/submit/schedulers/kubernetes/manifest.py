@@ -12,16 +12,16 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.sites.model import LauncherName, Site
-
-if TYPE_CHECKING:
-    from hpcprof.submit.rendering.templates import Rendering
+from hpcprof.submit.launchers import LAUNCHERS
+from hpcprof.submit.profilers import find_profiler
+from hpcprof.submit.schedulers.scheduler import Rendering
+from hpcprof.submit.sites.model import Site
 
 MANIFEST = "mpijob.yaml"
 TEMPLATE = "job/mpijob.yaml.j2"
@@ -66,7 +66,6 @@ _RESOURCES = {
     "efa": "vpc.amazonaws.com/efa",
     "hugepages": "hugepages-2Mi",
 }
-_IMPLEMENTATIONS = {LauncherName.OPENMPI: "OpenMPI", LauncherName.MPICH: "MPICH"}
 
 _SPECIAL = re.compile(r"[^\x20-\x7e]")
 # Characters that a YAML literal block carries as they are: no controls, and none that YAML 1.1 takes for a
@@ -87,10 +86,11 @@ def in_pods(site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]
     _check(site, job)
     directory = pod_directory(rendering.run_directory, Path(job.options["mount"]))
     launch = rendering.launch
-    if launch and site.launcher.name is LauncherName.OPENMPI:
-        # Ranks on other pods get no variable of the launcher's but those that mpirun is told to pass on.
+    export = LAUNCHERS[site.launcher.name].export_flag
+    if launch and export:
+        # Ranks in other pods get only the variables that the launcher is told to pass on.
         names = [*site.environment, *(["TMPDIR"] if site.tmpdir else [])]
-        launch = [launch[0], *(word for name in names for word in ("-x", name)), *launch[1:]]
+        launch = [launch[0], *(word for name in names for word in (export, name)), *launch[1:]]
     return (
         msgspec.structs.replace(job, directory=job.options["directory"] or str(directory)),
         dataclasses.replace(rendering, run_directory=directory, launch=launch),
@@ -102,11 +102,11 @@ def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str
     selector = job.options["node_selector"]
     return {
         "name": object_name(run_id),
-        "mpi_implementation": _IMPLEMENTATIONS[site.launcher.name],
+        "mpi_implementation": LAUNCHERS[site.launcher.name].mpi_operator_name,
         "launcher_script": _LAUNCHER_SCRIPT,
         "worker_script": _WORKER_SCRIPT,
         "resources": resources(job),
-        "hardware_counters": job.profiler == "ncu" and bool(job.profiled_ranks),
+        "capabilities": list(find_profiler(job.profiler).capabilities) if job.profiled_ranks else [],
         "node_selector": dict(pair.split("=", 1) for pair in selector.split(",") if pair),
         "scripts": scripts,
     }
@@ -160,7 +160,7 @@ def yaml_text(text: str) -> str:
 
 
 def _check(site: Site, job: Job) -> None:
-    if site.launcher.name not in _IMPLEMENTATIONS:
+    if not LAUNCHERS[site.launcher.name].mpi_operator_name:
         raise UsageError(
             f"site {site.name} launches by {site.launcher.name.value}: an MPIJob takes openmpi or mpich."
         )

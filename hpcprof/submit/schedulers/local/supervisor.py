@@ -1,7 +1,7 @@
 """The process that stands for a local job: starts job.sh, enforces the walltime, ends every process.
 
-Started as ``python -m hpcprof.submit.schedulers.supervisor RUN_DIRECTORY WALLTIME_SECONDS`` in a session of
-its own. It imports the standard library alone, to start in a few milliseconds.
+It is started as ``python -m hpcprof.submit.schedulers.local.supervisor RUN_DIRECTORY WALLTIME_SECONDS`` in a
+session of its own. It imports only the standard library, to start in a few milliseconds.
 """
 
 from __future__ import annotations

@@ -1,0 +1,45 @@
+"""Kubernetes with Kubeflow's MPI operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.schedulers.kubernetes import manifest
+from hpcprof.submit.schedulers.scheduler import FurtherFile, Rendering, Scheduler
+from hpcprof.submit.sites.model import Site
+
+if TYPE_CHECKING:
+    from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient
+
+
+class KubernetesScheduler(Scheduler):
+    """A run is an MPIJob, by kubectl."""
+
+    name = "kubernetes"
+    title = "Kubernetes"
+    template_filters = {  # noqa: RUF012 (never changed)
+        "yaml": manifest.yaml_value,
+        "yaml_text": manifest.yaml_text,
+        "pod_argument": manifest.pod_argument,
+    }
+    submitted_file = manifest.MANIFEST
+    runs_in_image = True
+
+    def client(self) -> KubernetesClient:
+        """Return the client that runs kubectl."""
+        from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient
+
+        return KubernetesClient()
+
+    def localize(self, site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]:
+        """Return the job and its rendering with paths as they are in the pods."""
+        return manifest.in_pods(site, job, rendering)
+
+    def further_files(
+        self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]
+    ) -> Sequence[FurtherFile]:
+        """Return the manifest, which holds the scripts."""
+        values = manifest.manifest_values(site, job, run_id, scripts)
+        return [FurtherFile(manifest.MANIFEST, manifest.TEMPLATE, values)]

@@ -1,0 +1,33 @@
+"""This machine, without a batch system."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.schedulers.scheduler import Scheduler
+from hpcprof.submit.sites.model import Site
+
+if TYPE_CHECKING:
+    from hpcprof.submit.schedulers.local.client import LocalClient
+
+
+class LocalScheduler(Scheduler):
+    """Jobs start at once on this machine, under a supervisor that enforces the walltime."""
+
+    name = "local"
+    title = "this machine"
+
+    def client(self) -> LocalClient:
+        """Return the client that starts supervisors."""
+        from hpcprof.submit.schedulers.local.client import LocalClient
+
+        return LocalClient()
+
+    def check(self, job: Job, site: Site) -> None:
+        """Check that the job has one node and no queue."""
+        if job.nodes != 1:
+            raise UsageError(f"--nodes {job.nodes}: site {site.name} is this machine alone; use --nodes 1.")
+        if job.queue:
+            raise UsageError(f"--queue {job.queue}: site {site.name} has no batch system; leave it out.")

@@ -1,0 +1,1 @@
+"""PBS: its declaration, the client of its commands, and their parsers."""

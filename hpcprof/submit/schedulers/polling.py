@@ -1,0 +1,56 @@
+"""Polling and cancelling runs, whichever schedulers they were submitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.registry import find_scheduler
+
+
+def client_of(run: Run) -> SchedulerClient:
+    """Return the client of the scheduler that a run was submitted to.
+
+    Raises
+    ------
+    UsageError
+        If the scheduler came from another package that is no longer installed.
+    """
+    assert run.manifest is not None
+    return find_scheduler(run.manifest.site.scheduler).client()
+
+
+def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return submitted runs in groups that share a scheduler; adopted folders are left out."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.manifest is not None:
+            groups.setdefault(run.manifest.site.scheduler, []).append(run)
+    return list(groups.values())
+
+
+def poll(runs: Sequence[Run]) -> dict[str, JobStatus]:
+    """Return the status of each submitted run by run id; adopted folders are left out."""
+    states: dict[str, JobStatus] = {}
+    for group in _by_scheduler(runs):
+        states.update(client_of(group[0]).poll(group))
+    return states
+
+
+def cancel(runs: Sequence[Run]) -> None:
+    """End the jobs of submitted runs with all their processes; jobs that have ended are left as they are.
+
+    Raises
+    ------
+    UsageError
+        If one of them is a folder of profiles, before any job is ended.
+    SchedulerError
+        If a job could not be ended.
+    """
+    for run in runs:
+        if run.manifest is None:
+            raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
+    for group in _by_scheduler(runs):
+        client_of(group[0]).cancel(*group)

@@ -1,0 +1,167 @@
+"""The scheduler as a dry run sees it: what its jobs may ask for, and how their scripts are spelled.
+
+A scheduler is one package: a subclass of `Scheduler`, which is imported for every command that makes a job
+and is therefore light, and the client that it returns, which runs the scheduler's commands. Another package
+adds one by an entry point of the group ``hpcprof.schedulers`` that names the subclass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.sites.machine import Ask, Machine
+from hpcprof.submit.sites.model import LauncherName, Site
+
+if TYPE_CHECKING:
+    from hpcprof.submit.schedulers.base import SchedulerClient
+
+JOB_SCRIPT = "job.sh"
+WRAPPER = "wrapper.sh"
+
+_JOB_NAME_LENGTH = 15
+"""Of old PBS; the limits of others are longer."""
+
+
+@dataclass(frozen=True)
+class JobArrays:
+    """How a scheduler spells a job array.
+
+    Attributes
+    ----------
+    mark : str
+        What a directive begins with: ``#SBATCH``.
+    directives : str
+        The lines that make a script an array; ``{}`` is replaced by its indices, such as ``0-7%2``.
+    index_variable : str
+        The environment variable with a member's index.
+    index_in_path : str
+        What the scheduler replaces by the index in the path of a log.
+    least_members : int
+        The fewest members that it accepts.
+    forbidden : str
+        A regular expression for a directive that no array may have; empty for none.
+    forbidden_reason : str
+        Why, as a sentence without its full stop.
+    """
+
+    mark: str
+    directives: str
+    index_variable: str
+    index_in_path: str
+    least_members: int = 1
+    forbidden: str = ""
+    forbidden_reason: str = ""
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What a script needs beyond the site and the job: resolved paths and commands."""
+
+    run_directory: Path
+    command_line: list[str]
+    launch: list[str]
+    program: list[str]
+    template: Path | None = None
+
+
+@dataclass(frozen=True)
+class FurtherFile:
+    """A file that a scheduler needs beside job.sh and wrapper.sh.
+
+    ``values`` are what its template gets beyond the values of job.sh.
+    """
+
+    name: str
+    template: str
+    values: Mapping[str, Any]
+
+
+class Scheduler:
+    """A scheduler. Subclasses set ``name`` and ``title``, return a client, and override what differs.
+
+    Attributes
+    ----------
+    name : str
+        The value of ``scheduler`` in a site file.
+    title : str
+        The name in sentences.
+    template : str
+        The template of job.sh; ``job/NAME.sh.j2`` by default.
+    template_folders : sequence of Path
+        Folders with templates of the package's own, searched after the user's and before hpcprof's.
+    template_filters : mapping
+        Jinja filters of the package's own templates.
+    submitted_file : str
+        The file of the run directory that is handed over.
+    arrays : JobArrays or None
+        How job arrays are spelled, None if there are none.
+    starters : sequence of LauncherName
+        The launchers that can start one torchrun on each node of a job.
+    runs_in_image : bool
+        Whether jobs run in a container image, which has its own hpcprof and sees no file of this machine.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    template_folders: ClassVar[Sequence[Path]] = ()
+    template_filters: ClassVar[Mapping[str, Callable[..., str]]] = {}
+    submitted_file: ClassVar[str] = JOB_SCRIPT
+    arrays: ClassVar[JobArrays | None] = None
+    starters: ClassVar[Sequence[LauncherName]] = ()
+    runs_in_image: ClassVar[bool] = False
+
+    @property
+    def template(self) -> str:
+        """The template of job.sh."""
+        return f"job/{self.name}.sh.j2"
+
+    def client(self) -> SchedulerClient:
+        """Return the client, which speaks to the scheduler; import its module here, not at the top."""
+        raise NotImplementedError(f"{type(self).__name__} has no client")
+
+    def check(self, job: Job, site: Site) -> None:
+        """Check what only this scheduler would refuse, or would change without a word.
+
+        Raises
+        ------
+        UsageError
+            For a value that is wrong: it is named, with what would be valid.
+        """
+
+    def accepts_queue(self, queue: str) -> bool:
+        """Whether a queue that the site file does not list may exist, such as that of a reservation."""
+        return False
+
+    def job_name(self, name: str) -> str:
+        """Return a job's name as the scheduler accepts it."""
+        return name
+
+    def localize(self, site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]:
+        """Return the job and its rendering with paths as they are where the job runs.
+
+        Raises
+        ------
+        UsageError
+            For what a job of this scheduler cannot have.
+        """
+        return job, rendering
+
+    def further_files(
+        self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]
+    ) -> Sequence[FurtherFile]:
+        """Return the files to render beside ``scripts``, the texts of job.sh and wrapper.sh."""
+        return ()
+
+    def probe(self, ask: Ask) -> Machine:
+        """Return what the scheduler's commands show of this machine's queues and nodes."""
+        return Machine()
+
+
+def batch_job_name(name: str) -> str:
+    """Return a job's name as every batch system accepts it: without spaces, and short."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_JOB_NAME_LENGTH] or "job"

@@ -1,0 +1,1 @@
+"""Slurm: its declaration, the client of its commands, and their parsers."""

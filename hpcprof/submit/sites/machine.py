@@ -1,0 +1,36 @@
+"""The machine as its own commands show it, for a first site file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from hpcprof.submit.sites.model import Node, Queue
+
+Ask = Callable[[list[str]], str]
+"""Runs a command and returns what it printed; empty if it is not installed or failed."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Queues by name, the default queue, and the shape of most nodes."""
+
+    queues: dict[str, Queue] = field(default_factory=dict)
+    default_queue: str = ""
+    node: Node = field(default_factory=Node)
+
+
+def most_common_node(nodes: Sequence[Node]) -> Node:
+    """Return the shape that most nodes with GPUs have; without GPUs, the shape that most nodes have."""
+    chosen = [node for node in nodes if node.gpus] or nodes
+    counted = Counter(map(msgspec.json.encode, chosen))
+    return msgspec.json.decode(counted.most_common(1)[0][0], type=Node) if counted else Node()
+
+
+def parse_count(value: object) -> int | None:
+    """Return a whole number from a command's output, None if ``value`` is not one."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() else None
