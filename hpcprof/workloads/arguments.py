@@ -39,7 +39,7 @@ class WorkloadParser(argparse.ArgumentParser):
         self, name: str, minimum: int, text: str, *, maximum: int | None = None, also: Sequence[str] = ()
     ) -> None:
         """Add an option that takes a whole number; ``also`` are further names of it."""
-        kind, said = whole(minimum, maximum), text + self.default(name)
+        kind, said = whole_number(minimum, maximum), text + self.default(name)
         self.add_argument(name, *also, type=kind, metavar="N", help=said)
 
     def choice(self, name: str, choices: Sequence[str], text: str) -> None:
@@ -79,7 +79,7 @@ class _RaiseHelp(argparse.Action):
         raise InformationRequested(parser.format_help().rstrip("\n"))
 
 
-def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     """Return a converter of whole numbers from ``minimum`` to ``maximum``, for argparse's ``type``."""
     limits = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
 

@@ -33,7 +33,7 @@ def communicator(environ: Mapping[str, str]) -> Any:
     return StoreComm(dist.PrefixStore("hpcprof", store), range(size), rank)
 
 
-def on_this_node(comm: Any) -> Any:
+def node_communicator(comm: Any) -> Any:
     """Return the communicator of the ranks of this node; every rank of ``comm`` calls it."""
     if isinstance(comm, StoreComm):
         return comm.split(socket.gethostname())

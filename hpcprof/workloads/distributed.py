@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
-from hpcprof.workloads.communicator import library_version, on_this_node
+from hpcprof.workloads.communicator import launcher_versions, library_version, node_communicator
 from hpcprof.workloads.placement import choose_gpu, device_and_backend, thread_count
 from hpcprof.workloads.rankenv import RankEnvironment
 
@@ -64,6 +66,25 @@ class World:
     def one_node(self) -> bool:
         """Whether all ranks share a node."""
         return self.nodes == 1
+
+    @property
+    def device_name(self) -> str:
+        """The product name of the GPU, or ``cpu``."""
+        cuda = self.device.type == "cuda"
+        return str(torch.cuda.get_device_name(self.device)) if cuda else self.device.type
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of the libraries that can change a result, by name."""
+        found = {
+            "hpcprof": __version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            **launcher_versions(self.comm),
+        }
+        if self.device.type == "cuda":
+            found["cuda"] = str(torch.version.cuda)
+            found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+        return found
 
     def store(self, timeout: timedelta) -> Any:
         """Return a new key-value store of all ranks, which call this together."""
@@ -118,7 +139,7 @@ def connect(
     UsageError
         The device does not exist, does not go with the backend, or there are too few of them.
     """
-    node = on_this_node(comm)
+    node = node_communicator(comm)
     host = socket.gethostname()
     kind, backend = device_and_backend(device, backend, cuda=torch.cuda.is_available())
     kinds = comm.allgather(kind)

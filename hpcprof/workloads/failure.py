@@ -39,7 +39,7 @@ def run_or_abort(comm: Any, work: Callable[[], int]) -> int:
         abort(comm, traceback.format_exc() + sentence, 1)
 
 
-def say_once(comm: Any, sentence: str, code: int) -> int:
+def print_once(comm: Any, sentence: str, code: int) -> int:
     """Print on rank 0 what all ranks have found, and return the exit status for every rank."""
     if comm.rank == 0:
         print(sentence, file=sys.stderr, flush=True)

@@ -59,7 +59,7 @@ class GpuMonitor:
             return None
 
 
-def moved(before: GpuState | None, after: GpuState | None) -> str | None:
+def state_change(before: GpuState | None, after: GpuState | None) -> str | None:
     """Say what changed between two states so that their times do not compare; None if nothing did."""
     if before is None or after is None:
         return None

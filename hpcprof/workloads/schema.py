@@ -234,7 +234,7 @@ def _percentile(ordered: Sequence[int], percent: int) -> int:
     return ordered[index] + ((ordered[index + 1] - ordered[index]) * hundredths + 50) // 100
 
 
-def slowest(everyone: Sequence[Sequence[int]]) -> list[int]:
+def slowest_rank_ns(everyone: Sequence[Sequence[int]]) -> list[int]:
     """Return each step's time on the rank that took longest, of every rank's times."""
     return [max(step) for step in zip(*everyone, strict=True)]
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from hpcprof.workloads.capture import annotate, synchronize
-from hpcprof.workloads.watch import Watch
+from hpcprof.workloads.watchdog import Watchdog
 
 
 class Clock(Protocol):
@@ -86,14 +86,14 @@ class Times:
     phase_ns: dict[str, list[int]]
 
 
-class Phases(Protocol):
+class PhaseTimer(Protocol):
     """What marks the phases of a step."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Mark one phase of the present step."""
 
 
-class Untimed:
+class UntimedPhases:
     """Marks phases for the profiler alone."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
@@ -112,16 +112,16 @@ class Timer:
         The names of the phases to time; others are annotated alone, which costs the device nothing.
     name : str
         The step's name in a profile.
-    watch : Watch
+    watchdog : Watchdog
         Is told what begins, so that it can say where a step hangs.
     """
 
     def __init__(
-        self, clock: Clock, phases: Sequence[str], name: str = "iteration", watch: Watch | None = None
+        self, clock: Clock, phases: Sequence[str], name: str = "iteration", watchdog: Watchdog | None = None
     ) -> None:
         self._clock = clock
         self._name = name
-        self._watch = watch
+        self._watchdog = watchdog
         self._steps: list[tuple[Any, Any]] = []
         self._phases: dict[str, list[tuple[Any, Any]]] = {name: [] for name in phases}
         self._begun: list[tuple[str | None, Any]] = []
@@ -149,8 +149,8 @@ class Timer:
             what = f"{name} of step {len(self._steps)} of {self._name}"
             if name not in self._phases:
                 # Where the host is says nothing about a device that works through a queue.
-                if self._watch is not None and self._clock.follows_host:
-                    self._watch.enter(what)
+                if self._watchdog is not None and self._clock.follows_host:
+                    self._watchdog.enter(what)
             elif len(self._begun) == 1 and self._begun[0][0] is None:
                 self._begun = [(name, self._begun[0][1])]
                 self._tell(what, self._begun[0][1])
@@ -164,8 +164,8 @@ class Timer:
         return start
 
     def _tell(self, what: str, start: Any) -> None:
-        if self._watch is not None:
-            self._watch.enter(what, functools.partial(self._clock.passed, start))
+        if self._watchdog is not None:
+            self._watchdog.enter(what, functools.partial(self._clock.passed, start))
 
     def read(self) -> Times:
         """Wait for the device once and return every time."""

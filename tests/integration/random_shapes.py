@@ -14,11 +14,11 @@ from hpcprof.workloads.distributed import World, connect, disconnect
 from hpcprof.workloads.sequence_parallel import buffers as memory
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import allocate
+from hpcprof.workloads.sequence_parallel.cost_model import Rotation
 from hpcprof.workloads.sequence_parallel.modes import MODES
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.sequence_parallel.plan import Rotation
 from hpcprof.workloads.sequence_parallel.steps import Step
-from hpcprof.workloads.timing import Untimed
+from hpcprof.workloads.timing import UntimedPhases
 
 EXAMPLES = 25
 
@@ -32,7 +32,7 @@ def wrong(parameters: Parameters, world: World) -> list[str]:
         # The second step finds what the first one left, and other weights.
         for index in (0, 1):
             step.poison()
-            outputs = step(index, Untimed())
+            outputs = step(index, UntimedPhases())
             forward = index if parameters.forward else 0
             check = correctness.check(
                 buffers,

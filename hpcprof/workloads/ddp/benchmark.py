@@ -19,30 +19,29 @@ from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.communicator import communicator
 from hpcprof.workloads.ddp.options import Parameters
 from hpcprof.workloads.ddp.program import configured_ddp, program
-from hpcprof.workloads.ddp.summary import table
+from hpcprof.workloads.ddp.result_table import result_table
 from hpcprof.workloads.ddp.training import (
     PHASES,
     Trainer,
     batches,
-    buckets,
+    bucket_sizes,
     make_trainer,
     peak_memory,
-    work_of,
+    work_per_step,
 )
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
-from hpcprof.workloads.failure import run_or_abort, say_once
+from hpcprof.workloads.failure import print_once, run_or_abort
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
     Correctness,
     RankResult,
     Training,
-    slowest,
+    slowest_rank_ns,
     summarize,
     write,
 )
 from hpcprof.workloads.timing import Timer, Times, clock_for
-from hpcprof.workloads.versions import device_name, versions
 
 # DDP rebuilds its buckets when the second step begins.
 _STEPS_TO_REBUILD = 2
@@ -82,11 +81,11 @@ def _run(wanted: Parameters | UsageError, comm: Any) -> int:
             raise wanted
         wanted.validate(comm.size)
     except UsageError as error:
-        return say_once(comm, str(error), error.exit_code)
+        return print_once(comm, str(error), error.exit_code)
     world = connect(comm, device=wanted.device, backend=wanted.backend, timeout_s=wanted.timeout)
     wrong = _train_and_write(wanted, environment, world)
     disconnect(world)
-    return say_once(comm, wrong, 1) if wrong else 0
+    return print_once(comm, wrong, 1) if wrong else 0
 
 
 def check_cuda_version(wanted: str | None, found: str | None) -> None:
@@ -118,18 +117,18 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
     trainer = make_trainer(parameters, job, rank, world.device)
     # Other data on every rank, the same in every run.
     _seed(parameters.seed + 1 + world.rank)
-    with job.blamed("get_dataloader raised"):
+    with job.errors_in("get_dataloader raised"):
         loader = job.get_dataloader(rank, parameters.batch_size)
     steps = _steps(loader, world)
     measured = steps * (parameters.epochs - parameters.warmup)
     environment, captured = _captured(parameters, environment, world, measured, steps)
     timer = _measure(parameters, environment, world, trainer, loader, steps)
-    work = work_of(next(batches(loader, 1)), parameters.batch_size)
+    work = work_per_step(next(batches(loader, 1)), parameters.batch_size)
     result = _result(parameters, environment, world, trainer, timer.read(), work, captured, notes)
     wrong = _wrong(result, world)
     write(result, environment.results_dir)
     if world.rank == 0:
-        print(table(result, world.nodes))
+        print(result_table(result, world.nodes))
         print(f"results: {environment.results_dir}", flush=True)
     return wrong
 
@@ -149,7 +148,9 @@ def _captured(
     own = environment.profiler is Profiler.TORCH and bool(environment.torch_options.get("active"))
     scheduled = any(world.comm.allgather(own))
     around = (
-        ((0, measured - 1),) if scheduled else middle(parameters.capture_steps, measured - steps, measured)
+        ((0, measured - 1),)
+        if scheduled
+        else middle_steps(parameters.capture_steps, measured - steps, measured)
     )
     chosen = environment.capture_steps or around
     if chosen[-1][1] >= measured:
@@ -172,9 +173,9 @@ def _result(
     captured: Spans,
     notes: list[str],
 ) -> RankResult:
-    latency = slowest(world.comm.allgather(times.step_ns))
+    latency = slowest_rank_ns(world.comm.allgather(times.step_ns))
     losses = [value if math.isfinite(value) else None for value in map(float, trainer.losses)]
-    sizes, rebuilt = buckets(trainer.ddp)
+    sizes, rebuilt = bucket_sizes(trainer.ddp)
     if not losses:
         notes.append("the loss is unknown: backward_pass returns none, and the output has none.")
     if parameters.replicas_differ:
@@ -187,11 +188,11 @@ def _result(
         world_size=world.size,
         local_rank=world.local_rank,
         host=world.host,
-        device=device_name(world.device),
+        device=world.device_name,
         backend=world.backend,
         parameters={key: value for key, value in dataclasses.asdict(parameters).items() if key != "tools"}
         | {"measured_steps": len(times.step_ns)},
-        versions=versions(world),
+        versions=world.versions(),
         profiler=environment.profiler.value,
         step_ns=times.step_ns,
         phase_ns=times.phase_ns,
@@ -241,7 +242,7 @@ def _steps(loader: Any, world: World) -> int:
     return least
 
 
-def middle(count: int, first: int, end: int) -> Spans:
+def middle_steps(count: int, first: int, end: int) -> Spans:
     """Return the ``count`` steps in the middle of those from ``first`` to before ``end``, or all of them."""
     count = min(count, end - first)
     start = first + (end - first - count + 1) // 2

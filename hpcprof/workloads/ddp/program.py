@@ -39,7 +39,7 @@ class Program:
     file: Path | None = None
 
     @contextlib.contextmanager
-    def blamed(self, what: str) -> Iterator[None]:
+    def errors_in(self, what: str) -> Iterator[None]:
         """Turn what fails inside into a sentence: ``what``, the error, and the line of the user's file."""
         try:
             yield
@@ -93,7 +93,7 @@ def configured_ddp(parameters: Parameters, device: torch.device) -> type[Distrib
 
 
 @contextlib.contextmanager
-def in_place_of_torchs(ddp: type[DistributedDataParallel]) -> Iterator[None]:
+def ddp_replaced_by(ddp: type[DistributedDataParallel]) -> Iterator[None]:
     """Let a model file that imports ``torch.nn.parallel.DistributedDataParallel`` get ``ddp``."""
     module: Any = torch.nn.parallel
     module.DistributedDataParallel = ddp
@@ -118,7 +118,7 @@ def _from_file(path: Path, ddp: type[DistributedDataParallel]) -> Program:
         "transformer" if neighbour else f"{_MODELS}.transformer"
     )
     try:
-        with in_place_of_torchs(ddp):
+        with ddp_replaced_by(ddp):
             spec.loader.exec_module(module)
     except Exception as error:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]

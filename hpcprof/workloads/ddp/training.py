@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hpcprof.common.errors import UsageError
 from hpcprof.workloads.capture import annotate
 from hpcprof.workloads.ddp.options import Parameters
-from hpcprof.workloads.ddp.program import Program, configured_ddp, in_place_of_torchs
+from hpcprof.workloads.ddp.program import Program, configured_ddp, ddp_replaced_by
 from hpcprof.workloads.timing import Timer
 
 PHASES = ("forward", "backward", "optimizer")
@@ -57,13 +57,13 @@ class Trainer:
         around_backward : callable
             Makes the context of the backward pass.
         """
-        blamed = self.program.blamed
+        errors_in = self.program.errors_in
         with self.ddp.no_sync() if self.no_sync else contextlib.nullcontext():
-            with timer.phase("forward"), blamed(f"{where}: forward_pass raised"):
+            with timer.phase("forward"), errors_in(f"{where}: forward_pass raised"):
                 output = self.program.forward_pass(self.model, inputs)
-            with around_backward(), timer.phase("backward"), blamed(f"{where}: backward_pass raised"):
+            with around_backward(), timer.phase("backward"), errors_in(f"{where}: backward_pass raised"):
                 returned = self.program.backward_pass(output)
-        with timer.phase("optimizer"), blamed(f"{where}: the optimizer raised"):
+        with timer.phase("optimizer"), errors_in(f"{where}: the optimizer raised"):
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         loss = returned if returned is not None else getattr(output, "loss", None)
@@ -80,7 +80,7 @@ def make_trainer(parameters: Parameters, program: Program, rank: Any, device: to
         get_model returns no model, or one that DDP does not take.
     """
     ddp = configured_ddp(parameters, device)
-    with in_place_of_torchs(ddp), program.blamed("get_model raised"):
+    with ddp_replaced_by(ddp), program.errors_in("get_model raised"):
         model = program.get_model(rank, parameters.bucket_cap_mb)
         if not isinstance(model, torch.nn.Module):
             raise UsageError(f"get_model returned a {type(model).__name__}, no torch.nn.Module.")
@@ -111,7 +111,7 @@ def batches(loader: Any, steps: int) -> Iterator[Any]:
         yield batch[0] if isinstance(batch, tuple | list) and batch else batch
 
 
-def buckets(ddp: Any) -> tuple[list[int], bool]:
+def bucket_sizes(ddp: Any) -> tuple[list[int], bool]:
     """Return the sizes of DDP's buckets in bytes, and whether it has rebuilt them since its first step."""
     # The figures that DDP collects for its own log; it has no other way to tell them.
     told = ddp._get_ddp_logging_data()
@@ -120,7 +120,7 @@ def buckets(ddp: Any) -> tuple[list[int], bool]:
     return [int(size) for size in sizes.split(",") if size.strip()], rebuilt
 
 
-def work_of(inputs: Any, batch_size: int) -> tuple[int, str]:
+def work_per_step(inputs: Any, batch_size: int) -> tuple[int, str]:
     """Return how much a step works through, and in which unit.
 
     Whole numbers of two dimensions are tokens (also under a key ``tokens`` or ``input_ids``); of anything

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hpcprof.workloads.sequence_parallel.modes import Mode
-from hpcprof.workloads.timing import Phases
+from hpcprof.workloads.timing import PhaseTimer
 
 
 class Block(torch.autograd.Function):
@@ -40,7 +40,7 @@ class Block(torch.autograd.Function):
 class Call:
     """What one step of a mode runs with; it changes from step to step, also while a graph is kept."""
 
-    def __init__(self, mode: Mode, index: int, timer: Phases) -> None:
+    def __init__(self, mode: Mode, index: int, timer: PhaseTimer) -> None:
         self.mode = mode
         self.index = index
         self.timer = timer

@@ -13,15 +13,15 @@ from mpi4py import MPI
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
-from hpcprof.workloads.failure import run_or_abort, say_once
+from hpcprof.workloads.failure import print_once, run_or_abort
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import RankResult, write
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import check_device
-from hpcprof.workloads.sequence_parallel.parameters import Sweep, at, blamed
-from hpcprof.workloads.sequence_parallel.point import Checks, measure_point
-from hpcprof.workloads.sequence_parallel.table import Printed
-from hpcprof.workloads.watch import STORE_TIMEOUT, Watch
+from hpcprof.workloads.sequence_parallel.parameters import Sweep, at_point, errors_at
+from hpcprof.workloads.sequence_parallel.point_benchmark import Checks, measure_point
+from hpcprof.workloads.sequence_parallel.result_table import ResultFormatter
+from hpcprof.workloads.watchdog import STORE_TIMEOUT, Watchdog
 
 
 def run(wanted: Sweep | UsageError) -> int:
@@ -45,41 +45,43 @@ def _run(wanted: Sweep | UsageError, comm: Any) -> int:
         if any(comm.allgather(environment.profiler is not Profiler.NONE)):
             wanted.validate_profiled()
     except UsageError as error:
-        return say_once(comm, str(error), error.exit_code)
+        return print_once(comm, str(error), error.exit_code)
     common = wanted.first
     world = connect(comm, device=common.device, backend=common.backend, max_ctas=common.comm_max_ctas)
     if common.cuda_graph and world.device.type != "cuda":
         raise UsageError("--cuda-graph needs CUDA.")
     for name, parameters in wanted.points.items():
-        with blamed(name):
+        with errors_at(name):
             check_device(parameters, world.size, world.device)
-    with torch.no_grad(), Watch(comm, world.store(STORE_TIMEOUT), common.step_timeout) as watch:
+    with torch.no_grad(), Watchdog(comm, world.store(STORE_TIMEOUT), common.step_timeout) as watchdog:
         try:
-            wrong = _measure_and_write(wanted, environment, world, watch)
+            wrong = _measure_and_write(wanted, environment, world, watchdog)
         except RuntimeError as error:
             # A collective fails when another rank is gone: then that is what must be said.
-            if (lost := watch.lost()) is not None:
+            if (lost := watchdog.lost()) is not None:
                 raise HpcprofError(lost) from error
             raise
     disconnect(world)
-    return say_once(comm, wrong, 1) if wrong else 0
+    return print_once(comm, wrong, 1) if wrong else 0
 
 
-def _measure_and_write(wanted: Sweep, environment: RankEnvironment, world: World, watch: Watch) -> str | None:
+def _measure_and_write(
+    wanted: Sweep, environment: RankEnvironment, world: World, watchdog: Watchdog
+) -> str | None:
     """Return what is wrong with the results, None if nothing is."""
     results: list[RankResult] = []
     wrong: list[str] = []
-    printed = Printed(wanted)
+    printed = ResultFormatter(wanted)
     for name, parameters in wanted.points.items():
-        with blamed(name):
-            result, checks = measure_point(name, parameters, environment, world, watch)
+        with errors_at(name):
+            result, checks = measure_point(name, parameters, environment, world, watchdog)
         results.append(result)
         # What is measured is kept, whatever happens at the points to come.
         whole = dataclasses.replace(results[0], points=results) if wanted.swept else result
         write(whole, environment.results_dir)
         if world.rank == 0:
             print(printed.text(result, parameters, world.nodes, _worst(checks)), flush=True)
-        wrong += [at(name, sentence) for sentence in _wrong(checks)]
+        wrong += [at_point(name, sentence) for sentence in _wrong(checks)]
         _give_back(world)
     if world.rank == 0:
         print(f"results: {environment.results_dir}", flush=True)

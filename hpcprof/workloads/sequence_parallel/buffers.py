@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.workloads.sequence_parallel.cost_model import Memory, Rotation, memory, rotation
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.sequence_parallel.plan import Memory, Rotation, memory, rotation
 
 DTYPES = {
     "float32": torch.float32,
@@ -82,14 +82,14 @@ class BackwardBuffers:
         The gradient of all rows.
     inner : Tensor [R, f/N]
         The gradient of the rows between the matmuls.
-    found : Gradients
+    gradients : Gradients
         The results.
     """
 
     sources: torch.Tensor
     gathered: torch.Tensor
     inner: torch.Tensor
-    found: Gradients
+    gradients: Gradients
 
     def source(self, step: int) -> torch.Tensor:
         """Return what a step begins with, [R/N, h]."""
@@ -168,7 +168,7 @@ class Buffers:
         """Fill everything that the backward writes with NaN, ``gathered`` too if it gathers that again."""
         assert self.backward is not None
         backward = self.backward
-        for tensor in (backward.gathered, backward.inner, self.partial, *backward.found):
+        for tensor in (backward.gathered, backward.inner, self.partial, *backward.gradients):
             poison(tensor)
         if gathered:
             poison(self.gathered)
@@ -254,7 +254,7 @@ def allocate(
             sources=rotating(),
             gathered=empty(rows, hidden),
             inner=empty(rows, middle),
-            found=Gradients(empty(shard, hidden), empty(hidden, middle), empty(middle, hidden)),
+            gradients=Gradients(empty(shard, hidden), empty(hidden, middle), empty(middle, hidden)),
         )
         if parameters.backward
         else None,

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from hpcprof.common.errors import InformationRequested, UsageError, unknown
-from hpcprof.workloads.arguments import WorkloadParser, whole
+from hpcprof.workloads.arguments import WorkloadParser, whole_number
 from hpcprof.workloads.placement import BACKENDS, DEVICES
+from hpcprof.workloads.sequence_parallel.cost_model import sweep_plan
 from hpcprof.workloads.sequence_parallel.parameters import DIRECTIONS, DTYPES, MODES, Parameters, Sweep
-from hpcprof.workloads.sequence_parallel.plan import plans
 from hpcprof.workloads.sweep import Point, label, parse_parameters, points, program_at
 
 # Hidden size and inner width, as the models' published configurations have them.
@@ -99,7 +99,7 @@ def _parser() -> WorkloadParser:
     )
     parser.add_argument(
         "--plan",
-        type=whole(1),
+        type=whole_number(1),
         metavar="RANKS",
         help="print memory, operations, bytes and the time at least for so many ranks, and end",
     )
@@ -137,7 +137,7 @@ def parse(arguments: Sequence[str]) -> Sweep:
         wanted[name], seen[shape] = parameters, name
     sweep = Sweep(wanted)
     if ranks is not None:
-        raise InformationRequested(plans(sweep, ranks))
+        raise InformationRequested(sweep_plan(sweep, ranks))
     return sweep
 
 

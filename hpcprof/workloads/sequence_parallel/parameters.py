@@ -140,7 +140,7 @@ class Sweep:
             With the first of them and the nearest valid values.
         """
         for name, parameters in self.points.items():
-            with blamed(name):
+            with errors_at(name):
                 parameters.validate(world_size)
 
     def validate_profiled(self) -> None:
@@ -159,15 +159,15 @@ class Sweep:
 
 
 @contextmanager
-def blamed(name: str) -> Iterator[None]:
+def errors_at(name: str) -> Iterator[None]:
     """Put the point before the sentence of what goes wrong inside."""
     try:
         yield
     except HpcprofError as error:
-        raise type(error)(at(name, str(error))) from None
+        raise type(error)(at_point(name, str(error))) from None
 
 
-def at(name: str, sentence: str) -> str:
+def at_point(name: str, sentence: str) -> str:
     """Put the point that a sentence is about before it."""
     return f"at {name}: {sentence}" if name else sentence
 

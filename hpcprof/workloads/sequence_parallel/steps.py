@@ -10,7 +10,7 @@ from hpcprof.workloads.sequence_parallel.autograd import Block, Call
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes import Mode
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.timing import Phases, Untimed
+from hpcprof.workloads.timing import PhaseTimer, UntimedPhases
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Step:
                 [one.detach().requires_grad_(), *copies[index % len(copies)]]
                 for index, one in enumerate(buffers.inputs)
             ]
-            self._call = Call(mode, 0, Untimed())
+            self._call = Call(mode, 0, UntimedPhases())
             if not self._forward:
                 # One forward, whose gradients every step computes.
                 buffers.weights.use(0)
                 self._output = self._apply(0)
 
-    def __call__(self, index: int, timer: Phases) -> Outputs:
+    def __call__(self, index: int, timer: PhaseTimer) -> Outputs:
         """Run the step ``index``; on CUDA it only enqueues work."""
         self._buffers.weights.use(index)
         if not self._backward:
@@ -66,11 +66,11 @@ class Step:
             )
         return Outputs(output.detach() if self._forward else None, Gradients(*found))
 
-    def run_plainly(self, index: int) -> Outputs:
+    def run_untimed(self, index: int) -> Outputs:
         """Run the step without autograd and without times: the same work in the same order."""
         self._buffers.weights.use(index)
-        output = self.mode.forward(index, Untimed()) if self._forward else None
-        return Outputs(output, self.mode.backward(index, Untimed()) if self._backward else None)
+        output = self.mode.forward(index, UntimedPhases()) if self._forward else None
+        return Outputs(output, self.mode.backward(index, UntimedPhases()) if self._backward else None)
 
     def poison(self) -> None:
         """Fill everything that a step writes with NaN."""
@@ -101,16 +101,16 @@ class GraphedStep:
         self._graphs = []
         # Everything that is made at the first use must exist before a capture.
         for index in range(inputs):
-            step.run_plainly(index)
+            step.run_untimed(index)
         torch.cuda.synchronize()
         for index in range(inputs):
             graph = torch.cuda.CUDAGraph()
             # Other threads of the process may ask CUDA for something meanwhile.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                outputs = step.run_plainly(index)
+                outputs = step.run_untimed(index)
             self._graphs.append((graph, outputs))
 
-    def __call__(self, index: int, timer: Phases) -> Outputs:
+    def __call__(self, index: int, timer: PhaseTimer) -> Outputs:
         """Replay the graph of the step ``index``."""
         graph, outputs = self._graphs[index % len(self._graphs)]
         graph.replay()

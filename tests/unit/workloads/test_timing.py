@@ -56,9 +56,9 @@ class Seen:
 
 @pytest.mark.parametrize("follows_host", [True, False])
 def test_a_phase_that_is_not_timed_costs_no_mark_and_is_told_where_the_host_knows(follows_host: bool) -> None:
-    clock, watch = Ticks(), Seen()
+    clock, watchdog = Ticks(), Seen()
     clock.follows_host = follows_host
-    timer = Timer(clock, (), watch=watch)  # type: ignore[arg-type]
+    timer = Timer(clock, (), watchdog=watchdog)  # type: ignore[arg-type]
     for _ in range(2):
         with timer.step():
             for name in ("a", "b"):
@@ -68,7 +68,7 @@ def test_a_phase_that_is_not_timed_costs_no_mark_and_is_told_where_the_host_know
     # The marks of the step alone.
     assert (times.step_ns, times.phase_ns, clock.now) == ([1_000_000] * 2, {}, 4_000_000)
     told = ("", "a of ", "b of ") if follows_host else ("",)
-    assert watch.seen == [f"{what}step {step} of iteration" for step in range(2) for what in told]
+    assert watchdog.seen == [f"{what}step {step} of iteration" for step in range(2) for what in told]
 
 
 def test_the_host_clock_goes_forward() -> None:

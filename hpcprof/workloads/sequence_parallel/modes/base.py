@@ -9,7 +9,7 @@ import torch
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.sequence_parallel.buffers import BackwardBuffers, Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.timing import Phases
+from hpcprof.workloads.timing import PhaseTimer
 
 
 class Unavailable(Exception):
@@ -39,18 +39,18 @@ class Mode(ABC):
 
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
         self._buffers = buffers
-        self._again = not parameters.keep_gathered
+        self._regather = not parameters.keep_gathered
         self._index = 0
 
     @abstractmethod
-    def forward(self, index: int, timer: Phases) -> torch.Tensor:
+    def forward(self, index: int, timer: PhaseTimer) -> torch.Tensor:
         """Run the block on `Buffers.input` of ``index``, which stays as it is; return the output, [R/N, h].
 
         On CUDA it only enqueues work, and the current stream waits for all of it.
         """
 
     @abstractmethod
-    def backward(self, index: int, timer: Phases) -> Gradients:
+    def backward(self, index: int, timer: PhaseTimer) -> Gradients:
         """Run the gradients of the latest forward, from `BackwardBuffers.source` of ``index``.
 
         As the forward it only enqueues work.
@@ -62,7 +62,7 @@ class Mode(ABC):
 
     def poison_backward(self) -> None:
         """Fill everything that the backward writes with NaN."""
-        self._buffers.poison_backward(gathered=self._again)
+        self._buffers.poison_backward(gathered=self._regather)
 
     @property
     def _backward(self) -> BackwardBuffers:

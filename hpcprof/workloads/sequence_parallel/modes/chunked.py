@@ -8,7 +8,7 @@ from hpcprof.workloads.distributed import World, all_gather
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.timing import Phases
+from hpcprof.workloads.timing import PhaseTimer
 
 
 class Chunked(Mode):
@@ -34,9 +34,9 @@ class Chunked(Mode):
         if buffers.backward is not None:
             self._grad_gathered = buffers.backward.gathered.chunk(chunks)
             self._grad_inner = buffers.backward.inner.chunk(chunks)
-            self._grad_input = buffers.backward.found.input.chunk(chunks)
+            self._grad_input = buffers.backward.gradients.input.chunk(chunks)
 
-    def forward(self, index: int, timer: Phases) -> torch.Tensor:
+    def forward(self, index: int, timer: PhaseTimer) -> torch.Tensor:
         """Run one step forward."""
         buffers = self._buffers
         self._index = index
@@ -54,7 +54,7 @@ class Chunked(Mode):
             work.wait()
         return buffers.output
 
-    def backward(self, index: int, timer: Phases) -> Gradients:
+    def backward(self, index: int, timer: PhaseTimer) -> Gradients:
         """Run one step backward."""
         buffers, backward = self._buffers, self._backward
         parts = backward.source(index).chunk(self._chunks)
@@ -64,17 +64,17 @@ class Chunked(Mode):
             gathering.wait()
             if c + 1 < self._chunks:
                 gathering = all_gather(self._grad_gathered[c + 1], parts[c + 1], async_op=True)
-            elif self._again:
+            elif self._regather:
                 sources = buffers.input(self._index).chunk(self._chunks)
                 pairs = zip(self._gathered, sources, strict=True)
                 again = [all_gather(whole, part, async_op=True) for whole, part in pairs]
             torch.mm(self._grad_gathered[c], buffers.weight_2.t(), out=self._grad_inner[c])
             torch.mm(self._grad_inner[c], buffers.weight_1.t(), out=self._partial[c])
             scattering.append(self._reduce_scatter(self._grad_input[c], self._partial[c], async_op=True))
-        torch.mm(buffers.inner.t(), backward.gathered, out=backward.found.weight_2)
+        torch.mm(buffers.inner.t(), backward.gathered, out=backward.gradients.weight_2)
         for work in again:
             work.wait()
-        torch.mm(buffers.gathered.t(), backward.inner, out=backward.found.weight_1)
+        torch.mm(buffers.gathered.t(), backward.inner, out=backward.gradients.weight_1)
         for work in scattering:
             work.wait()
-        return backward.found
+        return backward.gradients

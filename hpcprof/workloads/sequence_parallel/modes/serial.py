@@ -6,10 +6,10 @@ import torch
 
 from hpcprof.workloads.distributed import World, all_gather
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
+from hpcprof.workloads.sequence_parallel.cost_model import phases
 from hpcprof.workloads.sequence_parallel.modes.base import Mode
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.sequence_parallel.plan import phases
-from hpcprof.workloads.timing import Phases
+from hpcprof.workloads.timing import PhaseTimer
 
 
 class Serial(Mode):
@@ -20,7 +20,7 @@ class Serial(Mode):
         self.phases = phases(parameters)
         self._reduce_scatter = world.reduce_scatter
 
-    def forward(self, index: int, timer: Phases) -> torch.Tensor:
+    def forward(self, index: int, timer: PhaseTimer) -> torch.Tensor:
         """Run one step forward."""
         buffers = self._buffers
         self._index = index
@@ -34,22 +34,22 @@ class Serial(Mode):
             self._reduce_scatter(buffers.output, buffers.partial)
         return buffers.output
 
-    def backward(self, index: int, timer: Phases) -> Gradients:
+    def backward(self, index: int, timer: PhaseTimer) -> Gradients:
         """Run one step backward."""
         buffers, backward = self._buffers, self._backward
         with timer.phase("grad_allgather"):
             all_gather(backward.gathered, backward.source(index))
-        if self._again:
+        if self._regather:
             with timer.phase("input_allgather"):
                 all_gather(buffers.gathered, buffers.input(self._index))
         with timer.phase("grad_matmul_2"):
             torch.mm(backward.gathered, buffers.weight_2.t(), out=backward.inner)
         with timer.phase("weight_matmul_2"):
-            torch.mm(buffers.inner.t(), backward.gathered, out=backward.found.weight_2)
+            torch.mm(buffers.inner.t(), backward.gathered, out=backward.gradients.weight_2)
         with timer.phase("weight_matmul_1"):
-            torch.mm(buffers.gathered.t(), backward.inner, out=backward.found.weight_1)
+            torch.mm(buffers.gathered.t(), backward.inner, out=backward.gradients.weight_1)
         with timer.phase("grad_matmul_1"):
             torch.mm(backward.inner, buffers.weight_1.t(), out=buffers.partial)
         with timer.phase("grad_reduce_scatter"):
-            self._reduce_scatter(backward.found.input, buffers.partial)
-        return backward.found
+            self._reduce_scatter(backward.gradients.input, buffers.partial)
+        return backward.gradients

@@ -12,7 +12,7 @@ from hpcprof.workloads.distributed import World, all_gather
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.timing import Phases
+from hpcprof.workloads.timing import PhaseTimer
 
 
 def symmetric_memory(world: World) -> Any:
@@ -65,7 +65,7 @@ class Symmetric(Mode):
         self._inner = buffers.inner
         self._gathered = buffers.gathered
 
-    def forward(self, index: int, timer: Phases) -> torch.Tensor:
+    def forward(self, index: int, timer: PhaseTimer) -> torch.Tensor:
         """Run one step forward; the operators allocate their results."""
         buffers = self._buffers
         self._index = index
@@ -77,18 +77,18 @@ class Symmetric(Mode):
         self._gathered, self._inner = gathered, inner
         return output
 
-    def backward(self, index: int, timer: Phases) -> Gradients:
+    def backward(self, index: int, timer: PhaseTimer) -> Gradients:
         """Run one step backward; no operator fuses the gradients of the weights, which follow."""
         buffers, backward = self._buffers, self._backward
-        if self._again:
+        if self._regather:
             self._gathered = buffers.gathered
             again = all_gather(self._gathered, buffers.input(self._index), async_op=True)
         gathered, (inner,) = self._all_gather_matmul(
             backward.source(index), [buffers.weight_2.t()], 0, self._group, return_A=True
         )
         found = self._matmul_reduce_scatter(inner, buffers.weight_1.t(), "sum", 0, self._group)
-        torch.mm(self._inner.t(), gathered, out=backward.found.weight_2)
-        if self._again:
+        torch.mm(self._inner.t(), gathered, out=backward.gradients.weight_2)
+        if self._regather:
             again.wait()
-        torch.mm(self._gathered.t(), inner, out=backward.found.weight_1)
-        return Gradients(found, backward.found.weight_1, backward.found.weight_2)
+        torch.mm(self._gathered.t(), inner, out=backward.gradients.weight_1)
+        return Gradients(found, backward.gradients.weight_1, backward.gradients.weight_2)

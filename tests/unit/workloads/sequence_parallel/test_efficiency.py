@@ -15,21 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.profiles.readers.results import parse_result
-from hpcprof.workloads.gpu_state import GpuMonitor, moved
+from hpcprof.workloads.gpu_state import GpuMonitor, state_change
 from hpcprof.workloads.schema import Figures, GpuState
-from hpcprof.workloads.sequence_parallel.figures import (
+from hpcprof.workloads.sequence_parallel.efficiency import (
     bound_ns,
-    figures,
     hidden_interval,
+    mode_figures,
     no_overlap,
     overlapped,
+    part_rates,
     peak_tflops,
-    rates,
 )
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 
 SHAPE = Parameters(8192, 8192, dtype="bfloat16")
-DATA = Path(__file__).parents[3] / "docs" / "data"
+DATA = Path(__file__).parents[4] / "docs" / "data"
 
 
 def test_the_bound_of_both_directions_is_the_sum_of_each_ones_larger_part() -> None:
@@ -43,7 +43,7 @@ def test_the_bound_of_both_directions_is_the_sum_of_each_ones_larger_part() -> N
 def test_the_figures_are_those_of_a_calculation_by_hand() -> None:
     # Two ranks of four steps: the slowest of each is 4 ms, and the other is 1 ms faster.
     ranks = [[4_000_000] * 4, [3_000_000] * 4]
-    found = figures(
+    found = mode_figures(
         ranks,
         SHAPE,
         device="NVIDIA H200",
@@ -68,7 +68,7 @@ def judged(shares: list[float], **changes: Any) -> Figures:
     steps = [whole - round(share * 1_000_000) for whole, share in zip(serial, shares, strict=True)]
     given = {"device": "NVIDIA H200", "bound": 3_000_000, "serial_ns": serial, "ranks": 2, **changes}
     ranks = [steps] * given.pop("ranks")
-    return figures(ranks, SHAPE, backend="nccl", marks_pct=0.0, **given)
+    return mode_figures(ranks, SHAPE, backend="nccl", marks_pct=0.0, **given)
 
 
 def test_a_mode_overlaps_if_it_hides_communication_beyond_what_chance_gives() -> None:
@@ -139,8 +139,8 @@ def test_the_published_runs_did_overlap_where_they_are_faster_than_serial(path: 
 
 def test_gloo_is_given_no_bandwidth() -> None:
     parts = {"allgather": 100, "matmul_1": 200, "reduce_scatter": 100}
-    assert list(rates(parts, SHAPE, 2, "gloo")) == ["matmul_1"]
-    assert list(rates(parts, SHAPE, 2, "nccl")) == ["matmul_1", "allgather", "reduce_scatter"]
+    assert list(part_rates(parts, SHAPE, 2, "gloo")) == ["matmul_1"]
+    assert list(part_rates(parts, SHAPE, 2, "nccl")) == ["matmul_1", "allgather", "reduce_scatter"]
 
 
 def test_a_gpu_that_is_not_known_has_no_peak() -> None:
@@ -153,11 +153,14 @@ STATE = GpuState(1500, 3201, 690.0, 60, ["power cap"])
 
 
 def test_a_clock_that_moved_and_a_new_reason_are_told() -> None:
-    assert moved(STATE, dataclasses.replace(STATE, sm_mhz=1430)) is None
-    assert moved(STATE, dataclasses.replace(STATE, sm_mhz=1400)) == "its SM clock went from 1500 to 1400 MHz"
+    assert state_change(STATE, dataclasses.replace(STATE, sm_mhz=1430)) is None
+    assert (
+        state_change(STATE, dataclasses.replace(STATE, sm_mhz=1400))
+        == "its SM clock went from 1500 to 1400 MHz"
+    )
     hot = dataclasses.replace(STATE, throttled_by=["power cap", "hardware thermal slowdown"])
-    assert moved(STATE, hot) == "it began to be slowed down by hardware thermal slowdown"
-    assert moved(None, STATE) is None
+    assert state_change(STATE, hot) == "it began to be slowed down by hardware thermal slowdown"
+    assert state_change(None, STATE) is None
 
 
 class FakeNvml(SimpleNamespace):

@@ -6,7 +6,7 @@ from hpcprof.common.units import format_bytes
 from hpcprof.workloads.schema import RankResult, Summary, summarize
 
 
-def table(result: RankResult, nodes: int) -> str:
+def result_table(result: RankResult, nodes: int) -> str:
     """Return the lines to print of rank 0's result."""
     training = result.training
     assert training is not None

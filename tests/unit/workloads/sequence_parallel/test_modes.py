@@ -13,14 +13,25 @@ from hypothesis import strategies as st
 from hpcprof.common.errors import HpcprofError, InformationRequested, UsageError
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, ModeResult, RankResult
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate, check_device
-from hpcprof.workloads.sequence_parallel.figures import figures
+from hpcprof.workloads.sequence_parallel.cost_model import (
+    Rotation,
+    link_bytes,
+    memory,
+    point_plan,
+    rotation,
+    step_flops,
+)
+from hpcprof.workloads.sequence_parallel.efficiency import mode_figures
 from hpcprof.workloads.sequence_parallel.modes import MODES
-from hpcprof.workloads.sequence_parallel.modes.copy_engine import groupings, order, pieces
+from hpcprof.workloads.sequence_parallel.modes.copy_engine import (
+    candidate_groups,
+    matmul_order,
+    split_by_peer,
+)
 from hpcprof.workloads.sequence_parallel.options import parse
 from hpcprof.workloads.sequence_parallel.parameters import MODES as NAMES
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.sequence_parallel.plan import Rotation, link_bytes, memory, plan, rotation, step_flops
-from hpcprof.workloads.sequence_parallel.table import table
+from hpcprof.workloads.sequence_parallel.result_table import result_table
 
 RIGHT = Correctness(True, 1e-6, 1e-5, 8, "float64")
 
@@ -50,13 +61,13 @@ def test_what_names_no_mode_or_one_twice_is_refused(text: str) -> None:
 
 @given(st.integers(0, 15), st.integers(1, 20_000))
 def test_every_grouping_holds_each_row_once_and_there_are_not_too_many_to_try(peers: int, rows: int) -> None:
-    found = groupings(peers, rows)
+    found = candidate_groups(peers, rows)
     assert 1 <= len(set(found)) == len(found) <= 33
     assert all(sum(groups) == peers * rows and 0 not in groups for groups in found)
 
 
 def test_groups_are_tried_that_end_at_any_tile_of_a_matmul() -> None:
-    cuts = {groups[0] for groups in groupings(peers=3, rows=1152) if len(groups) == 2}
+    cuts = {groups[0] for groups in candidate_groups(peers=3, rows=1152) if len(groups) == 2}
     assert cuts == set(range(128, 3 * 1152, 128))
 
 
@@ -64,9 +75,9 @@ def test_groups_are_tried_that_end_at_any_tile_of_a_matmul() -> None:
 def test_a_plan_multiplies_every_row_twice_and_never_before_it_is_there(
     peers: int, rows: int, data: st.DataObject
 ) -> None:
-    groups = st.sampled_from(groupings(peers, rows))
+    groups = st.sampled_from(candidate_groups(peers, rows))
     multiplied: tuple[list[int], list[int]] = ([], [])
-    for which, part in order((data.draw(groups), data.draw(groups))):
+    for which, part in matmul_order((data.draw(groups), data.draw(groups))):
         multiplied[which].extend(range(part.start, part.stop))
         assert len(multiplied[1]) <= len(multiplied[0])
     assert multiplied[0] == multiplied[1] == list(range(peers * rows))
@@ -79,12 +90,12 @@ def test_a_part_of_the_rows_is_cut_where_a_peers_end(peers: int, rows: int, data
     expected = [divmod(row, rows) for row in range(start, stop)]
     found = [
         (peer, row)
-        for peer, theirs, _ in pieces(slice(start, stop), rows)
+        for peer, theirs, _ in split_by_peer(slice(start, stop), rows)
         for row in range(theirs.start, theirs.stop)
     ]
     assert found == expected
     assert [
-        r for _, _, here in pieces(slice(start, stop), rows) for r in range(here.start, here.stop)
+        r for _, _, here in split_by_peer(slice(start, stop), rows) for r in range(here.start, here.stop)
     ] == list(range(start, stop))
 
 
@@ -95,7 +106,7 @@ def result(serial_ns: int, other_ns: int, bound_ns: int) -> RankResult:
             phases,
             [time] * 3,
             RIGHT,
-            figures=figures(
+            figures=mode_figures(
                 [[time] * 3] * 4,
                 Parameters(),
                 device="NVIDIA H200",
@@ -136,7 +147,7 @@ def result(serial_ns: int, other_ns: int, bound_ns: int) -> RankResult:
 
 
 def test_the_table_of_several_modes_says_how_near_each_is_to_perfect_overlap() -> None:
-    lines = table(
+    lines = result_table(
         result(4_000_000, 3_400_000, 3_200_000), Parameters(), 1, {"serial": 1e-6, "copy-engine": 2e-6}
     ).splitlines()
     (serial,) = [line.split() for line in lines if line.startswith("serial ")]
@@ -154,7 +165,7 @@ def test_a_plan_counts_what_the_formulas_of_the_pattern_say() -> None:
     # 4 R h f / N, and (N - 1) / N R h e.
     assert step_flops(shape, 4) == 4 * 8192 * 8192 * 32768 // 4
     assert link_bytes(shape, 4) == dict.fromkeys(("allgather", "reduce_scatter"), 3 * 8192 * 8192 * 2 // 4)
-    text = plan(shape, 4)
+    text = point_plan(shape, 4)
     assert "2.199 TFLOP" in text
     assert "allgather 100.7, reduce_scatter 100.7" in text
     # 2.199 TFLOP at 989 TFLOP/s and 2 x 100.7 MB at 450 GB/s.
@@ -240,7 +251,9 @@ def test_large_weights_stay_the_same_and_small_ones_rotate_by_the_cache() -> Non
 def tensors(buffers: Buffers) -> list[torch.Tensor]:
     """Return every tensor in the buffers, but for the scales of a few bytes."""
     backward = buffers.backward
-    more = [] if backward is None else [backward.sources, backward.gathered, backward.inner, *backward.found]
+    more = (
+        [] if backward is None else [backward.sources, backward.gathered, backward.inner, *backward.gradients]
+    )
     found = [getattr(buffers, field.name) for field in fields(buffers)]
     more += [*buffers.weights.first, *buffers.weights.second]
     return more + [tensor for tensor in found if isinstance(tensor, torch.Tensor)]

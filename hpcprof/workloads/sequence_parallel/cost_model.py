@@ -149,7 +149,7 @@ def is_matmul(phase: str) -> bool:
     return "matmul" in phase
 
 
-def plans(sweep: Sweep, ranks: int) -> str:
+def sweep_plan(sweep: Sweep, ranks: int) -> str:
     """Return the plan of every point as lines for people.
 
     Raises
@@ -160,11 +160,13 @@ def plans(sweep: Sweep, ranks: int) -> str:
     sweep.validate(ranks)
     blocks = []
     for name, parameters in sweep.points.items():
-        blocks.append(f"at {name}:\n{plan(parameters, ranks)}" if name else plan(parameters, ranks))
+        blocks.append(
+            f"at {name}:\n{point_plan(parameters, ranks)}" if name else point_plan(parameters, ranks)
+        )
     return "\n\n".join(blocks)
 
 
-def plan(parameters: Parameters, ranks: int) -> str:
+def point_plan(parameters: Parameters, ranks: int) -> str:
     """Return the plan of one point, which must be valid for the ranks, as lines for people."""
     flops, moved = step_flops(parameters, ranks), link_bytes(parameters, ranks)
     turns = rotation(parameters, ranks, GPUS[-1].l2_bytes)

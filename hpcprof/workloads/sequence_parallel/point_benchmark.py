@@ -12,7 +12,7 @@ import torch
 from hpcprof.common.errors import UsageError
 from hpcprof.workloads.capture import synchronize
 from hpcprof.workloads.distributed import World
-from hpcprof.workloads.gpu_state import moved
+from hpcprof.workloads.gpu_state import state_change
 from hpcprof.workloads.rankenv import RankEnvironment
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
@@ -20,20 +20,19 @@ from hpcprof.workloads.schema import (
     ModeResult,
     RankResult,
     Summary,
-    slowest,
+    slowest_rank_ns,
     summarize,
 )
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
-from hpcprof.workloads.sequence_parallel.figures import bound_ns, figures, no_overlap, rates
-from hpcprof.workloads.sequence_parallel.measure import Measured, Measurement, Steps
+from hpcprof.workloads.sequence_parallel.efficiency import bound_ns, mode_figures, no_overlap, part_rates
+from hpcprof.workloads.sequence_parallel.measurement import Measured, Measurement, Steps
 from hpcprof.workloads.sequence_parallel.modes import MODES, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
-from hpcprof.workloads.timing import Untimed
-from hpcprof.workloads.versions import device_name, versions
-from hpcprof.workloads.watch import Watch
+from hpcprof.workloads.timing import UntimedPhases
+from hpcprof.workloads.watchdog import Watchdog
 
 EAGER = " (eager)"
 """Added to the name of a mode that is measured without a CUDA graph beside the one with it."""
@@ -43,7 +42,7 @@ Checks = dict[str, list[Correctness]]
 
 
 def measure_point(
-    name: str, parameters: Parameters, environment: RankEnvironment, world: World, watch: Watch
+    name: str, parameters: Parameters, environment: RankEnvironment, world: World, watchdog: Watchdog
 ) -> tuple[RankResult, Checks]:
     """Measure and check every mode at one point; every rank calls it.
 
@@ -55,7 +54,7 @@ def measure_point(
         The point's name, empty where nothing is swept.
     parameters : Parameters
         The point, already validated.
-    environment, world, watch
+    environment, world, watchdog
         Of the job.
 
     Raises
@@ -63,19 +62,19 @@ def measure_point(
     HpcprofError
         The data do not fit or are not finite, or no mode can run.
     """
-    watch.within(name)
+    watchdog.within(name)
     # What is called float32 must be float32, also after a point in TF32.
     torch.set_float32_matmul_precision("high" if parameters.dtype == "tf32" else "highest")
-    watch.enter("the allocation")
+    watchdog.enter("the allocation")
     buffers = allocate(parameters, world.rank, world.size, world.device, _input_memory(parameters, world))
-    watch.enter("the making of the modes")
+    watchdog.enter("the making of the modes")
     steps, notes = _make(parameters, world, buffers)
-    measured = Measurement(parameters, environment, world, steps, watch).run()
+    measured = Measurement(parameters, environment, world, steps, watchdog).run()
     checks = {}
     for mode, step in steps.items():
-        tell = functools.partial(watch.enter, f"the check of {mode}")
+        tell = functools.partial(watchdog.enter, f"the check of {mode}")
         checks[mode] = _check(parameters, world, buffers, step, measured.steps, tell)
-    watch.enter("the results")
+    watchdog.enter("the results")
     result = _result(parameters, environment, world, measured, checks, notes)
     everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
     return dataclasses.replace(result, point=name), everyone
@@ -153,7 +152,7 @@ def _check(
         world.comm.Barrier()
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        outputs = step(index, Untimed())
+        outputs = step(index, UntimedPhases())
         synchronize()
         if on_gpu:
             peaks.append(torch.cuda.max_memory_allocated())
@@ -180,11 +179,11 @@ def _result(
     checks: dict[str, tuple[Correctness, int | None]],
     notes: list[str],
 ) -> RankResult:
-    device = device_name(world.device)
+    device = world.device_name
     everyone = {name: world.comm.allgather(found.step_ns) for name, found in measured.times.items()}
     # A step ends when its last rank ends it.
-    latencies = {name: slowest(ranks) for name, ranks in everyone.items()}
-    marked = {name: slowest(world.comm.allgather(mine)) for name, mine in measured.marked_ns.items()}
+    latencies = {name: slowest_rank_ns(ranks) for name, ranks in everyone.items()}
+    marked = {name: slowest_rank_ns(world.comm.allgather(mine)) for name, mine in measured.marked_ns.items()}
     parts = _parts(world, measured)
     bound = bound_ns(parts) if parts and len(measured.times) > 1 else None
     modes = {}
@@ -196,7 +195,7 @@ def _result(
             latency_ns=latencies[name],
             correctness=check,
             peak_bytes=peak,
-            figures=figures(
+            figures=mode_figures(
                 everyone[name],
                 parameters,
                 device=device,
@@ -211,7 +210,7 @@ def _result(
         )
     name, first = next(iter(modes.items()))
     only = first if len(modes) == 1 else None
-    change = moved(measured.gpu_before, measured.gpu_after)
+    change = state_change(measured.gpu_before, measured.gpu_after)
     return RankResult(
         schema_version=SCHEMA_VERSION,
         workload="sequence-parallel",
@@ -227,7 +226,7 @@ def _result(
             "rows": parameters.rows,
             "inner_size": parameters.inner_size,
         },
-        versions=versions(world),
+        versions=world.versions(),
         profiler=environment.profiler.value,
         step_ns=only.step_ns if only else [],
         phase_ns=only.phase_ns if only else {},
@@ -239,7 +238,7 @@ def _result(
         bound_ns=bound,
         figures=only.figures if only else None,
         parts_ns=parts,
-        rates=rates(parts, parameters, world.size, world.backend),
+        rates=part_rates(parts, parameters, world.size, world.backend),
         gpu_before=measured.gpu_before,
         gpu_after=measured.gpu_after,
         warmup_steps=measured.warmup_steps,
@@ -264,7 +263,8 @@ def _parts(world: World, measured: Measured) -> dict[str, int]:
     if times is None:
         return {}
     return {
-        name: summarize(slowest(world.comm.allgather(mine))).p50_ns for name, mine in times.phase_ns.items()
+        name: summarize(slowest_rank_ns(world.comm.allgather(mine))).p50_ns
+        for name, mine in times.phase_ns.items()
     }
 
 

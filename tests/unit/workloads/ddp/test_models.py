@@ -11,7 +11,7 @@ import torch
 from hpcprof.common.errors import UsageError
 from hpcprof.workloads.ddp.models import bert, gat, gpt2, resnet50, transformer
 from hpcprof.workloads.ddp.options import MODELS, Parameters
-from hpcprof.workloads.ddp.training import work_of
+from hpcprof.workloads.ddp.training import work_per_step
 
 
 def count(model: Any) -> int:
@@ -74,7 +74,7 @@ def test_tokens_are_counted_where_there_are_some_and_samples_elsewhere(name: str
     source = importlib.import_module(f"hpcprof.workloads.ddp.models.{name}")
     (inputs,) = source.batch(Parameters(batch_size=2, sequence_length=8), "cpu")
     expected = (16, "tokens") if name in ("gpt2", "bert") else (2, "samples")
-    assert work_of(inputs, 2) == expected
+    assert work_per_step(inputs, 2) == expected
 
 
 def test_masked_tokens_alone_have_labels() -> None:

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from hpcprof.workloads.schema import Figures, summarize
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.sequence_parallel.plan import (
+from hpcprof.workloads.sequence_parallel.cost_model import (
     BACKWARD_PHASES,
     FORWARD_PHASES,
     GPUS,
@@ -16,6 +15,7 @@ from hpcprof.workloads.sequence_parallel.plan import (
     link_bytes,
     step_flops,
 )
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 
 # To hide less may be a matter of launches, and of marks: those that the serial mode has more cost up to 4 %.
 _SEEN_PCT = 10
@@ -44,7 +44,9 @@ def bound_ns(parts: Mapping[str, int]) -> int:
     return total
 
 
-def rates(parts: Mapping[str, int], parameters: Parameters, ranks: int, backend: str) -> dict[str, float]:
+def part_rates(
+    parts: Mapping[str, int], parameters: Parameters, ranks: int, backend: str
+) -> dict[str, float]:
     """Return what each part reached: TFLOP/s of a matmul, GB/s over a rank's links of a collective.
 
     gloo's collectives get none: its reduce-scatter is another operation inside.
@@ -118,7 +120,7 @@ def no_overlap(mode: str, found: Figures) -> str | None:
     )
 
 
-def figures(
+def mode_figures(
     ranks_ns: Sequence[Sequence[int]],
     parameters: Parameters,
     *,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from hpcprof.workloads import watch
-from hpcprof.workloads.watch import Watch
+from hpcprof.workloads import watchdog
+from hpcprof.workloads.watchdog import Watchdog
 
 
 class Comm:
@@ -25,11 +25,11 @@ class Comm:
         """Pass: the test starts the ranks one after the other."""
 
 
-Ranks = tuple[list[Watch], "queue.Queue[str]"]
-Begin = Callable[[Watch], None]
+Ranks = tuple[list[Watchdog], "queue.Queue[str]"]
+Begin = Callable[[Watchdog], None]
 
 
-def nothing(one: Watch) -> None:
+def nothing(one: Watchdog) -> None:
     """Leave a rank at its start."""
 
 
@@ -39,8 +39,8 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
 
     Where they have come to when they start to tell each other is one step, on a machine however busy.
     """
-    monkeypatch.setattr(watch, "_BEAT_S", 0.02)
-    monkeypatch.setattr(watch, "_SILENT_S", 4.0)
+    monkeypatch.setattr(watchdog, "_BEAT_S", 0.02)
+    monkeypatch.setattr(watchdog, "_SILENT_S", 4.0)
     said: queue.Queue[str] = queue.Queue()
 
     def end(comm: Any, text: str, code: int) -> None:
@@ -51,9 +51,9 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
 
         def make(timeout_s: float, begin: Begin = nothing) -> Ranks:
             store = dist.HashStore()
-            made = [Watch(Comm(rank, 3), store, timeout_s, end) for rank in range(3)]
+            made = [Watchdog(Comm(rank, 3), store, timeout_s, end) for rank in range(3)]
             # The fall-back ends the process, which here is that of the tests.
-            monkeypatch.setattr(watch.os, "_exit", lambda code: None)
+            monkeypatch.setattr(watchdog.os, "_exit", lambda code: None)
             for one in made:
                 begin(one)
             for one in made:
@@ -64,7 +64,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
 
 
 def test_the_rank_that_is_behind_the_others_is_named_with_its_phase(ranks: Callable[..., Ranks]) -> None:
-    def begin(one: Watch) -> None:
+    def begin(one: Watchdog) -> None:
         one.enter("allgather of step 4")
         if one._comm.rank != 1:
             one.enter("reduce_scatter of step 4")
@@ -96,7 +96,7 @@ def test_ranks_that_all_hang_in_the_same_phase_are_all_named(ranks: Callable[...
 
 
 def test_the_point_of_a_sweep_is_named_with_the_phase(ranks: Callable[..., Ranks]) -> None:
-    def begin(one: Watch) -> None:
+    def begin(one: Watchdog) -> None:
         one.within("hidden-size=64")
         one.enter("allgather of step 0")
 
@@ -105,7 +105,7 @@ def test_the_point_of_a_sweep_is_named_with_the_phase(ranks: Callable[..., Ranks
 
 
 def test_what_the_device_has_not_come_to_does_not_count(ranks: Callable[..., Ranks]) -> None:
-    def begin(one: Watch) -> None:
+    def begin(one: Watchdog) -> None:
         one.enter("matmul_1 of step 2")
         one.enter("matmul_2 of step 2", lambda: False)
 

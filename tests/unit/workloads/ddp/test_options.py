@@ -16,7 +16,7 @@ from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.rendering.job_scripts import scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
-from hpcprof.workloads.ddp.benchmark import check_cuda_version, middle
+from hpcprof.workloads.ddp.benchmark import check_cuda_version, middle_steps
 from hpcprof.workloads.ddp.model_file import check_model_file
 from hpcprof.workloads.ddp.options import Parameters, parse
 
@@ -181,11 +181,11 @@ def test_cuda_versions_are_compared_as_far_as_they_are_given() -> None:
 
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 50))
 def test_the_middle_has_as_much_on_both_sides(count: int, first: int, length: int) -> None:
-    ((start, last),) = middle(count, first, first + length)
+    ((start, last),) = middle_steps(count, first, first + length)
     before, after = start - first, first + length - 1 - last
     assert last - start + 1 == min(count, length)
     assert 0 <= before - after <= 1
 
 
 def test_the_seeds_step_is_the_middle_of_the_last_epoch() -> None:
-    assert middle(1, 200, 300) == ((250, 250),)
+    assert middle_steps(1, 200, 300) == ((250, 250),)

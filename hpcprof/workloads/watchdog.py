@@ -38,7 +38,7 @@ class Position:
     beat: int
 
 
-class Watch:
+class Watchdog:
     """Watches the progress of this rank and, when there is none, of the others; a context manager.
 
     Parameters
@@ -69,9 +69,9 @@ class Watch:
         self._what = "the start"
         self._where = ""
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="watch")
+        self._thread = threading.Thread(target=self._run, daemon=True, name="watchdog")
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Watchdog:
         self._tell()
         self._comm.Barrier()
         self._thread.start()

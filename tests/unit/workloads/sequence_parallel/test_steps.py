@@ -11,13 +11,13 @@ import torch
 
 from hpcprof.workloads.sequence_parallel import buffers as memory
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
+from hpcprof.workloads.sequence_parallel.cost_model import Rotation, phases
 from hpcprof.workloads.sequence_parallel.modes import Mode, chunked, serial
 from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.sequence_parallel.plan import Rotation, phases
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Outputs, Step
-from hpcprof.workloads.timing import HostClock, Timer, Untimed
+from hpcprof.workloads.timing import HostClock, Timer, UntimedPhases
 
 
 def copy(output: torch.Tensor, source: torch.Tensor, async_op: bool = False) -> SimpleNamespace:
@@ -48,7 +48,7 @@ def test_the_gradients_are_those_of_autograd(
         assert buffers.backward is not None
         for index in range(5):
             step.poison()
-            outputs = step(index, Untimed())
+            outputs = step(index, UntimedPhases())
             # The backward alone is of the forward of the first input.
             forward = index if direction == "both" else 0
             weights = buffers.weights.first[index % copies], buffers.weights.second[index % copies]
@@ -91,7 +91,7 @@ def test_a_gradient_that_the_peers_do_not_see_is_refused(monkeypatch: pytest.Mon
     with torch.no_grad():
         step, buffers = made(monkeypatch, Serial, Parameters(24, 16, direction="backward"))
         assert buffers.backward is not None
-        step(0, Untimed())
+        step(0, UntimedPhases())
         with pytest.raises(RuntimeError, match="not where the mode's peers read it"):
             torch.autograd.grad(step._output, step._leaves(0), buffers.backward.source(0).clone())
 
@@ -104,12 +104,12 @@ def test_a_step_without_autograd_takes_the_same_copy_of_the_weights(
     with torch.no_grad():
         step, _ = made(monkeypatch, Serial, Parameters(24, 16, direction=direction))
         for index in (3, 0, 5):
-            plain = [tensor.clone() for tensor in step.run_plainly(index).tensors()]
+            plain = [tensor.clone() for tensor in step.run_untimed(index).tensors()]
             step.poison()
             # What a step with another copy gave would differ.
-            for found, right in zip(step(index, Untimed()).tensors(), plain, strict=True):
+            for found, right in zip(step(index, UntimedPhases()).tensors(), plain, strict=True):
                 assert torch.equal(found, right)
-        assert not torch.equal(step.run_plainly(4).tensors()[0], plain[0])
+        assert not torch.equal(step.run_untimed(4).tensors()[0], plain[0])
 
 
 def test_there_is_a_graph_for_every_input_and_a_step_replays_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,18 +128,18 @@ def test_there_is_a_graph_for_every_input_and_a_step_replays_its_own(monkeypatch
         yield
         captured.append(happened[-1][1])
 
-    def run_plainly(index: int) -> Outputs:
+    def run_untimed(index: int) -> Outputs:
         happened.append(("run", index))
         return Outputs(torch.tensor(index), None)
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capturing)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    step = SimpleNamespace(run_plainly=run_plainly, poison=lambda: None)
+    step = SimpleNamespace(run_untimed=run_untimed, poison=lambda: None)
     graphed = GraphedStep(step, 3)  # type: ignore[arg-type]
     # Once each for what is made at the first use, then each into a graph.
     assert happened == [("run", 0), ("run", 1), ("run", 2)] * 2
     for index in (0, 4, 8):
-        output = graphed(index, Untimed()).output
+        output = graphed(index, UntimedPhases()).output
         assert output is not None
         assert happened[-1] == ("replay", index % 3) == ("replay", int(output))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hpcprof.workloads.schema import Correctness, Figures, RankResult, Summary, summarize
+from hpcprof.workloads.sequence_parallel.cost_model import is_matmul
 from hpcprof.workloads.sequence_parallel.parameters import Parameters, Sweep
-from hpcprof.workloads.sequence_parallel.plan import is_matmul
 
 
-class Printed:
+class ResultFormatter:
     """What is printed of each point: of a single one the whole table, of those of a sweep a few lines."""
 
     def __init__(self, sweep: Sweep) -> None:
@@ -18,7 +18,7 @@ class Printed:
     def text(self, result: RankResult, parameters: Parameters, nodes: int, worst: dict[str, float]) -> str:
         """Return the lines of the next point; the parameters are those of `table`."""
         if not self._sweep.swept:
-            return table(result, parameters, nodes, worst)
+            return result_table(result, parameters, nodes, worst)
         check = _check(result)
         lines = []
         if self._head:
@@ -42,7 +42,9 @@ class Printed:
         )
 
 
-def table(result: RankResult, parameters: Parameters, nodes: int, worst_errors: dict[str, float]) -> str:
+def result_table(
+    result: RankResult, parameters: Parameters, nodes: int, worst_errors: dict[str, float]
+) -> str:
     """Return the lines to print.
 
     Parameters

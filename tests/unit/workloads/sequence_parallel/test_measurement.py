@@ -9,10 +9,10 @@ import torch
 
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.rankenv import RankEnvironment
-from hpcprof.workloads.sequence_parallel.measure import Measurement, Steps
+from hpcprof.workloads.sequence_parallel.measurement import Measurement, Steps
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.timing import Phases
-from hpcprof.workloads.watch import Watch
+from hpcprof.workloads.timing import PhaseTimer
+from hpcprof.workloads.watchdog import Watchdog
 
 COMM = SimpleNamespace(allgather=lambda value: [value], bcast=lambda value: value, Barrier=lambda: None)
 
@@ -39,7 +39,7 @@ def test_modes_are_measured_in_turns_and_every_second_round_in_reverse() -> None
         def __init__(self, name: str, phases: tuple[str, ...]) -> None:
             self.name, self.phases = name, phases
 
-        def __call__(self, index: int, timer: Phases) -> None:
+        def __call__(self, index: int, timer: PhaseTimer) -> None:
             done.append(self.name)
             for phase in self.phases:
                 with timer.phase(phase):
@@ -47,8 +47,8 @@ def test_modes_are_measured_in_turns_and_every_second_round_in_reverse() -> None
 
     steps = cast(Steps, {"serial": Noting("serial", ("allgather",)), "chunked": Noting("chunked", ())})
     parameters = Parameters(warmup=0, burn_in=0, steps=3)
-    watch = cast(Watch, SimpleNamespace(enter=lambda *where: None))
-    measured = Measurement(parameters, RankEnvironment(), world(), steps, watch).run()
+    watchdog = cast(Watchdog, SimpleNamespace(enter=lambda *where: None))
+    measured = Measurement(parameters, RankEnvironment(), world(), steps, watchdog).run()
     # The serial mode has a step for its time and one for its phases in each round.
     assert "".join(name[0] for name in done[:9]) == "ssc" + "css" + "ssc"
     assert [len(measured.times[name].step_ns) for name in ("serial", "chunked")] == [3, 3]

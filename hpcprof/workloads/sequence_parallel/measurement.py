@@ -14,8 +14,8 @@ from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import GpuState
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
-from hpcprof.workloads.timing import Timer, Times, Untimed, clock_for
-from hpcprof.workloads.watch import Watch
+from hpcprof.workloads.timing import Timer, Times, UntimedPhases, clock_for
+from hpcprof.workloads.watchdog import Watchdog
 
 Steps = Mapping[str, Step | GraphedStep]
 
@@ -52,10 +52,15 @@ class Measurement:
     """
 
     def __init__(
-        self, parameters: Parameters, environment: RankEnvironment, world: World, steps: Steps, watch: Watch
+        self,
+        parameters: Parameters,
+        environment: RankEnvironment,
+        world: World,
+        steps: Steps,
+        watchdog: Watchdog,
     ) -> None:
         self._parameters, self._environment, self._world = parameters, environment, world
-        self._steps, self._watch = steps, watch
+        self._steps, self._watchdog = steps, watchdog
         # The steps of a profile are to be those that are timed, on every rank.
         self._profiled = any(world.comm.allgather(environment.profiler is not Profiler.NONE))
         self._monitor = GpuMonitor(world.device)
@@ -101,7 +106,7 @@ class Measurement:
                         step(self._next(), timer)
                 else:
                     with annotate("iteration"):
-                        step(self._next(), Untimed())
+                        step(self._next(), UntimedPhases())
             blocks.append((marked, start, clock.mark()))
         synchronize()
         times: dict[bool, list[int]] = {True: [], False: []}
@@ -122,7 +127,7 @@ class Measurement:
         for name, step in self._steps.items():
             kinds = [(), step.phases] if step.phases and not self._profiled else [step.phases]
             called = "iteration" if single else f"iteration {name}"
-            timers[name] = [Timer(clock, phases, called, self._watch) for phases in kinds]
+            timers[name] = [Timer(clock, phases, called, self._watchdog) for phases in kinds]
         return timers
 
     def _round(self, timers: dict[str, list[Timer]]) -> None:
