@@ -15,7 +15,7 @@ from hpcprof.submit.sites.files import load_site, load_site_file
 
 
 @click.command("doctor", epilog=examples("hpcprof doctor", "hpcprof doctor --site polaris"))
-@click.option("--site", default="local", show_default=True, help="Site whose needs are checked.")
+@click.option("--site", default="local", show_default=True, help="Site whose requirements are checked.")
 @click.option(
     "--site-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -24,9 +24,9 @@ from hpcprof.submit.sites.files import load_site, load_site_file
 )
 @runs_dir_option
 def command(site: str, site_file: Path | None, runs_dir: Path) -> None:
-    """Say what works here and what does not, with the remedy.
+    """Check what works here, and name the remedy for what does not.
 
-    Exits 1 if something is broken; what is absent may not be needed.
+    The exit code is 1 if something is broken; absent software may not be needed.
     """
     loaded = load_site_file(site_file) if site_file else load_site(site)
     option = loaded.options.get("python")

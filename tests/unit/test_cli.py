@@ -12,7 +12,7 @@ import click
 import pytest
 
 import hpcprof as hpcprof_package
-from hpcprof.cli.main import COMMANDS, cli
+from hpcprof.cli.main import COMMANDS, SECTIONS, cli
 from tests.conftest import Hpcprof
 
 HEAVY = ("pandas", "sqlalchemy", "plotly", "torch", "numpy", "mpi4py", "rich")
@@ -53,6 +53,28 @@ def test_submit_imports_neither_torch_nor_pandas_nor_a_database(arguments: list[
 def test_a_report_from_the_store_imports_neither_pandas_nor_torch(tmp_path: Path, hpcprof: Hpcprof) -> None:
     hpcprof("submit", "--wait", "--", "false")
     assert imported(["report"], tmp_path).isdisjoint({"pandas", "torch", "mpi4py", "plotly"})
+
+
+def test_every_command_is_in_exactly_one_section_of_the_help(hpcprof: Hpcprof) -> None:
+    named = [name for section in SECTIONS.values() for name in section]
+    files = Path(hpcprof_package.__file__).parent.joinpath("cli").glob("*.py")
+    commands = {path.stem for path in files if re.search(r"^def command\(", path.read_text(), re.MULTILINE)}
+    assert (len(named), set(named)) == (len(set(named)), commands)
+    shown = hpcprof("--help").stdout
+    assert [line[:-1] for line in shown.splitlines() if line[:-1] in SECTIONS] == list(SECTIONS)
+    for name in named:
+        assert len(re.findall(rf"^  {name} ", shown, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_help_fits_the_terminal_with_the_sentences_in_one_column(
+    columns: int, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = hpcprof("--help").stdout.splitlines()
+    starts = {len(match[0]) for line in lines if (match := re.match(rf"  ({'|'.join(COMMANDS)}) +", line))}
+    assert len(starts) == 1
+    assert max(len(line) for line in lines if not line.startswith("    hpcprof ")) < columns
 
 
 @pytest.mark.parametrize("name", COMMANDS)
