@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
@@ -29,7 +29,7 @@ def main() -> None:
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RANK:
             began = time.perf_counter()
-            rows = len(of_rank(analysis, timeline, 0).rows)
+            rows = len(analyze_rank(analysis, timeline, 0).rows)
             print(f"{time.perf_counter() - began:8.3f} s  {name} ({rows} rows)")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{len(timeline.kernels):,} kernels, {len(timeline.calls):,} API calls; peak {peak:,.0f} MiB")

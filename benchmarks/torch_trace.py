@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
 
@@ -73,7 +73,7 @@ def measure(path: Path) -> tuple[float, dict[str, float], float]:
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RANK:
             began = time.perf_counter()
-            of_rank(analysis, timeline, 0)
+            analyze_rank(analysis, timeline, 0)
             seconds[name] = time.perf_counter() - began
     return reading, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 

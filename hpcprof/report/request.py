@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope
-from hpcprof.analysis.framework.lookup import find, find_across_runs
+from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.report.contents import Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, find_run, find_runs
 from hpcprof.submit.schedulers.polling import poll
@@ -65,7 +66,7 @@ def make_report(request: ReportRequest, store: Store, runs_dir: Path) -> Content
     HpcprofError
         If the run has nothing to report, or the file cannot be written.
     """
-    across = find_across_runs(request.analysis, bool(request.against))
+    across = find_analysis_across_runs(request.analysis, bool(request.against))
     if across is not None:
         if request.html is not None:
             raise UsageError(f"--html shows one run; {across.name} is an analysis over several runs.")
@@ -74,7 +75,7 @@ def make_report(request: ReportRequest, store: Store, runs_dir: Path) -> Content
         raise UsageError(
             f"a report shows one run, but {len(request.runs)} are given: use hpcprof compare for several."
         )
-    analysis = find(request.analysis) if request.analysis else None
+    analysis = find_analysis(request.analysis) if request.analysis else None
     if request.one_table and analysis is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
     run = find_run(request.runs[0] if request.runs else "last", runs_dir)
@@ -87,10 +88,10 @@ def make_report(request: ReportRequest, store: Store, runs_dir: Path) -> Content
             write_atomically(request.html, html_report(contents))
     if analysis is None:
         return contents
-    if analysis.name not in contents.analyses:
+    if not contents.profiles:
         raise HpcprofError("; ".join(contents.warnings) + ".")
     samples = sample_sizes(analysis.name, contents.analyses)
-    return AnalysisReport(analysis, contents.analyses[analysis.name], samples)
+    return AnalysisReport(analysis, read_or_compute(analysis, run, store), samples)
 
 
 def _across_runs(analysis: Analysis, request: ReportRequest, store: Store, runs_dir: Path) -> AnalysisReport:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hpcprof.analysis.framework.declaration import Analysis
-from hpcprof.analysis.framework.outcome import of_pair, of_store, shaped
+from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, as_declared
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -26,7 +26,9 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     HpcprofError
         If a run has neither been collected nor has results of its workload.
     """
-    return AnalysisTable.from_outcome(of_pair(analysis, *_two_sides(runs, against, store, analysis.needs)))
+    return AnalysisTable.from_outcome(
+        analyze_pair(analysis, *_two_sides(runs, against, store, analysis.needs))
+    )
 
 
 def slowdown_over_pair(
@@ -44,8 +46,8 @@ def slowdown_over_pair(
 
     pairs, by_overlap = both(*_two_sides(runs, against, store, ()))
     return (
-        AnalysisTable.from_outcome(shaped(pairs, ACROSS_RUNS["slowdown_pairs"])),
-        AnalysisTable.from_outcome(shaped(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
+        AnalysisTable.from_outcome(as_declared(pairs, ACROSS_RUNS["slowdown_pairs"])),
+        AnalysisTable.from_outcome(as_declared(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
     )
 
 
@@ -75,7 +77,7 @@ def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[Run
 def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
     """Run a store analysis over all runs given; runs without data are left out."""
     return AnalysisTable.from_outcome(
-        of_store(analysis, [run_data(run, store, analysis.needs) for run in runs])
+        analyze_runs(analysis, [run_data(run, store, analysis.needs) for run in runs])
     )
 
 

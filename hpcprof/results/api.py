@@ -10,12 +10,13 @@ from pathlib import Path
 import pandas as pd
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind
-from hpcprof.analysis.framework.lookup import find, find_across_runs
+from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.collect import Collected, collect
+from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
 from hpcprof.submit.runs.directory import Run, find_run, runs_directory
@@ -60,6 +61,8 @@ class Results:
     def analysis(self, name: str) -> pd.DataFrame:
         """Return an analysis; ``attrs["reasons"]`` says by rank why rows or values are missing.
 
+        An analysis of a plug-in (entry point group ``hpcprof.analyses``) is computed on each call.
+
         Raises
         ------
         UsageError
@@ -67,9 +70,9 @@ class Results:
         HpcprofError
             If the run has not been collected.
         """
-        analysis = find(name)
+        analysis = find_analysis(name)
         self._collected()
-        return _frame(analysis, self.store.read(self.id, name))
+        return _frame(analysis, read_or_compute(analysis, self.run, self.store))
 
     def against(self, name: str, *others: Results) -> pd.DataFrame:
         """Return an analysis of this run (side b) against others (side a, repeats of each other).
@@ -86,7 +89,7 @@ class Results:
         """
         from hpcprof.results.across_runs import over_pair
 
-        analysis = find_across_runs(name, against=bool(others))
+        analysis = find_analysis_across_runs(name, against=bool(others))
         if analysis is None or not others:
             raise UsageError(f"{name} compares nothing without other runs.")
         return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in others], self.store))
@@ -94,11 +97,11 @@ class Results:
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, have no rows or a null; rank -1 is the run as a whole."""
         self._collected()
-        names = list(ANALYSES) if analysis is None else [find(analysis).name]
+        analyses = ANALYSES.values() if analysis is None else [find_analysis(analysis)]
         rows = [
-            (rank, name, reason)
-            for name in names
-            for rank, reason in self.store.read(self.id, name).reasons.items()
+            (rank, one.name, reason)
+            for one in analyses
+            for rank, reason in read_or_compute(one, self.run, self.store).reasons.items()
         ]
         frame: pd.DataFrame = pd.DataFrame(rows, columns=["rank", "analysis", "reason"])
         return frame

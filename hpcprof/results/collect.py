@@ -189,14 +189,16 @@ def _collect_run(run: Run, store: Store) -> None:
 
 def _analyses_over_ranks(run: Run, store: Store) -> dict[str, AnalysisTable]:
     # pandas is not needed before this, and not at all if no profile has changed.
-    from hpcprof.analysis.framework.outcome import from_columns, of_run
+    from hpcprof.analysis.framework.outcome import analyze_run, outcome_from_columns
 
     analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
     names = {analysis.name for analysis in analyses}
     needs = {need for analysis in analyses for need in analysis.needs} - names
-    outcomes = {need: from_columns(ANALYSES[need], store.read(run.id, need).columns) for need in needs}
+    outcomes = {
+        need: outcome_from_columns(ANALYSES[need], store.read(run.id, need).columns) for need in needs
+    }
     for analysis in analyses:
-        outcomes[analysis.name] = of_run(analysis, outcomes)
+        outcomes[analysis.name] = analyze_run(analysis, outcomes)
     return {name: AnalysisTable.from_outcome(outcomes[name]) for name in names}
 
 

@@ -146,6 +146,6 @@ def _large_analyses(profile: Timeline | KernelReport, rank: int) -> dict[str, An
 
 
 def _table(name: str, profile: Timeline | KernelReport, rank: int) -> AnalysisTable:
-    from hpcprof.analysis.framework.outcome import of_rank
+    from hpcprof.analysis.framework.outcome import analyze_rank
 
-    return AnalysisTable.from_outcome(of_rank(ANALYSES[name], profile, rank), rank)
+    return AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], profile, rank), rank)

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.framework.crosschecks import contradictions
 from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.outcome import Outcome, of_rank
+from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
@@ -55,7 +55,7 @@ def analysed(path: Path) -> dict[str, pd.DataFrame] | None:
     results = {}
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RANK:
-            outcome = of_rank(analysis, timeline, 0)
+            outcome = analyze_rank(analysis, timeline, 0)
             assert len(outcome.rows) or outcome.reason, f"{name}: neither rows nor a reason"
             for key, values in outcome.columns().items():
                 json.dumps(values)

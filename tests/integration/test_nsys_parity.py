@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.nsys.reader import read
 from tests.data import generated_exports
@@ -50,7 +50,7 @@ GENERATED: dict[str, Any] = json.loads(lzma.decompress((DATA / "generated_expect
 def computed(path: Path, report: str) -> list[list[Any]]:
     """Return the rows of one of our tables in the columns of a report."""
     name, keys = REPORTS[report]
-    rows = of_rank(ANALYSES[name], read(path), 0).rows
+    rows = analyze_rank(ANALYSES[name], read(path), 0).rows
     return [list(row) for row in rows[keys].itertuples(index=False)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.analysis.framework.declaration import Reads, Scope
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.cli.tables import show_analysis
 from hpcprof.profiles.readers.discovery import read_profile
@@ -44,7 +44,7 @@ def printed(
     path = DATA / OF_TRACES[name] if name in OF_TRACES else export
     if ANALYSES[name].reads is Reads.KERNEL_REPORT:
         path = DATA / "ncu/ddp.raw.csv.gz"
-    outcome = of_rank(ANALYSES[name], read_profile(path), 0)
+    outcome = analyze_rank(ANALYSES[name], read_profile(path), 0)
     stored = AnalysisTable({key: values[:3] for key, values in outcome.columns().items()}, {})
     assert stored.rows
     monkeypatch.setenv("COLUMNS", str(width))

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.matching import MINIMUM, Clocks, Matched, clocks, key, match
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.statistics.grouped import round_half_even
 from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
@@ -29,10 +29,10 @@ def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """
     rows = results["rank_collectives"]
     if not len(rows):
-        return nothing(NO_COLLECTIVES)
+        return no_rows(NO_COLLECTIVES)
     matched, problems = match(rows)
     if not matched:
-        return nothing("; ".join(problems) or "all recorded operations are sends and receives")
+        return no_rows("; ".join(problems) or "all recorded operations are sends and receives")
     aligned = clocks(rows)
     tables = [_table(one, aligned.get(key(one))) for one in matched]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
@@ -50,7 +50,7 @@ def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """
     rows = results["collectives"]
     if not len(rows):
-        return nothing("")
+        return no_rows("")
     keys = ["op", "comm_id", "bytes", "ranks"]
     values = ["latency_ns", "algbw_gbps", "busbw_gbps", "spread_ns"]
     _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))

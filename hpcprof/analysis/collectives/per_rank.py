@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -67,7 +67,7 @@ def rank_collectives(timeline: Timeline) -> Outcome:
     calls = timeline.collectives
     found, reasons = _by_call(timeline) if len(calls) else (_by_name(timeline), [])
     if not len(found.start):
-        return nothing(_why_none(timeline))
+        return no_rows(_why_none(timeline))
     rows = pd.DataFrame(
         {
             "op": pd.Series(found.operation, dtype="object"),

@@ -20,7 +20,7 @@ from hpcprof.analysis.collectives.matching import (
     match,
 )
 from hpcprof.analysis.framework.memoize import once
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.timeline import Ints
 
@@ -63,7 +63,7 @@ def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """
     table, reason = _judged(results["rank_collectives"], results["step_times"])
     names = ["rank", "collectives", "wait_ns", "times_last", "pct_last", "lateness_p50_ns", "verdict"]
-    return Outcome(table[names], reason) if len(table) else nothing(reason)
+    return Outcome(table[names], reason) if len(table) else no_rows(reason)
 
 
 def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -75,7 +75,7 @@ def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """
     table, reason = _judged(results["rank_collectives"], results["step_times"])
     names = ["rank", "steps", "lateness_p50_ns", "uncertainty_ns", "step_p50_ns", "cost_pct", "verdict"]
-    return Outcome(table[names], reason) if len(table) else nothing(reason)
+    return Outcome(table[names], reason) if len(table) else no_rows(reason)
 
 
 @once

@@ -11,7 +11,7 @@ import pandas as pd
 
 from hpcprof.analysis.comparison.run_differences import differences
 from hpcprof.analysis.comparison.run_metrics import DECISIVE, OVERLAP, SPAN, has_steps, metrics
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
 
@@ -39,7 +39,7 @@ def compare(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
     sides = {name: tuple([run[name] for run in side if name in run] for side in (a, b)) for name in every}
     decisive = [name for name in DECISIVE if name in sides and all(sides[name])] or [SPAN]
     if not all(sides.get(decisive[0], ((), ()))):
-        return nothing("there is no time that both sides have: no steps and no GPU work")
+        return no_rows("there is no time that both sides have: no steps and no GPU work")
     rows = [
         _row(name, of_a, of_b, len(decisive) if name in decisive else 0)
         for name, (of_a, of_b) in sides.items()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
 from hpcprof.workloads.catalogue import WORKLOADS
@@ -52,7 +52,7 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     timed = pd.DataFrame([row for run in runs if (row := _described(run))])
     rows = [row for series in _series(timed) for row in _rows(series)]
     if not rows:
-        return nothing(
+        return no_rows(
             "no program has runs with steps on two numbers of ranks: "
             f"of {len(runs)} runs {len(timed)} have steps"
         )

@@ -1,4 +1,4 @@
-"""What an analysis returns, and how one is run."""
+"""What an analysis returns, and how an analysis is run."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.timeline import Timeline
 
-# What a column can hold that is no type of numpy's or pandas'.
+# The types of a column's values that are neither numpy's nor pandas' own.
 _PLAIN = {int, str, float, type(None)}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Rows, or one sentence why there are none (or why a value in them is null)."""
+    """Rows, and one sentence if there are none or if a value in them is null."""
 
     rows: pd.DataFrame
     reason: str = ""
 
     def columns(self) -> dict[str, list[Any]]:
-        """Return the rows' columns in Python's own types, what is missing as None."""
+        """Return the columns of the rows in Python's own types; missing values are None."""
         return {name: _values(self.rows[name]) for name in self.rows.columns}
 
 
@@ -38,15 +38,15 @@ def _values(column: pd.Series[Any]) -> list[Any]:
         return found
     kinds = {*map(type, found)}
     if kinds <= _PLAIN:
-        # A NaN alone differs from itself.
+        # Only NaN differs from itself.
         return [None if value != value else value for value in found] if float in kinds else found
     plain = (value.item() if isinstance(value, np.generic) else value for value in found)
     return [None if missing else value for value, missing in zip(plain, column.isna().tolist(), strict=True)]
 
 
-def from_columns(analysis: Analysis, columns: Mapping[str, list[Any]]) -> Outcome:
-    """Return the outcome of an analysis of which these are the columns."""
-    # The types are known: pandas alone looks at each value several times.
+def outcome_from_columns(analysis: Analysis, columns: Mapping[str, list[Any]]) -> Outcome:
+    """Return the outcome of an analysis from its columns, as `Outcome.columns` returns them."""
+    # The declared types save pandas from looking at each value several times.
     series = {column.name: _series(columns[column.name], column.kind) for column in analysis.columns}
     return Outcome(pd.DataFrame(series, copy=False))
 
@@ -56,12 +56,12 @@ def _series(values: list[Any], kind: Kind) -> Any:
         return pd.Series(values, dtype=object)
     try:
         numbers = np.fromiter(values, np.int64 if kind is Kind.INT else np.float64, len(values))
-    except TypeError:  # one is missing
+    except TypeError:  # A value is missing.
         numbers = np.fromiter(values, np.float64, len(values))
     return pd.Series(numbers, copy=False)
 
 
-def nothing(reason: str) -> Outcome:
+def no_rows(reason: str) -> Outcome:
     """Return the outcome of an analysis that cannot be computed."""
     return Outcome(pd.DataFrame(), reason)
 
@@ -71,38 +71,38 @@ def _function(analysis: Analysis) -> Any:
     return getattr(import_module(module), name)
 
 
-def of_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int) -> Outcome:
-    """Run a rank analysis; its rows come back with ``rank`` as their first column.
+def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int) -> Outcome:
+    """Run an analysis of one rank and add the column ``rank``.
 
-    A profile of another kind than the analysis reads gives no rows.
+    There are no rows if the analysis reads another kind of profile.
     """
     if analysis.reads is Reads.of(profile.origin.kind):
         outcome: Outcome = _function(analysis)(profile)
     else:
-        outcome = nothing(f"{analysis.name} needs {analysis.reads.value}: {profile.origin.path.name} is none")
-    return shaped(Outcome(outcome.rows.assign(rank=rank), outcome.reason), analysis)
+        outcome = no_rows(f"{analysis.name} needs {analysis.reads.value}: {profile.origin.path.name} is none")
+    return as_declared(Outcome(outcome.rows.assign(rank=rank), outcome.reason), analysis)
 
 
-def of_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
-    """Run a run analysis over the results that it needs, whose reasons it takes over."""
+def analyze_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
+    """Run an analysis of a run over the results that it needs; it also takes over their reasons."""
     needed = {name: results[name] for name in analysis.needs}
     outcome: Outcome = _function(analysis)({name: found.rows for name, found in needed.items()})
     reasons = dict.fromkeys([*(found.reason for found in needed.values()), outcome.reason])
-    return shaped(Outcome(outcome.rows, "; ".join(filter(None, reasons))), analysis)
+    return as_declared(Outcome(outcome.rows, "; ".join(filter(None, reasons))), analysis)
 
 
-def of_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
-    """Run a pair analysis over two sides of runs."""
-    return shaped(_function(analysis)(runs, against), analysis)
+def analyze_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Run an analysis that compares ``runs`` with the runs in ``against``."""
+    return as_declared(_function(analysis)(runs, against), analysis)
 
 
-def of_store(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
-    """Run a store analysis over runs."""
-    return shaped(_function(analysis)(runs), analysis)
+def analyze_runs(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
+    """Run an analysis over any number of runs."""
+    return as_declared(_function(analysis)(runs), analysis)
 
 
-def shaped(outcome: Outcome, analysis: Analysis) -> Outcome:
-    """Return what a function found with the columns of its analysis, in their order, and its rows sorted."""
+def as_declared(outcome: Outcome, analysis: Analysis) -> Outcome:
+    """Return an outcome with the columns and the sort order that the analysis declares."""
     names = [column.name for column in analysis.columns]
     if not len(outcome.rows):
         return Outcome(pd.DataFrame(columns=names), outcome.reason)

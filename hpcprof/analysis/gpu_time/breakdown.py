@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import text_column
 from hpcprof.analysis.gpu_time.device_time import DeviceTime, device_times
 from hpcprof.profiles.timeline import Category, Timeline
@@ -25,7 +25,7 @@ def breakdown(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     devices = device_times(timeline)
     if not devices:
-        return nothing(f"no CUDA kernels or memory operations in {file}")
+        return no_rows(f"no CUDA kernels or memory operations in {file}")
     span = sum(device.span for device in devices)
     parts = {name: sum(times) for name, *times in zip(PARTS, *map(_parts, devices), strict=True)}
     row: dict[str, int | float | None] = {"span_ns": span}
@@ -52,7 +52,7 @@ def overlap(timeline: Timeline) -> Outcome:
     """
     file = timeline.origin.path.name
     if not len(timeline.kernels) and not len(timeline.graphs):
-        return nothing(f"no CUDA kernels in {file}")
+        return no_rows(f"no CUDA kernels in {file}")
     devices = device_times(timeline)
     communication = sum(device.running([Category.COMM]) for device in devices)
     overlapped = sum(device.running([Category.COMM, Category.COMP]) for device in devices)
@@ -73,7 +73,7 @@ def kernel_classes(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     devices = device_times(timeline)
     if not devices:
-        return nothing(f"no CUDA kernels or memory operations in {file}")
+        return no_rows(f"no CUDA kernels or memory operations in {file}")
     total = {
         chosen: sum(device.running(chosen, without=set(Category) - set(chosen)) for device in devices)
         for chosen in _SETS_OF_CLASSES
@@ -81,7 +81,7 @@ def kernel_classes(timeline: Timeline) -> Outcome:
     busy = sum(total.values())
     present = {chosen: time for chosen, time in total.items() if time}
     if not present:
-        return nothing(f"the operations in {file} take no time")
+        return no_rows(f"the operations in {file} take no time")
     rows = pd.DataFrame(
         {
             "classes": text_column("+".join(c.name.lower() for c in chosen) for chosen in present),

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.profiles.columns.joins import matches
 from hpcprof.profiles.timeline import NO_CORRELATION, GpuMarks, Ints, Table, Timeline, concatenate
 
@@ -43,10 +43,10 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
     """
     file = timeline.origin.path.name
     if timeline.origin.kind != "torch":
-        return nothing(f"{file} is no PyTorch trace, which is all that HolisticTraceAnalysis reads")
+        return no_rows(f"{file} is no PyTorch trace, which is all that HolisticTraceAnalysis reads")
     work = _kept(timeline, _work(timeline))
     if not len(work):
-        return nothing(f"no GPU work in {file} that HolisticTraceAnalysis counts")
+        return no_rows(f"no GPU work in {file} that HolisticTraceAnalysis counts")
     start, end = _whole_microseconds(work.start, work.end)
     computes = _has_name(timeline, work.name, lambda name: not _NO_COMPUTE.match(name))
     span, busy = _merged(start, end)

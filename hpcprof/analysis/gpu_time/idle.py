@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.steps.streams import NEVER, Extent, launch_starts, streams
 from hpcprof.profiles.timeline import Ints, Timeline
 
@@ -30,10 +30,10 @@ def idle(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     operations = timeline.columns_of_operations(Extent)
     if not len(operations):
-        return nothing(f"no CUDA kernels or memory operations in {file}")
+        return no_rows(f"no CUDA kernels or memory operations in {file}")
     launched = launch_starts(timeline)
     if np.all(launched == NEVER):
-        return nothing(f"no operation of {file} has a recorded launch call")
+        return no_rows(f"no operation of {file} has a recorded launch call")
     totals: dict[int, Ints] = {}
     gaps = used = 0
     for _, stream, rows in streams(timeline):
@@ -49,7 +49,7 @@ def idle(timeline: Timeline) -> Outcome:
             host, kernel = length[late].sum(), length[short & ~late].sum()
             total += (host, kernel, length.sum() - host - kernel)
     if not gaps:
-        return nothing(f"no stream of {file} has two operations")
+        return no_rows(f"no stream of {file} has two operations")
     left_out = f"the launch calls beside {gaps - used} of {gaps} gaps in {file} were not recorded"
     table = [
         {"stream": stream, "cause": cause, "idle_ns": int(ns), "share_pct": _share(int(ns), int(total.sum()))}

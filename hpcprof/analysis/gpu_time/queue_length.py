@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.steps.streams import NEVER, Extent, launch_starts, streams
 from hpcprof.profiles.timeline import Ints, Timeline
 
@@ -24,10 +24,10 @@ def queue_length(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     operations = timeline.columns_of_operations(Extent)
     if not len(operations):
-        return nothing(f"no CUDA kernels or memory operations in {file}")
+        return no_rows(f"no CUDA kernels or memory operations in {file}")
     launched = launch_starts(timeline)
     if np.all(launched == NEVER):
-        return nothing(f"no operation of {file} has a recorded launch call")
+        return no_rows(f"no operation of {file} has a recorded launch call")
     rows = []
     for device, stream, members in streams(timeline):
         launch, start = launched[members], operations.start[members]

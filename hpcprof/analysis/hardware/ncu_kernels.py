@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.hardware.ncu_counts import DURATION, PRECISIONS, dram_bytes, flops, tensor_flops
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 
@@ -27,7 +27,7 @@ def ncu_kernels(report: KernelReport) -> Outcome:
     ``dram_bytes`` are counts of one launch. What was not collected is None, and named in the reason.
     """
     if not report.kernels:
-        return nothing(f"no kernels in {report.origin.path.name}")
+        return no_rows(f"no kernels in {report.origin.path.name}")
     rows = pd.DataFrame([_row(kernel) for kernel in report.kernels], dtype=object)
     optional = [name for name in rows if name != "tensor_type"]
     missing = [name for name in optional if rows[name].isna().any()]

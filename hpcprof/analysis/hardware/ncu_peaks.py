@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
 from hpcprof.profiles.kernel_report import KernelReport
 
@@ -39,7 +39,7 @@ def ncu_peaks(report: KernelReport) -> Outcome:
     for kernel in report.kernels:
         peaks = _peaks(kernel.metrics) | peaks
     if not peaks:
-        return nothing(
+        return no_rows(
             f"no peaks in {report.origin.path.name}: they come with the sections of the roofline, "
             "and are not on ncu's details page"
         )

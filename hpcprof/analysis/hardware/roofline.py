@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from hpcprof.analysis.comparison.run_differences import LABELS, differences
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
 from hpcprof.analysis.hardware.ncu_peaks import DRAM
@@ -63,7 +63,7 @@ def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -
     time is the one in situ, where known, else ncu's; ``achieved_flops`` is per second of it.
     """
     if kernels.empty:
-        return nothing("roofline needs a profile of Nsight Compute: no kernel of this run was measured by it")
+        return no_rows("roofline needs a profile of Nsight Compute: no kernel of this run was measured by it")
     peak = dict(zip(peaks["resource"], peaks["peak_per_s"], strict=True)) if len(peaks) else {}
     in_situ = _in_situ(shapes)
     groups = kernels.groupby(_SHAPE, sort=False, dropna=False)

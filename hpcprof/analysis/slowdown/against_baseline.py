@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.comparison.run_differences import LABELS, differences
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.matched_times import MatchedTimes
 from hpcprof.analysis.slowdown.rank_pairs import PairedRank, paired
@@ -86,10 +86,10 @@ def over_ranks(runs: Sequence[RunData], against: Sequence[RunData], ranks: Seque
     """Return the rows of all ranks, or why there are none."""
     for label, side in zip(LABELS, (runs, against), strict=True):
         if not any(run.timeline_ranks for run in side):
-            return nothing(f"{label} have no timeline of Nsight Systems or PyTorch")
+            return no_rows(f"{label} have no timeline of Nsight Systems or PyTorch")
     rows = [{"rank": one.rank} | row for one in ranks for row in one.rows]
     if not rows:
-        return nothing(_why_nothing(ranks))
+        return no_rows(_why_nothing(ranks))
     said = _limits(runs, against, ranks) + differences(runs, against, LABELS, MEANT)
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 

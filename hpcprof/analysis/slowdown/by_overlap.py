@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.comparison.run_differences import LABELS, differences
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.kernel_instances import OVERLAPPED
 from hpcprof.analysis.slowdown.matched_times import MatchedTimes
@@ -54,7 +54,7 @@ def over_ranks(
     """Return the rows of all ranks, or why there are none."""
     rows = [row for of_one in ranks for row in of_one]
     if not any(row["covered"] != NOT_COVERED for row in rows):
-        return nothing(
+        return no_rows(
             f"no family of kernels has {FEWEST} launches beside communication, inside a step and with a "
             "counterpart in the runs compared with"
         )

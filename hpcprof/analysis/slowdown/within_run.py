@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.slowdown.kernel_instances import NONE, Instances, instances
 from hpcprof.analysis.statistics.confidence_intervals import (
     RATIO_DIGITS,
@@ -41,15 +41,15 @@ def slowdown(timeline: Timeline) -> Outcome:
     """
     file = timeline.origin.path.name
     if not len(timeline.kernels):
-        return nothing(f"no CUDA kernels in {file}")
+        return no_rows(f"no CUDA kernels in {file}")
     if not (timeline.kernels.category == Category.COMM).any():
-        return nothing(f"no communication kernels in {file}")
+        return no_rows(f"no communication kernels in {file}")
     placed = instances(timeline)
     if not placed.overlapped.any():
-        return nothing(f"no compute kernel of {file} is covered by communication to 90 % or more")
+        return no_rows(f"no compute kernel of {file} is covered by communication to 90 % or more")
     rows = _compare(placed)
     if not rows:
-        return nothing(
+        return no_rows(
             f"no kernel of {file} ran {FEWEST} times beside communication and {FEWEST} times alone "
             "in one phase"
         )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
 from hpcprof.analysis.steps.step_ranges import measure, no_steps, steps_of
@@ -31,7 +31,7 @@ def phases(timeline: Timeline) -> Outcome:
     step_time = measure(timeline, timeline.ranges.take(steps))
     owner, rows = phases_of(timeline, steps[step_time.end > step_time.start])
     if not len(rows):
-        return nothing(_why_none(timeline))
+        return no_rows(_why_none(timeline))
     ranges = timeline.ranges.take(rows)
     names, phase = number_texts(timeline, ranges.name)
     # One group for each pair of step and phase.

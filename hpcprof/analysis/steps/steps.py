@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.steps.phases import distribution
 from hpcprof.analysis.steps.step_ranges import measure, no_steps, steps_of
 from hpcprof.profiles.timeline import Timeline
@@ -22,7 +22,7 @@ def step_times(timeline: Timeline) -> Outcome:
     time = measure(timeline, timeline.ranges.take(steps))
     measured = np.flatnonzero(time.end > time.start)
     if not len(measured):
-        return nothing(no_steps(timeline))
+        return no_rows(no_steps(timeline))
     latency = (time.end - time.start)[measured]
     return Outcome(pd.DataFrame({"step": measured, "latency_ns": latency}))
 
@@ -31,7 +31,7 @@ def steps(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return each step over ranks; of equally slow ranks the lowest is named."""
     times = results["step_times"]
     if not len(times):
-        return nothing("no steps: no rank has step times")
+        return no_rows("no steps: no rank has step times")
     times = times.sort_values(["step", "rank"], kind="stable")
     by_step = times.groupby("step", sort=True)["latency_ns"]
     # Sorted by rank, the first maximum is the lowest rank's.
@@ -53,7 +53,7 @@ def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Summarize the steps' latencies; a step's latency is the maximum over ranks."""
     times = results["step_times"]
     if not len(times):
-        return nothing("no steps: no rank has step times")
+        return no_rows("no steps: no rank has step times")
     latency = times.groupby("step")["latency_ns"].max().to_numpy().astype(np.int64)
     row = distribution(latency) | {
         "ranks": int(times["rank"].nunique()),

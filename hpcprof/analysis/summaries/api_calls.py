@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
 from hpcprof.analysis.statistics.grouped import Summary, summarize
 from hpcprof.profiles.columns.joins import launch_pairs
@@ -25,7 +25,7 @@ def api(timeline: Timeline) -> Outcome:
     """
     calls = timeline.calls
     if not len(calls):
-        return nothing(f"no CUDA API calls in {timeline.origin.path.name}")
+        return no_rows(f"no CUDA API calls in {timeline.origin.path.name}")
     summary = summarize(calls.name, calls.end - calls.start)
     rows = pd.DataFrame(
         {
@@ -50,13 +50,13 @@ def launches(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     for part, what in ((table, "CUDA kernels"), (calls, "CUDA API calls")):
         if not len(part):
-            return nothing(f"no {what} in {file}")
+            return no_rows(f"no {what} in {file}")
     operation, call = launch_pairs(timeline)
     # The operations begin with the kernels.
     launched = np.searchsorted(operation, len(table))
     kernel, call = operation[:launched], call[:launched]
     if not len(kernel):
-        return nothing(f"no kernel of {file} has a recorded launch call")
+        return no_rows(f"no kernel of {file} has a recorded launch call")
     # Usually each kernel has one launch, and a slice copies nothing.
     chosen = slice(None) if np.array_equal(kernel, np.arange(len(table))) else kernel
     columns, group = _groups(timeline, chosen, call)

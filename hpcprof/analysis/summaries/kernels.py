@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.memoize import once
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -75,7 +75,7 @@ def number_kernel_shapes(timeline: Timeline) -> tuple[KernelShapes, Ints]:
 
 
 def _no_kernels(timeline: Timeline) -> Outcome:
-    return nothing(f"no CUDA kernels in {timeline.origin.path.name}")
+    return no_rows(f"no CUDA kernels in {timeline.origin.path.name}")
 
 
 def _summary(table: Kernels, group: Ints, groups: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.profiles.timeline import HOST, Ints, Timeline
@@ -19,7 +19,7 @@ def memops(timeline: Timeline) -> Outcome:
     """
     table = timeline.memops
     if not len(table):
-        return nothing(f"no memory operations in {timeline.origin.path.name}")
+        return no_rows(f"no memory operations in {timeline.origin.path.name}")
     names, group = number_texts(timeline, table.name)
     summary = summarize(group, table.end - table.start)
     total = np.zeros(len(names), np.int64)
@@ -49,7 +49,7 @@ def memory_usage(timeline: Timeline) -> Outcome:
     table = timeline.allocations
     if not len(table):
         file = timeline.origin.path.name
-        return nothing(
+        return no_rows(
             f"no allocations in {file}: the PyTorch profiler records them with profile_memory=True"
         )
     rows = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import text_column
 from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
@@ -37,7 +37,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
         (len(timeline.calls), "CUDA API calls"),
     ):
         if not count:
-            return nothing(f"no {what} in {file}")
+            return no_rows(f"no {what} in {file}")
     rows, parent = tree(timeline)
     ranges = until_last_range(timeline.ranges).take(rows)
     if not ranges.closed.all():
@@ -46,7 +46,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
     children = np.bincount(parent[(projection.launches > 0) & (parent != NO_PARENT)], minlength=len(ranges))
     shown = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
     if not len(shown):
-        return nothing(f"no GPU operation of {file} was launched inside a range")
+        return no_rows(f"no GPU operation of {file} was launched inside a range")
     names, styles, group = by_name_and_style(timeline, ranges.name[shown], ranges.style[shown])
     projected = summarize(group, (projection.end - projection.start)[shown])
     operations = np.zeros(len(names), np.int64)

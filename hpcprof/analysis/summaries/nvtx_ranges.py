@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, nothing
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.profiles.columns.unique import numbered
@@ -22,7 +22,7 @@ def ranges(timeline: Timeline) -> Outcome:
     """
     table = timeline.ranges
     if not len(table):
-        return nothing(f"no ranges in {timeline.origin.path.name}")
+        return no_rows(f"no ranges in {timeline.origin.path.name}")
     names, styles, group = by_name_and_style(timeline, table.name, table.style)
     summary = summarize(group, table.end - table.start)
     rows = pd.DataFrame(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMM, COMP, timeline
@@ -105,7 +105,7 @@ class Program:
             if number not in without:
                 profile = rank.timeline(size)
                 for name, parts in tables.items():
-                    parts.append(of_rank(ANALYSES[name], profile, number).rows)
+                    parts.append(analyze_rank(ANALYSES[name], profile, number).rows)
         return {name: pd.concat(parts, ignore_index=True) for name, parts in tables.items()}
 
 

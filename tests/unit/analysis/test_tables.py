@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Reads, Scope
-from hpcprof.analysis.framework.outcome import Outcome, from_columns, of_rank, of_run
+from hpcprof.analysis.framework.outcome import Outcome, analyze_rank, analyze_run, outcome_from_columns
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.timeline import Timeline
@@ -36,7 +36,7 @@ RUN = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN
 def test_the_columns_are_those_of_the_catalogue(
     analysis: Analysis, fixture: str, request: pytest.FixtureRequest
 ) -> None:
-    outcome = of_rank(analysis, request.getfixturevalue(fixture), 3)
+    outcome = analyze_rank(analysis, request.getfixturevalue(fixture), 3)
     assert outcome.rows.columns.tolist() == [column.name for column in analysis.columns]
     if fixture not in ONLY.get(analysis.name, (fixture,)):
         assert len(outcome.rows) == 0
@@ -63,8 +63,8 @@ def test_run_analyses_return_the_columns_of_the_catalogue(
 
     def result(needed: Analysis) -> Outcome:
         if needed.scope is Scope.RUN:
-            return of_run(needed, {name: result(ANALYSES[name]) for name in needed.needs})
-        rows = of_rank(needed, profiles[needed.reads], 0).rows
+            return analyze_run(needed, {name: result(ANALYSES[name]) for name in needed.needs})
+        rows = analyze_rank(needed, profiles[needed.reads], 0).rows
         return Outcome(pd.concat([rows, rows.assign(rank=1)]))
 
     rows = result(analysis).rows
@@ -74,7 +74,7 @@ def test_run_analyses_return_the_columns_of_the_catalogue(
 
 @pytest.mark.parametrize("name", ["kernels", "api", "range_gpu", "breakdown", "overlap"])
 def test_a_cpu_trace_gives_no_row_and_one_sentence(name: str) -> None:
-    outcome = of_rank(ANALYSES[name], timeline([], [(0, 10, "iteration")]), 0)
+    outcome = analyze_rank(ANALYSES[name], timeline([], [(0, 10, "iteration")]), 0)
     assert len(outcome.rows) == 0
     assert outcome.reason.startswith("no CUDA")
     assert "rank00000.sqlite" in outcome.reason
@@ -82,20 +82,20 @@ def test_a_cpu_trace_gives_no_row_and_one_sentence(name: str) -> None:
 
 def test_an_empty_timeline_breaks_no_analysis() -> None:
     for analysis in RANK:
-        outcome = of_rank(analysis, timeline(), 0)
+        outcome = analyze_rank(analysis, timeline(), 0)
         assert len(outcome.rows) == 0
         assert outcome.reason
 
 
 def test_operations_without_ranges_and_outside_ranges_are_told_apart() -> None:
     analysis = ANALYSES["range_gpu"]
-    assert of_rank(analysis, timeline([(0, 5, COMP, 0)]), 0).reason == "no ranges in rank00000.sqlite"
-    outside = of_rank(analysis, timeline([(0, 5, COMP, 50)], [(0, 10, "iteration")]), 0)
+    assert analyze_rank(analysis, timeline([(0, 5, COMP, 0)]), 0).reason == "no ranges in rank00000.sqlite"
+    outside = analyze_rank(analysis, timeline([(0, 5, COMP, 50)], [(0, 10, "iteration")]), 0)
     assert outside.reason == "no GPU operation of rank00000.sqlite was launched inside a range"
 
 
 def test_what_stands_on_another_analysis_takes_over_why_values_are_missing() -> None:
-    found = of_run(
+    found = analyze_run(
         ANALYSES["collectives_summary"], {"collectives": Outcome(pd.DataFrame(), "no rank has any")}
     )
     assert (len(found.rows), found.reason) == (0, "no rank has any")
@@ -108,6 +108,6 @@ def test_an_outcome_of_columns_has_these_columns(missing: bool) -> None:
         columns = {
             column.name: [*values[column.kind], *([None] if missing else [])] for column in analysis.columns
         }
-        found = from_columns(analysis, columns)
+        found = outcome_from_columns(analysis, columns)
         assert found.columns() == columns
         assert found.rows.columns.tolist() == list(columns)

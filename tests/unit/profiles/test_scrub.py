@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import UsageError
 from hpcprof.profiles.readers import environment_allowlist
@@ -33,7 +33,7 @@ def figures(path: Path) -> dict[str, Any]:
     """Return every analysis of one rank, as text."""
     timeline = read_profile(path)
     ranks = {name: a for name, a in ANALYSES.items() if a.scope is Scope.RANK}
-    return {name: of_rank(a, timeline, 0).rows.to_csv() for name, a in ranks.items()}
+    return {name: analyze_rank(a, timeline, 0).rows.to_csv() for name, a in ranks.items()}
 
 
 @pytest.fixture

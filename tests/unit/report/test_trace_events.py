@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
@@ -83,7 +83,7 @@ def test_every_figure_of_an_exported_timeline_is_that_of_the_profile(
         assert back.origin.rank == rank
         assert back.origin.device_names == original.origin.device_names
         for analysis in SAME:
-            figures = [of_rank(ANALYSES[analysis], t, rank).rows.to_csv() for t in (original, back)]
+            figures = [analyze_rank(ANALYSES[analysis], t, rank).rows.to_csv() for t in (original, back)]
             assert figures[0] == figures[1]
 
 
@@ -92,7 +92,7 @@ def test_a_pytorch_trace_survives_too(tmp_path: Path) -> None:
     export(source, tmp_path)
     back = read_profile(tmp_path / "rank00000.trace.json.gz")
     for analysis in SAME:
-        rows = [of_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (source.read(0), back)]
+        rows = [analyze_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (source.read(0), back)]
         assert rows[0] == rows[1]
 
 
@@ -112,7 +112,7 @@ def test_what_annotations_waits_and_the_allocator_left_survives_too(tmp_path: Pa
         assert sorted(map(str, rows[0])) == sorted(map(str, rows[1]))
     # Not hta_breakdown: what it rounds to microseconds depends on the clock's zero.
     for analysis in (*SAME, "memory_usage", "idle", "queue_length"):
-        figures = [of_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (original, back)]
+        figures = [analyze_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (original, back)]
         assert figures[0] == figures[1]
 
 
@@ -134,7 +134,7 @@ def test_graphs_traced_as_a_whole_survive_too(tmp_path: Path) -> None:
     assert isinstance(back, Timeline)
     assert back.names(back.graphs.name) == source.read(0).names(source.read(0).graphs.name)
     for analysis in SAME:
-        figures = [of_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (source.read(0), back)]
+        figures = [analyze_rank(ANALYSES[analysis], t, 0).rows.to_csv() for t in (source.read(0), back)]
         assert figures[0] == figures[1]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from hpcprof.analysis.collectives.across_ranks import collectives, collectives_summary
 from hpcprof.analysis.collectives.per_rank import rank_collectives
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.collective_operations import bus_factor, operation, whole_bytes
 from hpcprof.profiles.readers.discovery import read_profile
@@ -30,7 +30,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
     for rank in range(4):
         path = folder / f"rank{rank}.sqlite"
         path.write_bytes(lzma.decompress((DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()))
-        parts.append(of_rank(ANALYSES["rank_collectives"], read_profile(path), rank).rows)
+        parts.append(analyze_rank(ANALYSES["rank_collectives"], read_profile(path), rank).rows)
     return {"rank_collectives": pd.concat(parts, ignore_index=True)}
 
 

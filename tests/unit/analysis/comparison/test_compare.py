@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_ind
 
 from hpcprof.analysis.comparison.compare import compare
-from hpcprof.analysis.framework.outcome import of_pair
+from hpcprof.analysis.framework.outcome import analyze_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import welch_interval
@@ -56,7 +56,7 @@ def test_welchs_interval_holds_as_often_as_it_says() -> None:
 
 
 def test_one_run_on_each_side_has_no_statistics() -> None:
-    rows = of_pair(ACROSS_RUNS["compare"], timed(2.0), timed(1.0)).rows
+    rows = analyze_pair(ACROSS_RUNS["compare"], timed(2.0), timed(1.0)).rows
     assert rows.columns.tolist() == [column.name for column in ACROSS_RUNS["compare"].columns]
     assert rows.to_dict("records") == [
         {

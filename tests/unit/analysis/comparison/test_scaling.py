@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from hpcprof.analysis.comparison.scaling import scaling
-from hpcprof.analysis.framework.outcome import of_store
+from hpcprof.analysis.framework.outcome import analyze_runs
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from tests.unit.analysis.several import run
@@ -23,7 +23,7 @@ def at(ranks: int, step: int, length: int, nodes: int = 1, **parameters: int | s
 
 
 def rows(*runs: RunData) -> list[dict[Hashable, Any]]:
-    table = of_store(ACROSS_RUNS["scaling"], list(runs)).rows
+    table = analyze_runs(ACROSS_RUNS["scaling"], list(runs)).rows
     assert table.columns.tolist() == [column.name for column in ACROSS_RUNS["scaling"].columns]
     return table.to_dict("records")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.hardware.ncu_counts import dram_bytes, flops, tensor_flops
 from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
@@ -384,7 +384,7 @@ def test_no_kernel_of_ncu_gives_no_roofline_and_one_sentence() -> None:
 
 @pytest.mark.parametrize("name", ["kernels", "breakdown", "phases"])
 def test_an_analysis_of_timelines_gives_one_sentence_for_a_report_of_ncu(name: str) -> None:
-    outcome = of_rank(ANALYSES[name], read(DATA / "sp.details.csv.gz"), 0)
+    outcome = analyze_rank(ANALYSES[name], read(DATA / "sp.details.csv.gz"), 0)
     assert outcome.rows.empty
     assert outcome.reason == (
         f"{name} needs a timeline of Nsight Systems or PyTorch: sp.details.csv.gz is none"
@@ -392,6 +392,6 @@ def test_an_analysis_of_timelines_gives_one_sentence_for_a_report_of_ncu(name: s
 
 
 def test_an_analysis_of_ncu_gives_one_sentence_for_a_timeline(sequence_parallel: Timeline) -> None:
-    outcome = of_rank(ANALYSES["ncu_kernels"], sequence_parallel, 0)
+    outcome = analyze_rank(ANALYSES["ncu_kernels"], sequence_parallel, 0)
     assert outcome.rows.empty
     assert outcome.reason == "ncu_kernels needs a profile of Nsight Compute: rank00000.sqlite is none"

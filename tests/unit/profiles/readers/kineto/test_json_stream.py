@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.outcome import of_rank
+from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.kineto import json_stream
@@ -194,7 +194,7 @@ def test_stamps_at_the_ends_of_64_bits_break_no_analysis(tmp_path: Path) -> None
     assert timeline.origin.notes == ("2 kernel events lack a valid field and are left out.",)
     for analysis in ANALYSES.values():
         if analysis.scope is Scope.RANK:
-            of_rank(analysis, timeline, 0)
+            analyze_rank(analysis, timeline, 0)
 
 
 def test_bytes_that_are_no_utf8_spoil_only_their_name(tmp_path: Path) -> None:
