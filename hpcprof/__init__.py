@@ -12,11 +12,129 @@ from hpcprof.common import __version__
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
 
     from hpcprof.results.api import Results
     from hpcprof.results.collect import Collected, Progress
+    from hpcprof.submit.runs.directory import Run
 
-__all__ = ["__version__", "collect_profiles", "open"]
+__all__ = ["__version__", "collect_profiles", "open", "submit_job"]
+
+
+def submit_job(
+    program: Sequence[str] = (),
+    *,
+    workload: str | None = None,
+    site: str | None = None,
+    site_file: str | os.PathLike[str] | None = None,
+    nodes: int | None = None,
+    ranks_per_node: int | None = None,
+    profiler: str | None = None,
+    profile_ranks: str | None = None,
+    profiler_options: Mapping[str, str] | None = None,
+    capture_steps: str | None = None,
+    queue: str | None = None,
+    account: str | None = None,
+    walltime: str | None = None,
+    job_name: str | None = None,
+    options: Mapping[str, str] | None = None,
+    after: Sequence[str] = (),
+    job_file: str | os.PathLike[str] | None = None,
+    template: str | os.PathLike[str] | None = None,
+    script: str | os.PathLike[str] | None = None,
+    runs_dir: str | os.PathLike[str] | None = None,
+    wait: bool = False,
+) -> Run:
+    """Render a job's scripts and hand them to the scheduler, as ``hpcprof submit`` does.
+
+    Nothing is printed. `hpcprof.submit.jobs.checks.remarks` returns what the command would note.
+
+    Parameters
+    ----------
+    program : sequence of str
+        The command of each rank; with ``workload``, the workload's arguments.
+    workload : str, optional
+        A built-in workload: ``sequence-parallel`` or ``ddp``.
+    site : str, optional
+        The name of a site; ``local`` by default.
+    site_file : path, optional
+        The path of a site file, instead of a name.
+    nodes, ranks_per_node : int, optional
+        The size of the job; 1 by default.
+    profiler : str, optional
+        ``none`` (the default), ``nsys``, ``ncu``, ``torch``, or one that another package adds.
+    profile_ranks : str, optional
+        The rank selection, such as ``"0,4-7"`` or ``"local=0"``; ``"all"`` by default.
+    profiler_options : mapping, optional
+        Options of the profiler.
+    capture_steps : str, optional
+        The measured steps to profile, such as ``"10-12"``; all by default.
+    queue, account : str, optional
+        The queue, partition or QOS, and the account that is charged.
+    walltime : str, optional
+        The time limit, as ``"01:30:00"`` or ``"90m"``; the site's by default.
+    job_name : str, optional
+        The name of the job; by default that of the workload or the program.
+    options : mapping, optional
+        Options of the site.
+    after : sequence of str, optional
+        Runs or sweeps that must have succeeded before the job starts.
+    job_file : path, optional
+        A job file; the other arguments override its values.
+    template : path, optional
+        A template of job.sh, instead of the scheduler's.
+    script : path, optional
+        An edited job.sh, instead of a rendered one.
+    runs_dir : path, optional
+        The folder of runs; else ``$HPCPROF_RUNS``, else ``runs``.
+    wait : bool
+        Whether to return only once the run has succeeded.
+
+    Returns
+    -------
+    hpcprof.submit.runs.directory.Run
+        The run: its ``id``, its directory as ``path``, and its ``manifest``. `open` takes its path.
+
+    Raises
+    ------
+    hpcprof.common.errors.UsageError
+        For the first value that is wrong: it is named, with what would be valid. Nothing was submitted.
+    hpcprof.common.errors.SchedulerError
+        If the scheduler did not accept the job; the run directory remains.
+    hpcprof.common.errors.HpcprofError
+        With ``wait``, if the run did not succeed: which rank failed, and its last lines.
+    """
+    from pathlib import Path
+
+    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.runs.directory import runs_directory
+    from hpcprof.submit.submission import submit_request
+
+    def path(given: str | os.PathLike[str] | None) -> Path | None:
+        return None if given is None else Path(given)
+
+    request = JobRequest(
+        program=tuple(program),
+        workload=workload,
+        job_file=path(job_file),
+        site=site,
+        site_file=path(site_file),
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        profiler=profiler,
+        profile_ranks=profile_ranks,
+        profiler_options=profiler_options or {},
+        capture_steps=capture_steps,
+        queue=queue,
+        account=account,
+        walltime=walltime,
+        job_name=job_name,
+        options=options or {},
+        after=tuple(after),
+        template=path(template),
+        runs_dir=runs_directory(path(runs_dir)),
+    )
+    return submit_request(request, path(script), wait)
 
 
 def open(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -131,6 +131,14 @@ def job_options(command: CommandT) -> CommandT:
 
 def _pairs_option(flag: str, name: str, text: str, *more: str) -> Callable[[CommandT], CommandT]:
     return click.option(flag, *more, name, multiple=True, metavar="KEY=VALUE", help=text)
+
+
+def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
+    """Print what a user should know before submitting, one line each, on standard error."""
+    from hpcprof.submit.jobs.checks import remarks
+
+    for sentence in dict.fromkeys(sentence for job in jobs for sentence in remarks(job, site)):
+        click.echo(f"hpcprof: note: {sentence}.", err=True)
 
 
 def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import job_options, repeated
+from hpcprof.cli.options import job_options, repeated, show_remarks
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.jobs.request import JobRequest, flag_of
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.rendering.job_scripts import scripts
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
@@ -43,11 +43,13 @@ def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, 
     runs_dir, template = request.runs_dir, request.template
     if source:
         if given := request.given():
-            raise UsageError(f"--from repeats a run as it was: leave out {_option(given[0])}.")
+            name = "the program" if given[0] == "program" else flag_of(given[0])
+            raise UsageError(f"--from repeats a run as it was: leave out {name}.")
         site, job = repeated(source, runs_dir)
     else:
         site, job = request.resolve()
     command_line = ["hpcprof", *sys.argv[1:]]
+    show_remarks(site, [job])
     if dry_run:
         texts = scripts(site, job, runs_dir / "RUN_ID", command_line, template, script)
         click.echo(_summary(site, job))
@@ -61,13 +63,6 @@ def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, 
     click.echo(f"submitted {run.id}")
     if wait:
         wait_for(run)
-
-
-def _option(field: str) -> str:
-    """Return how a field of the request is given on the command line."""
-    names = {"program": "the program", "job_file": "--job", "options": "-o"}
-    names["profiler_options"] = "--profiler-option"
-    return names.get(field, f"--{field.replace('_', '-')}")
 
 
 def _summary(site: Site, job: Job) -> str:

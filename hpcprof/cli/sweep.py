@@ -9,7 +9,7 @@ from dataclasses import replace
 import click
 
 from hpcprof.cli.examples import examples
-from hpcprof.cli.options import job_options
+from hpcprof.cli.options import job_options, show_remarks
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_array
@@ -65,6 +65,7 @@ def command(
     members = [replace(request, program=tuple(program)).job_at(site) for program in programs]
     if as_array:
         check_array(site, members[0].queue, len(members), at_once)
+    show_remarks(site, members)
     line = ["hpcprof", *sys.argv[1:]]
     runs_dir, template = request.runs_dir, request.template
     if dry_run:

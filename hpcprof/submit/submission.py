@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import UsageError, writing
+from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.logs import log_command
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import array_scripts, scripts
@@ -21,6 +22,7 @@ from hpcprof.submit.schedulers.base import JobState, SchedulerClient
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import WRAPPER
 from hpcprof.submit.sites.model import Site
+from hpcprof.submit.waiting import describe_failure, wait_until_ended
 
 
 def submit(
@@ -51,6 +53,18 @@ def submit(
     if script is None:
         log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
     return _submitted(run, client.submit(run, after))
+
+
+def submit_request(request: JobRequest, script: Path | None = None, wait: bool = False) -> runs.Run:
+    """Submit what a user asks for, as `hpcprof.submit_job` describes, and return the run."""
+    site, job = request.resolve()
+    line = ["hpcprof", "submit", *request.to_arguments()]
+    run = submit(site, job, request.runs_dir, line, request.template, script)
+    if wait:
+        status = wait_until_ended(run, _ignore, _ignore)
+        if status.state is not JobState.COMPLETED:
+            raise HpcprofError("\n".join(describe_failure(run, status)))
+    return run
 
 
 def submit_array(
@@ -94,6 +108,10 @@ def submit_array(
             write_atomically(path, script)
     ids = client.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
+
+
+def _ignore(text: str) -> None:
+    """Drop what a command would print."""
 
 
 @contextmanager

@@ -200,7 +200,7 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
 @pytest.mark.parametrize("executor", ["processes", "mpi"])
-def test_a_collect_is_a_job_that_unfinished_its_run(
+def test_a_collect_is_a_job_that_waits_for_its_run(
     site: str, executor: str, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
     write_all(tmp_path / "made", 3, 200)
@@ -331,7 +331,7 @@ def test_a_member_is_resubmitted_as_a_job_of_its_own(plain: str, hpcprof: Hpcpro
 
 
 @arrays
-def test_an_array_unfinished_a_run_and_is_removed_with_it(plain: str, hpcprof: Hpcprof) -> None:
+def test_an_array_waits_for_a_run_and_is_removed_with_it(plain: str, hpcprof: Hpcprof) -> None:
     first = submitted(plain, "sh", "-c", WAIT_FOR_GO)
     runs = swept(hpcprof, plain, "1,2", ": {n}", "--after", first.id)
     until(lambda: "waits for another job to succeed" in status(runs[1]).reason)
@@ -346,7 +346,7 @@ def test_an_array_unfinished_a_run_and_is_removed_with_it(plain: str, hpcprof: H
     assert "did not succeed" in status(orphans[1]).reason
 
 
-def test_slurm_a_run_unfinished_a_member_or_a_whole_array(slurm: Cluster, hpcprof: Hpcprof) -> None:
+def test_slurm_a_run_waits_for_a_member_or_a_whole_array(slurm: Cluster, hpcprof: Hpcprof) -> None:
     write_site(Path(), "slurm", "extends: generic-slurm\nlauncher: {name: none}\n")
     runs = swept(hpcprof, "slurm", "1,2,3,4", f"{WAIT_FOR_GO}; : {{n}}", "--at-once", "1")
     until(lambda: states(runs) == ["running", "queued", "queued", "queued"])

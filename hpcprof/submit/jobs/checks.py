@@ -113,16 +113,17 @@ def execution_queue(job: Job, site: Site) -> str:
 
 
 def remarks(job: Job, site: Site) -> list[str]:
-    """Return sentences on what is no mistake but should be known before submitting."""
+    """Return what a user should know before submitting a checked job, as sentences without a full stop."""
     found = []
     if not site.verified:
-        found.append(f"the facts of site {site.name} are second hand ({site.source or 'no source'})")
+        source = f": {site.source}" if site.source else ""
+        found.append(f"the facts about site {site.name} are second hand{source}")
     shown = find_scheduler(site.scheduler).job_name(job.name)
     if shown != job.name:
         found.append(f"the scheduler shows the job {job.name!r} as {shown}")
     behind = execution_queue(job, site)
     if behind != job.queue:
-        found.append(f"{job.queue} is a routing queue: {behind} will run this job")
+        found.append(f"queue {job.queue} routes this job to {behind}")
     queue = site.queues.get(job.queue)
     if queue and queue.note:
         found.append(f"queue {job.queue}: {queue.note}")

@@ -21,6 +21,7 @@ _SINGLE = (
     *("queue", "account", "walltime", "job_name"),
 )
 """The fields of which the request's own value replaces that of the job file."""
+_FLAGS = {"job_file": "--job", "options": "-o", "profiler_options": "--profiler-option"}
 
 
 T = TypeVar("T")
@@ -81,6 +82,21 @@ class JobRequest:
         return [
             f.name for f in fields(self) if f.name not in ("template", "runs_dir") and getattr(self, f.name)
         ]
+
+    def to_arguments(self) -> list[str]:
+        """Return the arguments of ``hpcprof submit`` that ask for the same."""
+        words: list[str] = []
+        for name in (*self.given(), "template"):
+            value = getattr(self, name)
+            if name == "program" or value is None:
+                continue
+            if isinstance(value, Mapping):
+                value = [f"{key}={text}" for key, text in value.items()]
+            values = value if isinstance(value, list | tuple) else [value]
+            words += [word for one in values for word in (flag_of(name), str(one))]
+        if self.runs_dir != Path("runs"):
+            words += ["--runs-dir", str(self.runs_dir)]
+        return [*words, "--", *self.program] if self.program else words
 
     def merged(self) -> JobRequest:
         """Return the request with the values of its job file filled in.
@@ -188,6 +204,11 @@ class JobRequest:
         from hpcprof.submit.runs.directory import find_runs
 
         return [run.id for reference in self.after for run in find_runs(reference, self.runs_dir)]
+
+
+def flag_of(field: str) -> str:
+    """Return the option of the command line that sets a field of the request."""
+    return _FLAGS.get(field, f"--{field.replace('_', '-')}")
 
 
 def _or(value: T | None, default: T) -> T:

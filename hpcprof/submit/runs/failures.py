@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcprof.submit.profilers import PROFILERS
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.runs.directory import Run
 
 TAIL_LINES = 12
@@ -51,7 +52,10 @@ def profiler_complaint(run: Run) -> str:
     """Return what the profiler complained about on a rank, as the end of a sentence; empty if nothing."""
     if run.manifest is None:
         return ""
-    profiler = PROFILERS[run.manifest.job.profiler]
+    try:
+        profiler = find_profiler(run.manifest.job.profiler)
+    except UsageError:
+        return ""  # the package that added it is not installed here
     for path in sorted((run.path / "logs").glob("rank*.[oe]*")):
         with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
             for line in file:

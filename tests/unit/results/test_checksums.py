@@ -60,7 +60,7 @@ def test_an_error_while_hashing_is_raised_where_the_checksum_is_needed(
         checksum(file, stamp(file))
 
 
-def test_nothing_unfinished_a_checksum_at_the_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_waits_for_a_checksum_at_the_end(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     working, done = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
 

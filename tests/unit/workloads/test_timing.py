@@ -77,7 +77,7 @@ def test_the_host_clock_goes_forward() -> None:
     assert isinstance(clock_for(torch.device("cpu")), HostClock)
 
 
-def test_on_cuda_a_step_unfinished_nothing_and_reading_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_cuda_a_step_waits_for_nothing_and_reading_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
 
     class Event:

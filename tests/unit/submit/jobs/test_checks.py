@@ -176,10 +176,10 @@ def test_a_site_can_name_the_profilers_that_work_there() -> None:
 @pytest.mark.parametrize(
     ("site", "changes", "says"),
     [
-        ("polaris", {"queue": "prod", "nodes": 30}, ["prod is a routing queue: medium will run this job"]),
+        ("polaris", {"queue": "prod", "nodes": 30}, ["queue prod routes this job to medium"]),
         ("polaris", {"queue": "preemptable"}, ["queue preemptable: jobs are killed without warning"]),
         ("polaris", {"name": "n" * 237}, [f"shows the job '{'n' * 237}' as {'n' * 15}"]),
-        ("sophia", {"queue": "by-node"}, ["the facts of site sophia are second hand"]),
+        ("sophia", {"queue": "by-node"}, ["the facts about site sophia are second hand: ALCF"]),
         ("polaris", {}, []),
     ],
 )

@@ -71,3 +71,13 @@ def test_the_site_file_comes_before_the_name_of_a_site(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("extends: local\n")
     assert JobRequest(program=("true",), site="polaris", site_file=path).resolve()[0].name == "mine"
+
+
+def test_a_request_names_the_arguments_of_the_command_that_asks_for_the_same() -> None:
+    asked = JobRequest(
+        program=("echo", "a b"), nodes=2, options={"k": "v"}, after=("x", "y"), runs_dir=Path("elsewhere")
+    )
+    assert asked.to_arguments() == [
+        *("--nodes", "2", "-o", "k=v", "--after", "x", "--after", "y", "--runs-dir", "elsewhere"),
+        *("--", "echo", "a b"),
+    ]

@@ -119,7 +119,7 @@ SPOILED = [make_older, cut, empty, without_its_last_table, without_details, with
 
 @pytest.mark.usefixtures("nsys")
 @pytest.mark.parametrize("spoil", SPOILED)
-def test_a_stale_or_unfinished_export_is_made_anew(
+def test_a_stale_or_waits_for_export_is_made_anew(
     spoil: object, report: Path, export: Path, log: Path
 ) -> None:
     spoil(exported(report))  # type: ignore[operator]
@@ -131,7 +131,7 @@ def test_a_stale_or_unfinished_export_is_made_anew(
 
 @pytest.mark.usefixtures("nsys")
 @pytest.mark.parametrize("spoil", SPOILED)
-def test_without_nsys_a_stale_or_unfinished_export_is_refused_in_one_sentence(
+def test_without_nsys_a_stale_or_waits_for_export_is_refused_in_one_sentence(
     spoil: object, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(exported(report))  # type: ignore[operator]

@@ -135,7 +135,7 @@ def test_only_hardware_counters_get_sys_admin(profiler: str, ranks: str, needed:
     assert "securityContext" not in launcher
 
 
-def test_nothing_outside_the_scripts_unfinished_a_shell_to_be_replaced() -> None:
+def test_nothing_outside_the_scripts_waits_for_a_shell_to_be_replaced() -> None:
     job, _ = documents(options=ALL)
     assert "${" not in json.dumps(job)
 

@@ -145,7 +145,7 @@ def test_every_state_of_slurm_has_a_state_and_all_but_the_plain_ones_a_reason(wo
     assert (record.state, bool(record.reason)) == (SLURM_STATES[word][0], word not in plain)
 
 
-def test_preempted_unfinished_the_policy_of_the_site() -> None:
+def test_preempted_waits_for_the_policy_of_the_site() -> None:
     assert line("PREEMPTED").preempted
     assert sacct("PREEMPTED", "0:0").preempted
 
