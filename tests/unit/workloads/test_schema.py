@@ -7,8 +7,6 @@ import json
 import math
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +216,3 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing_else(tmp_path: Pat
         write(result(host=object()), tmp_path)
     assert list(tmp_path.iterdir()) == [path]
     assert parse_result(path.read_text(encoding="utf-8")) == result()
-
-
-@pytest.mark.parametrize("module", ["schema", "rankenv", "catalogue", "sequence_parallel.options"])
-def test_the_other_sides_can_import_it_without_torch(module: str) -> None:
-    code = (
-        f"import sys, hpcprof.workloads.{module}\n"
-        "sys.exit(any(m in sys.modules for m in ('torch', 'mpi4py', 'numpy')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpcprof.common.errors import InformationRequested, UsageError
-from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.sites.files import load_site
-from hpcprof.workloads import catalogue
 from hpcprof.workloads.sequence_parallel.options import parse
+from hpcprof.workloads.sequence_parallel.parameters import MODES as NAMES
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
-from hpcprof.workloads.start import start
-
-
-def accepts(parameters: Parameters, ranks: int) -> bool:
-    try:
-        parameters.validate(ranks)
-    except UsageError:
-        return False
-    return True
-
-
-def suggestions(parameters: Parameters, ranks: int) -> list[int]:
-    with pytest.raises(UsageError) as caught:
-        parameters.validate(ranks)
-    proposal = str(caught.value).partition("use ")[2]
-    return [int(number) for number in re.findall(r"\d+", proposal)]
 
 
 def test_no_arguments_give_the_defaults() -> None:
@@ -124,110 +102,36 @@ def test_a_point_at_which_the_only_mode_cannot_run_is_refused_before_the_start(
         parse(arguments.split()).validate(2)
 
 
-@pytest.mark.parametrize("workload", catalogue.WORKLOADS.values(), ids=catalogue.WORKLOADS)
-@pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_is_raised_and_nothing_is_printed(
-    workload: catalogue.Workload, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(InformationRequested) as caught:
-        workload.check([option], 2)
-    assert caught.value.text.startswith(f"usage: {workload.name} [-h]")
-    assert "-h, --help" in caught.value.text
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("workload", catalogue.WORKLOADS.values(), ids=catalogue.WORKLOADS)
 @pytest.mark.parametrize(
-    "arguments", [["--nothing"], ["--seed"], ["--seed", "x"], ["extra"], ["--device", "x"]]
+    ("text", "modes"),
+    [
+        ("serial", ("serial",)),
+        ("copy-engine,serial", ("copy-engine", "serial")),
+        ("auto", NAMES),
+    ],
 )
-def test_a_wrong_argument_is_raised_and_nothing_is_printed(
-    workload: catalogue.Workload, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(UsageError):
-        workload.check(arguments, 2)
-    assert capsys.readouterr() == ("", "")
+def test_several_modes_can_be_measured_in_one_run(text: str, modes: tuple[str, ...]) -> None:
+    assert parse(["--mode", text]).first.modes == modes
 
 
-def test_the_start_on_a_rank_prints_help_and_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert start("hpcprof.workloads.sequence_parallel", "torch", ["--help"]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("usage: sequence-parallel") and not err
+@pytest.mark.parametrize("text", ["", "fast", "serial,", "serial,serial", "auto,serial"])
+def test_what_names_no_mode_or_one_twice_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--mode"):
+        parse(["--mode", text])
 
 
-def test_the_sentence_names_the_nearest_sequence_lengths() -> None:
-    with pytest.raises(UsageError) as caught:
-        Parameters(sequence_length=1000).validate(3)
-    assert str(caught.value) == "--sequence-length 1000 is not divisible by 3 ranks: use 999 or 1002."
-
-
-def test_zero_is_not_offered_as_a_sequence_length() -> None:
-    assert suggestions(Parameters(sequence_length=3), 8) == [8]
-
-
-@given(st.integers(1, 10_000), st.integers(1, 300), st.integers(1, 8))
-def test_sequence_lengths_that_are_offered_are_the_nearest_valid_ones(
-    length: int, ranks: int, batch: int
-) -> None:
-    def valid(value: int) -> bool:
-        return accepts(Parameters(value, hidden_size=ranks, batch_size=batch), ranks)
-
-    assert valid(length) == (length % ranks == 0)
-    if not valid(length):
-        offered = suggestions(Parameters(length, hidden_size=ranks, batch_size=batch), ranks)
-        _assert_nearest(offered, length, [v for v in range(1, length + ranks + 1) if v % ranks == 0])
-        assert all(valid(value) for value in offered)
-
-
-@given(st.integers(1, 500), st.integers(1, 60), st.integers(1, 16))
-def test_hidden_sizes_that_are_offered_are_the_nearest_valid_ones(
-    hidden: int, ranks: int, multiplier: int
-) -> None:
-    def shape(value: int) -> Parameters:
-        return Parameters(sequence_length=ranks, hidden_size=value, ffn_multiplier=multiplier)
-
-    assert accepts(shape(hidden), ranks) == (hidden * multiplier % ranks == 0)
-    if not accepts(shape(hidden), ranks):
-        offered = suggestions(shape(hidden), ranks)
-        every = [v for v in range(1, hidden + ranks + 1) if accepts(shape(v), ranks)]
-        _assert_nearest(offered, hidden, every)
-
-
-def _assert_nearest(offered: list[int], value: int, valid: list[int]) -> None:
-    below = [v for v in valid if v < value]
-    above = [v for v in valid if v > value]
-    assert offered == [*below[-1:], above[0]]
-
-
-def test_the_catalogue_builds_the_command_and_passes_arguments_on_as_they_are() -> None:
-    workload = catalogue.find("sequence-parallel")
-    command = workload.command("/opt/py thon", ["--steps", "a b"])
-    assert command == ["/opt/py thon", "-m", "hpcprof.workloads.sequence_parallel", "--steps", "a b"]
-
-
-def test_the_catalogue_checks_arguments_before_launch() -> None:
-    workload = catalogue.find("sequence-parallel")
-    workload.check(["-s", "999", "--hidden-size", "300"], 3)
-    with pytest.raises(UsageError, match="use 999 or 1002"):
-        workload.check(["-s", "1000"], 3)
-    with pytest.raises(UsageError, match="unknown option"):
-        workload.check(["--nothing"], 3)
-
-
-def test_a_sweep_under_a_profiler_is_refused_before_launch() -> None:
-    workload = catalogue.find("sequence-parallel")
-    workload.check(["--sweep", "dtype=float32,bfloat16"], 2)
-    workload.check(["--dtype", "bfloat16"], 2, profiled=True)
-    with pytest.raises(UsageError, match="--sweep measures without a profiler, as a profile would mix"):
-        workload.check(["--sweep", "dtype=float32,bfloat16"], 2, profiled=True)
-    with pytest.raises(UsageError, match="--sweep measures without a profiler"):
-        make_job(
-            load_site("local"),
-            workload="sequence-parallel",
-            arguments=["--sweep", "dtype=float32,bfloat16"],
-            profiler="torch",
-        )
-
-
-def test_an_unknown_workload_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="did you mean 'sequence-parallel'"):
-        catalogue.find("sequence_parallel")
+def test_a_model_gives_the_shape_and_a_plan_is_asked_for_instead_of_a_run() -> None:
+    shape = parse(["--model", "llama3-70b"]).first
+    assert (shape.hidden_size, shape.inner_size) == (8192, 28672)
+    with pytest.raises(InformationRequested, match="h = 12288, f = 49152, N = 8 ranks"):
+        parse(["--model", "gpt3-175b", "--plan", "8"])
+    with pytest.raises(InformationRequested) as asked:
+        parse(["--plan", "2", "--sweep", "hidden-size=32,64"])
+    told = asked.value.text
+    assert [told.count(text) for text in ("at hidden-size=32:", "h = 64, f = 256", "memory of a rank")] == [
+        1,
+        1,
+        2,
+    ]
+    with pytest.raises(UsageError, match=r"--ffn-size 14336 is not divisible by 3 ranks: use 14334 or 14337"):
+        parse(["-s", "300", "--model", "llama3-8b", "--plan", "3"])

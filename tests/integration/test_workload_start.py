@@ -1,4 +1,4 @@
-"""A workload under a Python that hpcprof is not installed in."""
+"""The start of a workload: its imports, its help, and a Python that hpcprof is not installed in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.rendering.job_scripts import scripts
-from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads.catalogue import WORKLOADS
+from tests.conftest import Hpcprof
 
 # -S leaves site-packages out, and -E the variables: this Python has its standard library alone.
 BARE = [sys.executable, "-S", "-E"]
@@ -49,10 +47,22 @@ def test_the_packages_beside_hpcprof_are_not_put_on_the_path(tmp_path: Path) -> 
     assert not {str(package.parent), str(package), str(package / "workloads")} & set(path)
 
 
-def test_a_site_names_the_python_that_has_pytorch_there(tmp_path: Path) -> None:
-    polaris = load_site("polaris")
-    given = {"account": "me", "queue": "debug", "options": {"filesystems": "home"}}
-    job = make_job(polaris, workload="sequence-parallel", **given)  # type: ignore[arg-type]
-    script = scripts(polaris, job, tmp_path, ["hpcprof"])["job.sh"]
-    assert "workloads/run.py hpcprof.workloads.sequence_parallel" in script
-    assert "\n    python /" in script
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_a_workloads_help_is_shown_without_submitting_anything(
+    workload: str, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    done = hpcprof("submit", "--workload", workload, "--", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {workload}")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "module", ["schema", "rankenv", "catalogue", "sequence_parallel.options", "ddp.options"]
+)
+def test_the_other_sides_can_import_it_without_torch(module: str) -> None:
+    code = (
+        f"import sys, hpcprof.workloads.{module}\n"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'mpi4py', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

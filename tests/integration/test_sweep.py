@@ -1,0 +1,63 @@
+"""The command that submits a run for every combination of parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Hpcprof
+
+
+def test_a_sweep_submits_a_run_for_every_combination(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof("sweep", "-P", "a=1,2", "-P", "b=x,y", "--", "echo", "{a}{b}")
+    assert done.returncode == 0, done.stderr
+    submitted = [line for line in done.stdout.splitlines() if line.startswith("submitted")]
+    assert len(submitted) == 4
+    assert len(list((tmp_path / "runs").iterdir())) == 4
+
+
+def test_nothing_is_submitted_when_one_combination_is_wrong(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof(
+        "sweep", "--ranks-per-node", "2", "--workload", "sequence-parallel", "-P", "sequence-length=256,255"
+    )
+    assert done.returncode == 2
+    assert "255 is not divisible" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_array_is_shown_and_nothing_is_submitted(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    sweep = ("sweep", "--site", "generic-slurm", "--walltime", "5m", "--array", "--at-once", "3")
+    done = hpcprof(*sweep, "-P", "n=1,2,3,4", "--dry-run", "--", "echo", "{n}")
+    assert done.returncode == 0, done.stderr
+    assert [line.split() for line in done.stdout.splitlines()[:5]] == [
+        ["run", "arguments"],
+        *[[str(n - 1), "echo", str(n)] for n in (1, 2, 3, 4)],
+    ]
+    assert "#SBATCH --array=0-3%3" in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--array", "-P", "n=1,2", "--", "echo", "{n}"], "site local has no job arrays; leave --array out"),
+        (["--at-once", "2", "-P", "n=1,2", "--", "echo", "{n}"], "--at-once N is for --array"),
+        (
+            ["--site", "generic-pbs", "--array", "-P", "n=1", "--", "echo", "{n}"],
+            "an array of PBS has at least 2 members",
+        ),
+        (
+            ["--site", "generic-slurm", "--array", "-P", "n=1,2", "--", "{n}"],
+            "the runs differ in #SBATCH --job-name=1 and #SBATCH --job-name=2",
+        ),
+    ],
+)
+def test_what_can_be_no_array_is_one_sentence(
+    arguments: list[str], words: str, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    done = hpcprof("sweep", "--dry-run", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,52 @@
+"""Runs and sweeps are found by what the user calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.runs.directory import Run, find_run, find_runs, sweep_of
+
+
+def a_run(folder: Path, run_id: str) -> None:
+    (folder / run_id).mkdir(parents=True)
+    (folder / run_id / "run.json").write_text("{}")
+    (folder / run_id / "job.sh").touch()
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs: a sweep of eleven, another of two, and a run whose name looks like a member."""
+    monkeypatch.setattr("hpcprof.submit.runs.directory.open_run", lambda path: Run(path.name, path))
+    runs = tmp_path / "runs"
+    for index in range(11):
+        a_run(runs, f"20261121-143005-train-3fa9.{index}")
+    (runs / "20261121-143005-train-3fa9").mkdir()
+    (runs / "20261121-143005-train-3fa9" / "array.sh").touch()
+    for index in range(2):
+        a_run(runs, f"20261121-150000-train-77aa.{index}")
+    a_run(runs, "20261121-160000-abcd.7-12ef")
+    return runs
+
+
+def test_a_sweep_is_named_by_its_id_a_beginning_of_it_or_its_directory(sweep: Path) -> None:
+    whole = [f"20261121-143005-train-3fa9.{index}" for index in range(11)]
+    for reference in (whole[0].removesuffix(".0"), "20261121-14", str(sweep / whole[0].removesuffix(".0"))):
+        assert [run.id for run in find_runs(reference, sweep)] == whole
+
+
+def test_a_member_is_named_as_any_run(sweep: Path) -> None:
+    for member in ("20261121-143005-train-3fa9.1", "20261121-143005-train-3fa9.10"):
+        assert [run.id for run in find_runs(member, sweep)] == [member]
+        assert find_run(member, sweep).id == member
+    assert find_runs("last", sweep)[0].id == "20261121-160000-abcd.7-12ef"
+    assert sweep_of("20261121-160000-abcd.7-12ef") is None
+
+
+def test_what_fits_several_sweeps_is_refused_and_so_is_a_sweep_for_one_run(sweep: Path) -> None:
+    with pytest.raises(UsageError, match="is not unique"):
+        find_runs("20261121", sweep)
+    with pytest.raises(UsageError, match=r"-77aa is a sweep of 2 runs: name one of them, as in .*77aa\.0"):
+        find_run("20261121-15", sweep)
