@@ -102,3 +102,140 @@ def test_an_analysis_of_another_package_that_cannot_be_used_is_an_error(
         done = hpcprof("report", str(profiles), "--analysis", name)
         assert done.returncode == 2
         assert expected in done.stderr
+
+
+_BATCH = '''\
+"""A scheduler that runs a job while it is submitted, and a profiler that takes the time."""
+
+import subprocess
+from pathlib import Path
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.profilers import OUTPUT, Profiler
+from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.scheduler import Scheduler
+
+HERE = Path(__file__).parent / "extras_batch_files"
+
+
+class Tiny(Scheduler):
+    name = "tiny"
+    title = "Tiny Batch"
+    template_folders = (HERE / "templates",)
+
+    def client(self):
+        return TinyClient()
+
+    def check(self, job, site):
+        if job.queue == "closed":
+            raise UsageError(f"queue {job.queue} of {self.title} is closed.")
+
+
+class TinyClient(SchedulerClient):
+    def submit(self, run, after=()):
+        subprocess.run(["bash", str(run.path / "job.sh")])
+        return "tiny-1"
+
+    def poll(self, runs):
+        return {run.id: JobStatus(self._state(run)) for run in runs}
+
+    def cancel(self, *runs):
+        pass
+
+    def _state(self, run):
+        return JobState.COMPLETED if run.state_file("finished") == "0" else JobState.FAILED
+
+
+STOPWATCH = Profiler(
+    "stopwatch",
+    "takes the time of a rank",
+    command=("sh", str(HERE / "stopwatch.sh")),
+    flags=lambda target, settings: (OUTPUT,),
+    suffix=".seconds",
+)
+NOT_A_PROFILER = 7
+'''
+_STOPWATCH = """\
+output=$1; shift
+"$@"
+code=$?
+times >"$output.seconds"
+exit $code
+"""
+_TEMPLATE = """\
+{% extends "job/base.sh.j2" %}
+{% block directives %}
+#TINY {{ job_name }}
+{% endblock %}
+"""
+
+
+@pytest.fixture
+def _batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a scheduler and a profiler, and write a site ``there`` that uses the scheduler."""
+    folder = tmp_path / "installed"
+    groups = {
+        "hpcprof.schedulers": {"tiny": "extras_batch:Tiny", "missing": "extras_gone:Tiny"},
+        "hpcprof.profilers": {"stopwatch": "extras_batch:STOPWATCH", "seven": "extras_batch:NOT_A_PROFILER"},
+    }
+    install(folder, {"extras_batch": _BATCH}, groups)
+    for name, text in {
+        "installed/extras_batch_files/stopwatch.sh": _STOPWATCH,
+        "installed/extras_batch_files/templates/job/tiny.sh.j2": _TEMPLATE,
+        "site_configs/there.yaml": "scheduler: tiny\nlauncher: {name: none}\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", search_path(folder))
+
+
+@pytest.mark.usefixtures("_batch")
+def test_a_job_goes_through_the_scheduler_and_the_profiler_of_another_package(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    done = hpcprof("submit", "--site", "there", "--profiler", "stopwatch", "--wait", "--", "true")
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "run.json").read_text())["scheduler_job_id"] == "tiny-1"
+    assert (run / "profiles/rank00000.seconds").read_text().count("m") >= 2
+    assert hpcprof("status").stdout.splitlines()[1].split()[1] == "completed"
+
+
+@pytest.mark.usefixtures("_batch")
+def test_the_package_brings_the_template_of_its_job_script(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof("submit", "--dry-run", "--site", "there", "--job-name", "mine", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert "site       there (tiny)" in done.stdout
+    assert "\n#TINY mine\n" in done.stdout
+
+
+@pytest.mark.usefixtures("_batch")
+def test_the_scheduler_checks_the_job_before_it_is_submitted(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof("submit", "--site", "there", "--queue", "closed", "--", "true")
+    assert (done.returncode, done.stderr) == (2, "hpcprof: queue closed of Tiny Batch is closed.\n")
+
+
+@pytest.mark.usefixtures("_batch")
+def test_an_unknown_name_is_answered_with_those_of_other_packages_too(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    (tmp_path / "site_configs/other.yaml").write_text("scheduler: tinny\n")
+    done = hpcprof("submit", "--dry-run", "--site", "other", "--", "true")
+    assert done.returncode == 2
+    assert "unknown scheduler 'tinny' in site_configs/other.yaml; did you mean 'tiny'?" in done.stderr
+    assert "Valid: kubernetes, local, missing, pbs, slurm, tiny." in done.stderr
+    done = hpcprof("submit", "--dry-run", "--profiler", "clock", "--", "true")
+    assert "Valid: ncu, none, nsys, seven, stopwatch, torch." in done.stderr
+    schema = json.loads(hpcprof("sites", "schema").stdout)
+    assert "tiny" in schema["$defs"]["Site"]["properties"]["scheduler"]["enum"]
+
+
+@pytest.mark.usefixtures("_batch")
+def test_a_package_that_cannot_be_used_is_one_sentence(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    (tmp_path / "site_configs/broken.yaml").write_text("scheduler: missing\n")
+    done = hpcprof("submit", "--dry-run", "--site", "broken", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.startswith("hpcprof: 'missing' comes from package extras, which cannot be loaded")
+    done = hpcprof("submit", "--dry-run", "--profiler", "seven", "--", "true")
+    assert done.returncode == 2
+    assert "the plug-in 'seven' is not an hpcprof.submit.profilers.Profiler: 7." in done.stderr

@@ -62,8 +62,5 @@ def find_profiler(name: str) -> Profiler:
     if found is None:
         raise unknown("profiler", name, profiler_names())
     if not isinstance(found, Profiler):
-        raise UsageError(
-            f"the entry point {name!r} of {plugins.PROFILERS} must name a "
-            f"hpcprof.submit.profilers.Profiler, not {found!r}."
-        )
+        raise UsageError(f"the plug-in {name!r} is not an hpcprof.submit.profilers.Profiler: {found!r}.")
     return found

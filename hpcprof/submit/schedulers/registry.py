@@ -48,8 +48,8 @@ def find_scheduler(name: str, where: str = "") -> Scheduler:
             raise unknown("scheduler", name, scheduler_names(), where)
         if not (isinstance(found, type) and issubclass(found, Scheduler)):
             raise UsageError(
-                f"the entry point {name!r} of {SCHEDULERS} must name a subclass of "
-                f"hpcprof.submit.schedulers.scheduler.Scheduler, not {found!r}."
+                f"the plug-in {name!r} is not a subclass of hpcprof.submit.schedulers.scheduler.Scheduler: "
+                f"{found!r}."
             )
     scheduler: Scheduler = found()
     return scheduler
