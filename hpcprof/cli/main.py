@@ -39,7 +39,7 @@ SECTIONS = {
         "query": "Ask the results database in SQL.",
     },
     "Studies": {
-        "study": "Run a program several times under profilers, and say what they tell together.",
+        "study": "Run a program several times under profilers, and analyze the runs together.",
     },
     "Share and export": {
         "scrub": "Copy profiles without what should not be shared.",

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcprof.cli.examples import examples
 from hpcprof.cli.group import Group
 from hpcprof.cli.options import db_option, job_options, runs_dir_option
-from hpcprof.cli.study_slowdown import slowdown
-from hpcprof.common.errors import UsageError
-from hpcprof.study.runner import StudyRuns, study_store, without_profiler
+from hpcprof.cli.study_slowdown import show_message, slowdown
+from hpcprof.study.kernel_metrics import run_kernel_metrics
 
 if TYPE_CHECKING:
     from hpcprof.submit.jobs.request import JobRequest
-    from hpcprof.submit.runs.directory import Run
-
-_LAUNCHES = 100
-"""How many launches are replayed unless the user says another number."""
-
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 @click.group(
     "study", cls=Group, epilog=examples("hpcprof study kernel-metrics --workload ddp -- --model resnet50")
 )
 def command() -> None:
-    """Run a program several times under profilers, and say what they tell together."""
+    """Run a program several times under profilers, and analyze the runs together."""
 
 
 command.add_command(slowdown)
@@ -50,69 +42,35 @@ command.add_command(slowdown)
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="Kernels to measure: those that take longest in the run under nsys.",
+    help="Number of kernels to measure: those that take longest under nsys.",
 )
 def kernel_metrics(request: JobRequest, db: str | None, top: int) -> None:
     """Measure the kernels of a program by hardware counters, and place them on the roofline.
 
-    Two runs of the same job: one under Nsight Systems for the times in situ and the choice of kernels, and
-    one with one rank (--profile-ranks, default 0) under Nsight Compute. --profiler-option is Nsight
-    Compute's; kernel=REGEX there chooses other kernels than --top. The tables are left in study/ of the
-    second run as CSV, and in the store.
+    The same job runs twice: under Nsight Systems for the times of the kernels and the choice of those to
+    measure, and with one rank (--profile-ranks, default 0) under Nsight Compute. --profiler-option sets
+    options of Nsight Compute; kernel=REGEX there replaces --top. The tables are written as CSV into study/ of
+    the second run, and into the results database.
     """
     from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-    from hpcprof.cli.study_tables import show_and_write
-    from hpcprof.results.across_runs import over_pair
+    from hpcprof.cli.tables import show_analysis
+    from hpcprof.report.tables_export import write_csv
 
-    request = without_profiler(request)
-    ranks = "0" if request.profile_ranks is None else request.profile_ranks
-    settings = dict(request.profiler_options)
-    nsys = replace(request, profiler="nsys", profile_ranks=ranks, profiler_options={})
-    ncu = replace(request, profiler="ncu", profile_ranks=ranks)
-    # Checked before the first run: what is wrong with the second must not wait for it.
-    checked = {"kernel": "^checked$", "launch-count": str(_LAUNCHES), **settings}
-    _, job = replace(ncu, profiler_options=checked).resolve()
-    if len(job.profiled_ranks) != 1:
-        raise UsageError(f"--profile-ranks {ranks}: choose one rank, whose kernels are to be replayed.")
-    (rank,) = job.profiled_ranks
-    store = study_store(db, request.runs_dir)
-    runs = StudyRuns(2, store, request.runs_dir, request.template)
-    with runs.cancelled_on_interrupt():
-        timed = runs.make(*nsys.resolve())
-        settings = _chosen_kernels(settings, timed, rank, top)
-        counted = runs.make(*replace(ncu, profiler_options=settings).resolve())
-    assert counted.manifest is not None
-    used = counted.manifest.job.profiler_options
+    study = run_kernel_metrics(
+        request, top=top, db=db, progress=show_message, command_line=["hpcprof", *sys.argv[1:]]
+    )
+    used = study.profiler_options
     click.echo(
-        f"ncu: rank {rank}, replay mode {used['replay-mode']}, clock control {used['clock-control']}, "
+        f"ncu: rank {study.rank}, replay mode {used['replay-mode']}, clock control {used['clock-control']}, "
         f"{'set ' + used['set'] if used['set'] else 'sections ' + used['sections']}"
     )
-    folder = counted.path / "study"
-    show_and_write(ANALYSES["ncu_kernels"], store.read(counted.id, "ncu_kernels"), folder)
-    roofline = ACROSS_RUNS["roofline"]
-    show_and_write(roofline, over_pair(roofline, [counted], [timed], store), folder)
-    click.echo(f"runs {timed.id} (nsys) and {counted.id} (ncu); tables in {folder}")
-
-
-def _chosen_kernels(settings: dict[str, str], timed: Run, rank: int, top: int) -> dict[str, str]:
-    """Return the options of Nsight Compute with the kernels to measure, and say which these are."""
-    from hpcprof.results.timelines import find_timelines
-    from hpcprof.study.kernel_choice import choose_kernels
-
-    if "kernel" in settings:
-        return {"launch-count": str(_LAUNCHES), **settings}
-    launches = int(settings.get("launch-count") or _LAUNCHES)
-    choice = choose_kernels(find_timelines(timed).read(rank), top, launches)
-    click.echo(
-        f"{len(choice.names)} kernels with {100 * choice.share:.1f} % of the compute time; "
-        f"{choice.count} launches of them from number {choice.skip} on"
-    )
-    return {
-        "kernel": choice.pattern,
-        "launch-count": str(choice.count),
-        "launch-skip": str(choice.skip),
-        **settings,
-    }
+    folder = study.counted_run.path / "study"
+    for name, table in study.tables.items():
+        analysis = ANALYSES.get(name) or ACROSS_RUNS[name]
+        click.echo(f"\n{analysis.title}")
+        show_analysis(analysis, table)
+        write_csv(folder / f"{name}.csv", [column.name for column in analysis.columns], table.rows)
+    click.echo(f"runs {study.timed_run.id} (nsys) and {study.counted_run.id} (ncu); tables in {folder}")
 
 
 @command.command(
@@ -127,21 +85,21 @@ def _chosen_kernels(settings: dict[str, str], timed: Run, rank: int, top: int) -
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Default: training.csv beside the table of slowdowns.",
+    help="The table to write.  [default: training.csv beside the table of slowdowns]",
 )
 @click.argument("slowdown", metavar="SLOWDOWN")
 @click.argument("metrics", metavar="METRICS")
 def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: str) -> None:
-    """Merge the metrics of kernels with their slowdown into one CSV, to train a model with.
+    """Merge the metrics of kernels with their slowdown into one CSV file, to train a model with.
 
-    SLOWDOWN is the folder of a study of slowdown, METRICS the run under Nsight Compute of a study of kernel
-    metrics; or either is their CSV file. Nothing is run.
+    SLOWDOWN is the folder of a study of slowdown, and METRICS is the Nsight Compute run of a study of kernel
+    metrics; either may also be the CSV file. No job is run.
     """
     from hpcprof.report.tables_export import write_csv
     from hpcprof.study import training_table as merging
 
-    of_slowdown = _table_of(slowdown, "slowdown_pairs.csv", runs_dir)
-    of_metrics = _table_of(metrics, "ncu_kernels.csv", runs_dir)
+    of_slowdown = merging.find_table(slowdown, "slowdown_pairs.csv", runs_dir)
+    of_metrics = merging.find_table(metrics, "ncu_kernels.csv", runs_dir)
     table = merging.training_table(merging.read_slowdown(of_slowdown), merging.read_metrics(of_metrics))
     file = output or of_slowdown.with_name("training.csv")
     write_csv(file, [str(name) for name in table], table.where(table.notna(), None).to_dict("records"))
@@ -151,25 +109,3 @@ def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: 
             f"to measure the others: hpcprof study kernel-metrics --profiler-option 'kernel={kernels}' …"
         )
     click.echo(f"wrote {file}")
-
-
-def _table_of(given: str, name: str, runs_dir: Path) -> Path:
-    """Return the table that a file, a folder or a run's id stands for.
-
-    Raises
-    ------
-    UsageError
-        If there is none.
-    """
-    from hpcprof.submit.runs.directory import find_run
-
-    path = Path(given)
-    if path.is_file():
-        return path
-    folder = path if path.is_dir() else runs_dir / given
-    if not folder.is_dir():
-        folder = find_run(given, runs_dir).path
-    for place in (folder / name, folder / "study" / name):
-        if place.is_file():
-            return place
-    raise UsageError(f"{folder} has no {name}: is it of another study, or was that ended before?")

@@ -24,7 +24,7 @@ from hpcprof.results.analysis_table import Row
 
 if TYPE_CHECKING:
     from hpcprof.report.charts import Chart
-    from hpcprof.study.slowdown import Part, SlowdownTables
+    from hpcprof.study.slowdown_tables import SlowdownTables, StudyTable
 
 _TABLE_ROWS = 100
 _CONFIG = {"displaylogo": False, "responsive": True}
@@ -121,7 +121,7 @@ def _analysis_table(name: str, contents: Contents) -> _PageTable:
     return _page_table(name, analysis.title, analysis.columns, headers, stored.rows, rest, notes)
 
 
-def _study_table(part: Part, keys: Sequence[str]) -> _PageTable:
+def _study_table(part: StudyTable, keys: Sequence[str]) -> _PageTable:
     """Lay out a table of a study; the parameters of its sweep, ``keys``, keep their names."""
     headers = [column.name if column.name in keys else header(column.name) for column in part.columns]
     rest = f"see {part.name}.csv in the folder of the study"

@@ -19,7 +19,7 @@ from hpcprof.results.analysis_table import Row
 from hpcprof.workloads.sweep import label
 
 if TYPE_CHECKING:
-    from hpcprof.study.slowdown import SlowdownTables
+    from hpcprof.study.slowdown_tables import SlowdownTables
 
 _SLOWDOWN = "slowdown (1: as without)"
 _SYMBOLS = ("circle", "diamond", "square", "cross")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from hpcprof.analysis.framework.declaration import Column, Kind
+
 if TYPE_CHECKING:  # pandas is not needed to report from the store
+    import pandas as pd
+
     from hpcprof.analysis.framework.outcome import Outcome
 
 Row = dict[str, Any]
@@ -40,3 +45,20 @@ class AnalysisTable:
     def rows(self) -> list[Row]:
         """The same values, row by row."""
         return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]
+
+
+def data_frame(columns: Sequence[Column], values: Mapping[str, list[Any]]) -> pd.DataFrame:
+    """Return columns of values as a DataFrame; whole numbers stay whole where some are missing."""
+    import pandas as pd
+
+    types = {Kind.TEXT: "object", Kind.FLOAT: "float64", Kind.INT: "int64"}
+    frame: pd.DataFrame = pd.DataFrame(
+        {
+            c.name: pd.Series(
+                values[c.name],
+                dtype="Int64" if c.kind is Kind.INT and None in values[c.name] else types[c.kind],
+            )
+            for c in columns
+        }
+    )
+    return frame

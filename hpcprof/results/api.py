@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from hpcprof.analysis.framework.declaration import Analysis, Kind
+from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.collect import Collected, collect
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.store.store import Store, open_store
@@ -145,21 +145,10 @@ def open_results(
     """See `hpcprof.open`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     found = find_run(os.fspath(run), runs)
-    return Results(found, open_store(db or os.environ.get("HPCPROF_DB"), runs))
+    return Results(found, open_store(db, runs))
 
 
 def _frame(analysis: Analysis, table: AnalysisTable) -> pd.DataFrame:
-    frame: pd.DataFrame = pd.DataFrame(
-        {c.name: _typed(table.columns[c.name], c.kind) for c in analysis.columns}
-    )
+    frame = data_frame(analysis.columns, table.columns)
     frame.attrs["reasons"] = table.reasons
     return frame
-
-
-def _typed(values: list[object], kind: Kind) -> pd.Series:
-    """Return a column; whole numbers stay whole where some are missing."""
-    if kind is Kind.TEXT:
-        return pd.Series(values, dtype="object")
-    if kind is Kind.FLOAT:
-        return pd.Series(values, dtype="float64")
-    return pd.Series(values, dtype="Int64" if None in values else "int64")

@@ -57,7 +57,7 @@ def collect_profiles(
     """Read the profiles of a run into the results database; see `hpcprof.collect_profiles`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     found = run if isinstance(run, Run) else find_run(os.fspath(run), runs)
-    store = open_store(db or os.environ.get("HPCPROF_DB"), runs)
+    store = open_store(db, runs)
     store.prepare()
     executor = serially if jobs is None else Processes(jobs, HEAVY)
     return collect(found, store, progress, executor, jobs or 1)

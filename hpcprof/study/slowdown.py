@@ -1,169 +1,257 @@
-"""The study of slowdown: what its runs say by point of the sweep."""
+"""The study of slowdown: one program with and without communication, in turns, under Nsight Systems."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING
 
-from hpcprof.analysis.framework.declaration import Column, Kind
-from hpcprof.analysis.framework.registry import ACROSS_RUNS
-from hpcprof.analysis.slowdown.within_run import TOTAL
-from hpcprof.results.across_runs import slowdown_over_pair
-from hpcprof.results.analysis_table import AnalysisTable, Row
-from hpcprof.results.store.store import Store
-from hpcprof.study.record import Arm, Planned
-from hpcprof.submit.runs.directory import find_run
-from hpcprof.workloads.sweep import Point
-
-COLUMNS = (
-    *(Column(name, Kind.INT) for name in ("runs", "alone_step_p50_ns", "step_p50_ns")),
-    *(Column(name, Kind.INT) for name in ("step_min_ns", "step_max_ns")),
-    *(Column(name, Kind.FLOAT) for name in ("exposed_comm_pct", "slowdown_within")),
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.study.runs import (
+    MessageKind,
+    NoProfile,
+    Progress,
+    StudyRuns,
+    prepared_store,
+    resume_command,
+    without_profiler,
 )
-"""What `by_point` tells of each point beside the parameters."""
+
+if TYPE_CHECKING:  # the command's help needs none of these
+    from hpcprof.results.store.store import Store
+    from hpcprof.study.slowdown_record import Arm, SlowdownRecord, StudyRun
+    from hpcprof.study.slowdown_tables import Comparison, SlowdownTables
+    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.runs.directory import Run
+    from hpcprof.submit.schedulers.base import JobStatus
+
+
+class Alone(Enum):
+    """How a program runs without communication."""
+
+    HOOK = "hook"
+    """The same ranks of the workload ddp, with a communication hook that sums no gradients."""
+    ONE_RANK = "one-rank"
+    """One rank of the same program."""
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What the analyses of two sides say at one point."""
+class SlowdownStudy:
+    """A complete study of slowdown.
 
-    point: Point
-    pairs: AnalysisTable
-    by_overlap: AnalysisTable
-
-
-@dataclass(frozen=True)
-class Part:
-    """One table of a study; ``name`` is its file's."""
-
-    name: str
-    title: str
-    columns: Sequence[Column]
-    rows: Sequence[Row]
-
-
-@dataclass(frozen=True)
-class SlowdownTables:
-    """What a study of slowdown found.
-
-    ``keys`` are the parameters of its sweep, which the rows of all tables have beside their own columns.
-    ``sentence`` names the best point; it is empty without a sweep.
+    Attributes
+    ----------
+    folder : Path
+        The folder of the study; `resume_slowdown` accepts it.
+    tables : SlowdownTables
+        The results of all runs.
+    comparisons : list of Comparison
+        The two arms against each other, one comparison per point of the sweep.
     """
 
-    name: str
-    keys: tuple[str, ...]
-    by_point: Sequence[Row]
-    pairs: Sequence[Row]
-    by_overlap: Sequence[Row]
-    sentence: str = ""
-
-    def parts(self) -> list[Part]:
-        """Return the tables, the points of the sweep first."""
-        of_sweep = [Column(key, Kind.TEXT) for key in self.keys]
-        title = "Points of the sweep" if self.keys else "Runs with and without communication"
-        parts = [Part("by_point", title, [*of_sweep, *COLUMNS], self.by_point)]
-        for name, rows in (("slowdown_by_overlap", self.by_overlap), ("slowdown_pairs", self.pairs)):
-            analysis = ACROSS_RUNS[name]
-            parts.append(Part(name, analysis.title, [*of_sweep, *analysis.columns], rows))
-        return parts
+    folder: Path
+    tables: SlowdownTables
+    comparisons: list[Comparison]
 
 
-def by_point(store: Store, made: Sequence[Planned]) -> list[Row]:
-    """Return one row a point: its parameters and `COLUMNS`.
+def run_slowdown(
+    request: JobRequest,
+    *,
+    alone: Alone = Alone.HOOK,
+    sweep: Mapping[str, Sequence[str]] | None = None,
+    repeats: int = 5,
+    db: str | None = None,
+    progress: Progress | None = None,
+    command_line: Sequence[str] | None = None,
+) -> SlowdownStudy:
+    """Run a program with and without communication, as ``hpcprof study slowdown`` does.
 
-    Each figure is the median over the runs of the communicating side, but ``alone_step_p50_ns``, which is the
-    other's; ``step_min_ns`` and ``step_max_ns`` are the runs with the shortest and longest median step.
-    ``slowdown_within`` is the total of the analysis ``slowdown``, the mean over the ranks of a run: kernels
-    beside communication against the same kernels alone in the same run. What no run tells is None.
+    Every job is checked before the first is submitted. Ctrl-C and SIGTERM cancel the run that is waited for.
+
+    Parameters
+    ----------
+    request : JobRequest
+        The job; the study sets its profiler and rank selection.
+    alone : Alone
+        How the program runs without communication.
+    sweep : mapping of str to sequence of str, optional
+        The values of parameters of the program; the study compares at every combination.
+    repeats : int
+        The number of runs of each arm at each point of the sweep.
+    db : str, optional
+        The results database; see `hpcprof.open`.
+    progress : callable, optional
+        Called with each message of the study; ``print`` will do.
+    command_line : sequence of str, optional
+        The command that run.json records; by default that of this process.
+
+    Raises
+    ------
+    UsageError
+        If the request or the sweep is wrong; then nothing is submitted.
+    hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
+        If the study ends early; `resume_slowdown` continues it.
     """
-    rows: list[Row] = []
-    for point, runs in _points(made):
-        sides = {arm: [one.run for one in runs if one.arm is arm] for arm in Arm}
-        own = sides[Arm.COMMUNICATING]
-        steps = [value for run in own if (value := _step(store, run)) is not None]
-        rows.append(
-            {
-                **point,
-                "runs": len(own),
-                "alone_step_p50_ns": _median([_step(store, run) for run in sides[Arm.ALONE]], round),
-                "step_p50_ns": _median(steps, round),
-                "step_min_ns": min(steps, default=None),
-                "step_max_ns": max(steps, default=None),
-                "exposed_comm_pct": _median([_exposed(store, run) for run in own], _two_digits),
-                "slowdown_within": _median([_slowdown(store, run) for run in own], _four_digits),
-            }
-        )
-    return rows
+    from hpcprof.study.slowdown_record import RECORD, read_record, write_record
+    from hpcprof.submit.runs.directory import new_run_id
 
-
-def compare_sides(made: Sequence[Planned], store: Store, runs_dir: Path) -> list[Compared]:
-    """Compare at each point the runs with communication with those without."""
-    compared = []
-    for point, runs in _points(made):
-        a, b = (
-            [find_run(one.run, runs_dir) for one in runs if one.arm is arm]
-            for arm in (Arm.COMMUNICATING, Arm.ALONE)
-        )
-        compared.append(Compared(point, *slowdown_over_pair(a, b, store)))
-    return compared
-
-
-def _points(made: Sequence[Planned]) -> list[tuple[Point, list[Planned]]]:
-    """Return each point with its runs, in ascending order where all values are numbers, else as they came."""
-    found: dict[str, list[Planned]] = {}
-    for one in made:
-        found.setdefault(json.dumps(one.point), []).append(one)
-    points = [(runs[0].point, runs) for runs in found.values()]
+    record = _plan(request, alone, sweep or {}, repeats)
+    runs_dir = request.runs_dir
+    store = prepared_store(db, runs_dir)
+    folder = runs_dir / new_run_id("slowdown", runs_dir)
     try:
-        return sorted(points, key=lambda one: [float(value) for value in one[0].values()])
-    except ValueError:
-        return points
+        write_record(folder, record)
+        return _complete(record, store, folder, runs_dir, progress, command_line)
+    except (HpcprofError, UnicodeEncodeError):
+        # If the first job is refused, nothing is left behind.
+        if not (folder / RECORD).is_file() or not read_record(folder).begun:
+            shutil.rmtree(folder)
+        raise
 
 
-def best(rows: Sequence[Row], keys: Sequence[str]) -> str:
-    """Return a sentence that names the point with the shortest step; nothing where there is one point."""
-    timed = sorted((row for row in rows if row["step_p50_ns"] is not None), key=lambda r: r["step_p50_ns"])
-    if len(timed) < 2:
-        return ""
-    first, second = timed[:2]
-    named, other = (", ".join(f"{key}={row[key]}" for key in keys) for row in (first, second))
-    said = f"best: {named}, step p50 {first['step_p50_ns'] / 1e6:.3f} ms (n={first['runs']} runs)"
-    if first["runs"] < 2:
-        return f"{said}; one run each: no statistics"
-    if first["step_max_ns"] >= second["step_min_ns"]:
-        return f"{said}; its runs are not all shorter than those of {other}"
-    return said
+def resume_slowdown(
+    folder: str | os.PathLike[str],
+    *,
+    db: str | None = None,
+    progress: Progress | None = None,
+    command_line: Sequence[str] | None = None,
+) -> SlowdownStudy:
+    """Continue a study of slowdown that ended early, as ``hpcprof study slowdown --resume`` does.
+
+    Runs that have succeeded are kept, one that has not ended is waited for, and the others are made.
+
+    Parameters
+    ----------
+    folder : str or path
+        The folder of the study.
+    db, progress, command_line
+        As for `run_slowdown`.
+
+    Raises
+    ------
+    UsageError
+        If the folder does not belong to a study of slowdown.
+    hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
+        As `run_slowdown`.
+    """
+    from hpcprof.study.slowdown_record import read_record, write_record
+
+    path = Path(folder)
+    runs_dir = path.resolve().parent
+    record = read_record(path)
+    # If the record could not be written later, a run that was submitted by then would be lost.
+    write_record(path, record)
+    return _complete(record, prepared_store(db, runs_dir), path, runs_dir, progress, command_line)
 
 
-def _step(store: Store, run: str) -> int | None:
-    rows = store.read(run, "steps_summary").rows
-    return rows[0]["p50_ns"] if rows else None
+def _plan(
+    request: JobRequest, alone: Alone, sweep: Mapping[str, Sequence[str]], repeats: int
+) -> SlowdownRecord:
+    """Return the runs that a study needs, with their checked jobs."""
+    from hpcprof.study.slowdown_record import SlowdownRecord, StudyRun, plan_runs
+    from hpcprof.workloads.sweep import points, program_at
+
+    request = without_profiler(request)
+    if alone is Alone.HOOK and request.workload != "ddp":
+        raise UsageError("--alone hook is for --workload ddp: choose --alone one-rank for another program.")
+    runs = []
+    for planned in plan_runs(points(sweep), repeats):
+        program = program_at(planned.point, request.program, request.workload, "--sweep")
+        site, job = _request_of(request, planned.arm, alone, program).resolve()
+        runs.append(StudyRun(planned.point, planned.arm, planned.repeat, job=job))
+    if max(planned.job.ranks for planned in runs) < 2:
+        raise UsageError("one rank has nobody to communicate with: give --ranks-per-node 2 or more.")
+    template = request.template
+    return SlowdownRecord("slowdown", site, runs, str(template.absolute()) if template else None)
 
 
-def _exposed(store: Store, run: str) -> float | None:
-    return _mean([row["exposed_comm_pct"] for row in store.read(run, "breakdown").rows])
+def _request_of(request: JobRequest, arm: Arm, alone: Alone, program: Sequence[str]) -> JobRequest:
+    from hpcprof.study.slowdown_record import Arm
+
+    profiled = replace(request, profiler="nsys", profile_ranks="all", program=tuple(program))
+    if arm is Arm.COMMUNICATING:
+        return profiled
+    if alone is Alone.ONE_RANK:
+        return replace(profiled, nodes=1, ranks_per_node=1)
+    return replace(profiled, program=(*program, "--comm-hook", "noop"))
 
 
-def _slowdown(store: Store, run: str) -> float | None:
-    return _mean([row["slowdown"] for row in store.read(run, "slowdown").rows if row["name"] == TOTAL])
+def _complete(
+    record: SlowdownRecord,
+    store: Store,
+    folder: Path,
+    runs_dir: Path,
+    progress: Progress | None,
+    command_line: Sequence[str] | None,
+) -> SlowdownStudy:
+    """Make the runs that are missing, and compute the tables of all."""
+    from hpcprof.study.slowdown_tables import compare_arms, slowdown_tables
+    from hpcprof.workloads.sweep import label
+
+    template = Path(record.template) if record.template else None
+    runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder)
+    with runs.cancelled_on_interrupt():
+        for index, planned in enumerate(record.runs):
+            text = f"run {index + 1} of {len(record.runs)}: {planned.arm.value} {label(planned.point)}"
+            runs.tell(text.rstrip())
+            record = _make(record, index, runs, runs_dir, folder)
+    comparisons = compare_arms(record.runs, store, runs_dir)
+    return SlowdownStudy(
+        folder, slowdown_tables(folder.name, record.keys, record.runs, comparisons, store), comparisons
+    )
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _make(
+    record: SlowdownRecord, index: int, runs: StudyRuns, runs_dir: Path, folder: Path
+) -> SlowdownRecord:
+    """Make and collect one run, unless it was made before; return the record with its id."""
+    from hpcprof.study.slowdown_record import write_record
+
+    try:
+        earlier = _earlier(record.runs[index], runs_dir)
+        if earlier is None:
+            run = runs.submit(record.site, record.runs[index].job)
+            record = record.with_run(index, run.id)
+            write_record(folder, record)
+            runs.wait(run)
+        else:
+            run, status = earlier
+            runs.tell(f"{'kept' if status.state.ended else 'submitted before:'} {run.id}")
+            if not status.state.ended:
+                runs.wait(run)
+        runs.collect(run)
+    except HpcprofError as error:
+        if isinstance(error, NoProfile):
+            record = record.with_run(index, "")
+            write_record(folder, record)
+        if record.begun:
+            runs.tell(f"to go on: {resume_command(folder)}", MessageKind.WARNING)
+        raise
+    return record
 
 
-def _median(values: Sequence[Any], rounded: Callable[[float], Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return rounded(median(known)) if known else None
+def _earlier(planned: StudyRun, runs_dir: Path) -> tuple[Run, JobStatus] | None:
+    """Return the run that was made before, or None unless it may still succeed.
 
+    Raises
+    ------
+    HpcprofError
+        If its state is unknown.
+    """
+    from hpcprof.submit.runs.directory import MANIFEST, open_run
+    from hpcprof.submit.schedulers.base import JobState
+    from hpcprof.submit.schedulers.polling import poll
 
-def _two_digits(value: float) -> float:
-    return round(value, 2)
-
-
-def _four_digits(value: float) -> float:
-    return round(value, 4)
+    if not planned.run or not (runs_dir / planned.run / MANIFEST).is_file():
+        return None
+    run = open_run(runs_dir / planned.run)
+    status = poll([run])[run.id]
+    if status.state is JobState.UNKNOWN:
+        raise HpcprofError(f"whether {run.id} has ended is not known: {status.reason.rstrip('.')}.")
+    if status.state.ended and status.state is not JobState.COMPLETED:
+        return None
+    return run, status

@@ -17,6 +17,7 @@ from hpcprof.profiles.kernel_families import family
 from hpcprof.profiles.kernel_matching import ByKernel
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.study.kernel_choice import function_name, pattern
+from hpcprof.submit.runs.directory import find_run
 
 _KERNEL = ("name", "grid", "block")
 _SLOWDOWN = ACROSS_RUNS["slowdown_pairs"].columns
@@ -103,6 +104,34 @@ def kernels_to_measure(table: pd.DataFrame) -> str:
     return pattern(
         sorted({function_name(name) for name in table.loc[table["launches"].isna(), "name"]} - {""})
     )
+
+
+def find_table(given: str, name: str, runs_dir: Path) -> Path:
+    """Return the path of a study's table.
+
+    Parameters
+    ----------
+    given : str
+        The path of the table, or the path or the name of the run or the folder that has it.
+    name : str
+        The name of the table's file.
+    runs_dir : Path
+
+    Raises
+    ------
+    UsageError
+        If there is no such table.
+    """
+    path = Path(given)
+    if path.is_file():
+        return path
+    folder = path if path.is_dir() else runs_dir / given
+    if not folder.is_dir():
+        folder = find_run(given, runs_dir).path
+    for place in (folder / name, folder / "study" / name):
+        if place.is_file():
+            return place
+    raise UsageError(f"{folder} has no {name}: it belongs to another study, or to one that has not finished")
 
 
 def read_slowdown(path: Path) -> pd.DataFrame:

@@ -10,10 +10,15 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcprof.common.errors import UsageError
+from hpcprof.study import Alone, resume_slowdown, run_kernel_metrics, run_slowdown
+from hpcprof.study.runs import Message, MessageKind
+from hpcprof.submit.jobs.request import JobRequest
 from tests.conftest import Hpcprof
 
 pytestmark = pytest.mark.slow
@@ -91,7 +96,7 @@ def test_kernel_metrics_are_one_command(hpcprof: Hpcprof, tools: Path, tmp_path:
     words = json.loads((tools / "ncu.json").read_text())
     assert f"--kernel-name=regex:^(.*::)?({KERNEL})$" in words
     assert "--launch-count=7" in words and "--launch-skip=0" in words
-    assert "1 kernels with 100.0 % of the compute time; 7 launches of them from number 0 on" in out
+    assert "1 kernel with 100.0 % of the compute time; 7 launches of them from number 0 on" in out
     assert "ncu: rank 0, replay mode kernel, clock control none, sections SpeedOfLight,LaunchStats" in out
     nsys, ncu = sorted((tmp_path / "runs").glob("2*"), key=lambda path: (path / "job.sh").stat().st_mtime)
     assert [path.name for path in (nsys / "profiles").glob("*.sqlite")] == ["rank00000.sqlite"]
@@ -162,6 +167,39 @@ def test_slowdown_makes_both_sides_of_every_point_in_turns(
     page = (folder / "study.html").read_text(encoding="utf-8")
     assert "<h2>Points of the sweep</h2>" in page and "best: bucket_cap_mb=" in page
     assert table(folder / "slowdown_by_overlap.csv") == table(folder / "slowdown_pairs.csv") == []
+
+
+def test_a_study_of_slowdown_runs_from_python(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = JobRequest(("true",), ranks_per_node=2, runs_dir=tmp_path / "runs")
+    messages: list[Message] = []
+    found = run_slowdown(request, alone=Alone.ONE_RANK, repeats=1, progress=messages.append)
+    steps = [message.text for message in messages if message.kind is MessageKind.STEP]
+    assert steps[0] == "run 1 of 2: alone" and steps.count("completed") == 2
+    frames = {table.name: table.frame() for table in found.tables.parts()}
+    assert list(frames) == ["by_point", "slowdown_by_overlap", "slowdown_pairs"]
+    assert frames["by_point"].runs.tolist() == [1]
+    assert len(runs_of(found.folder)) == 2
+    messages.clear()
+    again = resume_slowdown(found.folder, progress=messages.append)
+    assert sum(message.text.startswith("kept ") for message in messages) == 2
+    assert again.tables == found.tables
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(UsageError, match="the study chooses the profilers itself"):
+        run_slowdown(replace(request, profiler="nsys"))
+
+
+def test_a_study_of_kernel_metrics_runs_from_python(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run_kernel_metrics(JobRequest(("true",), runs_dir=tmp_path / "runs"), top=1)
+    assert found.rank == 0 and found.profiler_options["replay-mode"] == "kernel"
+    assert len(found.tables["ncu_kernels"].rows) == 6
+    assert found.tables["roofline"].rows
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

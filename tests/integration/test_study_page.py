@@ -12,7 +12,7 @@ import pytest
 from hpcprof.common.errors import HpcprofError
 from hpcprof.report.html import html_study
 from hpcprof.results.analysis_table import Row
-from hpcprof.study.slowdown import SlowdownTables
+from hpcprof.study.slowdown_tables import SlowdownTables
 from tests.integration.browser import browse
 from tests.integration.test_html_report import HOSTILE
 

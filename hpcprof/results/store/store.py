@@ -7,6 +7,7 @@ visible.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -165,11 +166,17 @@ class Store:
 
 
 def open_store(db: str | None, runs_dir: Path) -> Store:
-    """Return the store in a database, or by default in ``hpcprof.db`` of a folder of runs.
+    """Return the store in a database.
+
+    Parameters
+    ----------
+    db : str or None
+        A path or an SQLAlchemy URL; by default ``$HPCPROF_DB``, else ``hpcprof.db`` in the folder of runs.
+    runs_dir : Path
 
     Raises
     ------
     UsageError
         If ``db`` cannot be used here; see `hpcprof.results.store.database.store_url`.
     """
-    return Store(store_url(db, runs_dir))
+    return Store(store_url(db or os.environ.get("HPCPROF_DB"), runs_dir))

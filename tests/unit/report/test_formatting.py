@@ -9,11 +9,11 @@ import pytest
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.report.formatting import cell, format_value, header
-from hpcprof.study import slowdown
+from hpcprof.study import slowdown_tables
 
 EVERY = [*ANALYSES.values(), *ACROSS_RUNS.values()]
 TABLES = {a.name: [column.name for column in a.columns] for a in EVERY}
-TABLES["study"] = [column.name for column in slowdown.COLUMNS]
+TABLES["study"] = [column.name for column in slowdown_tables.COLUMNS]
 UNITS = ("%", "ns", "µs", "ms", "s", "B", "kB", "MB", "GB", "GB/s", "FLOP/s")
 
 

@@ -170,5 +170,5 @@ def test_a_cell_that_is_no_number_is_named(slowdowns: Path) -> None:
 
 
 def test_a_folder_of_another_study_is_named(metrics: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has no slowdown_pairs.csv: is it of another study"):
+    with pytest.raises(UsageError, match=r"has no slowdown_pairs.csv: it belongs to another study"):
         command.main(["training-table", str(tmp_path), str(metrics)], standalone_mode=False)

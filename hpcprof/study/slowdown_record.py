@@ -1,4 +1,4 @@
-"""The study of slowdown: which runs it needs, and the file of its folder in which they stand."""
+"""The record of a study of slowdown: which runs it needs and which it has, in a file of its folder."""
 
 from __future__ import annotations
 
@@ -16,19 +16,28 @@ from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.sweep import Point
 
 RECORD = "study.json"
+"""The name of the file."""
 
 
 class Arm(Enum):
-    """One side of the comparison."""
+    """The two arms of the experiment: runs without communication, and runs with it."""
 
     ALONE = "alone"
     COMMUNICATING = "communicating"
 
 
-class Planned(msgspec.Struct, frozen=True):
-    """One run: the values of the sweep's parameters, the side, and which repeat it is.
+class PlannedRun(msgspec.Struct, frozen=True):
+    """One run of a study.
 
-    ``run`` is its id, empty until it is submitted.
+    Attributes
+    ----------
+    point : Point
+        The values of the sweep's parameters.
+    arm : Arm
+    repeat : int
+        Counted from 0.
+    run : str
+        The id of the run; empty until it is submitted.
     """
 
     point: Point
@@ -37,25 +46,25 @@ class Planned(msgspec.Struct, frozen=True):
     run: str = ""
 
 
-class Member(Planned, frozen=True, kw_only=True):
-    """A run of a study with its job."""
+class StudyRun(PlannedRun, frozen=True, kw_only=True):
+    """One run of a study with its job."""
 
     job: Job
 
 
-class Record(msgspec.Struct, frozen=True):
-    """What a study's folder tells of its runs, in the order in which they are made.
+class SlowdownRecord(msgspec.Struct, frozen=True):
+    """The runs of a study in the order in which they are made.
 
-    ``template`` is the user's template of job.sh, as an absolute path.
+    ``template`` is the absolute path of the user's template of job.sh.
     """
 
     study: Literal["slowdown"]
     site: Site
-    runs: list[Member]
+    runs: list[StudyRun]
     template: str | None = None
 
-    def with_run(self, index: int, run: str) -> Record:
-        """Return the record with the id of one run changed."""
+    def with_run(self, index: int, run: str) -> SlowdownRecord:
+        """Return the record with another id for one run."""
         runs = list(self.runs)
         runs[index] = msgspec.structs.replace(runs[index], run=run)
         return msgspec.structs.replace(self, runs=runs)
@@ -63,7 +72,7 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def begun(self) -> bool:
         """Whether any of the runs has been submitted."""
-        return any(one.run for one in self.runs)
+        return any(planned.run for planned in self.runs)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -71,22 +80,22 @@ class Record(msgspec.Struct, frozen=True):
         return tuple(self.runs[0].point)
 
 
-def plan(points: Sequence[Point], repeats: int) -> list[Planned]:
+def plan_runs(points: Sequence[Point], repeats: int) -> list[PlannedRun]:
     """Return the runs in the order in which they are made.
 
-    Points and sides are interleaved, and the sides change their order from repeat to repeat, so that what
-    drifts meets all of them alike.
+    Points and arms are interleaved, and the order of the arms changes from repeat to repeat, so that a drift
+    of the machine affects all of them alike.
     """
     return [
-        Planned(point, arm, repeat)
+        PlannedRun(point, arm, repeat)
         for repeat in range(repeats)
         for point in points
         for arm in (list(Arm) if repeat % 2 == 0 else reversed(list(Arm)))
     ]
 
 
-def write_record(folder: Path, record: Record) -> None:
-    """Write a study's record into its folder; the file is there whole or as it was before.
+def write_record(folder: Path, record: SlowdownRecord) -> None:
+    """Write the record of a study into its folder, atomically.
 
     Raises
     ------
@@ -99,19 +108,19 @@ def write_record(folder: Path, record: Record) -> None:
         write_atomically(path, text + "\n")
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Path) -> SlowdownRecord:
     """Read the record of a study.
 
     Raises
     ------
     UsageError
-        If the folder is that of no study of slowdown.
+        If the folder does not belong to a study of slowdown.
     HpcprofError
-        If its record cannot be read.
+        If the record cannot be read.
     """
     path = folder / RECORD
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=Record)
+        record = msgspec.json.decode(path.read_bytes(), type=SlowdownRecord)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{folder} has no {RECORD}: name the folder of a study of slowdown.") from None
     except OSError as error:

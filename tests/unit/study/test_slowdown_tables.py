@@ -1,20 +1,14 @@
-"""The study of slowdown: the order of its runs, and what it says of them."""
+"""The tables of a study of slowdown."""
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcprof.common.errors import HpcprofError
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.study.record import Arm, Planned, Record, plan, read_record, write_record
-from hpcprof.study.slowdown import best, by_point
-from hpcprof.submit.sites.model import Site
-
-POINTS = [{"cap": "1"}, {"cap": "25"}]
+from hpcprof.study.slowdown_record import Arm, PlannedRun
+from hpcprof.study.slowdown_tables import best, by_point
 
 
 class FakeStore:
@@ -37,40 +31,6 @@ def run(step: int, exposed: float = 0.0, ratio: float | None = None) -> dict[str
     }
 
 
-def test_every_repeat_has_every_point_on_both_sides_in_turns() -> None:
-    planned = plan(POINTS, 3)
-    assert Counter((p.point["cap"], p.arm, p.repeat) for p in planned) == Counter(
-        (cap, arm, repeat) for cap in ("1", "25") for arm in Arm for repeat in range(3)
-    )
-    assert [p.repeat for p in planned] == sorted(p.repeat for p in planned)
-    first = [next(p.arm for p in planned if p.repeat == repeat) for repeat in range(3)]
-    assert first == [Arm.ALONE, Arm.COMMUNICATING, Arm.ALONE]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("{", "study.json cannot be read: Input data was truncated"),
-        ('{"study": "slowdown", "runs": [{"point": {}, "arm": "alone"}]}', "missing required field"),
-        ('{"study": "other", "site": {}, "runs": []}', "Invalid enum value 'other'"),
-        (
-            '{"study": "slowdown", "site": {"name": "s", "scheduler": "local"}, "runs": []}',
-            "it lists no runs",
-        ),
-    ],
-)
-def test_a_record_that_is_none_is_one_sentence(text: str, says: str, tmp_path: Path) -> None:
-    (tmp_path / "study.json").write_text(text)
-    with pytest.raises(HpcprofError, match=says):
-        read_record(tmp_path)
-
-
-def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    record = Record("slowdown", Site(name="here", scheduler="local"), [])
-    with pytest.raises(HpcprofError, match=r"cannot write .*gone/study\.json: No such file or directory\.$"):
-        write_record(tmp_path / "gone", record)
-
-
 def test_a_point_is_the_median_over_its_runs() -> None:
     runs = {
         "a0": run(100),
@@ -80,7 +40,7 @@ def test_a_point_is_the_median_over_its_runs() -> None:
         "c2": run(110, 2.0, 1.3),
     }
     arms = {"a": Arm.ALONE, "c": Arm.COMMUNICATING}
-    made = [Planned({"cap": "1"}, arms[name[0]], 0, name) for name in runs]
+    made = [PlannedRun({"cap": "1"}, arms[name[0]], 0, name) for name in runs]
     (row,) = by_point(FakeStore(runs), made)  # type: ignore[arg-type]
     assert row == {
         "cap": "1",
@@ -104,12 +64,12 @@ def test_a_point_is_the_median_over_its_runs() -> None:
 def test_points_of_numbers_ascend_and_others_stay_as_they_were_given(
     given: list[str], shown: list[str]
 ) -> None:
-    made = [Planned({"cap": cap}, Arm.COMMUNICATING, 0, "x") for cap in given]
+    made = [PlannedRun({"cap": cap}, Arm.COMMUNICATING, 0, "x") for cap in given]
     assert [row["cap"] for row in by_point(FakeStore({"x": {}}), made)] == shown  # type: ignore[arg-type]
 
 
 def test_what_no_run_tells_is_unknown() -> None:
-    made = [Planned({}, Arm.COMMUNICATING, 0, "x")]
+    made = [PlannedRun({}, Arm.COMMUNICATING, 0, "x")]
     (row,) = by_point(FakeStore({"x": {}}), made)  # type: ignore[arg-type]
     assert row["runs"] == 1
     assert {key for key, value in row.items() if value is None} == set(row) - {"runs"}

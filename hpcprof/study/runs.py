@@ -1,21 +1,22 @@
-"""The runs that a study makes, one after the other."""
+"""The runs of a study: submitted, waited for and collected, one after another."""
 
 from __future__ import annotations
 
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-import click
-
 from hpcprof.common.errors import HpcprofError, UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
     from hpcprof.submit.jobs.job import Job
     from hpcprof.submit.jobs.request import JobRequest
@@ -25,27 +26,64 @@ if TYPE_CHECKING:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class MessageKind(Enum):
+    """What a message of a study is: a step that it has taken, a program's output, or a warning."""
+
+    STEP = "step"
+    OUTPUT = "output"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a running study: a line without its end, or as it came the output of a program."""
+
+    text: str
+    kind: MessageKind = MessageKind.STEP
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Progress = Callable[[Message], object]
+"""Called with each message of a study; ``print`` will do."""
+
+
+class RunFailed(HpcprofError):
+    """A run of a study has ended without success."""
+
+
+class NoProfile(HpcprofError):
+    """A run of a study has succeeded, but has not left a profile that can be read."""
+
+
+class StudyInterrupted(HpcprofError):
+    """Ctrl-C or SIGTERM has interrupted a study.
+
+    ``exit_code`` is that of a process which the signal has ended, as a shell reports it.
+    """
+
+    def __init__(self, sentence: str, number: int) -> None:
+        super().__init__(sentence)
+        self.exit_code = 128 + number
+
+
 def without_profiler(request: JobRequest) -> JobRequest:
-    """Return the merged request of a study, which chooses the profilers itself.
+    """Return a request with its job file merged in; a study sets the profiler of each run itself.
 
     Raises
     ------
     UsageError
-        If the user chose one.
+        If the request names a profiler.
     """
     request = request.merged()
     if request.profiler not in (None, "none"):
         raise UsageError(f"--profiler {request.profiler}: the study chooses the profilers itself.")
-    return request
+    return replace(request, profiler=None)
 
 
-def resumed(folder: Path) -> str:
-    """Return the command that goes on with a study."""
-    return shlex.join(["hpcprof", "study", "slowdown", "--resume", str(folder)])
-
-
-def study_store(db: str | None, runs_dir: Path) -> Store:
-    """Return the results database of a study, ready for use."""
+def prepared_store(db: str | None, runs_dir: Path) -> Store:
+    """Return the results database of a study, ready to be written."""
     from hpcprof.results.store.store import open_store
 
     store = open_store(db, runs_dir)
@@ -53,27 +91,28 @@ def study_store(db: str | None, runs_dir: Path) -> Store:
     return store
 
 
-class RunFailed(HpcprofError):
-    """A run has ended without success."""
-
-
-class Unusable(HpcprofError):
-    """A run has ended well, and left nothing that can be read."""
+def resume_command(folder: Path) -> str:
+    """Return the command that resumes a study of slowdown."""
+    return shlex.join(["hpcprof", "study", "slowdown", "--resume", str(folder)])
 
 
 class StudyRuns:
-    """Submits runs, waits for each and collects it.
+    """Submits the runs of a study, waits for each and collects it.
 
     Parameters
     ----------
     count : int
-        How many runs the study is to have.
+        The number of runs that the study will have.
     store : Store
     runs_dir : Path
     template : Path or None
         The template of job.sh.
+    progress : callable or None
+        See `Progress`.
+    command_line : sequence of str or None
+        The command that run.json records; None for that of this process.
     folder : Path, optional
-        The folder of a study that can be resumed.
+        The folder of the study, if it can be resumed.
     """
 
     def __init__(
@@ -81,50 +120,65 @@ class StudyRuns:
         count: int,
         store: Store,
         runs_dir: Path,
-        template: Path | None = None,
+        template: Path | None,
+        progress: Progress | None,
+        command_line: Sequence[str] | None,
         folder: Path | None = None,
     ) -> None:
         self._count, self._store = count, store
         self._runs_dir, self._template, self._folder = runs_dir, template, folder
+        self._progress = progress
+        self._command_line = list(sys.argv if command_line is None else command_line)
         self._complete: list[Run] = []
         self._current: Run | None = None
         self._submitting = self._waiting = False
         self._signal = 0
 
+    def tell(self, text: str, kind: MessageKind = MessageKind.STEP) -> None:
+        """Pass a message on to whoever follows the study."""
+        if self._progress is not None:
+            self._progress(Message(text, kind))
+
     def submit(self, site: Site, job: Job) -> Run:
-        """Submit a job; an interruption waits until it is known what there is to cancel."""
+        """Submit a job. An interruption is held back until it is known which run to cancel."""
         from hpcprof.submit.submission import submit
 
         self._submitting = True
         try:
-            run = submit(site, job, self._runs_dir, ["hpcprof", *sys.argv[1:]], self._template)
+            run = submit(site, job, self._runs_dir, self._command_line, self._template)
             self._current, self._waiting = run, True
         finally:
             self._submitting = False
             if self._signal:
                 raise KeyboardInterrupt
-        click.echo(f"submitted {run.id}")
+        self.tell(f"submitted {run.id}")
         return run
 
     def wait(self, run: Run) -> None:
-        """Wait for a run that has not ended; a failed one ends the command."""
+        """Wait for a run that has not ended.
+
+        Raises
+        ------
+        RunFailed
+            If the run does not succeed.
+        """
         from hpcprof.submit.schedulers.base import JobState
         from hpcprof.submit.waiting import describe_failure, wait_until_ended
 
         self._current, self._waiting = run, True
-        status = wait_until_ended(run, click.echo, lambda text: click.echo(text, nl=False))
+        status = wait_until_ended(run, self.tell, lambda text: self.tell(text, MessageKind.OUTPUT))
         self._waiting = False
         if status.state is not JobState.COMPLETED:
             raise RunFailed("\n".join(describe_failure(run, status)))
-        click.echo("completed")
+        self.tell("completed")
 
     def collect(self, run: Run) -> None:
-        """Collect a run that has ended well.
+        """Collect a run that has succeeded.
 
         Raises
         ------
-        Unusable
-            If it left no profile, with what the profiler said, or one that cannot be read.
+        NoProfile
+            If the run has left no profile, or one that cannot be read.
         """
         from hpcprof.profiles.readers.discovery import find_profiles
         from hpcprof.results.collect import collect
@@ -132,15 +186,15 @@ class StudyRuns:
 
         self._current = run
         if not find_profiles(run.path):
-            raise Unusable(
-                f"{run.id} left no profile{profiler_complaint(run)}. The steps that it ran, and what it was "
-                f"to capture, stand in {run.path / 'logs'}."
+            raise NoProfile(
+                f"{run.id} left no profile{profiler_complaint(run)}. Its logs show which steps it ran and "
+                f"which it was to capture: {run.path / 'logs'}."
             )
         summary = collect(run, self._store)
         for sentence in (*summary.warnings, *summary.skipped):
-            click.echo(f"hpcprof: {sentence}", err=True)
-        if summary.skipped:
-            raise Unusable(f"{run.id}: {len(summary.skipped)} profiles cannot be read.")
+            self.tell(sentence, MessageKind.WARNING)
+        if damaged := len(summary.skipped):
+            raise NoProfile(f"{run.id}: {damaged} profile{'s' if damaged > 1 else ''} cannot be read.")
         self._complete.append(run)
         self._current = None
 
@@ -153,16 +207,26 @@ class StudyRuns:
 
     @contextmanager
     def cancelled_on_interrupt(self) -> Iterator[None]:
-        """On Ctrl-C or SIGTERM cancel the run that is waited for, say what is left, and exit."""
+        """Cancel the run that is waited for when Ctrl-C or SIGTERM interrupts the block.
+
+        Only the main thread can be interrupted.
+
+        Raises
+        ------
+        StudyInterrupted
+            If the block was interrupted; the message says what is left.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         handlers = {number: signal.signal(number, self._interrupt) for number in _SIGNALS}
         try:
             yield
         except KeyboardInterrupt:
-            # Once is enough: a second Ctrl-C must not leave the job running.
+            # A second Ctrl-C must not leave the job running.
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-            click.echo(f"\n{self._what_is_left()}", err=True)
-            sys.exit(128 + (self._signal or signal.SIGINT))
+            raise StudyInterrupted(self._what_is_left(), self._signal or signal.SIGINT) from None
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -173,15 +237,15 @@ class StudyRuns:
             raise KeyboardInterrupt
 
     def _what_is_left(self) -> str:
-        said = f"interrupted: {self._cancel()}{len(self._complete)} of {self._count} runs are complete"
+        text = f"interrupted: {self._cancel()}{len(self._complete)} of {self._count} runs are complete"
         if self._complete:
-            said += (
+            text += (
                 f" and collected ({self._folder or ', '.join(run.id for run in self._complete)}): "
                 "hpcprof report RUN shows one, with --analysis NAME --against RUN two together"
             )
         if self._folder is None:
-            return f"{said}. The same command begins the study anew."
-        return f"{said}. To go on: {resumed(self._folder)}"
+            return f"{text}. The same command begins the study anew."
+        return f"{text}. To go on: {resume_command(self._folder)}"
 
     def _cancel(self) -> str:
         """Cancel the run that is waited for, and return what became of it."""

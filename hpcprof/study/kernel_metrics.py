@@ -1,0 +1,134 @@
+"""The study of kernel metrics: times under Nsight Systems, hardware counters under Nsight Compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hpcprof.common.errors import UsageError
+from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_profiler
+
+if TYPE_CHECKING:  # the command's help needs none of these
+    from hpcprof.results.analysis_table import AnalysisTable
+    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.runs.directory import Run
+
+_LAUNCHES = 100
+"""The number of launches to replay by default."""
+
+
+@dataclass(frozen=True)
+class KernelMetricsStudy:
+    """A complete study of kernel metrics.
+
+    Attributes
+    ----------
+    timed_run : Run
+        The run under Nsight Systems.
+    counted_run : Run
+        The run under Nsight Compute.
+    rank : int
+        The rank whose kernels were measured.
+    profiler_options : mapping of str to str
+        The options of Nsight Compute that were used.
+    tables : mapping of str to AnalysisTable
+        The analyses ``ncu_kernels`` of the second run, and ``roofline`` with the times of the first.
+    """
+
+    timed_run: Run
+    counted_run: Run
+    rank: int
+    profiler_options: Mapping[str, str]
+    tables: Mapping[str, AnalysisTable]
+
+
+def run_kernel_metrics(
+    request: JobRequest,
+    *,
+    top: int = 20,
+    db: str | None = None,
+    progress: Progress | None = None,
+    command_line: Sequence[str] | None = None,
+) -> KernelMetricsStudy:
+    """Measure the kernels of a program by hardware counters, as ``hpcprof study kernel-metrics`` does.
+
+    The job runs twice: under Nsight Systems for the times of its kernels, and under Nsight Compute for the
+    counters of the kernels that take longest. Both jobs are checked before the first is submitted. Ctrl-C and
+    SIGTERM cancel the run that is waited for.
+
+    Parameters
+    ----------
+    request : JobRequest
+        The job. Its rank selection chooses one rank, by default 0; its profiler options are those of Nsight
+        Compute, and ``kernel`` among them replaces the choice of kernels.
+    top : int
+        The number of kernels to measure.
+    db : str, optional
+        The results database; see `hpcprof.open`.
+    progress : callable, optional
+        Called with each message of the study; ``print`` will do.
+    command_line : sequence of str, optional
+        The command that run.json records; by default that of this process.
+
+    Raises
+    ------
+    UsageError
+        If the request is wrong; then nothing is submitted.
+    hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
+        If the study ends early.
+    """
+    from hpcprof.analysis.framework.registry import ACROSS_RUNS
+    from hpcprof.results.across_runs import over_pair
+
+    request = without_profiler(request)
+    ranks = "0" if request.profile_ranks is None else request.profile_ranks
+    options = dict(request.profiler_options)
+    first = replace(request, profiler="nsys", profile_ranks=ranks, profiler_options={}).resolve()
+    ncu = replace(request, profiler="ncu", profile_ranks=ranks)
+    # The second job is checked now: a mistake in it must not show up after the first has run.
+    placeholder = {"kernel": "^checked$", "launch-count": str(_LAUNCHES), **options}
+    _, job = replace(ncu, profiler_options=placeholder).resolve()
+    if len(job.profiled_ranks) != 1:
+        raise UsageError(f"--profile-ranks {ranks}: choose one rank, whose kernels are to be replayed.")
+    (rank,) = job.profiled_ranks
+    store = prepared_store(db, request.runs_dir)
+    runs = StudyRuns(2, store, request.runs_dir, request.template, progress, command_line)
+    with runs.cancelled_on_interrupt():
+        timed = runs.make(*first)
+        options = _with_kernels(options, timed, rank, top, runs)
+        counted = runs.make(*replace(ncu, profiler_options=options).resolve())
+    assert counted.manifest is not None
+    return KernelMetricsStudy(
+        timed,
+        counted,
+        rank,
+        counted.manifest.job.profiler_options,
+        {
+            "ncu_kernels": store.read(counted.id, "ncu_kernels"),
+            "roofline": over_pair(ACROSS_RUNS["roofline"], [counted], [timed], store),
+        },
+    )
+
+
+def _with_kernels(
+    options: Mapping[str, str], timed: Run, rank: int, top: int, runs: StudyRuns
+) -> dict[str, str]:
+    """Return the options of Nsight Compute with the kernels to measure, unless they name some."""
+    from hpcprof.results.timelines import find_timelines
+    from hpcprof.study.kernel_choice import choose_kernels
+
+    if "kernel" in options:
+        return {"launch-count": str(_LAUNCHES), **options}
+    launches = int(options.get("launch-count") or _LAUNCHES)
+    choice = choose_kernels(find_timelines(timed).read(rank), top, launches)
+    runs.tell(
+        f"{len(choice.names)} kernel{'s' if len(choice.names) != 1 else ''} with {100 * choice.share:.1f} % "
+        f"of the compute time; {choice.count} launches of them from number {choice.skip} on"
+    )
+    return {
+        "kernel": choice.pattern,
+        "launch-count": str(choice.count),
+        "launch-skip": str(choice.skip),
+        **options,
+    }
