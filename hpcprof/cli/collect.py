@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.common.errors import DamagedInput, UsageError
 
 if TYPE_CHECKING:  # what is imported before the command line is read takes time of `--help` too
     from hpcprof.submit.runs.directory import Run
+
+_BAR_WIDTH = 24
 
 
 @click.command(
@@ -75,7 +78,6 @@ def command(
     if not submit and executor == "processes":
         _begin_checksum(found[0])
 
-    from hpcprof.cli.progress import Progress
     from hpcprof.results.collect import collect
     from hpcprof.results.executors import Processes, over_mpi
     from hpcprof.results.rank_task import HEAVY
@@ -98,7 +100,7 @@ def command(
     cpus = jobs or len(os.sched_getaffinity(0))
     for run in found:
         spread = Processes(cpus, HEAVY) if executor == "processes" else over_mpi
-        summary = collect(run, store, Progress(), spread, cpus)
+        summary = collect(run, store, ProgressBar(), spread, cpus)
         for sentence in summary.warnings:
             click.echo(f"hpcprof: {sentence}", err=True)
         for sentence in summary.skipped:
@@ -121,3 +123,28 @@ def _begin_checksum(run: Run) -> None:
     if len(files) == 1 and files[0].suffix.lower() != ".nsys-rep":
         with suppress(DamagedInput):
             begin(files[0])
+
+
+class ProgressBar:
+    """Shows the finished ranks on standard error: a bar on a terminal, elsewhere one line per rank."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+
+    def __call__(self, done: int, ranks: int, path: Path) -> None:
+        """Show that the profile at ``path`` is finished, as number ``done`` of ``ranks``."""
+        if not self._terminal:
+            click.echo(f"{path} ({done} of {ranks})", err=True)
+            return
+        rate = done / max(time.monotonic() - self._began, 1e-9)
+        filled = _BAR_WIDTH * done // ranks
+        left = _duration((ranks - done) / rate)
+        line = f"[{'=' * filled:{_BAR_WIDTH}}] {done} of {ranks} ranks, {rate:.1f} a second, {left} left"
+        # Clears the rest of the line: the one before may have been longer.
+        click.echo(f"\r{line}\x1b[K", err=True, nl=done == ranks)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hpcprof.cli.examples import examples
-from hpcprof.cli.group import Group
+from hpcprof.cli.conventions import Group, examples
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.processes import run_in_terminal

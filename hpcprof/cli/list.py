@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import runs_dir_option
-from hpcprof.cli.skipped import exit_naming
 from hpcprof.cli.tables import show
 from hpcprof.submit.runs.directory import Run, all_runs
 from hpcprof.submit.schedulers.polling import poll
@@ -34,13 +33,6 @@ def _show(runs: Sequence[Run]) -> None:
     for run in runs:
         assert run.manifest is not None
         job = run.manifest.job
-        rows.append(
-            (
-                run.id,
-                states[run.id].state.value,
-                job.site,
-                f"{job.nodes} x {job.ranks_per_node}",
-                job.profiler,
-            )
-        )
+        ranks = f"{job.nodes} x {job.ranks_per_node}"
+        rows.append((run.id, states[run.id].state.value, job.site, ranks, job.profiler))
     show(rows, ("run", "state", "site", "ranks", "profiler"))

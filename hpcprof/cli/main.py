@@ -14,8 +14,7 @@ from pathlib import Path
 import click
 from click.exceptions import NoArgsIsHelpError
 
-from hpcprof.cli.examples import examples
-from hpcprof.cli.group import Group, verbose_option
+from hpcprof.cli.conventions import Group, examples, verbose_option
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError, InformationRequested
 from hpcprof.common.logs import log_invocation
@@ -29,7 +28,7 @@ SECTIONS = {
         "render": "Print or write the scripts that submit would use.",
         "list": "List the runs, oldest first.",
         "status": "Show the state of runs.",
-        "logs": "Show what a run printed.",
+        "logs": "Show the output of a run.",
         "cancel": "End a run with all its processes.",
     },
     "Collect and ask": {

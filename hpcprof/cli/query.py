@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import UsageError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import job_options
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError

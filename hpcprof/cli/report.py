@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.cli.skipped import exit_naming
 from hpcprof.cli.tables import show_report, write_analysis
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import repeated, runs_dir_option
 
 

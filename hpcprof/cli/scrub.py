@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.examples import examples
-from hpcprof.cli.skipped import exit_naming
+from hpcprof.cli.conventions import examples, exit_naming
 
 
 @click.command(

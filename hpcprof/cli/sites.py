@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from hpcprof.cli.examples import examples
-from hpcprof.cli.group import Group
+from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.tables import show
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.examples import examples
-from hpcprof.cli.group import Group
+from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import db_option, job_options, runs_dir_option
 from hpcprof.cli.study_slowdown import show_message, slowdown
 from hpcprof.study.kernel_metrics import run_kernel_metrics

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, job_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.runs import Message, MessageKind

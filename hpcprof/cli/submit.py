@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import job_options, repeated, show_remarks
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job

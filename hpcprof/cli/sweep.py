@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import click
 
-from hpcprof.cli.examples import examples
+from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import job_options, show_remarks
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError

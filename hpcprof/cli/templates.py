@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.examples import examples
-from hpcprof.cli.group import Group
+from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, unknown, writing

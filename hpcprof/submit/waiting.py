@@ -1,23 +1,25 @@
-"""Waits for a run until it has ended, and describes why it failed."""
+"""Follow, watch and cancel runs until they have ended, and describe why one failed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
 from hpcprof.submit.schedulers.base import JobStatus
-from hpcprof.submit.schedulers.polling import client_of
+from hpcprof.submit.schedulers.polling import cancel, client_of, poll
 
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 10.0
+_SETTLING_SECONDS = 15.0
+"""A batch system shows a cancelled job as running for some seconds."""
 
 
 def poll_seconds() -> Iterator[float]:
-    """Yield the pauses between two questions to a scheduler: short at first, then longer.
+    """Yield the pauses between two polls of a scheduler: short at first, then longer.
 
-    The end of a short local job is noticed at once, and a queue of hours is not asked every second, which
+    The end of a short local job is noticed at once, and a queue of hours is not polled every second, which
     sites forbid.
     """
     seconds = _FIRST_SECONDS
@@ -58,6 +60,43 @@ def wait_until_ended(
             shown = line
         time.sleep(pause)
     return status
+
+
+def watch(runs: Sequence[Run]) -> Iterator[dict[str, JobStatus]]:
+    """Poll runs until all have ended, and yield the status of each by run id when one of them changes."""
+    last: dict[str, JobStatus] = {}
+    for pause in poll_seconds():
+        states = poll(runs)
+        if states != last:
+            yield states
+            last = states
+        if _all_ended(states):
+            return
+        time.sleep(pause)
+
+
+def cancel_and_wait(runs: Sequence[Run]) -> dict[str, JobStatus]:
+    """End the jobs of submitted runs, and return the status of each by run id once they have ended.
+
+    A job that its scheduler still shows as running after 15 s is returned as running.
+
+    Raises
+    ------
+    SchedulerError
+        If a job could not be ended.
+    """
+    cancel(runs)
+    deadline = time.monotonic() + _SETTLING_SECONDS
+    for pause in poll_seconds():
+        states = poll(runs)
+        if _all_ended(states) or time.monotonic() > deadline:
+            break
+        time.sleep(pause)
+    return states
+
+
+def _all_ended(states: dict[str, JobStatus]) -> bool:
+    return all(status.state.ended for status in states.values())
 
 
 class _Log:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.cli.progress import Progress
+from hpcprof.cli.collect import ProgressBar
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.timeline_parquet import load
 from hpcprof.results import rank_task
@@ -176,7 +176,7 @@ def test_a_bar_shows_ranks_rate_and_remaining_time(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     clock = iter([0.0, 10.0, 20.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    progress = Progress()
+    progress = ProgressBar()
     progress(5, 100, Path("rank00004.sqlite"))
     progress(100, 100, Path("rank00099.sqlite"))
     half, whole, _ = capsys.readouterr().err.replace("\x1b[K", "").replace("\r", "\n").split("\n")[1:]

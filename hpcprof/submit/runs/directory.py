@@ -272,6 +272,38 @@ def find_run(reference: str, runs: Path) -> Run:
     raise unknown("run", reference, ids, where, listed=_LISTED_RUNS)
 
 
+def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
+    """Return the runs and the members of sweeps that a user named, as `find_runs` does for each name.
+
+    Raises
+    ------
+    UsageError
+        If a name fits nothing or several runs, or is a folder of profiles without a run.
+    """
+    found = [run for reference in references for run in find_runs(reference, runs)]
+    for run in found:
+        if run.manifest is None:
+            raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
+    return found
+
+
+def log_files(run: Run, rank: int | None = None) -> list[Path]:
+    """Return the logs of one rank, or those of the job script and rank 0: standard output, then error.
+
+    Raises
+    ------
+    UsageError
+        If none of them exists yet.
+    """
+    folder = run.path / "logs"
+    names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)
+    files = [folder / f"{name}.{stream}" for name in names for stream in ("out", "err")]
+    present = [path for path in files if path.is_file()]
+    if not present:
+        raise UsageError(f"{folder} has no logs of {' or '.join(names)} yet.")
+    return present
+
+
 def _age(manifest: Path) -> tuple[str, float]:
     """Order by the time in the id; two runs of one second by when the manifest was first needed."""
     try:

@@ -12,7 +12,7 @@ import pytest
 from hpcprof.submit import waiting
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.waiting import poll_seconds, wait_until_ended
+from hpcprof.submit.waiting import cancel_and_wait, poll_seconds, wait_until_ended, watch
 
 
 def test_the_scheduler_is_asked_often_at_first_and_never_less_than_every_ten_seconds() -> None:
@@ -52,3 +52,41 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
     assert wait_until_ended(run, lines.append, output.append).state is JobState.COMPLETED
     assert lines == ["queued Priority", "running"]
     assert output == ["one ", "two", " three"]
+
+
+def polled(monkeypatch: pytest.MonkeyPatch, *states: JobState) -> list[str]:
+    """Have each poll return the next state of the one run, and return the list of what is done."""
+    done: list[str] = []
+    left = iter(states)
+
+    def poll(runs: list[Run]) -> dict[str, JobStatus]:
+        done.append("poll")
+        return {"r": JobStatus(next(left))}
+
+    monkeypatch.setattr(waiting, "poll", poll)
+    monkeypatch.setattr(waiting, "cancel", lambda runs: done.append("cancel"))
+    monkeypatch.setattr(waiting.time, "sleep", lambda seconds: None)
+    return done
+
+
+RUNS = [cast(Run, SimpleNamespace(id="r"))]
+
+
+def test_runs_are_watched_until_all_have_ended_and_yielded_when_they_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    polled(monkeypatch, JobState.QUEUED, JobState.RUNNING, JobState.RUNNING, JobState.FAILED)
+    states = [states["r"].state for states in watch(RUNS)]
+    assert states == [JobState.QUEUED, JobState.RUNNING, JobState.FAILED]
+
+
+def test_a_cancelled_run_is_polled_until_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = polled(monkeypatch, JobState.RUNNING, JobState.CANCELLED)
+    assert cancel_and_wait(RUNS)["r"].state is JobState.CANCELLED
+    assert done == ["cancel", "poll", "poll"]
+
+
+def test_a_cancelled_run_that_does_not_end_is_returned_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    polled(monkeypatch, JobState.RUNNING, JobState.RUNNING)
+    monkeypatch.setattr(waiting, "_SETTLING_SECONDS", -1.0)
+    assert cancel_and_wait(RUNS)["r"].state is JobState.RUNNING

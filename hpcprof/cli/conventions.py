@@ -1,13 +1,19 @@
-"""Groups of commands."""
+"""What all commands share: ``-v``, the examples in their help, and how errors are reported."""
 
 from __future__ import annotations
 
 import os
+import sys
+import textwrap
+from collections.abc import Sequence
 
 import click
 
 from hpcprof.common import logs
 from hpcprof.common.errors import unknown
+
+_EXAMPLE_WIDTH = 78
+"""An example fits a terminal of 80 columns, which would break it where a shell does not."""
 
 
 class Group(click.Group):
@@ -56,3 +62,23 @@ def _be_verbose(context: click.Context, parameter: click.Parameter, count: int) 
     if count:
         os.environ[logs.VERBOSE] = str(count)
         logs.configure()
+
+
+def examples(*commands: str) -> str:
+    """Return an epilogue with one example per line; click does not wrap lines after ``\\b``."""
+    title = "Examples:" if len(commands) > 1 else "Example:"
+    return "\n".join(("\b", title, *(f"  {_continued(command)}" for command in commands)))
+
+
+def _continued(command: str) -> str:
+    """Break a long command at spaces, with a backslash at the end of each line but the last."""
+    lines = textwrap.wrap(command, _EXAMPLE_WIDTH - 8, break_long_words=False, break_on_hyphens=False)
+    return " \\\n      ".join(lines)
+
+
+def exit_naming(skipped: Sequence[str]) -> None:
+    """Print a sentence for each skipped input and exit with 1; return if nothing was skipped."""
+    for sentence in skipped:
+        click.echo(f"hpcprof: skipped: {sentence}", err=True)
+    if skipped:
+        sys.exit(1)
