@@ -18,6 +18,11 @@ def format_ns(nanoseconds: float) -> str:
     return _scaled(nanoseconds, _TIME_UNITS, "ns")
 
 
+def time_unit(largest_ns: float) -> tuple[int, str]:
+    """Return the unit of times up to ``largest_ns``: its nanoseconds and its name, ``(1000000, "ms")``."""
+    return next((unit for unit in _TIME_UNITS if abs(largest_ns) >= unit[0]), (1, "ns"))
+
+
 def format_bytes(size: float) -> str:
     """Return a size with four significant digits and its decimal unit, ``"134.2 MB"``."""
     return f"{size:.0f} B" if size < 1000 else _scaled(size, _SIZE_UNITS, "B")

@@ -1,7 +1,7 @@
 """The charts of the HTML report.
 
-Plotly reads HTML tags in every text it draws, and C++ names are full of angle brackets, so each name
-is escaped before it gets there.
+Plotly interprets HTML tags in every text that it draws, and C++ names are full of angle brackets, so each
+name is escaped first.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from hpcprof.common.units import counted
+from hpcprof.common.units import counted, time_unit
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents
 from hpcprof.results.analysis_table import Row
 from hpcprof.workloads.schema import RankResult, summarize
 
-# Okabe and Ito's palette, which colour-blind readers can tell apart.
+# The palette of Okabe and Ito, whose colours remain distinct for colour-blind readers.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 _PARTS = (
     ("compute", "compute", "#0072B2"),
@@ -28,6 +28,9 @@ _PARTS = (
 MOST_RANKS = 16
 TOP_KERNELS = 12
 LABEL = 34
+_TICKS = 12
+PLAIN_NUMBERS = {"exponentformat": "none", "separatethousands": True}
+"""For axes: 5,000 instead of 5k, which next to a unit reads as another unit."""
 
 Chart = tuple[str, str, go.Figure]
 """Title, note and figure."""
@@ -52,45 +55,45 @@ def charts(contents: Contents) -> list[Chart]:
 
 
 def _modes(result: RankResult) -> Chart:
-    figure = new_figure("mode", "time of a step, ms")
     names = [escape(name) for name in result.modes]
     steps = [summarize(mode.latency_ns) for mode in result.modes.values()]
     bound = result.bound_ns
+    size, unit = time_unit(max(step.p95_ns for step in steps))
+    figure = new_figure("Mode", f"Step time ({unit})")
     figure.add_bar(
         x=names,
-        y=[step.p50_ns / 1e6 for step in steps],
-        error_y={
-            "symmetric": False,
-            "array": [(step.p95_ns - step.p50_ns) / 1e6 for step in steps],
-            "arrayminus": [0] * len(steps),
-            "thickness": 1,
-        },
+        y=[step.p50_ns / size for step in steps],
+        error_y=_whiskers([step.p50_ns for step in steps], [step.p95_ns for step in steps], size),
         text=[f"{100 * bound / step.p50_ns:.1f} % of the bound" for step in steps] if bound else None,
         name="step",
         marker_color=COLOURS[0],
     )
-    note = f"Median, whiskers up to the 95th percentile; n = {steps[0].n} steps of each mode, in turns."
+    note = (
+        "Median, with whiskers up to the 95th percentile. "
+        f"n = {counted(steps[0].n, 'step')} per mode; the modes take turns."
+    )
     if bound:
         figure.add_scatter(
             x=names,
-            y=[bound / 1e6] * len(names),
+            y=[bound / size] * len(names),
             name="perfect overlap",
             mode="lines+markers",
             line={"width": 2, "color": COLOURS[5], "dash": "dot"},
         )
-        note += " Perfect overlap is the larger of the matmuls and the collectives, measured alone."
-    title = "Modes against perfect overlap"
+        note += " Perfect overlap is the larger of matmuls and collectives, each measured alone."
+    title = "Step time by mode"
     return f"{title}, {result.point}" if result.point else title, note, figure
 
 
 def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> Chart:
-    figure = new_figure("step", "time of the step, ms")
+    size, unit = time_unit(max(row["max_ns"] for row in over_ranks))
+    figure = new_figure("Step", f"Step time ({unit})")
     ranks = sorted({row["rank"] for row in of_ranks})
     for rank in ranks[:MOST_RANKS]:
         mine = [row for row in of_ranks if row["rank"] == rank]
         figure.add_scatter(
             x=[r["step"] for r in mine],
-            y=[r["latency_ns"] / 1e6 for r in mine],
+            y=[r["latency_ns"] / size for r in mine],
             name=f"rank {rank}",
             mode="lines+markers",
             line={"width": 1, "color": colour(rank)},
@@ -98,56 +101,60 @@ def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> Chart:
         )
     figure.add_scatter(
         x=[r["step"] for r in over_ranks],
-        y=[r["max_ns"] / 1e6 for r in over_ranks],
+        y=[r["max_ns"] / size for r in over_ranks],
         name="slowest rank",
         mode="lines",
         line={"width": 2.5, "color": "#000000", "dash": "dot"},
     )
     figure.update_yaxes(rangemode="tozero")
+    if len(over_ranks) <= _TICKS:
+        # Between a few steps plotly would draw ticks at halves.
+        figure.update_xaxes(dtick=1)
     note = (
-        f"n = {len(over_ranks)} steps on {ranks_drawn(ranks)}. A step's latency is that of its slowest rank."
+        f"n = {counted(len(over_ranks), 'step')} on {ranks_drawn(ranks)}. "
+        "The slowest rank of a step sets its latency."
     )
-    return "Steps", note, figure
+    return "Step time", note, figure
 
 
 def _phases(rows: list[Row]) -> Chart:
-    figure = new_figure("phase", "time in a step, ms")
+    size, unit = time_unit(max(row["p95_ns"] for row in rows))
+    figure = new_figure("Phase", f"Time per step ({unit})")
     ranks = sorted({row["rank"] for row in rows})
     for rank in ranks[:MOST_RANKS]:
         mine = [row for row in rows if row["rank"] == rank]
         figure.add_bar(
             x=[escape(r["phase"]) for r in mine],
-            y=[r["p50_ns"] / 1e6 for r in mine],
-            error_y={
-                "symmetric": False,
-                "array": [(r["p95_ns"] - r["p50_ns"]) / 1e6 for r in mine],
-                "arrayminus": [0] * len(mine),
-                "thickness": 1,
-            },
+            y=[r["p50_ns"] / size for r in mine],
+            error_y=_whiskers([r["p50_ns"] for r in mine], [r["p95_ns"] for r in mine], size),
             name=f"rank {rank}",
             marker_color=colour(rank),
         )
     steps = min(row["steps"] for row in rows)
-    note = f"Median, whiskers up to the 95th percentile; n = {steps} steps on {ranks_drawn(ranks)}."
-    return "Phases", note, figure
+    note = (
+        "Median, with whiskers up to the 95th percentile. "
+        f"n = {counted(steps, 'step')} on {ranks_drawn(ranks)}."
+    )
+    return "Time by phase", note, figure
 
 
 def _breakdown(rows: list[Row]) -> Chart:
-    figure = new_figure("time on the GPU, ms", "")
+    size, unit = time_unit(max(row["span_ns"] for row in rows))
+    figure = new_figure(f"GPU time ({unit})", "")
     for part, name, colour in _PARTS:
         figure.add_bar(
             y=[f"rank {r['rank']}" for r in rows],
-            x=[r[f"{part}_ns"] / 1e6 for r in rows],
+            x=[r[f"{part}_ns"] / size for r in rows],
             customdata=[r[f"{part}_pct"] for r in rows],
-            hovertemplate="%{y}: %{x:.3f} ms, %{customdata:.2f} %",
+            hovertemplate=f"%{{y}}: %{{x:.3f}} {unit}, %{{customdata:.2f}} %",
             name=name,
             orientation="h",
             marker_color=colour,
         )
     figure.update_layout(barmode="stack", height=150 + 34 * len(rows), legend_traceorder="normal")
     figure.update_yaxes(autorange="reversed", type="category")
-    note = "The four parts are exclusive and add up to the span from the first to the last GPU operation."
-    return "Where the GPU's time goes", note, figure
+    note = "The parts do not overlap, and add up to the span from the first to the last GPU operation."
+    return "GPU time breakdown", note, figure
 
 
 def _kernels(rows: list[Row]) -> Chart:
@@ -158,12 +165,13 @@ def _kernels(rows: list[Row]) -> Chart:
         totals[name] = totals.get(name, 0) + row["total_ns"]
         instances[name] = instances.get(name, 0) + row["instances"]
     names = sorted(totals, key=totals.__getitem__, reverse=True)[:TOP_KERNELS]
-    figure = new_figure("total over ranks, ms", "")
+    size, unit = time_unit(totals[names[0]])
+    figure = new_figure(f"Total over all ranks ({unit})", "")
     figure.add_bar(
         y=list(range(len(names))),
-        x=[totals[n] / 1e6 for n in names],
-        customdata=[[escape(n[:160]), instances[n]] for n in names],
-        hovertemplate="%{customdata[0]}<br>%{x:.3f} ms, %{customdata[1]} instances<extra></extra>",
+        x=[totals[n] / size for n in names],
+        customdata=[[escape(n[:160]), counted(instances[n], "instance")] for n in names],
+        hovertemplate=f"%{{customdata[0]}}<br>%{{x:.3f}} {unit}, %{{customdata[1]}}<extra></extra>",
         orientation="h",
         marker_color=COLOURS[0],
     )
@@ -172,12 +180,24 @@ def _kernels(rows: list[Row]) -> Chart:
     figure.update_yaxes(autorange="reversed", tickvals=list(range(len(names))), ticktext=texts)
     figure.update_layout(height=130 + 28 * len(names), showlegend=False)
     ranks = sorted({row["rank"] for row in rows})
-    note = f"The {len(names)} kernels with the most time, of {len(totals)}, summed over {ranks_drawn(ranks)}."
-    return "Top kernels", note, figure
+    summed = f"summed over {counted(len(ranks), 'rank')}"
+    every = f"All {counted(len(names), 'kernel')}" if len(names) > 1 else "The only kernel"
+    most = f"The {len(names)} kernels with the longest total time, of {len(totals):,}"
+    return "Kernel time by name", f"{every if len(names) == len(totals) else most}, {summed}.", figure
+
+
+def _whiskers(medians: list[int], p95s: list[int], size: int) -> dict[str, Any]:
+    """Return error bars from the median up to the 95th percentile; ``size`` is the unit in nanoseconds."""
+    return {
+        "symmetric": False,
+        "array": [(p95 - median) / size for median, p95 in zip(medians, p95s, strict=True)],
+        "arrayminus": [0] * len(medians),
+        "thickness": 1,
+    }
 
 
 def new_figure(x: str, y: str) -> go.Figure:
-    """Return an empty chart in the report's style, with the titles of its axes."""
+    """Return an empty chart in the style of the report; ``x`` and ``y`` are the titles of its axes."""
     layout: dict[str, Any] = {
         "template": "plotly_white",
         "height": 380,
@@ -186,17 +206,17 @@ def new_figure(x: str, y: str) -> go.Figure:
         "font": {"family": "system-ui, sans-serif", "size": 13},
     }
     figure = go.Figure(layout=layout)
-    figure.update_xaxes(title=x, automargin=True)
-    figure.update_yaxes(title=y, automargin=True)
+    figure.update_xaxes(title=x, automargin=True, **PLAIN_NUMBERS)
+    figure.update_yaxes(title=y, automargin=True, **PLAIN_NUMBERS)
     return figure
 
 
 def colour(rank: int) -> str:
-    """Return the colour of a rank, or of whatever else is numbered."""
+    """Return the colour of a rank, or of another numbered series."""
     return COLOURS[rank % len(COLOURS)]
 
 
 def ranks_drawn(ranks: list[int]) -> str:
-    """Return how many ranks a chart is of, and how many of them are drawn."""
-    drawn = f", the first {MOST_RANKS} drawn" if len(ranks) > MOST_RANKS else ""
+    """Return the number of ranks behind a chart, and how many of them it draws."""
+    drawn = f", of which the first {MOST_RANKS} are drawn" if len(ranks) > MOST_RANKS else ""
     return f"{counted(len(ranks), 'rank')}{drawn}"

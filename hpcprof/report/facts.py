@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns
 from hpcprof.report.contents import Contents
 from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.tables import ProfileRow
 from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
 
 _OPERATIONS = 2
@@ -34,11 +36,19 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
     if status is not None:
         described.append(("state", f"{status.state.value} {status.reason}".rstrip()))
     if profiles:
-        kinds = sorted({f"{p.kind} {p.profiler_version or ''}".rstrip() for p in profiles})
         devices = sorted({_devices(p.devices) for p in profiles if p.devices})
-        described.append(("profiles", f"{counted(len(profiles), 'rank')}, {', '.join(kinds)}"))
+        described.append(("profiles", f"{counted(len(profiles), 'rank')}, {_profilers(profiles)}"))
         described.append(("GPUs", "; ".join(devices) or "none recorded"))
     return described
+
+
+def _profilers(profiles: Iterable[ProfileRow]) -> str:
+    """Return the profilers with their versions; an older profile may not record its version."""
+    versions: dict[str, set[str]] = {}
+    for profile in profiles:
+        versions.setdefault(profile.kind, set()).add(profile.profiler_version or "")
+    named = (f"{kind} {' and '.join(sorted(found - {''}))}" for kind, found in sorted(versions.items()))
+    return ", ".join(text.rstrip() for text in named)
 
 
 def _devices(names: str) -> str:

@@ -1,4 +1,4 @@
-"""The charts of a study of slowdown."""
+"""The charts of a slowdown study."""
 
 from __future__ import annotations
 
@@ -12,18 +12,29 @@ from plotly.subplots import make_subplots
 from hpcprof.analysis.slowdown.against_baseline import CONTROL
 from hpcprof.analysis.slowdown.by_overlap import ALL, COVERED
 from hpcprof.analysis.slowdown.within_run import TOTAL
+from hpcprof.common.units import counted, time_unit
 from hpcprof.profiles.kernel_families import FAMILIES, family
 from hpcprof.profiles.kernel_names import labels
-from hpcprof.report.charts import COLOURS, LABEL, MOST_RANKS, TOP_KERNELS, Chart, colour, new_figure
+from hpcprof.report.charts import (
+    COLOURS,
+    LABEL,
+    MOST_RANKS,
+    PLAIN_NUMBERS,
+    TOP_KERNELS,
+    Chart,
+    colour,
+    new_figure,
+)
 from hpcprof.results.analysis_table import Row
 from hpcprof.workloads.sweep import label
 
 if TYPE_CHECKING:
     from hpcprof.study.slowdown_tables import SlowdownTables
 
-_SLOWDOWN = "slowdown (1: as without)"
+_SLOWDOWN = "Slowdown (1 = none)"
+_STEP_TIMES = ("step_p50_ns", "step_min_ns", "step_max_ns", "alone_step_p50_ns")
 _SYMBOLS = ("circle", "diamond", "square", "cross")
-_INTERVALS = "Bars: 95 % intervals, where there are five steps or several runs."
+_INTERVALS = "Bars are 95 % confidence intervals; they need five steps or several runs."
 
 
 def study_charts(tables: SlowdownTables) -> list[Chart]:
@@ -39,7 +50,7 @@ def study_charts(tables: SlowdownTables) -> list[Chart]:
 
 
 def _by_share(tables: SlowdownTables) -> Chart:
-    figure = new_figure("share of the kernels' time that communication covers, %", _SLOWDOWN)
+    figure = new_figure("Kernel time covered by communication (%)", _SLOWDOWN)
     for number, name in enumerate((ALL, *FAMILIES)):
         rows = [row for row in tables.by_overlap if row["family"] == name]
         if rows:
@@ -57,11 +68,11 @@ def _by_share(tables: SlowdownTables) -> Chart:
     figure.update_layout(height=460)
     figure.update_xaxes(range=[-4, 104])
     _line_at_1(figure)
-    groups = "0 %, up to 30, 60 and 90 %, 90 % and more"
+    groups = "0 %, up to 30 %, up to 60 %, up to 90 %, and 90 % or more"
     return (
-        "Slowdown against overlap share",
-        f"A point is a family of kernels on a rank, and those of its launches that communication covers "
-        f"alike ({groups}), weighted by time. {_INTERVALS}",
+        "Slowdown by overlap",
+        f"Each point is one kernel family on one rank. Its launches are grouped by how much of their time "
+        f"overlaps communication ({groups}) and weighted by time. {_INTERVALS}",
         figure,
     )
 
@@ -88,15 +99,15 @@ def _by_family(tables: SlowdownTables) -> Chart:
             offsetgroup=str(number),
         )
     figure.update_layout(scattermode="group")
-    # Beside groups plotly would begin at 0.
+    # With grouped points plotly would start the axis at 0.
     figure.update_yaxes(range=_range(beside))
     figure.update_xaxes(categoryorder="array", categoryarray=list(texts.values()))
     _line_at_1(figure)
-    drawn = f" The first {MOST_RANKS} of {len(series)} are drawn." if len(series) > MOST_RANKS else ""
+    drawn = f" Only the first {MOST_RANKS} of {len(series)} are drawn." if len(series) > MOST_RANKS else ""
     return (
-        "Slowdown by kernel class",
-        f"Launches that communication covers to 90 % or more, weighted by time; n of all that is drawn. "
-        f"{_INTERVALS}{drawn}",
+        "Slowdown by kernel family",
+        "Launches that overlap communication for at least 90 % of their time, weighted by time; n is their "
+        f"number on all ranks. {_INTERVALS}{drawn}",
         figure,
     )
 
@@ -130,7 +141,7 @@ def _kernels(tables: SlowdownTables) -> Chart:
                     for row in own
                 ],
                 hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{x:.3f}, %{customdata[2]}, "
-                "n = %{customdata[3]} launches<br>%{customdata[4]:.1f} % of its time is overlapped"
+                "n = %{customdata[3]} launches<br>%{customdata[4]:.1f} % of its time overlaps"
                 "<extra></extra>",
                 name=name,
                 mode="markers",
@@ -144,24 +155,27 @@ def _kernels(tables: SlowdownTables) -> Chart:
     )
     figure.update_layout(height=150 + 30 * len(names))
     figure.add_vline(x=1, line={"width": 1, "dash": "dot"})
-    of = f"The {len(names)} kernels of {len(lost)} that lose most time"
-    return "Kernels beside communication", f"{of}, on each rank, grid and block. {_INTERVALS}", figure
+    title = "Kernel slowdown while communication runs"
+    of = f"The {len(names)} of {counted(len(lost), 'kernel')} that lose the most time"
+    return title, f"{of}, with one point per rank, grid and block. {_INTERVALS}", figure
 
 
 def _points(tables: SlowdownTables) -> Chart:
     rows = tables.by_point
     texts = [escape(", ".join(row[key] for key in tables.keys)) for row in rows]
-    titles = ("step, ms", "exposed communication, %", "slowdown within the runs")
+    steps = [row["step_p50_ns"] for row in rows]
+    longest = max((row[key] for row in rows for key in _STEP_TIMES if row[key] is not None), default=1)
+    size, unit = time_unit(longest)
+    titles = (f"Step time ({unit})", "Exposed communication (%)", "Slowdown within the runs")
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.09, subplot_titles=titles)
     figure.update_layout(new_figure("", "").layout)
-    steps = [row["step_p50_ns"] for row in rows]
     figure.add_scatter(
         x=texts,
-        y=_milliseconds(steps),
+        y=_scaled(steps, size),
         error_y={
             "symmetric": False,
-            "array": _milliseconds(_minus([row["step_max_ns"] for row in rows], steps)),
-            "arrayminus": _milliseconds(_minus(steps, [row["step_min_ns"] for row in rows])),
+            "array": _scaled(_minus([row["step_max_ns"] for row in rows], steps), size),
+            "arrayminus": _scaled(_minus(steps, [row["step_min_ns"] for row in rows]), size),
             "thickness": 1,
         },
         name="with communication",
@@ -172,8 +186,8 @@ def _points(tables: SlowdownTables) -> Chart:
     )
     figure.add_scatter(
         x=texts,
-        y=_milliseconds([row["alone_step_p50_ns"] for row in rows]),
-        name="without",
+        y=_scaled([row["alone_step_p50_ns"] for row in rows], size),
+        name="without communication",
         mode="lines+markers",
         line={"color": COLOURS[1], "dash": "dot"},
         row=1,
@@ -190,15 +204,19 @@ def _points(tables: SlowdownTables) -> Chart:
             col=1,
         )
     figure.update_xaxes(type="category", automargin=True)
+    figure.update_yaxes(**PLAIN_NUMBERS)
     figure.update_xaxes(title=escape(", ".join(tables.keys)), row=3, col=1)
     figure.update_layout(height=680, margin_t=60)
     runs = min(row["runs"] for row in rows)
-    note = f"Medians over the runs of a point (n = {runs} on each side); bars: the shortest and longest run."
+    note = (
+        f"Each point is the median over its runs (n = {runs} per side); bars extend to the fastest and the "
+        "slowest run."
+    )
     return "Points of the sweep", note, figure
 
 
 def _bars(rows: Sequence[Row]) -> dict[str, object]:
-    """Return the bars of the rows' intervals; a row without an interval has none."""
+    """Return error bars for the intervals of the rows; a row without an interval has no bar."""
     return {
         "symmetric": False,
         "array": _minus([row["ci_high"] for row in rows], [row["slowdown"] for row in rows]),
@@ -208,7 +226,7 @@ def _bars(rows: Sequence[Row]) -> dict[str, object]:
 
 
 def _range(rows: Sequence[Row]) -> tuple[float, float]:
-    """Return from where to where an axis goes that shows the rows' slowdowns and 1."""
+    """Return the range of an axis that shows 1 and the slowdowns of the rows."""
     shown = [1.0]
     for key in ("slowdown", "ci_low", "ci_high"):
         shown += [row[key] for row in rows if row[key] is not None]
@@ -220,17 +238,17 @@ def _minus(values: Sequence[float | None], others: Sequence[float | None]) -> li
     return [None if a is None or b is None else a - b for a, b in zip(values, others, strict=True)]
 
 
-def _milliseconds(values: Sequence[float | None]) -> list[float | None]:
-    return [None if value is None else value / 1e6 for value in values]
+def _scaled(values: Sequence[float | None], size: int) -> list[float | None]:
+    return [None if value is None else value / size for value in values]
 
 
 def _where(row: Row, keys: Sequence[str]) -> str:
-    """Return the rank of a row, and its point of the sweep."""
+    """Return the rank of a row and its point in the sweep."""
     return escape(" at ".join(filter(None, (f"rank {row['rank']}", _point(row, keys)))))
 
 
 def _marker(number: int) -> dict[str, str]:
-    """Return the colour and shape of a family: the first, over all of them, is black."""
+    """Return the colour and shape of a family; the first, all families together, is black."""
     chosen = (COLOURS[-1], *COLOURS[:-1])
     return {"color": chosen[number % len(chosen)], "symbol": _SYMBOLS[number // len(chosen)]}
 
@@ -240,5 +258,5 @@ def _line_at_1(figure: go.Figure) -> None:
 
 
 def _point(row: Row, keys: Sequence[str]) -> str:
-    """Return where in the sweep a row stands, empty without a sweep."""
+    """Return the point of the sweep that a row belongs to, empty without a sweep."""
     return label({key: row[key] for key in keys})

@@ -72,7 +72,7 @@ def test_the_charts_are_drawn_and_no_name_ever_runs(sweep: dict[str, str], tmp_p
     titles = re.findall(r"<h2>(.*?)</h2>", drawn)
     assert titles == [
         *(["Points of the sweep"] if sweep else []),
-        *("Slowdown against overlap share", "Slowdown by kernel class", "Kernels beside communication"),
+        *("Slowdown by overlap", "Slowdown by kernel family", "Kernel slowdown while communication runs"),
     ]
     assert drawn.count('class="main-svg"') >= len(titles)
     # Three groups, two of them beside communication, and two kernels; of each of two points 4 figures.
@@ -80,7 +80,7 @@ def test_the_charts_are_drawn_and_no_name_ever_runs(sweep: dict[str, str], tmp_p
     # Plotly's buttons are in the uppermost 30 pixels.
     legends = re.findall(r'<g class="legend"[^>]* transform="translate\([\d.]+,([\d.]+)\)"', drawn)
     assert legends and all(float(y) > 30 for y in legends)
-    for text in ("n = 45", "elementwise", "share of the kernels"):
+    for text in ("n = 45", "elementwise", "Kernel time covered by communication"):
         assert text in drawn
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.common.units import counted, format_bytes, format_gbps
+from hpcprof.common.units import counted, format_bytes, format_gbps, time_unit
 
 
 def test_a_number_has_its_noun_in_the_singular_or_plural() -> None:
@@ -17,3 +17,8 @@ def test_sizes_and_bandwidths_carry_their_units() -> None:
         "3.000 GB",
     ]
     assert [format_gbps(v) for v in (285.8485, 0.0123)] == ["285.8 GB/s", "0.0123 GB/s"]
+
+
+def test_times_share_the_unit_of_the_longest() -> None:
+    units = [time_unit(ns)[1] for ns in (0, 999, 1000, 5_000_000, 3_600_000_000_000)]
+    assert units == ["ns", "ns", "µs", "ms", "s"]

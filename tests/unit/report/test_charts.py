@@ -9,17 +9,15 @@ from tests.unit.report.test_facts import contents, result_of
 def test_the_chart_of_the_modes_shows_each_against_the_bound() -> None:
     result = result_of("h200x4-8192-12288-49152")
     ((title, note, figure),) = charts(contents(result))
-    assert title == "Modes against perfect overlap"
+    assert title == "Step time by mode"
     bars, line = figure.data
     assert list(bars.x) == ["serial", "chunked", "symmetric", "copy-engine"]
     assert [round(value, 3) for value in bars.y] == [8.574, 8.32, 7.868, 7.435]
     assert set(line.y) == {result.bound_ns / 1e6 if result.bound_ns else 0}
     assert bars.text[3] == "100.3 % of the bound"
-    assert "n = 60 steps" in note
+    assert "n = 60 steps per mode" in note
 
 
 def test_every_point_of_a_sweep_has_a_chart() -> None:
     titles = [title for title, _, _ in charts(contents(result_of("h200x4-sweep-8192-32768")))]
-    assert titles == [
-        f"Modes against perfect overlap, sequence-length={length}" for length in (8192, 16384, 4096)
-    ]
+    assert titles == [f"Step time by mode, sequence-length={length}" for length in (8192, 16384, 4096)]
