@@ -64,7 +64,7 @@ def _measured(results: list[RankResult]) -> list[tuple[str, str]]:
     points = first.every_point()
     profiled = any(result.profiler != "none" for result in results)
     return [
-        *(("own clock", _step_time(point, profiled)) for point in points),
+        *(("step time", _step_time(point, profiled)) for point in points),
         *_checked(results),
         *(("overlap", sentence) for point in points for sentence in _without_overlap(point)),
         *([("training", trained(first.training))] if first.training else []),
@@ -77,14 +77,14 @@ def _step_time(result: RankResult, profiled: bool) -> str:
     latencies = latencies or {result.mode: summarize(result.latency_ns or result.step_ns)}
     fastest = min(latencies, key=lambda name: latencies[name].p50_ns)
     latency = latencies[fastest]
-    notes = ["slowest rank of each step", f"n={latency.n}"]
+    notes = ["workload's clock", "slowest rank", f"n={latency.n}"]
     if len(latencies) > 1:
         notes.append(f"{fastest}, the fastest of {len(latencies)} modes")
     if profiled:
         notes.append("while profiled")
     return _at(
         result.point,
-        f"step p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} ({', '.join(notes)})",
+        f"p50 {format_ns(latency.p50_ns)}, p95 {format_ns(latency.p95_ns)} ({', '.join(notes)})",
     )
 
 
@@ -105,8 +105,8 @@ def _checked(results: list[RankResult]) -> list[tuple[str, str]]:
     return [
         (
             "results",
-            f"{verdict if wrong else 'correct'}: relative error {worst.relative_error:.1e} (bound "
-            f"{worst.bound:.0e}) against {worst.reference} on {counted(worst.rows, 'row')}",
+            f"{verdict if wrong else 'correct'}: relative error {worst.relative_error:.1e} on "
+            f"{counted(worst.rows, 'row')} (bound {worst.bound:.0e}); reference: {worst.reference}",
         )
     ]
 
@@ -158,7 +158,7 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
 def _bandwidth(rows: list[Row]) -> str:
     measured = [row for row in rows if row["busbw_p50_gbps"] is not None]
     return "; ".join(
-        f"{row['op']} of {format_bytes(row['bytes'])} {format_gbps(row['busbw_p50_gbps'])} (n={row['count']})"
+        f"{row['op']} of {format_bytes(row['bytes'])}: {format_gbps(row['busbw_p50_gbps'])} (n={row['count']})"
         for row in measured[:_OPERATIONS]
     )
 

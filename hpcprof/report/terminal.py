@@ -91,7 +91,7 @@ def reasons(table: AnalysisTable) -> list[str]:
         return []
     rank, sentence = next(iter(table.reasons.items()))
     others = len(table.reasons) - 1
-    more = f" (and likewise {counted(others, 'more rank')})" if others else ""
+    more = f" (the same on {counted(others, 'more rank')})" if others else ""
     return [f"rank {rank}: {sentence}{more}" if rank >= 0 else sentence]
 
 

@@ -31,7 +31,7 @@ def test_a_report_tells_the_bus_bandwidth_and_who_is_late(
     assert hpcprof("collect", str(profiles)).returncode == 0
     report = hpcprof("report", str(profiles)).stdout
     flat = " ".join(report.split())
-    assert "AllGather of 134.2 MB 285.8 GB/s (n=43); ReduceScatter of 134.2 MB 287.5 GB/s (n=43)" in flat
+    assert "AllGather of 134.2 MB: 285.8 GB/s (n=43); ReduceScatter of 134.2 MB: 287.5 GB/s (n=43)" in flat
     assert "stragglers none among 4 ranks (n=43 steps)" in flat
     assert all(len(line) <= 80 for line in report.splitlines())
     found = hpcprof("report", str(profiles), "--analysis", "skew", "--format", "json")
