@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
 _WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
@@ -11,6 +13,12 @@ _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun in the singular or plural: ``"1 rank"``, ``"1,024 ranks"``."""
     return f"{number:,} {noun}{'s'[: number != 1]}"
+
+
+def named_ranks(ranks: Sequence[int], shown: int = 16) -> str:
+    """Return ranks in words, the first ``shown`` of them: ``"rank 3"``, ``"ranks 0, 1 and 7 more"``."""
+    more = f" and {len(ranks) - shown:,} more" if len(ranks) > shown else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:shown]))}{more}"
 
 
 def format_ns(nanoseconds: float) -> str:

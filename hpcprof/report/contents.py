@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hpcprof.analysis.framework.declaration import Reads, SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
-from hpcprof.common.units import counted
+from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.results.store.store import Store
@@ -18,7 +18,6 @@ from hpcprof.submit.runs.failures import RankFailure, failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult
 
-_RANKS_NAMED = 16
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))
 
 
@@ -85,7 +84,7 @@ def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
     if run.manifest is not None and profiles:
         missing = [r for r in run.manifest.job.profiled_ranks if r not in profiles]
         if missing:
-            warnings = [*warnings, _missing(missing)]
+            warnings = [*warnings, f"no profile collected of {named_ranks(missing)}"]
     return Contents(
         run=run,
         status=status,
@@ -95,13 +94,6 @@ def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
         results=results.ranks,
         warnings=warnings,
     )
-
-
-def _missing(ranks: list[int]) -> str:
-    """Name the ranks that ran under the profiler and have no profile in the store."""
-    named = ", ".join(map(str, ranks[:_RANKS_NAMED]))
-    more = f" and {len(ranks) - _RANKS_NAMED} more" if len(ranks) > _RANKS_NAMED else ""
-    return f"no profile collected of {'rank' if len(ranks) == 1 else 'ranks'} {named}{more}"
 
 
 def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:

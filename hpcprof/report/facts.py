@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns
+from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, named_ranks
 from hpcprof.report.contents import Contents
 from hpcprof.results.analysis_table import Row
 from hpcprof.results.store.tables import ProfileRow
@@ -101,7 +101,7 @@ def _checked(results: list[RankResult]) -> list[tuple[str, str]]:
         return []
     wrong = sorted({rank for rank, check in checks if not check.passed})
     _, worst = max(checks, key=lambda found: _severity(found[1]))
-    verdict = f"wrong on {'rank' if len(wrong) == 1 else 'ranks'} {', '.join(map(str, wrong))}"
+    verdict = f"wrong on {named_ranks(wrong)}"
     return [
         (
             "results",
@@ -158,7 +158,8 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
 def _bandwidth(rows: list[Row]) -> str:
     measured = [row for row in rows if row["busbw_p50_gbps"] is not None]
     return "; ".join(
-        f"{row['op']} of {format_bytes(row['bytes'])}: {format_gbps(row['busbw_p50_gbps'])} (n={row['count']})"
+        f"{row['op']} of {format_bytes(row['bytes'])}: "
+        f"{format_gbps(row['busbw_p50_gbps'])} (n={row['count']})"
         for row in measured[:_OPERATIONS]
     )
 

@@ -1,4 +1,4 @@
-"""A run's results as files that other programs read."""
+"""The results of a run as files for other programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REASONS = tuple(
 
 
 def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]:
-    """Write one file an analysis, and ``reasons`` for what is missing in them.
+    """Write one file per analysis, and a file ``reasons`` that explains missing rows and values.
 
     Parameters
     ----------
@@ -29,12 +29,12 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
     form : str
         ``"parquet"`` or ``"csv"``.
     folder : Path
-        Made where it is missing; files of the same names are replaced.
+        Created where it is missing; files of the same names are replaced.
 
     Returns
     -------
     list of Path
-        What was written.
+        The files written.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Write rows as one CSV file, whole or not at all; its folder is made where it is missing.
+    """Write rows as one CSV file, whole or not at all; its folder is created where it is missing.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def _parquet(path: Path, columns: Sequence[Column], rows: list[Row]) -> None:
-    # Only this format needs it, and it takes long to load.
+    # Only this format needs pyarrow, which takes long to load.
     import pyarrow
     from pyarrow import parquet
 

@@ -1,14 +1,14 @@
 """Timelines as JSON of the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
 
-A rank is a process. Its GPU streams are tracks, with annotations of the GPU on tracks of their own, and its
-threads, on which the ranges enclose the API calls made inside them. Names of categories and arguments are
-those of PyTorch's traces, so that what reads those reads these, hpcprof included; ``cuda_graph``, which
-they have not, are the launches of graphs that were traced as a whole. Perfetto's own binary format would
-need its package of schemas and says nothing more of such events.
+Each rank is a process. Its tracks are its GPU streams, the annotations on the GPU, and its threads, on which
+ranges enclose the API calls made inside them. Categories and arguments have the names of PyTorch's traces, so
+that programs which read those, hpcprof included, also read these. Only ``cuda_graph`` is new: the launch of a
+graph that was traced as a whole. Perfetto's binary format would need a package of schemas and would add no
+information about such events.
 
-Stamps are microseconds with three decimals, whole nanoseconds, counted from the first event: a program
-that takes them for doubles still has every nanosecond of 13 days. ``baseTimeNanoseconds`` is their zero
-in UTC.
+Timestamps are microseconds with three decimals, that is whole nanoseconds, counted from the first event. A
+program that reads them as doubles keeps every nanosecond of 13 days. ``baseTimeNanoseconds`` is the UTC time
+of their zero.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError
+from hpcprof.common.units import named_ranks
 from hpcprof.profiles.timeline import (
     HOST,
     NO_CORRELATION,
@@ -42,32 +43,32 @@ from hpcprof.profiles.timeline import (
 )
 from hpcprof.results.timelines import Timelines
 
-# nsys has 24 bits for a thread: above them are the tracks that are no threads.
+# nsys numbers threads with 24 bits; the tracks above are not threads.
 _FIRST_TRACK = 1 << 24
 _COMPRESSION = 5
 _BATCH = 4096
 _MARKS = {"cuda_sync": " waits", "gpu_user_annotation": " annotations"}
 MERGED = "all_ranks.json.gz"
-"""Not named as a profile, which is of one rank."""
+"""This name does not match that of a profile, so that a collect of the folder ignores it."""
 
 
 @dataclass
 class Exported:
-    """What an export did; ``notes`` are sentences."""
+    """The files that an export wrote; ``notes`` are sentences on what was left out."""
 
     written: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Path], None]) -> Exported:
-    """Write a trace of each rank, and of all ranks on one clock where there are several.
+    """Write a trace per rank and, where there are several ranks, one of all ranks on a common clock.
 
     Parameters
     ----------
     timelines : Timelines
-        A damaged one is left out with a note.
+        Damaged ones are left out, with a note.
     folder : Path
-        Made where it is missing and there is something to write; files of the same names are replaced.
+        Created where it is missing and there is something to write; files of the same names are replaced.
     progress : callable
         Called with each path before it is written.
 
@@ -102,7 +103,7 @@ def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Pat
 
 @dataclass(frozen=True)
 class _Zero:
-    """A rank's first event on its profile's clock, and the UTC time of that clock's zero."""
+    """The first event of a rank on the clock of its profile, and the UTC time of that clock's zero."""
 
     first: int
     start_utc_ns: int | None
@@ -123,10 +124,10 @@ def _export_all(
     known = [zero.utc for zero in zeros.values() if zero.utc is not None]
     base = min(known) if len(known) == len(zeros) else None
     if base is None:
-        unknown = ", ".join(str(rank) for rank, zero in zeros.items() if zero.utc is None)
+        unknown = [rank for rank, zero in zeros.items() if zero.utc is None]
         done.notes.append(
-            f"{path.name}: the profiles of ranks {unknown} do not tell when they began, so every rank begins "
-            "at 0 there, and times of two ranks cannot be compared."
+            f"{path.name}: the profiles of {named_ranks(unknown)} do not record when they started, so every "
+            "rank starts at 0 and times of different ranks cannot be compared."
         )
     with _trace(path, _base(base)) as write:
         for rank, zero in zeros.items():
@@ -137,11 +138,11 @@ def _export_all(
 
 @contextmanager
 def _trace(path: Path, properties: Mapping[str, object]) -> Iterator[Callable[[Iterable[str]], None]]:
-    """Open a trace and yield the function that adds events to it; the file appears when all are there."""
+    """Open a trace and yield a function that adds events to it; the file appears once it is complete."""
     with (
         replacing(path) as temporary,
         temporary.open("wb") as raw,
-        # No time stamp and no name inside: the same timeline gives the same bytes.
+        # Without a timestamp and a file name the same timeline always gives the same bytes.
         gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as packed,
     ):
         packed.write(json.dumps({"schemaVersion": 1, "displayTimeUnit": "ns", **properties})[:-1].encode())
@@ -178,12 +179,12 @@ def _first(timeline: Timeline) -> int:
 
 
 def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
-    """Yield the events of a rank, one JSON object each, with ``zero`` as the beginning of time."""
-    # What has no name has the number -1.
+    """Yield the events of a rank, one JSON object each, with times relative to ``zero``."""
+    # The index -1 means no name.
     names = [json.dumps(name) for name in [*timeline.strings.tolist(), "(no name)"]]
     tracks = _Tracks(rank)
     kernels, memory, graphs = timeline.kernels, timeline.memops, timeline.graphs
-    # On one stream kernels and copies follow each other: they share its track.
+    # Kernels and copies of one stream run one after another, so they share its track.
     track = tracks.of_streams(timeline.operations())
     yield from _complete("kernel", kernels, names, rank, zero, track, _kernel_arguments(kernels))
     of_memory, of_graphs = np.split(track[len(kernels) :], [len(memory)])
@@ -213,7 +214,7 @@ def _complete(
     track: Ints,
     arguments: Iterable[str] = repeat(""),
 ) -> Iterator[str]:
-    """Yield complete events. What ends before it starts is drawn without length."""
+    """Yield complete events; one that ends before it starts gets a duration of 0."""
     start = table.start - zero
     length = np.maximum(table.end - table.start, 0)
     columns = (table.name.tolist(), track.tolist(), start.tolist(), length.tolist(), arguments)
@@ -253,11 +254,11 @@ def _call_arguments(calls: ApiCalls) -> Iterator[str]:
 
 
 def _allocated(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Iterator[str]:
-    """Yield what the allocator did, as moments on a track of its own."""
+    """Yield the allocations as instant events on a track of their own."""
     track = tracks.of_allocator(table)
     columns = (table.time - zero, table.device, table.bytes, table.allocated, table.reserved)
     for ts, device, size, allocated, reserved in zip(*(column.tolist() for column in columns), strict=True):
-        # Types of devices as PyTorch numbers them (c10::DeviceType).
+        # PyTorch's numbers of device types (c10::DeviceType).
         kind = 0 if device == HOST else 1
         yield (
             f'{{"ph":"i","cat":"cpu_instant_event","s":"t","name":"[memory]","pid":{rank},"tid":{track},'
@@ -267,16 +268,16 @@ def _allocated(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Ite
 
 
 class _Tracks:
-    """The tracks of a rank that are no threads, numbered as they are needed."""
+    """The tracks of a rank other than its threads, numbered as they are needed."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._names: list[str] = []
 
     def of_streams(self, operations: Operations | GpuMarks, what: str = "") -> Ints:
-        """Return the track of each operation: its stream's, or another where two of a stream overlap.
+        """Return the track of each operation: that of its stream, or an extra one where two overlap.
 
-        ``what`` is shown beside the stream on tracks that are not those of its work.
+        ``what`` is appended to the name of the stream on tracks that do not show its work.
         """
         track = np.empty(len(operations), np.int64)
         keys = np.stack((operations.device, operations.stream), axis=1)
@@ -286,11 +287,11 @@ class _Tracks:
         return track
 
     def of_ranges(self, ranges: Ranges) -> Ints:
-        """Return a track for each range that belongs to no thread."""
-        return self._new("ranges of no thread", lane(ranges.start, ranges.end))
+        """Return a track for each range that does not belong to one thread."""
+        return self._new("ranges across threads", lane(ranges.start, ranges.end))
 
     def of_allocator(self, allocations: Allocations) -> int:
-        """Return the track of the allocator, named only where there is something on it."""
+        """Return the track of the allocator, which gets a name only if it has events."""
         lanes = np.zeros(min(1, len(allocations)), np.int64)
         return _FIRST_TRACK + len(self._names) if not len(lanes) else int(self._new("allocator", lanes)[0])
 
@@ -301,7 +302,7 @@ class _Tracks:
         return first + lanes
 
     def metadata(self, threads: Ints) -> Iterator[str]:
-        """Yield the events that name the rank and its tracks: threads first, then streams."""
+        """Yield the events that name the rank and its tracks, threads first and then streams."""
         yield _named("process_name", self._rank, 0, {"name": f"rank {self._rank}"})
         yield _named("process_sort_index", self._rank, 0, {"sort_index": self._rank})
         tracks = [(tid, f"thread {tid}") for tid in threads.tolist()]
@@ -316,7 +317,7 @@ def _named(what: str, rank: int, tid: int, values: dict[str, object]) -> str:
 
 
 def _groups(keys: Ints) -> Iterator[tuple[list[int], Ints]]:
-    """Yield each distinct row of ``keys``, shape (n, k), with the indices of the rows equal to it."""
+    """Yield each distinct row of ``keys``, shape (n, k), with the indices of the rows that equal it."""
     unique, row = np.unique(keys, axis=0, return_inverse=True)
     order = np.argsort(row.ravel(), kind="stable")
     ends = np.cumsum(np.bincount(row.ravel(), minlength=len(unique)))
@@ -324,10 +325,10 @@ def _groups(keys: Ints) -> Iterator[tuple[list[int], Ints]]:
 
 
 def lane(start: Ints, end: Ints) -> Ints:
-    """Return a lane for each interval so that no two of one lane overlap; most are in lane 0.
+    """Return a lane for each interval, such that no two intervals of a lane overlap; most are in lane 0.
 
-    Each pass keeps those that begin after all that began before them in the pass, and leaves the others
-    to the next lane: one pass a lane, each O(n log n).
+    Each pass keeps the intervals that start after all earlier ones of the pass have ended, and leaves the
+    others to the next lane. There is one pass per lane, each O(n log n).
     """
     result = np.zeros(len(start), np.int64)
     rows = np.lexsort((end, start))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.common.units import counted, format_bytes, format_gbps, time_unit
+from hpcprof.common.units import counted, format_bytes, format_gbps, named_ranks, time_unit
 
 
 def test_a_number_has_its_noun_in_the_singular_or_plural() -> None:
@@ -22,3 +22,11 @@ def test_sizes_and_bandwidths_carry_their_units() -> None:
 def test_times_share_the_unit_of_the_longest() -> None:
     units = [time_unit(ns)[1] for ns in (0, 999, 1000, 5_000_000, 3_600_000_000_000)]
     assert units == ["ns", "ns", "µs", "ms", "s"]
+
+
+def test_ranks_are_named_and_those_beyond_the_first_ones_counted() -> None:
+    assert [named_ranks([3]), named_ranks([0, 2]), named_ranks(range(9), shown=2)] == [
+        "rank 3",
+        "ranks 0, 2",
+        "ranks 0, 1 and 7 more",
+    ]

@@ -155,7 +155,7 @@ def test_ranks_of_unknown_clocks_begin_at_zero_and_a_note_says_so(exports: Timel
     timelines = [exports.read(rank) for rank in exports.paths]
     timelines[1] = replace(timelines[1], origin=replace(timelines[1].origin, start_utc_ns=None))
     (note,) = export(Given(*timelines), tmp_path)
-    assert "the profiles of ranks 1 do not tell when they began" in note
+    assert "the profiles of rank 1 do not record when they started" in note
     trace = load(tmp_path / MERGED)
     assert "baseTimeNanoseconds" not in trace
     for rank in (0, 1):
