@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from hpcprof.analysis.slowdown.against_baseline import CONTROL
-from hpcprof.analysis.slowdown.by_overlap import ALL, COVERED
+from hpcprof.analysis.slowdown.by_overlap import ALL_FAMILIES, COVERED
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.units import counted, time_unit
 from hpcprof.profiles.kernel_families import FAMILIES, family
@@ -51,7 +51,7 @@ def study_charts(tables: SlowdownTables) -> list[Chart]:
 
 def _by_share(tables: SlowdownTables) -> Chart:
     figure = new_figure("Kernel time covered by communication (%)", _SLOWDOWN)
-    for number, name in enumerate((ALL, *FAMILIES)):
+    for number, name in enumerate((ALL_FAMILIES, *FAMILIES)):
         rows = [row for row in tables.by_overlap if row["family"] == name]
         if rows:
             figure.add_scatter(
@@ -79,7 +79,7 @@ def _by_share(tables: SlowdownTables) -> Chart:
 
 def _by_family(tables: SlowdownTables) -> Chart:
     beside = [row for row in tables.by_overlap if row["covered"] == COVERED]
-    names = [name for name in (ALL, *FAMILIES) if any(row["family"] == name for row in beside)]
+    names = [name for name in (ALL_FAMILIES, *FAMILIES) if any(row["family"] == name for row in beside)]
     launches = {name: sum(row["overlapped_n"] for row in beside if row["family"] == name) for name in names}
     texts = {name: f"{name}<br>n = {launches[name]:,}" for name in names}
     series: dict[str, list[Row]] = {}

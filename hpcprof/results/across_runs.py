@@ -42,9 +42,9 @@ def slowdown_over_pair(
         As `over_pair`.
     """
     # Other analyses do not need its imports.
-    from hpcprof.analysis.slowdown.study_pass import both
+    from hpcprof.analysis.slowdown.by_overlap import slowdown_pairs_and_by_overlap
 
-    pairs, by_overlap = both(*_two_sides(runs, against, store, ()))
+    pairs, by_overlap = slowdown_pairs_and_by_overlap(*_two_sides(runs, against, store, ()))
     return (
         AnalysisTable.from_outcome(as_declared(pairs, ACROSS_RUNS["slowdown_pairs"])),
         AnalysisTable.from_outcome(as_declared(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.comparison.run_differences import differences
+from hpcprof.analysis.comparison.run_differences import describe_differences
 from hpcprof.analysis.comparison.run_metrics import DECISIVE, OVERLAP, SPAN, has_steps, metrics
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
@@ -45,7 +45,7 @@ def compare(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
         for name, (of_a, of_b) in sides.items()
         if any(of_a) or any(of_b)
     ]
-    said = differences(against, runs)
+    said = describe_differences(against, runs)
     if not per_step and any(name == SPAN for name in sides):
         said.append("not every profile has steps: the GPU's times are those of whole profiles")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))

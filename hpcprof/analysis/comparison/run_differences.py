@@ -1,4 +1,4 @@
-"""What runs differ in beside their times."""
+"""The differences between runs other than their times."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Collection, Sequence
 
 from hpcprof.analysis.framework.run_data import RunData
 
-LABELS = ("the runs", "the runs compared with")
-"""What the sides of an analysis with ``--against`` are called."""
+SIDE_NAMES = ("the runs", "the baseline runs")
+"""The sides of an analysis with ``--against``."""
 
 _SHOWN = 3
 
 
-def differences(
+def describe_differences(
     a: Sequence[RunData],
     b: Sequence[RunData],
     labels: tuple[str, str] = ("a", "b"),
     expected: Collection[str] = (),
 ) -> list[str]:
-    """Say where two sides of runs are not alike, and where the runs of a side are no repeats of one job.
+    """Return sentences about the differences between two sides of runs, and within a side.
 
-    What is not known of a run differs from nothing.
+    The runs of a side should be repeats of one job. An unknown fact does not differ from anything.
 
     Parameters
     ----------
     a, b : sequence of RunData
     labels : tuple of str
-        What the sides are called.
+        The names of the sides.
     expected : collection of str
-        Names of facts in which the sides are meant to differ.
+        The names of facts in which the sides differ on purpose.
     """
     names = list(dict.fromkeys(name for run in (*a, *b) for name in _described(run)))
     said = []
     for label, side in zip(labels, (a, b), strict=True):
         mixed = [name for name in names if len(_values(side, name)) > 1]
         if mixed:
-            said.append(f"the runs of {label} are no repeats of one job: they differ in {', '.join(mixed)}")
+            said.append(f"the repeats in {label} differ in {', '.join(mixed)}")
     for name in names:
         of_a, of_b = _values(a, name), _values(b, name)
         if of_a and of_b and of_a != of_b and name not in expected:
@@ -48,7 +48,7 @@ def _described(run: RunData) -> dict[str, object]:
 
 
 def _values(side: Sequence[RunData], name: str) -> list[str]:
-    """Return the distinct values of a fact where it is known."""
+    """Return the distinct known values of a fact."""
     values = (_described(run).get(name) for run in side)
     return sorted({str(value) for value in values if value is not None})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from hpcprof.analysis.comparison.run_differences import LABELS, differences
+from hpcprof.analysis.comparison.run_differences import SIDE_NAMES, describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
@@ -40,7 +40,7 @@ def of_two_sides(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome
         for name, side in (("ncu_kernels", runs), ("ncu_peaks", runs), ("kernels_by_shape", against))
     )
     outcome = roofline(kernels, shapes, peaks)
-    said = [outcome.reason, *differences(runs, against, LABELS, ("profiler",))]
+    said = [outcome.reason, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))]
     return Outcome(outcome.rows, "; ".join(filter(None, said)))
 
 

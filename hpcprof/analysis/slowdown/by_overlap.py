@@ -1,4 +1,4 @@
-"""How the slowdown under communication grows with the share of a kernel that communication covers."""
+"""How the slowdown grows with the share of a kernel that communication covers."""
 
 from __future__ import annotations
 
@@ -9,63 +9,83 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.comparison.run_differences import LABELS, differences
+from hpcprof.analysis.comparison.run_differences import SIDE_NAMES, describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.slowdown.kernel_instances import OVERLAPPED
+from hpcprof.analysis.slowdown import against_baseline
+from hpcprof.analysis.slowdown.kernel_instances import OVERLAPPED_SHARE
 from hpcprof.analysis.slowdown.matched_times import MatchedTimes
-from hpcprof.analysis.slowdown.rank_pairs import PairedRank, paired
-from hpcprof.analysis.slowdown.ratio_estimates import MEANT, SEED, Sides, figures, percent
+from hpcprof.analysis.slowdown.rank_pairs import PairedRank, name_ranks, pair_ranks
+from hpcprof.analysis.slowdown.ratio_estimates import (
+    EXPECTED_DIFFERENCES,
+    SEED,
+    LogRatios,
+    percent,
+    slowdown_columns,
+)
 from hpcprof.analysis.slowdown.step_occurrences import Occurrences
-from hpcprof.analysis.slowdown.within_run import FEWEST
+from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES
 from hpcprof.profiles.kernel_families import FAMILIES, family
 from hpcprof.profiles.timeline import Ints
 
-ALL = "(all)"
-"""Stands for the family in the rows over all kernels."""
+ALL_FAMILIES = "(all)"
+"""The family in the rows over all kernels."""
 
 NOT_COVERED = "0 %"
-COVERED = f">= {OVERLAPPED:.0%}".replace("%", " %")
+COVERED = f">= {OVERLAPPED_SHARE:.0%}".replace("%", " %")
 """The launches that `slowdown_pairs` compares."""
 
-# The shares of its time that communication covers a launch: above the first and below the second, or equal.
+# The share of a launch that communication covers: above the first number, up to the second.
 _PARTS = (
     ("0-30 %", 0.0, 0.3),
     ("30-60 %", 0.3, 0.6),
-    (f"60-{OVERLAPPED:.0%}".replace("%", " %"), 0.6, OVERLAPPED),
+    (f"60-{OVERLAPPED_SHARE:.0%}".replace("%", " %"), 0.6, OVERLAPPED_SHARE),
 )
 
 
 def slowdown_by_overlap(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
-    """Compare launches with their counterparts in runs without communication, by how far it covers them.
+    """Compare launches with their counterparts in runs without communication, by the share that it covers.
 
-    Matching, slowdown and interval are those of `slowdown_pairs`. A row is over the launches of all kernels
-    of a family, or of all families, of which communication covers that share (``covered``), weighted by
-    time; ``overlap_pct`` is how much of their time it covers. The launches that nothing covers, all families
-    together, are the control: every slowdown but their own is divided by it. There is a row from 5 launches
-    on each side on.
+    Matching, slowdown and interval are those of `slowdown_pairs`. A row summarizes the launches of a family,
+    or of all families, of which communication covers a certain share (``covered``), weighted by time;
+    ``overlap_pct`` is the share of their time that it covers. The control are the launches of all families
+    that nothing covers; every slowdown except their own is divided by theirs. A row needs at least 5
+    launches on each side.
     """
-    return over_ranks(runs, against, [of_rank(pair) for pair in paired(runs, against)])
+    return combine_ranks(runs, against, [compare_rank(pair) for pair in pair_ranks(runs, against)])
 
 
-def over_ranks(
+def slowdown_pairs_and_by_overlap(
+    runs: Sequence[RunData], against: Sequence[RunData]
+) -> tuple[Outcome, Outcome]:
+    """Return what `slowdown_pairs` and `slowdown_by_overlap` return, but read each timeline only once."""
+    pairs, shares = [], []
+    for pair in pair_ranks(runs, against):
+        pairs.append(against_baseline.compare_rank(pair))
+        shares.append(compare_rank(pair))
+    return against_baseline.combine_ranks(runs, against, pairs), combine_ranks(runs, against, shares)
+
+
+def combine_ranks(
     runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence[list[dict[str, Any]]]
 ) -> Outcome:
-    """Return the rows of all ranks, or why there are none."""
+    """Return the rows of all ranks, or the reason why there are none."""
     rows = [row for of_one in ranks for row in of_one]
     if not any(row["covered"] != NOT_COVERED for row in rows):
         return no_rows(
-            f"no family of kernels has {FEWEST} launches beside communication, inside a step and with a "
-            "counterpart in the runs compared with"
+            f"no family of kernels has {MIN_LAUNCHES} launches that communication overlaps, inside a step "
+            "and with a counterpart in the baseline runs"
         )
-    said = differences(runs, against, LABELS, MEANT)
-    controlled = {row["rank"] for row in rows if (row["family"], row["covered"]) == (ALL, NOT_COVERED)}
-    if uncorrected := sorted({row["rank"] for row in rows} - controlled):
-        said.insert(0, f"no control on ranks {', '.join(map(str, uncorrected))}: not corrected for clocks")
+    said = describe_differences(runs, against, SIDE_NAMES, EXPECTED_DIFFERENCES)
+    controlled = {
+        row["rank"] for row in rows if (row["family"], row["covered"]) == (ALL_FAMILIES, NOT_COVERED)
+    }
+    if uncorrected := {row["rank"] for row in rows} - controlled:
+        said.insert(0, f"no control on {name_ranks(uncorrected)}: not corrected for clocks")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 
-def of_rank(pair: PairedRank) -> list[dict[str, Any]]:
+def compare_rank(pair: PairedRank) -> list[dict[str, Any]]:
     """Return the rows of one rank."""
     return [{"rank": pair.rank} | row for row in _rows(pair)]
 
@@ -75,34 +95,37 @@ def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
     every = np.arange(len(families))
     random = np.random.default_rng(SEED)
     control = pair.alone
-    clock = Sides.of(control, every, random) if control.count_a.sum() >= FEWEST else None
+    clock = LogRatios.of(control, every, random) if control.candidate_count.sum() >= MIN_LAUNCHES else None
     for covered, masks, matched in _groups(pair):
-        for name in (ALL, *FAMILIES):
-            kernels = every if name == ALL else np.flatnonzero(families == name)
-            if min(matched.count_a[kernels].sum(), matched.count_b[kernels].sum()) < FEWEST:
+        for name in (ALL_FAMILIES, *FAMILIES):
+            kernels = every if name == ALL_FAMILIES else np.flatnonzero(families == name)
+            if (
+                min(matched.candidate_count[kernels].sum(), matched.baseline_count[kernels].sum())
+                < MIN_LAUNCHES
+            ):
                 continue
-            share = {"overlap_pct": _share(pair.a, masks, kernels)}
-            found = figures(
-                matched, kernels, None if (covered, name) == (NOT_COVERED, ALL) else clock, random
+            share = {"overlap_pct": _share(pair.candidate, masks, kernels)}
+            found = slowdown_columns(
+                matched, kernels, None if (covered, name) == (NOT_COVERED, ALL_FAMILIES) else clock, random
             )
             yield {"family": name, "covered": covered} | share | found
 
 
 def _groups(pair: PairedRank) -> Iterator[tuple[str, list[NDArray[np.bool_]], MatchedTimes]]:
-    """Yield the groups of launches by their cover, with a mask a run, and matched."""
-    yield NOT_COVERED, [one.alone for one in pair.a], pair.alone
+    """Yield the groups of launches by covered share: the label, one mask per run, and the matched times."""
+    yield NOT_COVERED, [one.alone for one in pair.candidate], pair.alone
     for label, low, high in _PARTS:
         masks = [
             (one.covered > low * one.duration) & (one.covered <= high * one.duration) & ~one.overlapped
-            for one in pair.a
+            for one in pair.candidate
         ]
-        yield label, masks, pair.cells.matched(masks)
-    yield COVERED, [one.overlapped for one in pair.a], pair.beside
+        yield label, masks, pair.matcher.matched(masks)
+    yield COVERED, [one.overlapped for one in pair.candidate], pair.overlapped
 
 
 def _share(a: list[Occurrences], masks: list[NDArray[np.bool_]], kernels: Ints) -> float:
-    """Return how much of the time of the chosen launches of some kernels communication covers, in percent."""
-    chosen = [mask & np.isin(one.cell[:, 0], kernels) for one, mask in zip(a, masks, strict=True)]
+    """Return the percentage of the time of the masked launches of some kernels that communication covers."""
+    chosen = [mask & np.isin(one.key[:, 0], kernels) for one, mask in zip(a, masks, strict=True)]
     covered, duration = (
         sum(int(times[mask].sum()) for times, mask in zip(column, chosen, strict=True))
         for column in ([one.covered for one in a], [one.duration for one in a])

@@ -1,4 +1,4 @@
-"""Each compute kernel that ran: in which phase, and how much communication ran beside it."""
+"""Each compute kernel that ran: its phase, and how long communication ran at the same time."""
 
 from __future__ import annotations
 
@@ -18,22 +18,36 @@ from hpcprof.profiles.columns.ordering import as_of, ascends
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.timeline import Category, Ints, Kernels, Ranges, Timeline
 
-NONE = -1
-OVERLAPPED = 0.9
-"""A kernel counts as overlapped when communication covers at least this share of it."""
+OUTSIDE = -1
+OVERLAPPED_SHARE = 0.9
+"""A kernel counts as overlapped if communication covers at least this share of it."""
 
 _EARLIEST = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True)
-class Instances:
+class KernelInstances:
     """The compute kernels that take time, in the order of their starts; arrays have shape (n,).
 
-    ``shape`` numbers the rows of ``shapes``, ``phase`` the ``phases``, their names in ascending order; it is
-    `NONE` for a kernel that was launched outside.
-    ``covered`` is for how long communication ran on its device meanwhile, in ns. ``alone`` marks kernels
-    beside which none ran, ``overlapped`` those that it covers to 90 % or more; a kernel may be neither.
-    ``process`` made the call that launched it, at the moment ``launched``.
+    Attributes
+    ----------
+    shapes : KernelShapes
+    shape : ndarray of int64
+        The row of each kernel in ``shapes``.
+    phase : ndarray of int64
+        The index of each kernel's phase in ``phases``; `OUTSIDE` if it was launched outside all phases.
+    duration : ndarray of int64
+        In ns.
+    covered : ndarray of int64
+        How long communication ran on the same device during the kernel, in ns.
+    alone : ndarray of bool
+        Whether no communication ran during the kernel.
+    overlapped : ndarray of bool
+        Whether communication covers it to 90 % or more. A kernel may be neither alone nor overlapped.
+    process, launched : ndarray of int64
+        The process that launched the kernel, and when the launch call began.
+    phases : tuple of str
+        The names of the phases, ascending.
     """
 
     shapes: KernelShapes
@@ -48,11 +62,11 @@ class Instances:
     phases: tuple[str, ...]
 
 
-def instances(timeline: Timeline) -> Instances:
-    """Place the compute kernels of a timeline.
+def place_kernels(timeline: Timeline) -> KernelInstances:
+    """Return the compute kernels of a timeline with their phases.
 
-    A kernel belongs to the phase that was open, on any thread of its process, when the
-    call that launched it began: the rule of `hpcprof.analysis.steps.step_ranges.measure`.
+    A kernel belongs to the phase that was open on any thread of its process when its launch call began. This
+    is the rule of `hpcprof.analysis.steps.step_ranges.measure`.
     """
     everything = timeline.kernels
     shapes, shape = number_kernel_shapes(timeline)
@@ -63,17 +77,17 @@ def instances(timeline: Timeline) -> Instances:
     covered = _covered(everything, rows)
     beside = np.flatnonzero(covered)
     overlapped = np.zeros(len(rows), bool)
-    overlapped[beside] = covered[beside] >= OVERLAPPED * duration[beside]
-    # Kernels are the first of the operations, and no range is open at the end of time.
+    overlapped[beside] = covered[beside] >= OVERLAPPED_SHARE * duration[beside]
+    # Kernels come first among the operations. No range is open at `NEVER`.
     launched = launch_starts(timeline)[rows]
     _, phases = phases_of(timeline, steps_of(timeline))
     names, phase_number = number_texts(timeline, timeline.ranges.name[phases])
     process = everything.process[rows]
     in_phase = open_range(timeline.ranges.take(phases), process, launched)
-    return Instances(
+    return KernelInstances(
         shapes=shapes,
         shape=shape[rows],
-        phase=np.append(phase_number, NONE)[in_phase],
+        phase=np.append(phase_number, OUTSIDE)[in_phase],
         duration=duration,
         covered=covered,
         alone=covered == 0,
@@ -85,25 +99,25 @@ def instances(timeline: Timeline) -> Instances:
 
 
 def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
-    """Return the row of the range of the same process that is open at each moment, or `NONE`.
+    """Return the row of the range that is open in the same process at each moment, or `OUTSIDE`.
 
-    Of several the one that began last is taken.
+    If several are open, the one that began last is returned.
     """
-    result = np.full(len(moment), NONE, np.int64)
+    result = np.full(len(moment), OUTSIDE, np.int64)
     processes = distinct(process).tolist()
     for number in processes:
         rows = np.flatnonzero(ranges.process == number)
         rows = rows[np.argsort(ranges.start[rows], kind="stable")]
         own = process == number if len(processes) > 1 else slice(None)
         ends = np.append(_EARLIEST, ranges.end[rows])
-        last, end = as_of(ranges.start[rows], moment[own], np.append(NONE, rows), ends)
-        last[moment[own] > end] = NONE
+        last, end = as_of(ranges.start[rows], moment[own], np.append(OUTSIDE, rows), ends)
+        last[moment[own] > end] = OUTSIDE
         result[own] = last
     return result
 
 
 def _covered(kernels: Kernels, rows: Ints) -> Ints:
-    """Return for how long communication ran on the device of each of these kernels while it did."""
+    """Return how long communication ran on the device of each of these kernels during the kernel."""
     start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
     covered = np.zeros(len(rows), np.int64)
     devices = distinct(device).tolist()

@@ -1,4 +1,4 @@
-"""What kernels take in one set of runs, over what they take at the same places of the step in another."""
+"""The times of kernels in candidate runs, matched with the same kernels of the step in baseline runs."""
 
 from __future__ import annotations
 
@@ -16,104 +16,120 @@ from hpcprof.profiles.timeline import Ints
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Times of one run, both of shape (steps, kernels).
+    """The times of one run; arrays have shape (steps, kernels).
 
-    ``taken`` is what the kernels of a step took, ``expected`` the sum of the reference times of the same
-    occurrences: 0 where a step has none.
+    Attributes
+    ----------
+    taken : ndarray of float64
+        The time of the kernels of each step.
+    expected : ndarray of float64
+        The sum of the reference times of the same occurrences; 0 if the step has none.
     """
 
     taken: Floats
     expected: Floats
 
     def ratios(self, kernels: Ints) -> Floats:
-        """Return for each step that has some of these kernels what they took over what was expected."""
+        """Return taken over expected time, ascending, of each step that has some of these kernels."""
         taken, expected = self.taken[:, kernels].sum(axis=1), self.expected[:, kernels].sum(axis=1)
         return np.sort(taken[expected > 0] / expected[expected > 0])
 
 
 @dataclass(frozen=True)
 class MatchedTimes:
-    """Chosen kernels of some runs (side a) and the same occurrences in others (side b).
+    """Selected kernels of the candidate runs, and the same occurrences in the baseline runs.
 
-    The reference of an occurrence is its median over all steps of side b; there it is weighted by how often
-    it was chosen on side a. ``a`` and ``b`` have one element a run. Arrays have shape (kernels,): ``count_a``
-    and ``count_b`` are the matched kernels, ``expected`` the reference times of those of side a together,
-    ``unmatched`` the chosen kernels whose occurrence side b lacks.
+    The reference time of an occurrence is its median over all steps of the baseline. In the baseline an
+    occurrence has the weight of its selected launches in the candidate. Arrays have shape (kernels,).
+
+    Attributes
+    ----------
+    candidate, baseline : list of StepTimes
+        One element per run.
+    candidate_count, baseline_count : ndarray of int64
+        The number of matched launches.
+    expected : ndarray of float64
+        The sum of the reference times of the candidate's matched launches, in ns.
+    unmatched : ndarray of int64
+        The number of selected launches whose occurrence the baseline lacks.
     """
 
-    a: list[StepTimes]
-    b: list[StepTimes]
-    count_a: Ints
-    count_b: Ints
+    candidate: list[StepTimes]
+    baseline: list[StepTimes]
+    candidate_count: Ints
+    baseline_count: Ints
     expected: Floats
     unmatched: Ints
 
 
-class Cells:
-    """The occurrences of two sides of runs, numbered alike, and their reference times.
+class OccurrenceMatcher:
+    """Matches the occurrences of candidate and baseline runs.
 
     Parameters
     ----------
-    a, b : sequence of Occurrences
-        One a run, with `hpcprof.analysis.slowdown.step_occurrences.Numbers` in common.
+    candidate, baseline : sequence of Occurrences
+        One element per run, all found with the same
+        `hpcprof.analysis.slowdown.step_occurrences.KernelNumbering`.
     kernels : int
-        How many kernels were numbered.
+        The number of numbered kernels.
     """
 
-    def __init__(self, a: Sequence[Occurrences], b: Sequence[Occurrences], kernels: int) -> None:
-        self._a, self._b, self._kernels = a, b, kernels
-        every = np.concatenate([one.cell for one in (*a, *b)])
-        cells, number = numbered_rows(*every.T)
-        self._kernel = cells[:, 0]
-        edges = np.cumsum([len(one.cell) for one in (*a, *b)])[:-1]
+    def __init__(
+        self, candidate: Sequence[Occurrences], baseline: Sequence[Occurrences], kernels: int
+    ) -> None:
+        self._candidate, self._baseline, self._kernels = candidate, baseline, kernels
+        every = np.concatenate([one.key for one in (*candidate, *baseline)])
+        keys, number = numbered_rows(*every.T)
+        self._kernel = keys[:, 0]
+        edges = np.cumsum([len(one.key) for one in (*candidate, *baseline)])[:-1]
         parts = np.split(number, edges)
-        self._of_a, self._of_b = parts[: len(a)], parts[len(a) :]
-        self._reference = np.full(len(cells), np.nan)
-        at_b = np.concatenate(self._of_b)
-        if len(at_b):
-            summary = summarize(at_b, np.concatenate([one.duration for one in b]))
+        self._candidate_keys, self._baseline_keys = parts[: len(candidate)], parts[len(candidate) :]
+        self._reference = np.full(len(keys), np.nan)
+        at_baseline = np.concatenate(self._baseline_keys)
+        if len(at_baseline):
+            summary = summarize(at_baseline, np.concatenate([one.duration for one in baseline]))
             self._reference[summary.group] = summary.median
 
     def matched(self, masks: Sequence[NDArray[np.bool_]]) -> MatchedTimes:
-        """Match those kernels of side a that a mask a run chooses."""
+        """Match the launches of the candidate that the masks select, one mask per run."""
         known = ~np.isnan(self._reference)
         reference = np.where(known, self._reference, 0.0)
         chosen = [mask.astype(np.int64) for mask in masks]
         weight = np.zeros(len(known), np.int64)
-        for cell, mask in zip(self._of_a, chosen, strict=True):
-            weight += np.bincount(cell, mask, len(known)).astype(np.int64)
+        for key, mask in zip(self._candidate_keys, chosen, strict=True):
+            weight += np.bincount(key, mask, len(known)).astype(np.int64)
         matched = np.where(known, weight, 0)
-        at_b = np.bincount(np.concatenate(self._of_b), minlength=len(known)) * (matched > 0)
+        baseline = np.bincount(np.concatenate(self._baseline_keys), minlength=len(known)) * (matched > 0)
         return MatchedTimes(
-            a=[
-                self._times(one, cell, mask * known[cell], reference)
-                for one, cell, mask in zip(self._a, self._of_a, chosen, strict=True)
+            candidate=[
+                self._times(one, key, mask * known[key], reference)
+                for one, key, mask in zip(self._candidate, self._candidate_keys, chosen, strict=True)
             ],
-            b=[
-                self._times(one, cell, matched[cell], reference)
-                for one, cell in zip(self._b, self._of_b, strict=True)
+            baseline=[
+                self._times(one, key, matched[key], reference)
+                for one, key in zip(self._baseline, self._baseline_keys, strict=True)
             ],
-            count_a=self._sum(matched).astype(np.int64),
-            count_b=self._sum(at_b).astype(np.int64),
+            candidate_count=self._sum(matched).astype(np.int64),
+            baseline_count=self._sum(baseline).astype(np.int64),
             expected=self._sum(matched * reference),
             unmatched=self._sum(weight - matched).astype(np.int64),
         )
 
-    def _sum(self, of_cells: Ints | Floats) -> Floats:
-        """Add up the cells of each kernel."""
-        return _sums(self._kernel, of_cells, self._kernels)
+    def _sum(self, values: Ints | Floats) -> Floats:
+        """Add up the values of the occurrences of each kernel."""
+        return _sums(self._kernel, values, self._kernels)
 
-    def _times(self, one: Occurrences, cell: Ints, weight: Ints, reference: Floats) -> StepTimes:
+    def _times(self, one: Occurrences, key: Ints, weight: Ints, reference: Floats) -> StepTimes:
         steps = int(one.step.max(initial=-1)) + 1
-        place = one.step * self._kernels + self._kernel[cell]
+        place = one.step * self._kernels + self._kernel[key]
         shape = (steps, self._kernels)
         taken, expected = (
             _sums(place, weight * values, steps * self._kernels).reshape(shape)
-            for values in (one.duration, reference[cell])
+            for values in (one.duration, reference[key])
         )
         return StepTimes(taken, expected)
 
 
 def _sums(group: Ints, values: Ints | Floats, groups: int) -> Floats:
-    """Add up the values of each group; without any, numpy would count in whole numbers."""
+    """Add up the values of each group as floats; bincount returns integers for an empty input."""
     return np.bincount(group, values, groups).astype(np.float64)

@@ -1,4 +1,4 @@
-"""What chosen kernels take in some runs over what the same occurrences take in others, with an interval."""
+"""The slowdown of matched kernels, with its confidence interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcprof.analysis.slowdown.matched_times import MatchedTimes, StepTimes
-from hpcprof.analysis.slowdown.within_run import FEWEST
+from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES
 from hpcprof.analysis.statistics.confidence_intervals import (
     CONFIDENCE,
     RATIO_DIGITS,
@@ -21,41 +21,45 @@ from hpcprof.analysis.statistics.confidence_intervals import (
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
-MEANT = ("arguments", "ranks", "nodes")
-"""In what a run without communication differs from one with it, on purpose."""
+EXPECTED_DIFFERENCES = ("arguments", "ranks", "nodes")
+"""The facts in which a run without communication differs from one with communication, on purpose."""
 SEED = 20_260_101
-"""Of the resamples, so that the same runs always give the same interval."""
+"""The seed of the resamples: the same runs always give the same interval."""
 
 
 def percent(part: float, whole: float) -> float:
-    """Return a share in percent, to two decimals."""
+    """Return a share in percent, rounded to two decimals."""
     return round(100 * float(part) / float(whole), 2)
 
 
 @dataclass(frozen=True)
-class Sides:
-    """The logarithm of each run's ratio, and of resamples of it; NaN where it has no or too few steps.
+class LogRatios:
+    """The logarithm of each run's ratio of taken to expected time, and of its resamples.
 
-    ``a`` and ``b`` have shape (runs, 1 + RESAMPLES): the measured value comes first.
+    ``candidate`` and ``baseline`` have shape (runs, 1 + RESAMPLES): the measured value comes first. It is NaN
+    if the run has no steps, and the resamples are NaN if it has too few.
     """
 
-    a: Floats
-    b: Floats
+    candidate: Floats
+    baseline: Floats
 
     @classmethod
-    def of(cls, matched: MatchedTimes, kernels: Ints, random: np.random.Generator) -> Sides:
-        """Return the values of some kernels together."""
+    def of(cls, matched: MatchedTimes, kernels: Ints, random: np.random.Generator) -> LogRatios:
+        """Return the ratios of some kernels together."""
         return cls(
-            *(np.array([_run(run, kernels, random) for run in side]) for side in (matched.a, matched.b))
+            *(
+                np.array([_run(run, kernels, random) for run in side])
+                for side in (matched.candidate, matched.baseline)
+            )
         )
 
-    def corrected(self, control: Sides) -> Sides:
-        """Return each run's values over those of its control."""
-        return Sides(self.a - control.a, self.b - control.b)
+    def corrected(self, control: LogRatios) -> LogRatios:
+        """Return the ratios divided by those of the control, run by run."""
+        return LogRatios(self.candidate - control.candidate, self.baseline - control.baseline)
 
-    def ends(self) -> tuple[float | None, float | None]:
-        """Return the 95 % interval of the difference of the sides' means."""
-        a, b = (side[~np.isnan(side[:, 0])] for side in (self.a, self.b))
+    def interval(self) -> tuple[float | None, float | None]:
+        """Return the 95 % interval of the difference between the sides' means; both ends may be None."""
+        a, b = (side[~np.isnan(side[:, 0])] for side in (self.candidate, self.baseline))
         found = []
         resampled = a[:, 1:].mean(axis=0) - b[:, 1:].mean(axis=0)
         if not np.isnan(resampled).any():
@@ -72,30 +76,37 @@ def _run(times: StepTimes, kernels: Ints, random: np.random.Generator) -> Floats
     values = np.full(1 + RESAMPLES, np.nan)
     if len(ratios):
         values[0] = np.median(ratios)
-    if len(ratios) >= FEWEST:
+    if len(ratios) >= MIN_LAUNCHES:
         values[1:] = resampled_medians(ratios, random)
     logarithms: Floats = np.log(values)
     return logarithms
 
 
-def figures(
-    matched: MatchedTimes, kernels: Ints, control: Sides | None, random: np.random.Generator
+def slowdown_columns(
+    matched: MatchedTimes, kernels: Ints, control: LogRatios | None, random: np.random.Generator
 ) -> dict[str, Any]:
-    """Return the columns of figures of some kernels together, from ``alone_n`` to ``ci_high``.
+    """Return the columns ``alone_n`` to ``ci_high`` for some kernels together.
 
-    ``control`` are the ratios of the kernels that the slowdown is corrected by, None for no correction.
+    Parameters
+    ----------
+    matched : MatchedTimes
+    kernels : ndarray of int64
+        The numbers of the kernels.
+    control : LogRatios or None
+        The ratios of the control, by which the slowdown is divided; None for no correction.
+    random : numpy.random.Generator
     """
-    measured = Sides.of(matched, kernels, random)
-    count = int(matched.count_a[kernels].sum())
+    measured = LogRatios.of(matched, kernels, random)
+    count = int(matched.candidate_count[kernels].sum())
     reference = float(matched.expected[kernels].sum()) / count
-    sides = measured.corrected(control) if control else measured
-    ratio = math.exp(np.nanmean(sides.a[:, 0]) - np.nanmean(sides.b[:, 0]))
-    low, high = sides.ends()
+    ratios = measured.corrected(control) if control else measured
+    ratio = math.exp(np.nanmean(ratios.candidate[:, 0]) - np.nanmean(ratios.baseline[:, 0]))
+    low, high = ratios.interval()
     return {
-        "alone_n": int(matched.count_b[kernels].sum()),
-        "alone_med_ns": round(reference * math.exp(np.nanmean(measured.b[:, 0])), 1),
+        "alone_n": int(matched.baseline_count[kernels].sum()),
+        "alone_med_ns": round(reference * math.exp(np.nanmean(measured.baseline[:, 0])), 1),
         "overlapped_n": count,
-        "overlapped_med_ns": round(reference * math.exp(np.nanmean(measured.a[:, 0])), 1),
+        "overlapped_med_ns": round(reference * math.exp(np.nanmean(measured.candidate[:, 0])), 1),
         "slowdown": round(ratio, RATIO_DIGITS),
         "ci_low": None if low is None else round(math.exp(low), RATIO_DIGITS),
         "ci_high": None if high is None else round(math.exp(high), RATIO_DIGITS),

@@ -1,4 +1,4 @@
-"""Each kernel of a step by its place in the step: what comparisons of runs match."""
+"""The kernels of steps by their place in the step, by which comparisons of runs match them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.slowdown.kernel_instances import NONE, Instances, instances, open_range
+from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, open_range, place_kernels
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.timeline import Ints, Timeline
@@ -17,8 +17,8 @@ Kernel = tuple[str | None, str, str]
 
 
 @dataclass
-class Numbers:
-    """Numbers the kernels and phases of several timelines alike."""
+class KernelNumbering:
+    """Gives the kernels and phases of several timelines common numbers."""
 
     kernels: dict[Kernel, int] = field(default_factory=dict)
     phases: dict[str, int] = field(default_factory=dict)
@@ -28,13 +28,18 @@ class Numbers:
 class Occurrences:
     """The compute kernels that steps launched; arrays have shape (n,).
 
-    ``cell`` has shape (n, 3): the kernel and the phase by `Numbers` (`NONE` outside phases), and which one it
-    is of that kernel in that phase of its step, from 0 in the order of their starts. ``step`` counts the
-    steps that have kernels from 0. ``covered``, ``alone`` and ``overlapped`` are those of
-    `hpcprof.analysis.slowdown.kernel_instances.Instances`.
+    Attributes
+    ----------
+    key : ndarray of int64, shape (n, 3)
+        The numbers of the kernel and of the phase in `KernelNumbering` (`OUTSIDE` outside phases), and the
+        position among the launches of this kernel in this phase of the step, from 0.
+    step : ndarray of int64
+        The number of the step, from 0; only steps with kernels count.
+    duration, covered, alone, overlapped : ndarray
+        As in `hpcprof.analysis.slowdown.kernel_instances.KernelInstances`.
     """
 
-    cell: Ints
+    key: Ints
     step: Ints
     duration: Ints
     covered: Ints
@@ -42,18 +47,18 @@ class Occurrences:
     overlapped: NDArray[np.bool_]
 
 
-def occurrences(timeline: Timeline, numbers: Numbers) -> Occurrences:
-    """Place the compute kernels of a timeline in its steps, adding to ``numbers`` what is new there."""
-    placed = instances(timeline)
+def find_occurrences(timeline: Timeline, numbering: KernelNumbering) -> Occurrences:
+    """Find the compute kernels in the steps of a timeline; new kernels and phases join ``numbering``."""
+    placed = place_kernels(timeline)
     steps = timeline.ranges.take(steps_of(timeline))
     owner = open_range(steps, placed.process, placed.launched)
-    inside = np.flatnonzero(owner != NONE)
-    kernel, phase = _numbered(placed, numbers)
+    inside = np.flatnonzero(owner != OUTSIDE)
+    kernel, phase = _numbered(placed, numbering)
     kernel, phase = kernel[inside], phase[inside]
     _, step = numbered(owner[inside])
     _, group = numbered_rows(step, kernel, phase)
     return Occurrences(
-        cell=np.column_stack((kernel, phase, _counted(group))),
+        key=np.column_stack((kernel, phase, _counted(group))),
         step=step,
         duration=placed.duration[inside],
         covered=placed.covered[inside],
@@ -62,16 +67,16 @@ def occurrences(timeline: Timeline, numbers: Numbers) -> Occurrences:
     )
 
 
-def _numbered(placed: Instances, numbers: Numbers) -> tuple[Ints, Ints]:
-    """Return the numbers of each kernel's shape and phase."""
+def _numbered(placed: KernelInstances, numbering: KernelNumbering) -> tuple[Ints, Ints]:
+    """Return the common numbers of each kernel and of its phase."""
     shapes = zip(placed.shapes.name, placed.shapes.grid, placed.shapes.block, strict=True)
-    kernel = [numbers.kernels.setdefault(shape, len(numbers.kernels)) for shape in shapes]
-    phase = [numbers.phases.setdefault(name, len(numbers.phases)) for name in placed.phases]
-    return np.array(kernel, np.int64)[placed.shape], np.array([*phase, NONE], np.int64)[placed.phase]
+    kernel = [numbering.kernels.setdefault(shape, len(numbering.kernels)) for shape in shapes]
+    phase = [numbering.phases.setdefault(name, len(numbering.phases)) for name in placed.phases]
+    return np.array(kernel, np.int64)[placed.shape], np.array([*phase, OUTSIDE], np.int64)[placed.phase]
 
 
 def _counted(group: Ints) -> Ints:
-    """Count the rows of each group from 0, in their order."""
+    """Return the position of each row among the rows of its group, from 0."""
     order = np.argsort(group, kind="stable")
     size = np.bincount(group)
     result = np.empty(len(group), np.int64)

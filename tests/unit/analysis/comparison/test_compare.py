@@ -142,7 +142,7 @@ def test_what_the_runs_differ_in_is_said() -> None:
     assert "GPU differs: NVIDIA H200 in a, NVIDIA A100 in b" in reason
     assert "parameter batch_size differs: 1 in a, 2 in b" in reason
     assert "seed" not in reason
-    assert "the runs of b are no repeats of one job: they differ in GPU" in compare([a, b], [a, a]).reason
+    assert "the repeats in b differ in GPU" in compare([a, b], [a, a]).reason
     assert compare([a], [a]).reason == ""
 
 

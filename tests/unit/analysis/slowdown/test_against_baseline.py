@@ -1,4 +1,4 @@
-"""Kernels beside communication against the same kernels of runs without it."""
+"""The slowdown of kernels while communication runs, against runs without communication."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpcprof.analysis.framework.outcome import analyze_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
-from hpcprof.analysis.slowdown.by_overlap import ALL, slowdown_by_overlap
-from hpcprof.analysis.slowdown.step_occurrences import Numbers, occurrences
+from hpcprof.analysis.slowdown.by_overlap import ALL_FAMILIES, slowdown_by_overlap
+from hpcprof.analysis.slowdown.step_occurrences import KernelNumbering, find_occurrences
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.several import run
 from tests.unit.analysis.timelines import COMM, COMP, timeline
@@ -117,7 +117,7 @@ def test_every_rank_is_compared_with_a_run_of_one_rank() -> None:
     two = run("b", timelines={0: arm(communicates=False), 1: arm(communicates=False)})
     outcome = slowdown_pairs([a], [two])
     assert set(outcome.rows["rank"]) == {0}
-    assert "not in the runs compared with: ranks 3" in outcome.reason
+    assert "not in the baseline runs: rank 3" in outcome.reason
 
 
 def test_what_has_no_counterpart_is_counted() -> None:
@@ -125,17 +125,21 @@ def test_what_has_no_counterpart_is_counted() -> None:
     half = without.kernels.take(without.kernels.start % STEP < 65_000)
     shorter = Timeline(without.origin, without.strings, half, without.memops, without.calls, without.ranges)
     outcome = slowdown_pairs(runs(arm(1.5)), runs(shorter))
-    assert "30 of 60 overlapped kernels have no counterpart" in outcome.reason
+    assert "30 of 60 overlapped launches have no counterpart" in outcome.reason
     assert outcome.rows["overlapped_n"].tolist()[0] == 30
 
 
 @pytest.mark.parametrize(
     ("a", "b", "reason"),
     [
-        (arm(communicates=False), arm(communicates=False), "covered by communication to 90 % or more"),
+        (
+            arm(communicates=False),
+            arm(communicates=False),
+            "communication covers no compute kernel inside a step to 90 % or more",
+        ),
         (timeline([(0, 10, COMP, 0)]), arm(), "the runs have no kernel that a step launched"),
-        (arm(), timeline([(0, 10, COMP, 0)]), "the runs compared with have no kernel that a step launched"),
-        (arm(steps=2), arm(communicates=False, steps=2), "no kernel comes 5 times"),
+        (arm(), timeline([(0, 10, COMP, 0)]), "the baseline runs have no kernel that a step launched"),
+        (arm(steps=2), arm(communicates=False, steps=2), "no kernel has 5 overlapped launches"),
     ],
 )
 def test_what_cannot_be_compared_gives_no_row_and_a_reason(a: Timeline, b: Timeline, reason: str) -> None:
@@ -158,10 +162,10 @@ def test_occurrences_are_counted_as_one_by_one(kernels: list[tuple[int, int, int
     for moment, phase in moments:
         expected.append(seen[moment // 100_000, phase])
         seen[moment // 100_000, phase] += 1
-    numbers = Numbers()
-    found = occurrences(timeline(operations, ranges), numbers)
-    assert found.cell[:, 2].tolist() == expected
-    assert (found.cell[:, 1] == numbers.phases.get("forward", 0)).tolist() == [not p for _, p in moments]
+    numbers = KernelNumbering()
+    found = find_occurrences(timeline(operations, ranges), numbers)
+    assert found.key[:, 2].tolist() == expected
+    assert (found.key[:, 1] == numbers.phases.get("forward", 0)).tolist() == [not p for _, p in moments]
 
 
 def test_the_overlap_share_is_of_the_time_of_all_launches_of_a_kernel() -> None:
@@ -203,8 +207,8 @@ def test_a_planted_slowdown_is_found_at_the_share_that_communication_covers(
         ACROSS_RUNS["slowdown_by_overlap"], runs(partly(share, 1.5, 1)), runs(partly(0, 1.0, 2))
     )
     found = {(row["family"], row["covered"]): row for row in outcome.rows.to_dict("records")}
-    assert set(found) == {(family, group) for family in (ALL, "other") for group in ("0 %", covered)}
-    for family in (ALL, "other"):
+    assert set(found) == {(family, group) for family in (ALL_FAMILIES, "other") for group in ("0 %", covered)}
+    for family in (ALL_FAMILIES, "other"):
         row = found[family, covered]
         assert row["ci_low"] <= 1.5 <= row["ci_high"] < 1.52
         assert row["overlap_pct"] == pytest.approx(100 * share, abs=0.05)
@@ -215,7 +219,7 @@ def test_a_planted_slowdown_is_found_at_the_share_that_communication_covers(
 
 def test_without_communication_there_is_no_slowdown_by_overlap() -> None:
     quiet = runs(partly(0, 1.0, 1))
-    assert "has 5 launches beside communication" in slowdown_by_overlap(quiet, quiet).reason
+    assert "has 5 launches that communication overlaps" in slowdown_by_overlap(quiet, quiet).reason
 
 
 def test_without_a_control_the_slowdown_by_overlap_is_not_corrected_and_says_so() -> None:
@@ -227,6 +231,6 @@ def test_without_a_control_the_slowdown_by_overlap_is_not_corrected_and_says_so(
         return timeline(operations, [(at, at + 900, "iteration") for at in range(0, 10 * STEP, STEP)])
 
     outcome = slowdown_by_overlap(runs(covered(True)), runs(covered(False)))
-    assert "no control on ranks 0: not corrected for clocks" in outcome.reason
+    assert "no control on rank 0: not corrected for clocks" in outcome.reason
     assert set(outcome.rows["covered"]) == {">= 90 %"}
     assert "no control" not in slowdown_by_overlap(runs(partly(1, 1.5, 1)), runs(partly(0, 1.0, 2))).reason

@@ -17,8 +17,12 @@ import pytest
 from hpcprof.analysis.framework.outcome import analyze_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
-from hpcprof.analysis.slowdown.by_overlap import COVERED, NOT_COVERED, slowdown_by_overlap
-from hpcprof.analysis.slowdown.study_pass import both
+from hpcprof.analysis.slowdown.by_overlap import (
+    COVERED,
+    NOT_COVERED,
+    slowdown_by_overlap,
+    slowdown_pairs_and_by_overlap,
+)
 from hpcprof.analysis.slowdown.within_run import TOTAL, slowdown
 from hpcprof.profiles.kernel_families import family
 from hpcprof.profiles.readers.nsys import reader as nsys
@@ -128,7 +132,7 @@ def test_both_analyses_of_a_study_are_those_of_each_and_read_every_timeline_once
         return of_rank
 
     a, b = ([replace(one, read=noting(one.id)) for one in side] for side in sides)
-    together = both(a, b)
+    together = slowdown_pairs_and_by_overlap(a, b)
     assert sorted(read) == [(name, rank) for name in ("a1", "a2", "b") for rank in RANKS]
     for found, alone in zip(together, (slowdown_pairs(*sides), slowdown_by_overlap(*sides)), strict=True):
         assert len(found.rows) > 20

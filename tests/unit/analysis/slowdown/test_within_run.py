@@ -1,4 +1,4 @@
-"""Kernels beside communication against the same kernels alone."""
+"""The slowdown of kernels while communication runs, within one run."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_same_profile_always_gives_the_same_interval() -> None:
         (timeline([(0, 10, COMP)]), "no communication kernels"),
         (timeline([], [(0, 5, "iteration")]), "no CUDA kernels"),
         (run(1.5, covered=0.8), "covered by communication to 90 % or more"),
-        (run(1.5, n=4), "5 times beside communication and 5 times alone"),
+        (run(1.5, n=4), "5 times while communication ran and at least 5 times alone"),
     ],
 )
 def test_what_cannot_be_compared_gives_no_row_and_a_reason(case: Timeline, reason: str) -> None:

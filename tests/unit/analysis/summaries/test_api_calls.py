@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hpcprof.analysis.slowdown.kernel_instances import instances
+from hpcprof.analysis.slowdown.kernel_instances import place_kernels
 from hpcprof.analysis.summaries.api_calls import launches
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.profiles.timeline import Timeline
@@ -47,7 +47,7 @@ def test_instances_are_in_the_order_of_their_starts() -> None:
     beside = [(1000 * i, 1000 * i + 20, COMM) for i in range(0, 50, 3)]
     steps = [(1000 * i - 10, 1000 * i + 500, "iteration") for i in range(50)]
     given = timeline(work + beside, steps)
-    expected, found = instances(given), instances(shuffled(given))
+    expected, found = place_kernels(given), place_kernels(shuffled(given))
     assert found.launched.tolist() == sorted(found.launched.tolist())
     for name in ("duration", "covered", "launched", "phase"):
         assert getattr(found, name).tolist() == getattr(expected, name).tolist()
