@@ -41,7 +41,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/submit/rendering/test_shellcheck.py
+	$(BIN)/python -m pytest -q tests/integration/test_shellcheck.py
 
 # The site lies in build/docs; a warning is an error.
 docs: $(VENV)/.installed

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import MetaData, create_engine, select, text
 
 from tests.integration.postgresql import Unavailable, server
+from tests.submitted_run import make_run as make_run
 
 DATA = Path(__file__).parents[1] / "data"
 

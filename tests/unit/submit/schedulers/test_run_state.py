@@ -9,7 +9,7 @@ import pytest
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.run_state import GRACE_SECONDS, Record, status_from_record
 from hpcprof.submit.sites.model import Preemption
-from tests.unit.submit.schedulers.conftest import MakeRun
+from tests.submitted_run import MakeRun
 
 ENDED = Record(JobState.COMPLETED, "", 0, ended_seconds=2.0)
 LONG_AGO = Record(JobState.COMPLETED, "", 0, ended_seconds=GRACE_SECONDS + 1)

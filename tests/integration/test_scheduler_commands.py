@@ -18,7 +18,7 @@ from hpcprof.submit.schedulers.pbs.client import PbsClient
 from hpcprof.submit.schedulers.slurm.client import SlurmClient
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit_array
-from tests.unit.submit.schedulers.conftest import MakeRun
+from tests.submitted_run import MakeRun
 
 Fake = Callable[..., None]
 Calls = Callable[[], list[list[str]]]

@@ -1,0 +1,315 @@
+"""Rendered scripts under real shells: what the rank wrapper finds, runs and records."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.sites.files import load_site
+
+SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
+PRINT_ARGUMENTS = "import os, sys; os.write(1, b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"
+
+
+def rendered(job: Job, folder: Path, **options: object) -> dict[str, str]:
+    values: dict[str, object] = {
+        "run_directory": folder,
+        "command_line": ["hpcprof", "submit"],
+        "launch": ["mpiexec", "-n", str(job.ranks)],
+        "program": job.arguments,
+    }
+    return render(load_site("local"), job, Rendering(**{**values, **options}))  # type: ignore[arg-type]
+
+
+def run_wrapper(
+    shell: str, job: Job, folder: Path, environment: dict[str, str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    for name in ("state", "logs", "profiles"):
+        (folder / name).mkdir(exist_ok=True, parents=True)
+    (folder / "wrapper.sh").write_text(rendered(job, folder)["wrapper.sh"])
+    return subprocess.run(
+        [shell, str(folder / "wrapper.sh"), *arguments],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+# What the launchers set for rank 3 of 4 on two nodes with two ranks each, as recorded from real ones;
+# inside a Slurm job, SLURM_PROCID is that of the launcher's proxy on the node.
+LAUNCHERS = {
+    "Open MPI": {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "PMIX_RANK": "3",
+    },
+    "Open MPI inside Slurm": {
+        "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "0",
+        "SLURM_NTASKS": "2",
+    },
+    "MPICH and Intel MPI": {
+        "PMI_RANK": "3",
+        "PMI_SIZE": "4",
+        "MPI_LOCALRANKID": "1",
+        "MPI_LOCALNRANKS": "2",
+    },
+    "MPICH inside Slurm": {
+        "PMI_RANK": "3",
+        "PMI_SIZE": "4",
+        "MPI_LOCALRANKID": "1",
+        "SLURM_PROCID": "1",
+        "SLURM_LOCALID": "0",
+    },
+    "PALS": {"PMI_RANK": "3", "PMI_SIZE": "4", "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1"},
+    "srun with pmi2": {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"},
+    "Flux": {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1"},
+    "Slurm": {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"},
+    "torchrun": {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"},
+    "PMIx alone": {"PMIX_RANK": "3"},
+}
+RECORDED = json.loads((Path(__file__).parents[1] / "data/launchers/environments.json").read_text())
+SHOW = ("sh", "-c", 'echo "$HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_WORLD_SIZE $HPCPROF_PROFILER"')
+
+
+def job(**changes: object) -> Job:
+    values = {"name": "j", "site": "local", "workload": None, "arguments": ["true"], "directory": "/"}
+    settings = PROFILERS[str(changes.get("profiler", "none"))].resolve({})
+    shape = {"ranks_per_node": 2, "nodes": 2, "profiler_options": settings}
+    return Job(**{**values, **shape, **changes})  # type: ignore[arg-type]
+
+
+def wrapped(shell: str, wrapper: str, folder: Path, environment: dict[str, str]) -> str:
+    """Run a wrapper around `SHOW` and return what the one rank printed."""
+    for name in ("state", "logs", "profiles"):
+        (folder / name).mkdir()
+    (folder / "wrapper.sh").write_text(wrapper)
+    command = [shell, str(folder / "wrapper.sh"), *SHOW]
+    subprocess.run(command, env={"PATH": os.environ["PATH"], **environment}, check=True)
+    (log,) = (folder / "logs").glob("*.out")
+    return log.read_text()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
+def test_the_wrapper_finds_rank_and_local_rank_under(launcher: str, shell: str, tmp_path: Path) -> None:
+    done = run_wrapper(shell, job(), tmp_path, LAUNCHERS[launcher], *SHOW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "logs/rank00003.out").read_text() == "3 1 4 none\n"
+    assert (tmp_path / "state/rank00003.exit").read_text() == "0\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("recorded", sorted(RECORDED))
+def test_the_wrapper_finds_what_the_mpi_library_found_in_a_recorded_environment(
+    recorded: str, shell: str, tmp_path: Path
+) -> None:
+    found = RECORDED[recorded]
+    site = load_site("generic-slurm" if recorded.startswith("srun") else "local")
+    shape = {"nodes": 1, "ranks_per_node": found["size"]}
+    text = render(site, job(**shape), Rendering(tmp_path, ["hpcprof"], ["x"], ["true"]))["wrapper.sh"]
+    assert wrapped(shell, text, tmp_path, found["environment"]) == (
+        f"{found['rank']} {found['local_rank']} {found['size']} none\n"
+    )
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_an_mpirun_in_a_script_for_srun_is_believed_before_the_batch_step(shell: str, tmp_path: Path) -> None:
+    found = RECORDED["sbatch_mpirun_ompi5_localonly"]
+    assert found["environment"]["SLURM_PROCID"] == "0"
+    asked = job(nodes=1, ranks_per_node=4)
+    rendering = Rendering(tmp_path, ["hpcprof"], ["x"], ["true"])
+    text = render(load_site("generic-slurm"), asked, rendering)["wrapper.sh"]
+    assert wrapped(shell, text, tmp_path, found["environment"]) == "3 3 4 none\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_wrapper_stops_with_a_sentence_when_nothing_tells_the_rank(shell: str, tmp_path: Path) -> None:
+    done = run_wrapper(shell, job(), tmp_path, {}, *SHOW)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "hpcprof: no variable tells this process its rank: start it with mpiexec, as job.sh does.\n"
+    )
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_wrapper_stops_when_the_launcher_started_singletons(shell: str, tmp_path: Path) -> None:
+    done = run_wrapper(shell, job(), tmp_path, {"PMI_RANK": "0", "PMI_SIZE": "1"}, *SHOW)
+    assert done.returncode == 1
+    assert "started 1 ranks where 4 were asked for" in done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("selection", "profiler"), [("0-1,3", "torch"), ("0-2", "none"), ("local=1", "torch")]
+)
+def test_only_the_selected_ranks_run_under_the_profiler(
+    shell: str, selection: str, profiler: str, tmp_path: Path
+) -> None:
+    chosen = job(profiler="torch", profile_ranks=selection)
+    run_wrapper(shell, chosen, tmp_path, LAUNCHERS["Open MPI"], *SHOW)
+    assert (tmp_path / "logs/rank00003.out").read_text() == f"3 1 4 {profiler}\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("selection", ["3", "0"])
+def test_every_rank_is_told_the_steps_to_capture(shell: str, selection: str, tmp_path: Path) -> None:
+    # A rank without a profiler has to pass the barriers around them too.
+    asked = job(profiler="torch", profile_ranks=selection, capture_steps="2-3")
+    run_wrapper(shell, asked, tmp_path, LAUNCHERS["Slurm"], "sh", "-c", "echo $HPCPROF_CAPTURE_STEPS")
+    assert (tmp_path / "logs/rank00003.out").read_text() == "2-3\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_exit_code_of_the_program_is_recorded_and_passed_on(shell: str, tmp_path: Path) -> None:
+    done = run_wrapper(shell, job(), tmp_path, LAUNCHERS["Slurm"], "sh", "-c", "exit 7")
+    assert done.returncode == 7
+    assert (tmp_path / "state/rank00003.exit").read_text() == "7\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterwards(
+    shell: str, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    # Stands for nsys: notes its arguments, runs the program, leaves the files that nsys leaves.
+    (tools / "nsys").write_text(
+        '#!/bin/sh\necho "$@" >>"$NOTES"\n'
+        'for a in "$@"; do case $a in --output=*) touch "${a#--output=}" ;; esac; done\n'
+        'case $1 in profile) while [ "$1" != true ]; do shift; done; "$@" ;; esac\n'
+    )
+    (tools / "nsys").chmod(0o755)
+    folder = tmp_path / "a run"
+    environment = {
+        **LAUNCHERS["Open MPI"],
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "NOTES": str(tmp_path / "notes"),
+    }
+    chosen = job(profiler="nsys", workload="sequence-parallel", arguments=[])
+    done = run_wrapper(shell, chosen, folder, environment, "true", "x y")
+    assert done.returncode == 0
+    profile, export = (tmp_path / "notes").read_text().splitlines()
+    output = f"{folder}/profiles/rank00003"
+    assert "--capture-range=cudaProfilerApi --capture-range-end=stop" in profile
+    assert profile.endswith(f"--output={output} true x y")
+    assert export.startswith("export --type=sqlite --include-blobs=true")
+    assert Path(f"{output}.sqlite").exists()
+    assert not Path(f"{output}.sqlite.part").exists()
+
+
+@pytest.fixture
+def nsys(tmp_path: Path) -> Path:
+    """A folder with a stand-in for nsys: it notes its arguments, and its help is a file beside it."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "nsys").write_text(
+        f'#!/bin/sh\ncase $* in *--help) cat {tools}/help; exit ;; esac\necho "$@" >>{tools}/notes\n'
+    )
+    (tools / "nsys").chmod(0o755)
+    return tools
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("version", "flag"),
+    [
+        ("\t--gpu-metrics-device=\n", "--gpu-metrics-device=2,3"),
+        ("\t--gpu-metrics-devices=\n\t--other=\n", "--gpu-metrics-devices=2,3"),
+        ("\t--other=\n", None),
+    ],
+)
+def test_a_flag_is_spelt_as_the_profilers_own_help_does(
+    shell: str, version: str, flag: str | None, nsys: Path, tmp_path: Path
+) -> None:
+    (nsys / "help").write_text(version)
+    settings = PROFILERS["nsys"].resolve({"gpu-metrics": "true"})
+    asked = job(profiler="nsys", profiler_options=settings)
+    environment = {"PATH": f"{nsys}:{os.environ['PATH']}", "CUDA_VISIBLE_DEVICES": "2,3"}
+    done = run_wrapper(shell, asked, tmp_path / "run", {**LAUNCHERS["Slurm"], **environment}, "true")
+    if flag is None:
+        assert "hpcprof: this nsys has no --gpu-metrics-devices: load a newer version." in done.stderr
+        assert not (nsys / "notes").exists()
+        assert "has no --gpu-metrics-devices" in (tmp_path / "run/logs/rank00003.err").read_text()
+        assert (tmp_path / "run/state/rank00003.exit").read_text() == "1\n"
+    else:
+        assert flag in (nsys / "notes").read_text().split()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_scratch_folder_of_the_node_is_made_where_it_is_missing(
+    shell: str, nsys: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "local" / "scratch"
+    environment = {"PATH": f"{nsys}:{os.environ['PATH']}", "TMPDIR": str(missing), **LAUNCHERS["Slurm"]}
+    done = run_wrapper(shell, job(profiler="nsys"), tmp_path / "run", environment, "true")
+    assert done.stderr == ""
+    assert list(missing.iterdir()) == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("profiler", "settings", "pauses"),
+    [
+        ("ncu", {}, True),
+        ("nsys", {"gpu-metrics": "true"}, True),
+        ("nsys", {}, False),
+        ("none", {}, False),
+    ],
+)
+def test_dcgm_is_paused_while_a_profiler_reads_hardware_counters_and_resumed_whatever_happens(
+    shell: str, profiler: str, settings: dict[str, str], pauses: bool, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "dcgmi").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/notes\n')
+    (tools / "dcgmi").chmod(0o755)
+    options = PROFILERS[profiler].resolve(settings)
+    asked = job(nodes=1, ranks_per_node=1, profiler=profiler, profiler_options=options, directory="/")
+    site = load_site("local")
+    for paused in (site, msgspec.structs.replace(site, dcgm=True)):
+        for file, text in render(paused, asked, Rendering(tmp_path, ["hpcprof"], [], ["false"])).items():
+            (tmp_path / file).write_text(text)
+        environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+        subprocess.run([shell, str(tmp_path / "job.sh")], env=environment, capture_output=True)
+    notes = tmp_path / "notes"
+    said = notes.read_text().splitlines() if notes.exists() else []
+    assert said == (["profile --pause", "profile --resume"] if pauses else [])
+
+
+hostile = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@given(arguments=hostile)
+@example(arguments=["a b", "'", '"', "$(touch /tmp/x)", "`id`", "a\nb", "", "*", "\\", "{output}", "-n", "~"])
+@settings(max_examples=25)
+def test_arguments_arrive_as_they_were_given_and_never_run(
+    shell: str, arguments: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("it's a $HOME run")
+    program = [sys.executable, "-c", PRINT_ARGUMENTS, *arguments]
+    asked = job(nodes=1, ranks_per_node=1, arguments=program, directory=str(folder))
+    for name, text in rendered(asked, folder, launch=[], command_line=["hpcprof", *arguments]).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    done = subprocess.run([shell, str(folder / "job.sh")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    printed = (folder / "logs/rank00000.out").read_bytes()
+    assert printed == b"\0".join(os.fsencode(argument) for argument in arguments)
