@@ -10,7 +10,7 @@ SITE ?= local
 
 # PyTorch for the CPU is enough for the quickstart and the tests; on a machine with a GPU the wheel that
 # PyPI has by default brings CUDA, and the same command uses it.
-$(VENV)/.installed: setup.cfg setup.py pyproject.toml constraints.txt hpcprof/profiles/readers/nsys/sqlite_pages.c
+$(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	    --constraint constraints.txt --editable '.[workloads,transformers,html,postgres,notebook,docs,dev]'
@@ -49,4 +49,4 @@ docs: $(VENV)/.installed
 	    --doctree-dir build/doctrees docs build/docs
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info hpcprof/profiles/readers/nsys/*.so
+	rm -rf $(VENV) build dist *.egg-info

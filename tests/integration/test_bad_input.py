@@ -94,7 +94,7 @@ SKIPPED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no StringIds": (lambda path: change(path, "DROP TABLE StringIds"), "no StringIds"),
     "text for a stamp": (
         lambda path: change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon' WHERE rowid = 5"),
-        "no integer",
+        "is not an integer",
     ),
 }
 

@@ -21,7 +21,6 @@ REFERENCE = re.compile(r"(?<![\w/.$~-])hpcprof(?:\.[A-Za-z_]\w*)+(?::\w+)?")
 NOT_MODULES = {
     *("hpcprof.db", "hpcprof.def"),
     *("hpcprof.analyses", "hpcprof.schedulers", "hpcprof.profilers", "hpcprof.readers"),  # entry points
-    "hpcprof.profiles.readers.nsys._sqlite_pages",  # compiled, and loaded by ctypes
 }
 """Names that look like those of modules and are none."""
 

@@ -28,10 +28,10 @@ def identify_rank(path: Path) -> int | None:
     if kind == "ncu":
         return rank_from_name(path)
     if kind == "nsys":
-        from hpcprof.profiles.readers.nsys.export import opened
+        from hpcprof.profiles.readers.nsys.export import open_export
         from hpcprof.profiles.readers.nsys.origin import rank_of
 
-        with opened(path) as export:
+        with open_export(path) as export:
             return rank_of(export)
     found = _DISTRIBUTED.search(_head(path))
     return int(found[1]) if found else rank_from_name(path)

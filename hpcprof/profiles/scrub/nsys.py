@@ -17,7 +17,7 @@ from sqlalchemy import select
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.nsys.export import Export, opened
+from hpcprof.profiles.readers.nsys.export import NsysExport, open_export
 from hpcprof.profiles.readers.nsys.nvtx_ranges import NAMED_EVENTS
 from hpcprof.profiles.readers.nsys.origin import is_option
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
@@ -70,7 +70,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     DamagedInput
         If the export cannot be read.
     """
-    with opened(path) as export:
+    with open_export(path) as export:
         pairs = {table: _pairs(export, table) for table in _PAIR_TABLES}
     names.know(_hosts_and_users(pairs))
     try:
@@ -160,8 +160,8 @@ def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
     )
 
 
-def _pairs(export: Export, table: str) -> Pairs:
-    source = export.source(table)
+def _pairs(export: NsysExport, table: str) -> Pairs:
+    source = export.table(table)
     if source is None or not {"name", "value"} <= source.columns:
         return []
     rows = export.rows(select(source.clause.c.name, source.clause.c.value))

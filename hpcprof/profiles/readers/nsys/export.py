@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import (
     TableClause,
+    case,
     column,
     create_engine,
     func,
@@ -27,8 +28,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from hpcprof.common.errors import DamagedInput, reading
-from hpcprof.profiles.readers.nsys.cells import Cells
-from hpcprof.profiles.readers.nsys.sqlite_pages import Columns, read_columns
+from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, Columns
+from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
 MISSING = int(np.iinfo(np.int64).min)
@@ -49,10 +50,10 @@ _CHUNK = 900
 
 
 @dataclass(frozen=True)
-class Source:
+class ExportTable:
     """One table of an export, and its columns; ``clause`` stands for it in a query."""
 
-    export: Export
+    export: NsysExport
     clause: TableClause
 
     @property
@@ -71,93 +72,114 @@ class Source:
         if absent:
             raise DamagedInput(f"{self.export.path}: table {self.name} has no column {' or '.join(absent)}.")
 
-    def ints(self, defaults: Mapping[str, int | None]) -> dict[str, Ints]:
-        """Return columns as int64 arrays in the table's order.
+    def integers(self, defaults: Mapping[str, int | None]) -> dict[str, Ints]:
+        """Return integer columns of a small table; see `read`."""
+        return self.read(defaults)[0]
+
+    def read(self, integers: Mapping[str, int | None], texts: Sequence[str] = ()) -> Columns:
+        """Return columns of a small table in the table's order, read by Python's SQLite.
 
         Parameters
         ----------
-        defaults : mapping of str to int or None
+        integers : mapping of str to int or None
             Each column with the value for NULL, or for all rows where the table has no such column;
             `REQUIRED` marks a key column, whose NULLs become `MISSING`.
+        texts : sequence of str
+            Columns that hold texts; one that the table does not have is all NULL.
 
         Raises
         ------
         DamagedInput
-            If a key column is absent or a value is no integer.
+            If a key column is absent or a value is not an integer.
         """
-        return self.ints_and_cells(defaults, ())[0]
+        return self._with_defaults(integers, texts, self._by_sqlalchemy(self._query(integers, texts)))
 
-    def ints_and_cells(
-        self, defaults: Mapping[str, int | None], others: Sequence[str]
-    ) -> tuple[dict[str, Ints], list[Cells]]:
-        """Return what `ints` does, and columns of texts and blobs, all NULL where one is absent."""
-        self.require(*(name for name, default in defaults.items() if default is REQUIRED))
-        nulls = {n: MISSING if d is REQUIRED else d for n, d in defaults.items() if n in self.columns}
-        stored = [name for name in others if name in self.columns]
-        values, cells = self._pages(nulls, stored) or self._queried(nulls, stored)
-        found = {name: np.ascontiguousarray(column) for name, column in zip(nulls, values, strict=True)}
-        rows = len(values[0])
-        absent = {n: np.full(rows, d) for n, d in defaults.items() if n not in found and d is not None}
-        of_name = dict(zip(stored, cells, strict=True))
-        return found | absent, [of_name.get(name) or Cells.of([None] * rows) for name in others]
+    def read_bulk(
+        self, integers: Mapping[str, int | None], texts: Sequence[str] = (), blobs: Sequence[str] = ()
+    ) -> Columns:
+        """Do as `read` for a large table, through Arrow; ``blobs`` are NULL where they hold no blob."""
+        query = self._query(integers, texts, blobs)
+        found = self.export.arrow and self.export.arrow.fetch(query)
+        found = found or self._by_sqlalchemy(query)
+        return self._with_defaults(integers, [*texts, *blobs], found)
 
-    def _queried(self, nulls: Mapping[str, int], others: Sequence[str]) -> Columns:
-        """Let SQLite read columns. One query reads them all: several could order their rows differently."""
+    def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
+        """Begin in another thread what `read_bulk` will be called for with the same integers alone."""
+        if self.export.arrow:
+            self.export.arrow.begin(self._query(integers, ()))
+
+    def _query(
+        self, integers: Mapping[str, int | None], texts: Sequence[str], blobs: Sequence[str] = ()
+    ) -> ColumnQuery:
+        """Select the columns that the table has, in one query: several could order the rows differently."""
+        self.require(*(name for name, default in integers.items() if default is REQUIRED))
         columns = self.clause.c
-        query = select(*(func.coalesce(columns[name], null) for name, null in nulls.items()))
-        result = self.export.rows(query.add_columns(*(columns[name] for name in others)))
-        if not others:
-            flat = self.export.numbers(chain.from_iterable(result), self.name)
-            return list(flat.reshape(-1, len(nulls)).T), []
-        parts = list(zip(*result, strict=True)) or [()] * (len(nulls) + len(others))
-        values = [self.export.numbers(iter(part), self.name) for part in parts[: len(nulls)]]
-        return values, [Cells.of(part) for part in parts[len(nulls) :]]
+        nulls = {n: MISSING if d is REQUIRED else d for n, d in integers.items() if n in columns}
+        numbers = (func.coalesce(columns[name], null).label(name) for name, null in nulls.items())
+        contents = {name: columns[name] for name in texts if name in columns} | {
+            name: case((func.typeof(columns[name]) == "blob", columns[name])).label(name)
+            for name in blobs
+            if name in columns
+        }
+        return ColumnQuery(
+            select(*numbers, *contents.values()),
+            select(func.count()).select_from(self.clause),
+            tuple(nulls),
+            tuple(contents),
+        )
 
-    def _pages(
-        self, nulls: Mapping[str, int], others: Sequence[str]
-    ) -> tuple[list[Ints], list[Cells]] | None:
-        """Read columns from the file's pages; None where SQLite has to read them."""
-        master = table("sqlite_master", column("name"), column("type"), column("rootpage"))
-        stored = select(master.c.rootpage).where(master.c.name == self.name, master.c.type == "table")
-        root = next(self.export.rows(stored), None)
-        known = func.pragma_table_xinfo(self.name).table_valued("name", "pk", "hidden")
-        columns = list(self.export.rows(select(known.c.name, known.c.pk, known.c.hidden)))
-        wanted = {*nulls, *others}
-        # Hidden columns are generated, and may not be stored; a primary key may be the row's own number.
-        if root is None or any(hidden or (key and name in wanted) for name, key, hidden in columns):
-            return None
-        place = {name: i for i, (name, _, _) in enumerate(columns)}
-        ints, cells = ([place[name] for name in names] for names in (nulls, others))
-        return read_columns(self.export.descriptor, root[0], ints, [*nulls.values()], cells)
+    def _by_sqlalchemy(self, query: ColumnQuery) -> Columns:
+        rows = self.export.rows(query.query)
+        count = len(query.integers)
+        if not query.binary:
+            flat = self.export.numbers(chain.from_iterable(rows), self.name).reshape(-1, count)
+            return dict(zip(query.integers, flat.T.copy(), strict=True)), {}
+        parts = list(zip(*rows, strict=True)) or [()] * (count + len(query.binary))
+        numbers = (self.export.numbers(iter(part), self.name) for part in parts[:count])
+        contents = (BinaryColumn.from_values(part) for part in parts[count:])
+        return (
+            dict(zip(query.integers, numbers, strict=True)),
+            dict(zip(query.binary, contents, strict=True)),
+        )
+
+    def _with_defaults(
+        self, integers: Mapping[str, int | None], binary: Sequence[str], found: Columns
+    ) -> Columns:
+        """Add the columns that the table does not have."""
+        numbers, contents = found
+        rows = len(next(iter(numbers.values())))
+        absent = {n: np.full(rows, d) for n, d in integers.items() if n not in numbers and d is not None}
+        nulls = {name: BinaryColumn.from_values([None] * rows) for name in binary if name not in contents}
+        return numbers | absent, contents | nulls
 
 
 @dataclass(frozen=True)
-class Export:
-    """An open export; ``descriptor`` is that of its file."""
+class NsysExport:
+    """An open export; ``arrow`` executes queries of large tables, None where SQLAlchemy has to."""
 
     path: Path
-    descriptor: int
     connection: Connection
     tables: frozenset[str]
-    _sources: dict[str, Source | None] = field(default_factory=dict)
+    arrow: ArrowQueries | None
+    _found_tables: dict[str, ExportTable | None] = field(default_factory=dict)
 
-    def source(self, name: str) -> Source | None:
+    def table(self, name: str) -> ExportTable | None:
         """Return the table called ``name``, else its highest version (``name_V2``), if it has rows.
 
         A table without rows means the same as no table: nothing of the kind was traced.
         """
-        if name not in self._sources:
-            self._sources[name] = self._found(name)
-        return self._sources[name]
+        if name not in self._found_tables:
+            self._found_tables[name] = self._found(name)
+        return self._found_tables[name]
 
-    def _found(self, name: str) -> Source | None:
+    def _found(self, name: str) -> ExportTable | None:
         versions = [t for t in self.tables if re.fullmatch(re.escape(name) + r"_V\d+", t)]
         versions.sort(key=lambda t: int(t.rpartition("_V")[2]), reverse=True)
         for candidate in [*(n for n in (name,) if n in self.tables), *versions]:
             columns = inspect(self.connection).get_columns(candidate)
             clause = table(candidate, *(column(c["name"]) for c in columns))
             if next(self.rows(select(literal(1)).select_from(clause).limit(1)), None):
-                return Source(self, clause)
+                return ExportTable(self, clause)
         return None
 
     def rows(self, query: Any) -> Iterator[Sequence[Any]]:
@@ -165,11 +187,11 @@ class Export:
         return iter(self.connection.execute(query))
 
     def numbers(self, values: Iterator[Any], where: str) -> Ints:
-        """Turn values into int64, raising `DamagedInput` for one that is no integer."""
+        """Turn values into int64, raising `DamagedInput` for one that is not an integer."""
         try:
             return np.fromiter(values, np.int64)
         except (TypeError, ValueError, OverflowError):
-            raise DamagedInput(f"{self.path}: table {where} holds a value that is no integer.") from None
+            raise DamagedInput(f"{self.path}: table {where} holds a value that is not an integer.") from None
 
     def strings(self, ids: Ints) -> dict[int, str]:
         """Return the texts of the ids that occur in StringIds; `NO_NAME` has none.
@@ -182,7 +204,7 @@ class Export:
         wanted = [int(i) for i in np.unique(ids) if i != NO_NAME]
         if not wanted:
             return {}
-        source = self.source("StringIds")
+        source = self.table("StringIds")
         if source is None:
             raise DamagedInput(f"{self.path}: names are missing, because it has no StringIds table.")
         source.require("id", "value")
@@ -195,7 +217,7 @@ class Export:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Export]:
+def open_export(path: Path) -> Iterator[NsysExport]:
     """Open an export for reading only.
 
     Raises
@@ -213,15 +235,14 @@ def opened(path: Path) -> Iterator[Export]:
 
     engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
     try:
-        with reading(path):
-            file = path.open("rb")
-        # Closed last: where a process closes a file, it loses its locks.
-        with file, engine.connect() as connection:
+        with engine.connect() as connection, closing(ArrowQueries(path)) as arrow:
             # One transaction: no other process changes the file while it is read.
             connection.exec_driver_sql("BEGIN")
             inspector = inspect(connection)
             tables = frozenset(inspector.get_table_names()) | frozenset(inspector.get_view_names())
-            yield Export(path, file.fileno(), connection, tables)
+            # With a write-ahead log others may change the file, and each transaction sees its own state.
+            logged = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+            yield NsysExport(path, connection, tables, None if logged else arrow)
     except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
         # Names of tables and columns are decoded by Python's sqlite3 itself.
         reason = str(getattr(error, "orig", error)).splitlines()[0]

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
-from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, PROCESS_SHIFT, THREAD_BITS, Export
+from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, PROCESS_SHIFT, THREAD_BITS, NsysExport
 from hpcprof.profiles.readers.nsys.nvtx_payloads import Payloads, layouts
 from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, Events
 from hpcprof.profiles.readers.string_table import StringTable, translate
@@ -23,7 +23,7 @@ _MESSAGE = ("Message size [bytes]", "Bytes")
 _RANKS = ("No. of ranks",)
 
 
-def read_collectives(export: Export, events: Events, strings: StringTable) -> Collectives:
+def read_collectives(export: NsysExport, events: Events, strings: StringTable) -> Collectives:
     """Return the collectives that NCCL annotated, in the order of their threads and calls.
 
     Size and communicator come from the payloads, which an export has with ``--include-blobs=true`` and
@@ -56,7 +56,7 @@ class _Calls:
     ``name`` are indices into ``texts``; of a range without a payload the blob is empty.
     """
 
-    def __init__(self, export: Export, events: Events) -> None:
+    def __init__(self, export: NsysExport, events: Events) -> None:
         columns = events.columns
         kind = columns["eventType"]
         created = np.flatnonzero(kind == DOMAIN_CREATE)
@@ -100,7 +100,7 @@ class _Calls:
         return result
 
 
-def _decoded(export: Export, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
+def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
     """Return communicator, bytes and ranks of each call, as far as the payloads tell."""
     known = layouts(export)
     count = len(calls.name)

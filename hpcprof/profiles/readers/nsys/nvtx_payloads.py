@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.columns.windows import windows
-from hpcprof.profiles.readers.nsys.cells import Cells
-from hpcprof.profiles.readers.nsys.export import NO_ID, Export
+from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
+from hpcprof.profiles.readers.nsys.export import NO_ID, NsysExport
 from hpcprof.profiles.timeline import Ints
 
 Unsigned = NDArray[np.uint64]
@@ -43,14 +43,14 @@ Layout = Mapping[str, Field]
 """The numbers of a schema by the names that the program gave them."""
 
 
-def layouts(export: Export) -> dict[Key, Layout]:
+def layouts(export: NsysExport) -> dict[Key, Layout]:
     """Return the layout of each schema; entries that are no plain numbers are left out of it."""
-    source = export.source("NVTX_PAYLOAD_SCHEMA_ENTRIES")
+    source = export.table("NVTX_PAYLOAD_SCHEMA_ENTRIES")
     if source is None or not {"domainId", "schemaId", "idx", "type", "name"} <= source.columns:
         return {}
     wanted = {"domainId": NO_ID, "schemaId": NO_ID, "idx": 0, "type": 0, "flags": 0, "offset": NO_ID}
-    columns, (names,) = source.ints_and_cells(wanted, ["name"])
-    texts = names.texts()
+    columns, others = source.read(wanted, texts=["name"])
+    texts = others["name"].texts()
     enums = _enums(export)
     found: dict[Key, dict[str, Field]] = {}
     ends: dict[Key, int | None] = {}
@@ -79,12 +79,12 @@ def _offset(stored: int, after: int | None, kind: np.dtype[np.generic] | None) -
     return -(-after // kind.itemsize) * kind.itemsize
 
 
-def _enums(export: Export) -> dict[Key, str]:
+def _enums(export: NsysExport) -> dict[Key, str]:
     """Return the numpy type of each enumeration, by domain and the id that serves as its type."""
-    source = export.source("NVTX_PAYLOAD_ENUMS")
+    source = export.table("NVTX_PAYLOAD_ENUMS")
     if source is None or not {"domainId", "schemaId", "size"} <= source.columns:
         return {}
-    columns = source.ints({"domainId": NO_ID, "schemaId": NO_ID, "size": 0})
+    columns = source.integers({"domainId": NO_ID, "schemaId": NO_ID, "size": 0})
     rows = zip(*(columns[name].tolist() for name in ("domainId", "schemaId", "size")), strict=True)
     return {(domain, number): f"<u{size}" for domain, number, size in rows if size in (1, 2, 4, 8)}
 
@@ -93,7 +93,7 @@ def _enums(export: Export) -> dict[Key, str]:
 class Payloads:
     """Payloads of one domain: a blob an event that has one."""
 
-    blobs: Cells
+    blobs: BinaryColumn
     layouts: Mapping[int, Layout]
 
     def values(self, *names: str) -> tuple[Unsigned, NDArray[np.bool_]]:
@@ -115,7 +115,7 @@ class Payloads:
     def _alike(self) -> list[tuple[Ints, Layout, NDArray[np.uint8]]]:
         """The rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
         found: list[tuple[Ints, Layout, NDArray[np.uint8]]] = []
-        length = self.blobs.blob_sizes()
+        length = self.blobs.sizes()
         known = np.flatnonzero(length >= _HEADER.itemsize)
         if not len(known):
             return found

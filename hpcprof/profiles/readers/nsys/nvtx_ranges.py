@@ -7,8 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.profiles.readers.nsys.cells import Cells
-from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, PROCESS_SHIFT, REQUIRED, THREAD_BITS, Export
+from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
+from hpcprof.profiles.readers.nsys.export import (
+    MISSING,
+    NO_ID,
+    PROCESS_SHIFT,
+    REQUIRED,
+    THREAD_BITS,
+    NsysExport,
+)
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges, Style, plausible
 
@@ -42,18 +49,19 @@ class Events:
 
     present: frozenset[str]
     columns: dict[str, Ints]
-    text: Cells
-    payload: Cells
+    text: BinaryColumn
+    payload: BinaryColumn
     last: int
 
 
-def read_events(export: Export) -> Events | None:
+def read_events(export: NsysExport) -> Events | None:
     """Read the events, or return None where there are none."""
-    source = export.source("NVTX_EVENTS")
+    source = export.table("NVTX_EVENTS")
     if source is None:
         return None
     source.require("start", "end", "eventType")
-    columns, (text, payload) = source.ints_and_cells(_COLUMNS, ["text", "binaryData"])
+    columns, others = source.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
+    text, payload = others["text"], others["binaryData"]
     stamps = np.concatenate((columns["start"], columns["end"]))
     last = int(stamps[stamps < LATEST].max(initial=MISSING))
     rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS))

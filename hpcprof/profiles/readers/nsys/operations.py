@@ -7,7 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 from sqlalchemy import select
 
-from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, REQUIRED, THREAD_BITS, Export, Source
+from hpcprof.profiles.readers.nsys.export import (
+    NO_ID,
+    PROCESS_SHIFT,
+    REQUIRED,
+    THREAD_BITS,
+    ExportTable,
+    NsysExport,
+)
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
@@ -24,6 +31,13 @@ from hpcprof.profiles.timeline import (
 
 Columns = dict[str, Ints]
 
+_CALL = {
+    "start": REQUIRED,
+    "end": REQUIRED,
+    "globalTid": NO_ID,
+    "correlationId": NO_CORRELATION,
+    "nameId": NO_ID,
+}
 _OPERATION = {
     "start": REQUIRED,
     "end": REQUIRED,
@@ -34,6 +48,7 @@ _OPERATION = {
 }
 _GRID = ("gridX", "gridY", "gridZ")
 _BLOCK = ("blockX", "blockY", "blockZ")
+_KERNEL = {**_OPERATION, "demangledName": NO_ID, **dict.fromkeys((*_GRID, *_BLOCK), 1)}
 
 # CUpti_ActivityMemcpyKind, for exports without the table of labels.
 _COPY_LABELS = {
@@ -54,20 +69,24 @@ _COPY_LABELS = {
 }
 
 
-def read_calls(export: Export) -> tuple[Columns, int]:
+_CALLS, _KERNELS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+def begin_large_tables(export: NsysExport) -> None:
+    """Begin to read the calls and the kernels, each in a thread of its own."""
+    for name, columns in ((_CALLS, _CALL), (_KERNELS, _KERNEL)):
+        source = export.table(name)
+        if source is not None:
+            source.begin_bulk(columns)
+
+
+def read_calls(export: NsysExport) -> tuple[Columns, int]:
     """Read the API calls; the second value counts the rows that cannot be placed."""
-    source = export.source("CUPTI_ACTIVITY_KIND_RUNTIME")
+    source = export.table(_CALLS)
     if source is None:
-        return _none("start", "end", "globalTid", "correlationId", "nameId"), 0
+        return _none(*_CALL), 0
     source.require("nameId")
-    defaults = {
-        "start": REQUIRED,
-        "end": REQUIRED,
-        "globalTid": NO_ID,
-        "correlationId": NO_CORRELATION,
-        "nameId": NO_ID,
-    }
-    return _placed(source.ints(defaults))
+    return _placed(source.read_bulk(_CALL)[0])
 
 
 def api_calls(columns: Columns, name: Ints) -> ApiCalls:
@@ -85,17 +104,16 @@ def api_calls(columns: Columns, name: Ints) -> ApiCalls:
     )
 
 
-def read_kernels(export: Export, only_process: int) -> tuple[Columns, int]:
+def read_kernels(export: NsysExport, only_process: int) -> tuple[Columns, int]:
     """Read the kernels; the second value counts the rows that cannot be placed.
 
     ``only_process`` is the process of the kernels of old exports, which do not tell it.
     """
-    source = export.source("CUPTI_ACTIVITY_KIND_KERNEL")
+    source = export.table(_KERNELS)
     if source is None:
-        return _none(*_OPERATION, "process", "demangledName", *_GRID, *_BLOCK), 0
+        return _none(*_KERNEL, "process"), 0
     source.require("demangledName")
-    shape = dict.fromkeys((*_GRID, *_BLOCK), 1)
-    return _read_operations(source, {"demangledName": NO_ID, **shape}, only_process)
+    return _read_operations(source, _KERNEL, only_process)
 
 
 def kernels(columns: Columns, name: Ints, category: Ints) -> Kernels:
@@ -109,38 +127,38 @@ def kernels(columns: Columns, name: Ints, category: Ints) -> Kernels:
     )
 
 
-def read_memory(export: Export, strings: StringTable, only_process: int) -> tuple[MemoryOperations, int]:
+def read_memory(export: NsysExport, strings: StringTable, only_process: int) -> tuple[MemoryOperations, int]:
     """Read memory copies, then sets, named as ``nsys stats`` prints them; and count what cannot be placed."""
     tables, lost = [MemoryOperations.empty()], 0
-    copies = export.source("CUPTI_ACTIVITY_KIND_MEMCPY")
+    copies = export.table("CUPTI_ACTIVITY_KIND_MEMCPY")
     if copies is not None:
-        columns, lost = _read_operations(copies, {"bytes": -1, "copyKind": 0}, only_process)
+        columns, lost = _read_operations(copies, {**_OPERATION, "bytes": -1, "copyKind": 0}, only_process)
         kinds, row = np.unique(columns["copyKind"], return_inverse=True)
         labels = _copy_labels(export)
         names = (f"[CUDA memcpy {labels.get(kind, _COPY_LABELS[0])}]" for kind in kinds.tolist())
         tables.append(_memory(columns, strings.add_all(names)[row]))
-    sets = export.source("CUPTI_ACTIVITY_KIND_MEMSET")
+    sets = export.table("CUPTI_ACTIVITY_KIND_MEMSET")
     if sets is not None:
-        columns, unplaced = _read_operations(sets, {"bytes": -1}, only_process)
+        columns, unplaced = _read_operations(sets, {**_OPERATION, "bytes": -1}, only_process)
         lost += unplaced
         tables.append(_memory(columns, np.full(len(columns["start"]), strings.add("[CUDA memset]"))))
     return concatenate(MemoryOperations, tables), lost
 
 
-def read_graphs(export: Export, strings: StringTable, only_process: int) -> tuple[Operations, int]:
+def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> tuple[Operations, int]:
     """Read the CUDA graphs that were traced as a whole; the second value counts what cannot be placed."""
-    source = export.source("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+    source = export.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
     if source is None:
         return Operations.empty(), 0
-    columns, lost = _read_operations(source, {"graphId": NO_ID}, only_process)
+    columns, lost = _read_operations(source, {**_OPERATION, "graphId": NO_ID}, only_process)
     graphs, row = np.unique(columns["graphId"], return_inverse=True)
     name = strings.add_all(f"CUDA graph {graph}" for graph in graphs.tolist())[row]
     category = np.full(len(name), int(Category.COMP))
     return Operations(**_shared(columns), name=name, category=category), lost
 
 
-def _copy_labels(export: Export) -> dict[int, str]:
-    source = export.source("ENUM_CUDA_MEMCPY_OPER")
+def _copy_labels(export: NsysExport) -> dict[int, str]:
+    source = export.table("ENUM_CUDA_MEMCPY_OPER")
     if source is None or not {"id", "label"} <= source.columns:
         return _COPY_LABELS
     labels = source.clause
@@ -153,8 +171,10 @@ def _memory(columns: Columns, name: Ints) -> MemoryOperations:
     return MemoryOperations(**_shared(columns), name=name, category=category, bytes=columns["bytes"])
 
 
-def _read_operations(source: Source, more: Mapping[str, int], only_process: int) -> tuple[Columns, int]:
-    columns, lost = _placed(source.ints({**_OPERATION, **more}))
+def _read_operations(
+    source: ExportTable, wanted: Mapping[str, int | None], only_process: int
+) -> tuple[Columns, int]:
+    columns, lost = _placed(source.read_bulk(wanted)[0])
     known = "globalPid" in source.columns
     columns["process"] = (
         _process(columns["globalPid"]) if known else _repeated(only_process, len(columns["start"]))

@@ -9,7 +9,7 @@ from sqlalchemy import or_, select
 
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.file_names import rank_from_name
-from hpcprof.profiles.readers.nsys.export import Export
+from hpcprof.profiles.readers.nsys.export import NsysExport
 from hpcprof.profiles.timeline import Fact, Gpu, Origin
 
 # What says how the capture was made, and is of interest years later. Of everything else that
@@ -33,7 +33,7 @@ _FACTS = {
 }
 
 
-def origin(export: Export, notes: Iterable[str]) -> Origin:
+def origin(export: NsysExport, notes: Iterable[str]) -> Origin:
     """Describe the export; of its environment only what `environment_allowlist.allowed` lists is kept."""
     variables = _environment(export)
     gpus = _gpus(export)
@@ -58,25 +58,25 @@ def origin(export: Export, notes: Iterable[str]) -> Origin:
     )
 
 
-def rank_of(export: Export) -> int | None:
+def rank_of(export: NsysExport) -> int | None:
     """Return the rank that an export, else its name, tells; None where neither does."""
     ranks = _mpi_ranks(export)
     return _rank(export, ranks, {} if ranks else _environment(export))
 
 
-def _rank(export: Export, ranks: Sequence[int], variables: Mapping[str, str]) -> int | None:
+def _rank(export: NsysExport, ranks: Sequence[int], variables: Mapping[str, str]) -> int | None:
     known = ranks[0] if len(ranks) == 1 else None
     if not ranks:
         known = _first_number(variables, environment_allowlist.RANKS)
     return rank_from_name(export.path) if known is None else known
 
 
-def _mpi_ranks(export: Export) -> list[int]:
-    source = export.source("MPI_RANKS")
-    return sorted(set(source.ints({"rank": None})["rank"].tolist())) if source else []
+def _mpi_ranks(export: NsysExport) -> list[int]:
+    source = export.table("MPI_RANKS")
+    return sorted(set(source.integers({"rank": None})["rank"].tolist())) if source else []
 
 
-def _environment(export: Export) -> dict[str, str]:
+def _environment(export: NsysExport) -> dict[str, str]:
     """Return the variables that may be kept; of two of one name the processes' comes before the device's."""
     found: dict[str, str] = {}
     for item in _environment_items(export):
@@ -86,9 +86,9 @@ def _environment(export: Export) -> dict[str, str]:
     return found
 
 
-def _environment_items(export: Export) -> Iterator[str]:
+def _environment_items(export: NsysExport) -> Iterator[str]:
     """Yield ``NAME=value`` of the processes' environment, then of the device's."""
-    source = export.source("META_DATA_CAPTURE")
+    source = export.table("META_DATA_CAPTURE")
     if source and {"name", "value"} <= source.columns:
         capture = source.clause
         # Filtered in the query: the rest of the environment is never read.
@@ -104,9 +104,9 @@ def _environment_items(export: Export) -> Iterator[str]:
     yield from (_text(export, "TARGET_INFO_SYSTEM_ENV", "DeviceEnvironment") or "").split(";")
 
 
-def _options(export: Export) -> list[tuple[str, str]]:
+def _options(export: NsysExport) -> list[tuple[str, str]]:
     """Return the options of the capture, without the number of the process that they stand for."""
-    source = export.source("META_DATA_CAPTURE")
+    source = export.table("META_DATA_CAPTURE")
     if source is None or not {"name", "value"} <= source.columns:
         return []
     pairs = export.rows(select(source.clause.c.name, source.clause.c.value))
@@ -123,7 +123,7 @@ def is_option(name: str, value: str) -> bool:
     return _OPTION.fullmatch(name) is not None and _OPTION_VALUE.fullmatch(value) is not None
 
 
-def _software_and_machine(export: Export) -> Iterator[Fact]:
+def _software_and_machine(export: NsysExport) -> Iterator[Fact]:
     for row, (kind, name) in _FACTS.items():
         table = "META_DATA_EXPORT" if row.startswith("EXPORT_") else "TARGET_INFO_SYSTEM_ENV"
         value = _text(export, table, row)
@@ -136,9 +136,9 @@ def _first_number(variables: Mapping[str, str], names: Iterable[str]) -> int | N
     return next((int(v) for v in values if v.isascii() and v.isdigit() and len(v) < 10), None)
 
 
-def _text(export: Export, table: str, name: str) -> str | None:
+def _text(export: NsysExport, table: str, name: str) -> str | None:
     """Return the first value of a table of names and values."""
-    source = export.source(table)
+    source = export.table(table)
     if source is None or not {"name", "value"} <= source.columns:
         return None
     pairs = source.clause
@@ -155,9 +155,9 @@ _GPU_COLUMNS = {
 }
 
 
-def _gpus(export: Export) -> tuple[Gpu, ...]:
+def _gpus(export: NsysExport) -> tuple[Gpu, ...]:
     """Return the node's GPUs in the order of their ids."""
-    source = export.source("TARGET_INFO_GPU")
+    source = export.table("TARGET_INFO_GPU")
     if source is None or "name" not in source.columns:
         return ()
     table = source.clause
@@ -184,9 +184,9 @@ def _gpu(position: int, row: Mapping[str, object]) -> Gpu:
     )
 
 
-def _start(export: Export) -> int | None:
-    source = export.source("TARGET_INFO_SESSION_START_TIME")
+def _start(export: NsysExport) -> int | None:
+    source = export.table("TARGET_INFO_SESSION_START_TIME")
     if source is None or "utcEpochNs" not in source.columns:
         return None
-    stamps = source.ints({"utcEpochNs": 0})["utcEpochNs"]
+    stamps = source.integers({"utcEpochNs": 0})["utcEpochNs"]
     return int(stamps[0]) or None

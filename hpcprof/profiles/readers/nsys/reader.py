@@ -9,11 +9,12 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.unique import distinct, numbered
-from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, Export, opened
+from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.nccl_calls import read_collectives
 from hpcprof.profiles.readers.nsys.nvtx_ranges import ranges, read_events
 from hpcprof.profiles.readers.nsys.operations import (
     api_calls,
+    begin_large_tables,
     kernels,
     read_calls,
     read_graphs,
@@ -40,17 +41,18 @@ def read(path: Path) -> Timeline:
     UsageError
         If the user's table of kernel classes is wrong.
     """
-    with opened(path) as export:
+    with open_export(path) as export:
         if not any(table.startswith(_KNOWN) for table in export.tables):
             raise DamagedInput(f"{path} is a SQLite file, but no nsys export: it has none of its tables.")
         return _timeline(export)
 
 
-def _timeline(export: Export) -> Timeline:
+def _timeline(export: NsysExport) -> Timeline:
+    begin_large_tables(export)
+    events = read_events(export)
     calls, calls_lost = read_calls(export)
     process = _only_process(calls["globalTid"])
     gpu, kernels_lost = read_kernels(export, process)
-    events = read_events(export)
     used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
     ids = np.concatenate([distinct(column) for column in used])
     strings = StringTable()

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
-from hpcprof.profiles.readers.nsys.export import opened
+from hpcprof.profiles.readers.nsys.export import open_export
 
 # An export takes about as long as nsys took to write the report: minutes for several GB.
 _EXPORT_SECONDS = 2 * 3600.0
@@ -47,8 +47,8 @@ def _outdated(report: Path, export: Path) -> str:
     if export.with_name(f"{export.name}-journal").exists():
         return unfinished
     try:
-        with opened(export) as tables:
-            whole = tables.source("ANALYSIS_DETAILS") and tables.source("META_DATA_EXPORT")
+        with open_export(export) as tables:
+            whole = tables.table("ANALYSIS_DETAILS") and tables.table("META_DATA_EXPORT")
     except DamagedInput:
         return unfinished
     return "" if whole else unfinished

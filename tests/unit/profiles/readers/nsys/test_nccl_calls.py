@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.nsys.cells import Cells
+from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.nvtx_payloads import Field, Payloads
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, UNKNOWN_RANKS, Timeline
@@ -220,14 +220,14 @@ def test_a_payload_shorter_than_its_schema_gives_what_it_holds(path: Path) -> No
 
 def test_a_value_that_is_no_number_is_damaged_input(path: Path) -> None:
     write(path, [("soon", 20, 59, "ncclAllReduce", THREAD, None, 2, None)])
-    with pytest.raises(DamagedInput, match="NVTX_EVENTS holds a value that is no integer"):
+    with pytest.raises(DamagedInput, match="NVTX_EVENTS holds a value that is not an integer"):
         read(path)
 
 
 @given(st.lists(st.binary(max_size=80), max_size=5))
 def test_no_bytes_break_the_decoder(blobs: list[bytes]) -> None:
     layout = {COMM: Field(0, np.dtype("<u8"))}
-    values, present = Payloads(Cells.of(blobs), {0: layout, 1: layout}).values(COMM)
+    values, present = Payloads(BinaryColumn.from_values(blobs), {0: layout, 1: layout}).values(COMM)
     assert len(values) == len(present) == len(blobs)
 
 

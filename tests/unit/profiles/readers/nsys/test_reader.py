@@ -138,7 +138,7 @@ def test_names_without_a_string_table_are_damage(export: Path) -> None:
 
 def test_a_value_that_is_no_integer_is_damage(export: Path) -> None:
     change(export, "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET start = 'soon' WHERE rowid = 7")
-    with pytest.raises(DamagedInput, match="holds a value that is no integer"):
+    with pytest.raises(DamagedInput, match="holds a value that is not an integer"):
         read(export)
 
 

@@ -1,0 +1,261 @@
+"""Columns of an export: what Arrow and Python's SQLite read is the same."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, Columns
+from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
+from hpcprof.profiles.readers.nsys.export import MISSING, REQUIRED, ExportTable, open_export
+
+NULL = -(2**63) + 7
+LIMITS = [sign * 2**bits + more for bits in (7, 15, 31, 32, 47, 62) for sign in (1, -1) for more in (-1, 0)]
+integers = st.one_of(st.none(), st.sampled_from([0, 1, -1, *LIMITS]), st.integers(-(2**63), 2**63 - 1))
+texts = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=90))
+blobs = st.one_of(st.none(), st.binary(max_size=90))
+row = st.tuples(integers, integers, texts, blobs)
+
+
+def make(path: Path, *statements: str) -> Path:
+    """Write a database from nothing."""
+    path.unlink(missing_ok=True)
+    change(path, *statements)
+    return path
+
+
+def change(path: Path, *statements: str) -> None:
+    """Execute statements on a database."""
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement)
+        database.commit()
+
+
+def read_bulk(
+    path: Path,
+    integers: Mapping[str, int | None],
+    texts: Sequence[str] = (),
+    blobs: Sequence[str] = (),
+    arrow: bool = True,
+) -> list[list[Any]]:
+    """Return columns of the table ``t``, through Arrow or as where the driver refuses them."""
+    with open_export(path) as export, pytest.MonkeyPatch.context() as patch:
+        if not arrow:
+            patch.setattr(ArrowQueries, "fetch", lambda *_: None)
+        table = export.table("t")
+        if table is None:
+            return [[] for _ in (*integers, *texts, *blobs)]
+        numbers, contents = table.read_bulk(integers, texts, blobs)
+    return [
+        *(numbers[name].tolist() for name in integers),
+        *(contents[name].texts() for name in texts),
+        *(listed(contents[name]) for name in blobs),
+    ]
+
+
+def listed(column: BinaryColumn) -> list[bytes | None]:
+    """Return a column of blobs."""
+    rows = zip(column.begin.tolist(), column.end.tolist(), column.present.tolist(), strict=True)
+    return [column.content[begin:end].tobytes() if present else None for begin, end, present in rows]
+
+
+def arrow_reads(path: Path, integers: Mapping[str, int | None]) -> bool:
+    """Whether the driver reads these columns of the table ``t`` itself."""
+    refused: list[ColumnQuery] = []
+
+    def no_other_way(table: ExportTable, query: ColumnQuery) -> Columns:
+        refused.append(query)
+        raise DamagedInput("")
+
+    with pytest.MonkeyPatch.context() as patch, suppress(DamagedInput):
+        patch.setattr(ExportTable, "_by_sqlalchemy", no_other_way)
+        read_bulk(path, integers)
+    return not refused
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(row, max_size=40), page=st.sampled_from([512, 4096, 65536]))
+def test_integers_texts_and_blobs_are_those_that_were_stored(
+    tmp_path: Path, arrow: bool, rows: list[tuple[Any, ...]], page: int
+) -> None:
+    path = make(
+        tmp_path / "t.sqlite",
+        f"PRAGMA page_size = {page}",
+        "CREATE TABLE t (a INTEGER, b INTEGER, c TEXT, d TEXT)",
+    )
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
+    expected = [[*column] for column in zip(*rows, strict=True)] or [[], [], [], []]
+    expected[:2] = [[NULL if value is None else value for value in column] for column in expected[:2]]
+    assert read_bulk(path, {"a": NULL, "b": NULL}, ["c"], ["d"], arrow) == expected
+    assert read_bulk(path, {"b": NULL}, arrow=arrow) == expected[1:2]
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_a_table_of_several_batches_is_read_whole(tmp_path: Path, arrow: bool) -> None:
+    path = many_rows(tmp_path / "t.sqlite", 200_000)
+    found = read_bulk(path, {"c0": NULL, "c2": NULL}, arrow=arrow)
+    assert found == [[i * 1000 for i in range(1, 200_001)], [i * 3000 for i in range(1, 200_001)]]
+
+
+def many_rows(path: Path, rows: int = 5000) -> Path:
+    """Write rows of three integers."""
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows})"
+    return make(
+        path,
+        "PRAGMA page_size = 1024",
+        "CREATE TABLE t (c0 INTEGER, c1 INTEGER, c2 INTEGER)",
+        f"{numbers} INSERT INTO t SELECT i * 1000, i * 2000, i * 3000 FROM n",
+    )
+
+
+@pytest.mark.parametrize("arrow", [True, False])
+def test_a_key_column_without_a_value_is_missing_and_an_absent_column_has_its_default(
+    tmp_path: Path, arrow: bool
+) -> None:
+    path = make(tmp_path / "t.sqlite", "CREATE TABLE t (start INTEGER)", "INSERT INTO t VALUES (5), (NULL)")
+    found = read_bulk(path, {"start": REQUIRED, "device": 3}, ["text"], ["data"], arrow)
+    assert found == [[5, MISSING], [3, 3], [None, None], [None, None]]
+
+
+@pytest.mark.parametrize("row", [1, 70_000])
+@pytest.mark.parametrize(
+    ("value", "found"), [("9.5e18", None), ("'soon'", None), ("x'00'", None), ("'7'", 7), ("7.0", 7)]
+)
+def test_a_value_that_is_not_an_integer_is_damage_wherever_it_is(
+    tmp_path: Path, row: int, value: str, found: int | None
+) -> None:
+    path = many_rows(tmp_path / "t.sqlite", 70_000)
+    change(path, "ALTER TABLE t RENAME TO u", "CREATE TABLE t AS SELECT c0, +c1 AS c1 FROM u")
+    change(path, f"UPDATE t SET c1 = {value} WHERE rowid = {row}")
+    assert not arrow_reads(path, {"c1": NULL})
+    if found is None:
+        with pytest.raises(DamagedInput, match="table t holds a value that is not an integer"):
+            read_bulk(path, {"c1": NULL})
+    else:
+        assert read_bulk(path, {"c1": NULL})[0][row - 1] == found
+
+
+def test_numbers_among_texts_become_texts(tmp_path: Path) -> None:
+    path = make(tmp_path / "t.sqlite", "CREATE TABLE t (n, a)")
+    change(path, "INSERT INTO t VALUES (1, NULL), (2, 'seven'), (3, 7), (4, x'41ff')")
+    for arrow in (True, False):
+        assert read_bulk(path, {"n": 0}, ["a"], arrow=arrow)[1] == [
+            None,
+            "seven",
+            "7",
+            "A\ufffd",
+        ]
+
+
+def test_a_blob_column_holds_no_texts(tmp_path: Path) -> None:
+    path = make(tmp_path / "t.sqlite", "CREATE TABLE t (n, a)")
+    change(path, "INSERT INTO t VALUES (1, 'text'), (2, x'00ff'), (3, 7), (4, NULL)")
+    for arrow in (True, False):
+        assert read_bulk(path, {"n": 0}, blobs=["a"], arrow=arrow)[1] == [None, b"\0\xff", None, None]
+
+
+def test_texts_in_another_encoding_are_read(tmp_path: Path) -> None:
+    utf16, table = "PRAGMA encoding = 'UTF-16le'", "CREATE TABLE t (n, a)"
+    path = make(tmp_path / "t.sqlite", utf16, table, "INSERT INTO t VALUES (1, 'größer')")
+    for arrow in (True, False):
+        assert read_bulk(path, {"n": 0}, ["a"], arrow=arrow)[1] == ["größer"]
+
+
+def test_a_file_with_a_write_ahead_log_is_read_in_one_transaction(tmp_path: Path) -> None:
+    path = many_rows(tmp_path / "t.sqlite")
+    change(path, "PRAGMA journal_mode = WAL")
+    with open_export(path) as export:
+        table = export.table("t")
+        assert table is not None
+        assert export.arrow is None
+        change(path, "DELETE FROM t WHERE c0 > 5000")
+        assert len(table.read_bulk({"c0": NULL})[0]["c0"]) == 5000
+
+
+def computed(path: Path) -> Path:
+    return make(
+        path,
+        "CREATE TABLE t (twice INTEGER GENERATED ALWAYS AS (2 * start) VIRTUAL, start INTEGER)",
+        "INSERT INTO t (start) VALUES (3), (NULL)",
+    )
+
+
+def row_number(path: Path) -> Path:
+    return make(
+        path, "CREATE TABLE t (twice INTEGER PRIMARY KEY, start)", "INSERT INTO t VALUES (6, 3), (7, NULL)"
+    )
+
+
+def no_row_numbers(path: Path) -> Path:
+    return make(
+        path,
+        "CREATE TABLE t (twice INTEGER PRIMARY KEY, start) WITHOUT ROWID",
+        "INSERT INTO t VALUES (6, 3), (7, NULL)",
+    )
+
+
+def view(path: Path) -> Path:
+    return make(
+        path,
+        "CREATE TABLE old (start INTEGER)",
+        "INSERT INTO old VALUES (3), (NULL)",
+        "CREATE VIEW t AS SELECT start, 2 * start AS twice FROM old",
+    )
+
+
+def added_column(path: Path) -> Path:
+    return make(
+        path,
+        "CREATE TABLE t (twice INTEGER)",
+        "INSERT INTO t VALUES (6), (7)",
+        "ALTER TABLE t ADD COLUMN start INTEGER",
+        "UPDATE t SET start = 3 WHERE twice = 6",
+    )
+
+
+@pytest.mark.parametrize("build", [computed, row_number, no_row_numbers, view, added_column])
+def test_whatever_computes_a_column_it_is_read(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+    path = build(tmp_path / "t.sqlite")
+    found = [read_bulk(path, {"start": -1, "twice": -1}, arrow=arrow) for arrow in (True, False)]
+    assert found[0] == found[1]
+    assert (found[0][0], found[0][1][0]) == ([3, -1], 6)
+    assert arrow_reads(path, {"start": -1, "twice": -1})
+
+
+def test_in_a_damaged_file_arrow_never_reads_other_values_than_sqlite(tmp_path: Path) -> None:
+    path = many_rows(tmp_path / "t.sqlite")
+    whole = path.read_bytes()
+    generator = random.Random(1)
+    equal = refused = 0
+    for _ in range(150):
+        content = bytearray(whole)
+        at = generator.randrange(1024, len(whole) - 64)
+        size = generator.choice([1, 4, 64])
+        content[at : at + size] = generator.randbytes(size)
+        path.write_bytes(content)
+        found = [result_of(path, arrow) for arrow in (True, False)]
+        assert found[0] == found[1]
+        equal += not isinstance(found[0], str)
+        refused += isinstance(found[0], str)
+    assert equal > 30
+    assert refused > 10
+
+
+def result_of(path: Path, arrow: bool) -> str | list[list[Any]]:
+    """Return columns, or the sentence on what is wrong with the file."""
+    try:
+        return read_bulk(path, {"c0": NULL, "c2": NULL}, arrow=arrow)
+    except DamagedInput as error:
+        return str(error)
