@@ -53,14 +53,14 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     rows = [row for series in _series(timed) for row in _rows(series)]
     if not rows:
         return no_rows(
-            "no program has runs with steps on two numbers of ranks: "
-            f"of {len(runs)} runs {len(timed)} have steps"
+            "scaling needs runs of one program at two or more rank counts; "
+            f"runs with step times: {len(timed)} of {len(runs)}"
         )
     said = []
     if any(row["efficiency"] is None for row in rows):
-        said.append("no efficiency where the workload does not say what its size is")
+        said.append("no efficiency where the workload does not declare its problem size")
     if any(row["runs"] < 2 for row in rows):
-        said.append("no interval where one number of ranks, or the reference, has one run only")
+        said.append("no interval where a rank count, or the reference, has only one run")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 

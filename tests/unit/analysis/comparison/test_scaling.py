@@ -57,9 +57,9 @@ def test_runs_that_differ_in_a_parameter_are_no_series() -> None:
     assert rows(at(1, 1000, 64, dtype="float32"), at(4, 500, 64, dtype="bfloat16")) == []
     outcome = scaling([at(1, 1000, 64), run("without steps")])
     assert outcome.reason == (
-        "no program has runs with steps on two numbers of ranks: of 2 runs 1 have steps"
+        "scaling needs runs of one program at two or more rank counts; runs with step times: 1 of 2"
     )
-    assert "of 0 runs 0 have steps" in scaling([]).reason
+    assert "runs with step times: 0 of 0" in scaling([]).reason
 
 
 def test_a_program_of_unknown_size_has_a_speedup_and_no_efficiency() -> None:
@@ -73,4 +73,4 @@ def test_a_program_of_unknown_size_has_a_speedup_and_no_efficiency() -> None:
     assert [row["efficiency"] for row in outcome.rows.to_dict("records")] == [None, None]
     assert outcome.rows["speedup"].tolist() == [1.0, 3.0]
     assert str(outcome.rows["parameters"][0]).startswith("strong or weak unknown: ")
-    assert "no efficiency where the workload does not say what its size is" in outcome.reason
+    assert "no efficiency where the workload does not declare its problem size" in outcome.reason
