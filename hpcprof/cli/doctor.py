@@ -33,8 +33,8 @@ def command(site: str, site_file: Path | None, runs_dir: Path) -> None:
     machine = Machine(loaded, runs_dir, python=(option.default if option else "") or sys.executable)
     findings = list(examine(machine, CHECKS))
     show(
-        [(f.name, f.status.value, f"{f.says} {f.remedy}".rstrip()) for f in findings],
-        ("check", "status", "what was seen"),
+        [(f.name, f.status.value, f"{f.observation} {f.remedy}".rstrip()) for f in findings],
+        ("check", "status", "observation"),
     )
     if any(f.status is Status.BROKEN for f in findings):
         sys.exit(1)

@@ -47,7 +47,7 @@ def test_the_torch_of_another_python_is_read_without_importing_it_here(tmp_path:
     python.write_text(f"#!/bin/sh\necho '{TORCH}'\n")
     python.chmod(0o755)
     finding = software.torch(Machine(load_site("local"), Path("runs"), python=str(python)))
-    assert finding.says == "2.13.0, backends nccl, gloo, 4 GPUs."
+    assert finding.observation == "2.13.0, backends nccl, gloo, 4 GPUs."
 
 
 def test_the_doctor_imports_no_torch() -> None:

@@ -300,10 +300,10 @@ def test_the_doctor_asks_the_cluster_of_the_site_for_the_operator(cluster: Clust
     machine = Machine(there, Path("runs"))
     assert CHECKS["scheduler"](machine).status is Status.OK
     assert cluster.read()["calls"][-1][-1] == "--namespace=training"
-    assert CHECKS["PyTorch"](machine).remedy == "Ask hpcprof container test IMAGE."
+    assert CHECKS["PyTorch"](machine).remedy == "Run hpcprof container test IMAGE."
     cluster.set(operator=False)
     finding = CHECKS["scheduler"](machine)
-    assert "doesn't have a resource type" in finding.says
+    assert "doesn't have a resource type" in finding.observation
     assert "MPI operator" in finding.remedy
 
 

@@ -1,8 +1,6 @@
-"""What works on this machine and what does not, with the remedy: ``hpcprof doctor``."""
+"""Check what works on this machine, and name the remedy for what does not: ``hpcprof doctor``."""
 
-from hpcprof.submit.doctor.checks import CHECKS
-from hpcprof.submit.doctor.finding import Finding, Status
-from hpcprof.submit.doctor.machine import Machine
-from hpcprof.submit.doctor.running import examine
+from hpcprof.submit.doctor.checks import CHECKS, examine
+from hpcprof.submit.doctor.machine import Finding, Machine, Status
 
 __all__ = ["CHECKS", "Finding", "Machine", "Status", "examine"]

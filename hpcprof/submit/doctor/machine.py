@@ -1,4 +1,4 @@
-"""The machine as the checks see it; tests give them another one."""
+"""What a check gets, the machine, and what it returns, a finding; tests make up machines."""
 
 from __future__ import annotations
 
@@ -7,13 +7,46 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.submit.launchers import find_mpiexec
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import Site
 
 COMMAND_SECONDS = 30.0
+
+
+class Status(Enum):
+    """The result of a check. ``ABSENT`` is not a fault by itself: not every machine has GPUs."""
+
+    OK = "ok"
+    WARNING = "warning"
+    BROKEN = "broken"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes
+    ----------
+    name : str
+        The name of the check.
+    status : Status
+    observation : str
+        What the check saw, in one sentence.
+    remedy : str
+        What to do about it, in one sentence; empty if there is nothing to do.
+    """
+
+    name: str
+    status: Status
+    observation: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,7 +81,7 @@ def ask(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def read_text(path: Path) -> str | None:
-    """Return a file's text, None where it cannot be read."""
+    """Return the text of a file, None if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -56,7 +89,7 @@ def read_text(path: Path) -> str | None:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the space that is left for this user where ``path`` is, or where it would be made."""
+    """Return the bytes that this user can still write at ``path``, which need not exist yet."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
@@ -64,7 +97,7 @@ def free_bytes(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything that the checks look at, so that each of them is a function of its input alone."""
+    """Everything that a check looks at, so that its finding depends on its input alone."""
 
     site: Site
     runs: Path
@@ -78,6 +111,6 @@ class Machine:
     user: int = field(default_factory=os.getuid)
 
     @property
-    def here(self) -> bool:
-        """Whether the site's jobs run on this very machine."""
-        return self.site.scheduler == "local"
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the site."""
+        return find_scheduler(self.site.scheduler)

@@ -102,6 +102,12 @@ class Scheduler:
         How job arrays are spelled, None if there are none.
     starters : sequence of LauncherName
         The launchers that can start one torchrun on each node of a job.
+    commands : sequence of str
+        The programs that must be on the PATH to submit, poll and cancel.
+    silence_remedy : str
+        What to do if the scheduler does not answer, as a sentence; hpcprof doctor shows it.
+    runs_here : bool
+        Whether jobs run on this machine.
     runs_in_image : bool
         Whether jobs run in a container image, which has its own hpcprof and sees no file of this machine.
     """
@@ -113,6 +119,9 @@ class Scheduler:
     submitted_file: ClassVar[str] = JOB_SCRIPT
     arrays: ClassVar[JobArrays | None] = None
     starters: ClassVar[Sequence[LauncherName]] = ()
+    commands: ClassVar[Sequence[str]] = ()
+    silence_remedy: ClassVar[str] = ""
+    runs_here: ClassVar[bool] = False
     runs_in_image: ClassVar[bool] = False
 
     @property
@@ -156,6 +165,10 @@ class Scheduler:
     ) -> Sequence[FurtherFile]:
         """Return the files to render beside ``scripts``, the texts of job.sh and wrapper.sh."""
         return ()
+
+    def question(self, site: Site) -> list[str]:
+        """Return a command that succeeds only if the scheduler answers; empty if there is none."""
+        return []
 
     def probe(self, ask: Ask) -> Machine:
         """Return what the scheduler's commands show of this machine's queues and nodes."""

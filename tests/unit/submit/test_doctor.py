@@ -58,13 +58,19 @@ TORCH = '["2.13.0", ["nccl", "gloo"], "12.8", 4]'
 
 CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     ("no batch system", software.scheduler, made_up(), Status.OK, "without a batch system"),
-    ("no Slurm", software.scheduler, made_up(site="generic-slurm"), Status.BROKEN, "no sbatch, no squeue"),
+    (
+        "no Slurm",
+        software.scheduler,
+        made_up(site="generic-slurm"),
+        Status.BROKEN,
+        "sbatch, squeue and scancel are not on the PATH",
+    ),
     (
         "Slurm that answers",
         software.scheduler,
         made_up({**SLURM, "sinfo": Answer(0, "gpu*\n")}, site="generic-slurm"),
         Status.OK,
-        "slurm answers",
+        "Slurm answers",
     ),
     (
         "Slurm without its controller",
@@ -73,8 +79,14 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         Status.BROKEN,
         "Unable to contact",
     ),
-    ("no MPI", software.mpi, made_up(), Status.ABSENT, "no mpiexec"),
-    ("an MPI that works", software.mpi, made_up({"mpiexec": Answer(0, TWO)}), Status.OK, "know each other"),
+    ("no MPI", software.mpi, made_up(), Status.ABSENT, "mpiexec is not on the PATH"),
+    (
+        "an MPI that works",
+        software.mpi,
+        made_up({"mpiexec": Answer(0, TWO)}),
+        Status.OK,
+        "2 ranks of one job",
+    ),
     (
         "the MPI of another library",
         software.mpi,
@@ -103,7 +115,7 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         Status.WARNING,
         "no mpi4py",
     ),
-    ("no driver", software.gpus, made_up(), Status.ABSENT, "no nvidia-smi"),
+    ("no driver", software.gpus, made_up(), Status.ABSENT, "nvidia-smi is not on the PATH"),
     (
         "GPUs",
         software.gpus,
@@ -118,7 +130,7 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         Status.BROKEN,
         "couldn't communicate",
     ),
-    ("no nsys", software.nsys, made_up(), Status.ABSENT, "no nsys"),
+    ("nsys is not on the PATH", software.nsys, made_up(), Status.ABSENT, "nsys is not on the PATH"),
     (
         "nsys",
         software.nsys,
@@ -165,8 +177,14 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     ("no perf events", node.perf_events, made_up(), Status.ABSENT, "no perf_event_paranoid"),
     ("perf events", node.perf_events, made_up(files={PARANOID: "2\n"}), Status.OK, "is 2"),
     ("closed", node.perf_events, made_up(files={PARANOID: "4\n"}), Status.WARNING, "cannot sample"),
-    ("a long TMPDIR", node.tmpdir, made_up(site=site_with("/" + "x" * 60)), Status.WARNING, "is long"),
-    ("a hopeless TMPDIR", node.tmpdir, made_up(site=site_with("/" + "x" * 106)), Status.BROKEN, "is long"),
+    ("a long TMPDIR", node.tmpdir, made_up(site=site_with("/" + "x" * 60)), Status.WARNING, "is too long"),
+    (
+        "a hopeless TMPDIR",
+        node.tmpdir,
+        made_up(site=site_with("/" + "x" * 106)),
+        Status.BROKEN,
+        "is too long",
+    ),
     ("a TMPDIR on the node", node.tmpdir, made_up(site=site_with("/local")), Status.OK, "on the node"),
     (
         "no TMPDIR",
@@ -177,7 +195,7 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     ),
     ("a full TMPDIR", node.tmpdir, made_up(free=lambda path: 2**20), Status.WARNING, "0.0 GiB left"),
     ("a TMPDIR", node.tmpdir, made_up(), Status.OK, "/tmp has 1024 GiB left"),
-    ("no DCGM", node.dcgm, made_up(), Status.ABSENT, "nothing has to be paused"),
+    ("no DCGM", node.dcgm, made_up(), Status.ABSENT, "nothing needs to be paused"),
     ("DCGM that rests", node.dcgm, made_up({"dcgmi": Answer(1)}), Status.OK, "not running"),
     ("DCGM that runs", node.dcgm, made_up({"dcgmi": Answer(0)}), Status.WARNING, "may hold"),
     (
@@ -206,7 +224,7 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         software.torch,
         made_up({"python": Answer(0, '["2.13.0+cpu", ["gloo"], "", 0]'), "nvidia-smi": Answer(0)}),
         Status.WARNING,
-        "build for the CPU",
+        "build for CPUs",
     ),
     (
         "torch that sees no GPU",
@@ -228,8 +246,8 @@ def test_a_check_says_what_it_saw(
     check: Callable[[Machine], Finding], on: Machine, status: Status, says: str
 ) -> None:
     finding = check(on)
-    assert (finding.status, says in finding.says) == (status, True), finding
-    assert finding.says.endswith(".")
+    assert (finding.status, says in finding.observation) == (status, True), finding
+    assert finding.observation.endswith(".")
 
 
 @pytest.mark.parametrize(("check", "on"), [case[1:3] for case in CASES], ids=[case[0] for case in CASES])
@@ -250,7 +268,7 @@ def test_every_check_of_the_table_is_tried_here_and_names_itself() -> None:
 def test_a_check_that_hangs_is_said_and_does_not_hold_up_the_others() -> None:
     hanging = {"stuck": lambda m: threading.Event().wait(), "TMPDIR": node.tmpdir}
     stuck, other = examine(made_up(), hanging, seconds=2)  # type: ignore[arg-type]
-    assert (stuck.status, stuck.says) == (Status.BROKEN, "The check gave no answer in 2 s.")
+    assert (stuck.status, stuck.observation) == (Status.BROKEN, "The check did not finish within 2 s.")
     assert other.status is Status.OK
 
 
@@ -260,7 +278,7 @@ def test_a_check_that_fails_is_a_finding() -> None:
 
     (finding,) = examine(made_up(), {"wrong": wrong})
     assert finding.status is Status.BROKEN
-    assert "KeyError" in finding.says
+    assert "KeyError" in finding.observation
 
 
 def test_the_longest_path_of_a_socket_is_as_long_as_the_check_believes() -> None:

@@ -19,6 +19,8 @@ class KubernetesScheduler(Scheduler):
 
     name = "kubernetes"
     title = "Kubernetes"
+    commands = ("kubectl",)
+    silence_remedy = "Check that kubectl reaches the cluster and that the MPI operator is installed."
     template_filters = {  # noqa: RUF012 (never changed)
         "yaml": manifest.yaml_value,
         "yaml_text": manifest.yaml_text,
@@ -32,6 +34,12 @@ class KubernetesScheduler(Scheduler):
         from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient
 
         return KubernetesClient()
+
+    def question(self, site: Site) -> list[str]:
+        """Return the command that lists the MPIJobs in the site's context and namespace."""
+        given = {key: site.options.get(key) for key in ("context", "namespace")}
+        place = [f"--{key}={option.default}" for key, option in given.items() if option and option.default]
+        return ["kubectl", "get", "mpijobs.kubeflow.org", "--output=name", *place]
 
     def localize(self, site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]:
         """Return the job and its rendering with paths as they are in the pods."""

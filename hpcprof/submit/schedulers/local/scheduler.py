@@ -18,6 +18,7 @@ class LocalScheduler(Scheduler):
 
     name = "local"
     title = "this machine"
+    runs_here = True
 
     def client(self) -> LocalClient:
         """Return the client that starts supervisors."""

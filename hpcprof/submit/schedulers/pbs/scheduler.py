@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, batch_job_name
 from hpcprof.submit.sites.machine import Ask, Machine
-from hpcprof.submit.sites.model import LauncherName
+from hpcprof.submit.sites.model import LauncherName, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.pbs.client import PbsClient
@@ -21,6 +21,8 @@ class PbsScheduler(Scheduler):
 
     name = "pbs"
     title = "PBS"
+    commands = ("qsub", "qstat", "qdel")
+    silence_remedy = "Ask the operators whether PBS is running."
     arrays = JobArrays(
         "#PBS",
         # PBS accepts no array that cannot be run again.
@@ -46,6 +48,10 @@ class PbsScheduler(Scheduler):
     def job_name(self, name: str) -> str:
         """Return the name without spaces, and at most 15 characters long for old versions."""
         return batch_job_name(name)
+
+    def question(self, site: Site) -> list[str]:
+        """Return the command that asks for the server."""
+        return ["qstat", "-B"]
 
     def probe(self, ask: Ask) -> Machine:
         """Return the queues and nodes that qstat and pbsnodes show."""

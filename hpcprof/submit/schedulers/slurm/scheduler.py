@@ -20,6 +20,8 @@ class SlurmScheduler(Scheduler):
 
     name = "slurm"
     title = "Slurm"
+    commands = ("sbatch", "squeue", "scancel")
+    silence_remedy = "Ask the operators whether Slurm is running."
     arrays = JobArrays("#SBATCH", "#SBATCH --array={}", "SLURM_ARRAY_TASK_ID", "%a")
     starters = (LauncherName.SRUN,)
 
@@ -42,6 +44,10 @@ class SlurmScheduler(Scheduler):
     def job_name(self, name: str) -> str:
         """Return the name without spaces, and short."""
         return batch_job_name(name)
+
+    def question(self, site: Site) -> list[str]:
+        """Return the command that asks for the partitions."""
+        return ["sinfo", "--noheader", "--format=%P"]
 
     def probe(self, ask: Ask) -> Machine:
         """Return the partitions and nodes that scontrol or sinfo show."""
