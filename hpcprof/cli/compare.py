@@ -25,8 +25,8 @@ _REGRESSION_EXIT = 3
 @runs_dir_option
 @db_option
 @format_option
-@click.option("--a", "a", multiple=True, metavar="RUN", help="A run of side A. Repeatable.")
-@click.option("--b", "b", multiple=True, metavar="RUN", help="A run of side B. Repeatable.")
+@click.option("--a", "a", multiple=True, metavar="RUN", help="A baseline run. Repeatable.")
+@click.option("--b", "b", multiple=True, metavar="RUN", help="A candidate run. Repeatable.")
 @click.option(
     "--fail-on-regression",
     is_flag=True,
@@ -44,9 +44,9 @@ def command(
 ) -> None:
     """Compare runs B with runs A: are steps slower, and what explains it?
 
-    A and B are run ids, unique beginnings of them, or paths; a sweep means all of its runs. Confidence
-    intervals come from the variation between runs, so they need at least two runs per side. With one run
-    per side there are figures but no verdict.
+    A is the baseline and B the candidate. Each is a run id, a unique beginning of one, or a path; a sweep
+    means all of its runs. Confidence intervals come from the variation between runs, so they need at least
+    two runs per side. With one run per side there are figures but no verdict.
     """
     if (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
         raise UsageError("name both sides: hpcprof compare A B, or --a RUN … --b RUN … with repeats.")
@@ -56,8 +56,8 @@ def command(
     sides = (a, b) if a else (words[:1], words[1:])
     compared = compare_runs(*sides, open_store(db, runs_dir), runs_dir)
     if form == "table":
-        for label, runs in (("A", compared.a), ("B", compared.b)):
-            click.echo(f"{label}  {', '.join(run.id for run in runs)}")
+        for label, runs in (("A (baseline): ", compared.baseline), ("B (candidate):", compared.candidate)):
+            click.echo(f"{label} {', '.join(run.id for run in runs)}")
     write_analysis(form, compared.analysis, compared.table)
     if conclusion := compared.conclusion():
         click.echo(conclusion, err=True)

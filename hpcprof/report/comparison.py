@@ -1,4 +1,4 @@
-"""The comparison of two sides of runs, and its conclusion."""
+"""The comparison of candidate runs with baseline runs, and its conclusion."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hpcprof.submit.runs.directory import Run, find_runs
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs of both sides, and the table of the analysis ``compare``."""
+    """The runs of both sides, and the table of the analysis ``compare``, whose side A is the baseline."""
 
-    a: list[Run]
-    b: list[Run]
+    baseline: list[Run]
+    candidate: list[Run]
     analysis: Analysis
     table: AnalysisTable
 
     def regressions(self) -> list[str]:
-        """Return the metrics in which side B is slower."""
+        """Return the metrics in which the candidate is slower."""
         return [row["metric"] for row in self.table.rows if row["verdict"] == REGRESSION]
 
     def conclusion(self) -> str:
@@ -37,8 +37,10 @@ class Comparison:
         return ""
 
 
-def compare_runs(a: Sequence[str], b: Sequence[str], store: Store, runs_dir: Path) -> Comparison:
-    """Compare the runs of side B with those of side A, both as users refer to them.
+def compare_runs(
+    baseline: Sequence[str], candidate: Sequence[str], store: Store, runs_dir: Path
+) -> Comparison:
+    """Compare candidate runs with baseline runs, both as users refer to them.
 
     Raises
     ------
@@ -47,6 +49,9 @@ def compare_runs(a: Sequence[str], b: Sequence[str], store: Store, runs_dir: Pat
     HpcprofError
         If a run has nothing to compare.
     """
-    of_a, of_b = ([run for reference in side for run in find_runs(reference, runs_dir)] for side in (a, b))
+    a, b = (
+        [run for reference in side for run in find_runs(reference, runs_dir)]
+        for side in (baseline, candidate)
+    )
     analysis = ACROSS_RUNS["compare"]
-    return Comparison(of_a, of_b, analysis, over_pair(analysis, of_b, of_a, store))
+    return Comparison(a, b, analysis, over_pair(analysis, b, a, store))

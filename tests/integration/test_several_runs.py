@@ -188,7 +188,7 @@ def test_scaling_goes_over_all_runs_or_those_named(hpcprof: Hpcprof, tmp_path: P
         (("compare", "a", "empty"), "has not been collected: run hpcprof collect"),
         (
             ("compare", "--a", "a", "--a", "a", "--b", "a"),
-            "a is listed twice on one side",
+            "is listed twice on one side; repeats must be distinct runs",
         ),
         (("report", "a", "--analysis", "slowdown_pairs"), "name those with --against RUN"),
         (("report", "a", "--analysis", "kernels", "--against", "a"), "--against goes with --analysis"),

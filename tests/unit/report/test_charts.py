@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hpcprof.report.charts import charts
+from hpcprof.report.contents import Contents
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.submit.runs.directory import Run
 from tests.unit.report.test_facts import contents, result_of
 
 
@@ -21,3 +26,18 @@ def test_the_chart_of_the_modes_shows_each_against_the_bound() -> None:
 def test_every_point_of_a_sweep_has_a_chart() -> None:
     titles = [title for title, _, _ in charts(contents(result_of("h200x4-sweep-8192-32768")))]
     assert titles == [f"Step time by mode, sequence-length={length}" for length in (8192, 16384, 4096)]
+
+
+def test_axes_name_the_unit_of_the_longest_time() -> None:
+    analyses = {
+        "step_times": AnalysisTable({"rank": [0, 0], "step": [0, 1], "latency_ns": [5_000, 7_000]}, {}),
+        "steps": AnalysisTable({"step": [0, 1], "max_ns": [5_000, 7_000]}, {}),
+    }
+    run = Contents(Run("r", Path("r")), None, [], {}, analyses, [], [])
+    ((title, note, figure),) = charts(run)
+    assert title == "Step time"
+    assert note.startswith("n = 2 steps on 1 rank.")
+    assert figure.layout.yaxis.title.text == "Step time (µs)"
+    assert list(figure.data[0].y) == [5.0, 7.0]
+    # 7,000 of a unit, and not 7k.
+    assert figure.layout.yaxis.exponentformat == "none"
