@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.common.errors import DamagedInput, UsageError
-
-if TYPE_CHECKING:  # what is imported before the command line is read takes time of `--help` too
-    from hpcprof.submit.runs.directory import Run
+from hpcprof.common.errors import UsageError
+from hpcprof.common.units import counted
 
 _BAR_WIDTH = 24
 
@@ -35,14 +31,14 @@ _BAR_WIDTH = 24
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="CPUs to use: a process a rank, and threads within a rank.  [default: all]",
+    help="CPUs to use: one process per rank, and threads within a rank.  [default: all]",
 )
 @click.option(
     "--executor",
     type=click.Choice(["processes", "mpi"]),
     default="processes",
     show_default=True,
-    help="Where ranks are read: on this machine, or on the ranks of an MPI job.",
+    help="Where profiles are read: in processes on this machine, or on the ranks of an MPI job.",
 )
 @click.option("--submit", is_flag=True, help="Collect in a job of its own, on the site of the run.")
 @click.option("--nodes", type=click.IntRange(min=1), help="With --submit: number of nodes.  [default: 1]")
@@ -64,30 +60,27 @@ def command(
 
     RUN is a run id, a unique beginning of one, a path, or last (the default); or a sweep that was submitted
     as an array, for all its runs. A path may be any folder of profiles (*.sqlite or *.nsys-rep of Nsight
-    Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch). Collecting again
-    changes nothing.
+    Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch). Profiles that have
+    not changed since the last collect are not read again.
 
     Over MPI: srun -n 64 python -m mpi4py.futures -m hpcprof collect --executor mpi RUN
 
-    With --submit that is done in a job, which waits for a run that has not ended: in processes on one node,
-    or with --executor mpi on --nodes with --jobs ranks each (by default as many as the run had).
+    --submit collects in a job, which starts when the run has ended: in processes on one node, or with
+    --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had).
     """
-    from hpcprof.submit.runs.directory import find_runs
-
-    found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
-    if not submit and executor == "processes":
-        _begin_checksum(found[0])
-
     from hpcprof.results.collect import collect
     from hpcprof.results.executors import Processes, over_mpi
-    from hpcprof.results.rank_task import HEAVY
+    from hpcprof.results.rank_task import PRELOAD
     from hpcprof.results.store.database import store_url
     from hpcprof.results.store.store import open_store
+    from hpcprof.submit.runs.directory import find_runs
 
+    mpi = executor == "mpi"
+    found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
     if submit:
         from hpcprof.submit.collect_job import Place, submit_collect
 
-        where = Place(executor == "mpi", jobs, nodes, queue, walltime)
+        where = Place(mpi, jobs, nodes, queue, walltime)
         started = submit_collect(found, store_url(db, runs_dir), where, ["hpcprof", *sys.argv[1:]])
         click.echo(f"submitted {started.id}: hpcprof status {os.path.relpath(started.path)}")
         return
@@ -96,33 +89,21 @@ def command(
             raise UsageError(f"--{name} is for --submit: give both, or neither.")
     store = open_store(db, runs_dir)
     store.prepare()
-    damaged = False
+    skipped = False
     cpus = jobs or len(os.sched_getaffinity(0))
     for run in found:
-        spread = Processes(cpus, HEAVY) if executor == "processes" else over_mpi
-        summary = collect(run, store, ProgressBar(), spread, cpus)
+        summary = collect(run, store, ProgressBar(), over_mpi if mpi else Processes(cpus, PRELOAD), cpus)
         for sentence in summary.warnings:
             click.echo(f"hpcprof: {sentence}", err=True)
         for sentence in summary.skipped:
             click.echo(f"hpcprof: skipped: {sentence}", err=True)
-        damaged = damaged or bool(summary.skipped)
+        skipped = skipped or bool(summary.skipped)
         click.echo(
-            f"{run.id}: {len(summary.read)} profiles collected, {len(summary.unchanged)} unchanged, "
-            f"{len(summary.skipped)} skipped, into {store}"
+            f"{run.id}: {counted(len(summary.read), 'profile')} collected, "
+            f"{len(summary.unchanged)} unchanged, {len(summary.skipped)} skipped, into {store}"
         )
-    if damaged:
+    if skipped:
         sys.exit(1)
-
-
-def _begin_checksum(run: Run) -> None:
-    """Begin to hash a run's only profile, which this process will read; an export has to be made first."""
-    from hpcprof.profiles.readers.discovery import find_profiles
-    from hpcprof.results.checksums import begin
-
-    files = find_profiles(run.path)
-    if len(files) == 1 and files[0].suffix.lower() != ".nsys-rep":
-        with suppress(DamagedInput):
-            begin(files[0])
 
 
 class ProgressBar:

@@ -15,7 +15,7 @@ from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.executors import Executor, Lost, Processes, serially
 from hpcprof.results.profile_ranks import profiles_by_rank
-from hpcprof.results.rank_task import HEAVY, ProfileResults, ProfileTask, Unchanged, analyse_profile
+from hpcprof.results.rank_task import PRELOAD, ProfileResults, ProfileTask, Unchanged, analyze_profile
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, find_run, runs_directory, save
@@ -59,7 +59,7 @@ def collect_profiles(
     found = run if isinstance(run, Run) else find_run(os.fspath(run), runs)
     store = open_store(db, runs)
     store.prepare()
-    executor = serially if jobs is None else Processes(jobs, HEAVY)
+    executor = serially if jobs is None else Processes(jobs, PRELOAD)
     return collect(found, store, progress, executor, jobs or 1)
 
 
@@ -81,7 +81,7 @@ def collect(
     progress : callable, optional
         See `Progress`.
     executor : Executor
-        Reads and analyses the ranks; this process alone writes to the store.
+        Reads and analyzes the ranks; this process alone writes to the store.
     jobs : int
         The number of CPUs to use. If there are fewer ranks, the rest serves within the ranks.
 
@@ -99,7 +99,7 @@ def collect(
     summary = Collected(skipped=profiles.skipped)
     tasks = _tasks(run, store, profiles.paths, max(1, jobs // max(1, len(profiles.paths))))
     world_sizes: dict[Path, int] = {}
-    for done, (task, result) in enumerate(executor(analyse_profile, tasks), 1):
+    for done, (task, result) in enumerate(executor(analyze_profile, tasks), 1):
         if isinstance(result, Unchanged):
             summary.unchanged.append(task.path)
         elif isinstance(result, DamagedInput):
@@ -175,7 +175,7 @@ def _store_profile(run: Run, store: Store, task: ProfileTask, found: ProfileResu
 
 
 def _collect_run(run: Run, store: Store) -> None:
-    """Compute the analyses that span the ranks unless they are stored.
+    """Compute the analyzes that span the ranks unless they are stored.
 
     Should another collect replace a profile in the meantime, they are computed again.
     """
@@ -183,21 +183,21 @@ def _collect_run(run: Run, store: Store) -> None:
         return
     while True:
         sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
-        if store.put_run(run.id, _analyses_over_ranks(run, store), sha256):
+        if store.put_run(run.id, _analyzes_over_ranks(run, store), sha256):
             return
 
 
-def _analyses_over_ranks(run: Run, store: Store) -> dict[str, AnalysisTable]:
+def _analyzes_over_ranks(run: Run, store: Store) -> dict[str, AnalysisTable]:
     # pandas is not needed before this, and not at all if no profile has changed.
     from hpcprof.analysis.framework.outcome import analyze_run, outcome_from_columns
 
-    analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
-    names = {analysis.name for analysis in analyses}
-    needs = {need for analysis in analyses for need in analysis.needs} - names
+    analyzes = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
+    names = {analysis.name for analysis in analyzes}
+    needs = {need for analysis in analyzes for need in analysis.needs} - names
     outcomes = {
         need: outcome_from_columns(ANALYSES[need], store.read(run.id, need).columns) for need in needs
     }
-    for analysis in analyses:
+    for analysis in analyzes:
         outcomes[analysis.name] = analyze_run(analysis, outcomes)
     return {name: AnalysisTable.from_outcome(outcomes[name]) for name in names}
 

@@ -1,27 +1,26 @@
-"""Reads the profile of one rank and runs its analyses: the part of a collect that can run in any process."""
+"""Reads the profile of one rank and runs its analyzes: the part of a collect that can run in any process."""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.checksums import checksum, stamp
-from hpcprof.results.malloc import share, trim
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Origin, Timeline
 
-HEAVY = (
+PRELOAD = (
     "hpcprof.analysis.framework.crosschecks",
     "hpcprof.analysis.framework.outcome",
     "hpcprof.profiles.readers.nsys.reader",
@@ -29,11 +28,18 @@ HEAVY = (
     "hpcprof.profiles.timeline_parquet",
     *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
 )
-"""Modules that `analyse_profile` needs for a changed profile only."""
+"""The modules that a process needs to read and analyze a profile.
+
+A collect of 16 small ranks takes 3.8 s of CPU time when they are imported once, before the processes are
+forked, and 11.0 s when each process imports them (docs/explanation/performance.md, "Tricks kept and
+removed").
+"""
+
+_HASHED_AT_ONCE = 1 << 22
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
 _LARGE = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
-"""The analyses that use most memory: they run one after another, beside the others."""
+"""The analyzes that use most memory: they run one after another, beside the others."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class ProfileTask:
     timelines : Path or None
         The folder to keep the timeline in; None to keep none.
     threads : int
-        How many threads run the analyses.
+        How many threads run the analyzes.
     """
 
     path: Path
@@ -75,35 +81,28 @@ class Unchanged:
     """Replaces the results of a profile that the store already has."""
 
 
-def analyse_profile(task: ProfileTask) -> ProfileResults | Unchanged | DamagedInput:
+def analyze_profile(task: ProfileTask) -> ProfileResults | Unchanged | DamagedInput:
     """Read a profile and run every analysis of one rank.
 
     Damage is returned, not raised, so that the other profiles are still collected.
     """
     try:
-        return _analyse(task)
+        return _analyze(task)
     except DamagedInput as error:
         return error
 
 
-def _analyse(task: ProfileTask) -> ProfileResults | Unchanged:
-    before = stamp(task.path)
-    share()
-    with ThreadPoolExecutor(2) as aside:
-        # Python's hashes work outside its lock; whether the store has the file decides before it is read.
-        hashed = aside.submit(checksum, task.path, before)
-        if task.known and hashed.result() == task.known:
-            return Unchanged()
-        # Pages are decoded outside the lock too, and pandas alone takes longer to import than that.
-        imports = aside.submit(lambda: [import_module(module) for module in HEAVY])
-        profile = read_profile(task.path)
-        imports.result()
-        sha256 = hashed.result()
-    if stamp(task.path) != before:
+def _analyze(task: ProfileTask) -> ProfileResults | Unchanged:
+    before = _size_and_time(task.path)
+    sha256 = _sha256(task.path)
+    if sha256 == task.known:
+        return Unchanged()
+    profile = read_profile(task.path)
+    if _size_and_time(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
-    trim()
+    _return_freed_memory()
     with ThreadPoolExecutor(task.threads) as pool:
-        large = pool.submit(_large_analyses, profile, task.rank)
+        large = pool.submit(_large_analyzes, profile, task.rank)
         kept = pool.submit(_keep_timeline, task, profile, sha256)
         small = [analysis.name for analysis in _OF_RANKS if not analysis.memory_heavy]
         tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), small))
@@ -112,6 +111,34 @@ def _analyse(task: ProfileTask) -> ProfileResults | Unchanged:
     tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
     return ProfileResults(sha256, before[0], profile.origin, tables, (*kept.result(), *warnings))
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Return the size of a file in bytes and the time of its last change in ns."""
+    with reading(path):
+        status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with reading(path), path.open("rb", buffering=0) as file:
+        buffer = memoryview(bytearray(_HASHED_AT_ONCE))
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def _return_freed_memory() -> None:
+    """Return freed memory to the system, where the C library (glibc) does not do so by itself.
+
+    glibc keeps freed arrays of up to 32 MB for later ones. For an export of 318 MB a collect takes up to
+    696 MiB with this and 814 MiB without (docs/explanation/performance.md, "Tricks kept and removed").
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _contradictions(tables: Mapping[str, AnalysisTable]) -> dict[str, str]:
@@ -136,12 +163,12 @@ def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: 
     return ()
 
 
-def _large_analyses(profile: Timeline | KernelReport, rank: int) -> dict[str, AnalysisTable]:
-    """Run the analyses that use most memory, and return what each has freed to the system."""
+def _large_analyzes(profile: Timeline | KernelReport, rank: int) -> dict[str, AnalysisTable]:
+    """Run the analyzes that use most memory, and return what each has freed to the system."""
     found = {}
     for name in _LARGE:
         found[name] = _table(name, profile, rank)
-        trim()
+        _return_freed_memory()
     return found
 
 

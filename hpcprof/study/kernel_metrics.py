@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.units import counted
 from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_profiler
 
 if TYPE_CHECKING:  # the command's help needs none of these
@@ -123,8 +124,8 @@ def _with_kernels(
     launches = int(options.get("launch-count") or _LAUNCHES)
     choice = choose_kernels(find_timelines(timed).read(rank), top, launches)
     runs.tell(
-        f"{len(choice.names)} kernel{'s' if len(choice.names) != 1 else ''} with {100 * choice.share:.1f} % "
-        f"of the compute time; {choice.count} launches of them from number {choice.skip} on"
+        f"{counted(len(choice.names), 'kernel')} with {100 * choice.share:.1f} % of the compute time; "
+        f"{choice.count} launches of them from number {choice.skip} on"
     )
     return {
         "kernel": choice.pattern,

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.units import counted
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
@@ -193,8 +194,8 @@ class StudyRuns:
         summary = collect(run, self._store)
         for sentence in (*summary.warnings, *summary.skipped):
             self.tell(sentence, MessageKind.WARNING)
-        if damaged := len(summary.skipped):
-            raise NoProfile(f"{run.id}: {damaged} profile{'s' if damaged > 1 else ''} cannot be read.")
+        if summary.skipped:
+            raise NoProfile(f"{run.id}: {counted(len(summary.skipped), 'profile')} cannot be read.")
         self._complete.append(run)
         self._current = None
 

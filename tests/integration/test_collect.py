@@ -72,7 +72,7 @@ def test_damaged_profiles_are_named_and_skipped_and_the_rest_is_collected(
         (profiles / name).write_bytes(content)
     done = hpcprof("collect", str(profiles))
     assert done.returncode == 1
-    assert "1 profiles collected, 0 unchanged, 5 skipped" in done.stdout
+    assert "1 profile collected, 0 unchanged, 5 skipped" in done.stdout
     said = [line for line in done.stderr.splitlines() if "skipped" in line]
     for name in damaged:
         assert sum(name in line for line in said) == 1

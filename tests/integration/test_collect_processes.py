@@ -19,7 +19,7 @@ from hpcprof.cli.collect import ProgressBar
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.timeline_parquet import load
 from hpcprof.results import rank_task
-from hpcprof.results.rank_task import ProfileTask, analyse_profile
+from hpcprof.results.rank_task import ProfileTask, analyze_profile
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
 
@@ -131,7 +131,7 @@ def test_a_process_that_is_killed_costs_its_rank_only(folder: Path, hpcprof: Hpc
     assert collecting.returncode == 1
     assert f"{RANKS - 1} profiles collected, 0 unchanged, 1 skipped" in printed
     assert "rank00002.sqlite was not collected: its process was killed" in said
-    assert "1 profiles collected, 5 unchanged" in hpcprof("collect", str(folder)).stdout
+    assert "1 profile collected, 5 unchanged" in hpcprof("collect", str(folder)).stdout
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
         return timeline
 
     monkeypatch.setattr(rank_task, "read_profile", grow)
-    result = analyse_profile(ProfileTask(path, 0))
+    result = analyze_profile(ProfileTask(path, 0))
     assert isinstance(result, DamagedInput)
     assert "changed while it was read" in str(result)
 

@@ -101,7 +101,7 @@ def test_a_profile_that_changed_replaces_what_was_there(
     whole = (profiles / "rank1.sqlite").read_bytes()
     with sqlite3.connect(profiles / "rank1.sqlite") as export:
         export.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid > 100")
-    assert "1 profiles collected, 1 unchanged" in hpcprof("collect", str(profiles)).stdout
+    assert "1 profile collected, 1 unchanged" in hpcprof("collect", str(profiles)).stdout
     kernels = hpcprof("query", "SELECT sum(instances) AS n FROM analysis_kernels WHERE rank = 1", *AS_JSON)
     assert json.loads(kernels.stdout) == [{"n": 100}]
     (profiles / "rank1.sqlite").write_bytes(whole)

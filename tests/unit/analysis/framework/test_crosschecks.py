@@ -15,7 +15,7 @@ from hpcprof.analysis.framework.crosschecks import contradictions
 from hpcprof.analysis.steps.phases import distribution
 from hpcprof.results import rank_task
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.rank_task import ProfileResults, ProfileTask, analyse_profile
+from hpcprof.results.rank_task import ProfileResults, ProfileTask, analyze_profile
 
 DATA = Path(__file__).parents[3] / "data"
 PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], set[str], str]] = {
@@ -80,7 +80,7 @@ def test_a_contradiction_is_said_and_its_figures_are_not_stored(
         return result
 
     monkeypatch.setattr(rank_task, "_table", changed)
-    found = analyse_profile(ProfileTask(export, 0))
+    found = analyze_profile(ProfileTask(export, 0))
     assert isinstance(found, ProfileResults)
     (warning,) = found.warnings
     assert warning.startswith(f"{export}: ")
@@ -94,14 +94,14 @@ def test_a_contradiction_is_said_and_its_figures_are_not_stored(
 
 
 def test_a_real_profile_has_no_contradiction(export: Path) -> None:
-    found = analyse_profile(ProfileTask(export, 0))
+    found = analyze_profile(ProfileTask(export, 0))
     assert isinstance(found, ProfileResults)
     assert found.warnings == ()
     assert all(any(found.tables[name].columns.values()) for name in ("breakdown", "kernels", "phases"))
 
 
 def test_a_profile_without_results_contradicts_nothing(export: Path) -> None:
-    found = analyse_profile(ProfileTask(DATA / "ncu/roofline.raw.csv.gz", 0))
+    found = analyze_profile(ProfileTask(DATA / "ncu/roofline.raw.csv.gz", 0))
     assert isinstance(found, ProfileResults)
     assert found.warnings == ()
 

@@ -1,0 +1,56 @@
+"""Which profile belongs to which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from hpcprof.common.errors import DamagedInput, HpcprofError
+from hpcprof.results import profile_ranks
+from hpcprof.results.executors import Lost, ResultT, TaskT
+from hpcprof.results.profile_ranks import profiles_by_rank
+
+
+@pytest.fixture(autouse=True)
+def identified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the rank from the name: ``3.x``, or none; a ``damaged`` file cannot be read."""
+
+    def rank(path: Path) -> int | None:
+        if path.stem == "damaged":
+            raise DamagedInput(f"{path} is damaged.")
+        return int(path.stem) if path.stem.isdigit() else None
+
+    monkeypatch.setattr(profile_ranks, "readable", lambda path: path)
+    monkeypatch.setattr(profile_ranks, "identify_rank", rank)
+
+
+def test_a_single_profile_without_a_rank_is_rank_0() -> None:
+    assert profiles_by_rank([Path("a.x")]).paths == {0: Path("a.x")}
+
+
+def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
+    found = profiles_by_rank([Path("3.x"), Path("damaged.x"), Path("1.x")], jobs=2)
+    assert found.paths == {3: Path("3.x"), 1: Path("1.x")}
+    assert found.skipped == ["damaged.x is damaged."]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [(("a.x", "1.x"), "neither a.x nor its name"), (("1.x", "1.y"), "two profiles of rank 1: 1.x and 1.y")],
+)
+def test_profiles_that_cannot_be_told_apart_are_refused(names: tuple[str, str], says: str) -> None:
+    with pytest.raises(HpcprofError, match=says):
+        profiles_by_rank([Path(name) for name in names])
+
+
+def test_profiles_of_a_process_that_was_killed_are_named() -> None:
+    def killed(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        yield from ((task, Lost("its process was killed")) for task in tasks)
+
+    found = profiles_by_rank([Path("1.x"), Path("2.x")], killed)
+    assert (found.paths, len(found.skipped)) == ({}, 2)
+    assert found.skipped[0] == "1.x was not collected: its process was killed."

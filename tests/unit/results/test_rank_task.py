@@ -1,0 +1,40 @@
+"""Reading one profile and running its analyses."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.results import rank_task
+from hpcprof.results.rank_task import ProfileTask, Unchanged, analyze_profile
+
+
+def test_a_profile_whose_results_are_known_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rank0.sqlite"
+    content = b"profile" * rank_task._HASHED_AT_ONCE  # More than is hashed at once.
+    path.write_bytes(content)
+    monkeypatch.setattr(rank_task, "read_profile", None)
+    assert analyze_profile(ProfileTask(path, 0, hashlib.sha256(content).hexdigest())) == Unchanged()
+
+
+def test_a_profile_of_other_content_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(b"changed")
+
+    def read(path: Path) -> None:
+        raise DamagedInput(f"{path} was read.")
+
+    monkeypatch.setattr(rank_task, "read_profile", read)
+    known = hashlib.sha256(b"profile").hexdigest()
+    found = analyze_profile(ProfileTask(path, 0, known))
+    assert isinstance(found, DamagedInput) and "was read" in str(found)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    found = analyze_profile(ProfileTask(tmp_path / "rank0.sqlite", 0))
+    assert isinstance(found, DamagedInput) and "rank0.sqlite cannot be read" in str(found)
