@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.memoize import once
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import ALIGNING, POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
 from hpcprof.profiles.timeline import Ints
@@ -53,7 +53,7 @@ class Matched:
     step: Floats
 
 
-@once
+@computed_once
 def match(rows: pd.DataFrame) -> tuple[list[Matched], list[str]]:
     """Match the rows of ``rank_collectives`` of all ranks by communicator, operation and order.
 
@@ -166,7 +166,7 @@ class Clocks:
         return own
 
 
-@once
+@computed_once
 def clocks(rows: pd.DataFrame) -> dict[tuple[str | None, bytes], Clocks]:
     """Align the clocks of each communicator's ranks by the rows of ``rank_collectives``.
 

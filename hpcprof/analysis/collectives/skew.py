@@ -19,8 +19,8 @@ from hpcprof.analysis.collectives.matching import (
     later_than_others,
     match,
 )
-from hpcprof.analysis.framework.memoize import once
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.timeline import Ints
 
@@ -78,7 +78,7 @@ def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     return Outcome(table[names], reason) if len(table) else no_rows(reason)
 
 
-@once
+@computed_once
 def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return the rows of both tables, and why values are missing or verdicts unknown."""
     if not len(rows):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.analysis.framework.memoize import once
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals, exclusive, length, union
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.timeline import Category, Operations, Timeline
@@ -41,7 +41,7 @@ class DeviceTime:
         )
 
 
-@once
+@computed_once
 def device_times(timeline: Timeline) -> list[DeviceTime]:
     """Return the time of each device that has operations."""
     tables: list[Operations] = [timeline.kernels, timeline.memops, timeline.graphs]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.memoize import once
 from hpcprof.analysis.steps.streams import Extent
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends, by_time, split
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
@@ -49,7 +49,7 @@ class Projection:
     launches: Ints
 
 
-@once
+@computed_once
 def launches(timeline: Timeline) -> Launches:
     """Return the calls that launched operations; a call may launch several."""
     calls, work = timeline.calls, timeline.columns_of_operations(Extent)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.memoize import once
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.timeline import NO_PROCESS, Ints, Ranges, Timeline
 
 NO_PARENT = -1
@@ -32,7 +32,7 @@ def parents(ranges: Ranges) -> Ints:
     return result
 
 
-@once
+@computed_once
 def tree(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of the ranges that one thread began and ended, and the `parents` among these."""
     rows = np.flatnonzero(timeline.ranges.one_thread == 1)

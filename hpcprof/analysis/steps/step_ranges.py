@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.analysis.framework.memoize import once
 from hpcprof.analysis.steps.gpu_projection import in_process, launches
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.timeline import Ints, Ranges, Timeline
 
 _STEP = "iteration"
@@ -23,7 +23,7 @@ class Measured:
     end: Ints
 
 
-@once
+@computed_once
 def steps_of(timeline: Timeline) -> Ints:
     """Return the rows of the ranges that are steps, in time order.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.analysis.framework.memoize import once
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import by_time, split
 from hpcprof.profiles.timeline import Ints, Table, Timeline
@@ -31,7 +31,7 @@ class _Place(Table):
     stream: Ints
 
 
-@once
+@computed_once
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return device, stream and the rows of its operations by start, then end, for every stream."""
     place = timeline.columns_of_operations(_Place)
@@ -45,7 +45,7 @@ def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     return found
 
 
-@once
+@computed_once
 def launch_starts(timeline: Timeline) -> Ints:
     """Return when the call began that launched each operation, the first of several; else `NEVER`."""
     operation, call = launch_pairs(timeline)

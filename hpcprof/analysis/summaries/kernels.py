@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.memoize import once
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Ints, Kernels, Timeline
 
@@ -56,7 +56,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
     return Outcome(pd.DataFrame(shapes.columns() | _summary(timeline.kernels, group, len(shapes))))
 
 
-@once
+@computed_once
 def number_kernel_shapes(timeline: Timeline) -> tuple[KernelShapes, Ints]:
     """Number the distinct kernels by name, grid and block.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.memoize import once
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import distinct, extent
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Ints, Table, Timeline
 
@@ -93,7 +93,7 @@ class _Identified(Table):
     correlation: Ints
 
 
-@once
+@computed_once
 def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of ``timeline.operations()`` and ``timeline.calls`` in every pair of one launch.
 

@@ -1,20 +1,16 @@
-"""Joins, against every row beside every other; and what is shared between analyses."""
+"""Joins, against a comparison of every row with every other."""
 
 from __future__ import annotations
 
-import gc
-import weakref
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.framework.memoize import once
 from hpcprof.profiles.columns.joins import launch_pairs, matches, pair_keys
 from hpcprof.profiles.readers.nsys.reader import read
-from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Timeline
+from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS
 from tests.data import generated_exports
 
 small = st.integers(-2, 4)
@@ -52,40 +48,3 @@ def test_launches_are_joined_by_process_and_correlation(tmp_path: Path) -> None:
         and operations.correlation[i] == calls.correlation[j] != NO_CORRELATION
     ]
     assert sorted(zip(*(rows.tolist() for rows in launch_pairs(timeline)), strict=True)) == named
-
-
-def test_a_shared_result_is_computed_once_and_freed_with_its_timeline(tmp_path: Path) -> None:
-    generated_exports.write(tmp_path / "rank0.sqlite", 3)
-    timeline = read(tmp_path / "rank0.sqlite")
-    calls = []
-
-    @once
-    def longest(timeline: Timeline) -> int:
-        calls.append(1)
-        return int((timeline.calls.end - timeline.calls.start).max())
-
-    assert longest(timeline) == longest(timeline)
-    assert len(calls) == 1
-    launch_pairs(timeline)
-    alive = weakref.ref(timeline)
-    del timeline
-    gc.collect()
-    assert alive() is None
-
-
-def test_a_result_of_two_frames_is_computed_once_for_these_and_freed_with_either() -> None:
-    frames = [pd.DataFrame({"a": [number]}) for number in range(3)]
-    calls = []
-
-    @once
-    def total(left: pd.DataFrame, right: pd.DataFrame) -> int:
-        calls.append(1)
-        return int(left["a"].sum() + 2 * right["a"].sum())
-
-    assert [total(frames[0], frames[1]), total(frames[0], frames[1])] == [2, 2]
-    assert len(calls) == 1
-    assert [total(frames[1], frames[0]), total(frames[0], frames[2])] == [1, 4]
-    assert len(calls) == 3
-    # Another frame may come to stand where the freed one stood.
-    for number in range(50):
-        assert total(frames[0], pd.DataFrame({"a": [number]})) == 2 * number
