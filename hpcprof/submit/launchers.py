@@ -8,8 +8,9 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
@@ -25,8 +26,7 @@ MEETING = "{meeting}"
 """Stands in an argv for the first node of the job and a port there, which the script finds out."""
 
 
-@dataclass(frozen=True)
-class LauncherDescription:
+class LauncherDescription(msgspec.Struct, frozen=True):
     """All that hpcprof knows of one launcher.
 
     Attributes

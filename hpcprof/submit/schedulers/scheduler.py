@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.sites.machine import Ask, Machine
 from hpcprof.submit.sites.model import LauncherName, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.base import SchedulerClient
+    from hpcprof.submit.sites.machine import Ask, Machine
 
 JOB_SCRIPT = "job.sh"
 WRAPPER = "wrapper.sh"
@@ -27,8 +29,7 @@ _JOB_NAME_LENGTH = 15
 """Of old PBS; the limits of others are longer."""
 
 
-@dataclass(frozen=True)
-class JobArrays:
+class JobArrays(msgspec.Struct, frozen=True):
     """How a scheduler spells a job array.
 
     Attributes
@@ -69,8 +70,7 @@ class Rendering:
     template: Path | None = None
 
 
-@dataclass(frozen=True)
-class FurtherFile:
+class FurtherFile(msgspec.Struct, frozen=True):
     """A file that a scheduler needs beside job.sh and wrapper.sh.
 
     ``values`` are what its template gets beyond the values of job.sh.
@@ -172,6 +172,8 @@ class Scheduler:
 
     def probe(self, ask: Ask) -> Machine:
         """Return what the scheduler's commands show of this machine's queues and nodes."""
+        from hpcprof.submit.sites.machine import Machine
+
         return Machine()
 
 

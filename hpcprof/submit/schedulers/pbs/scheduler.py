@@ -6,11 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, batch_job_name
-from hpcprof.submit.sites.machine import Ask, Machine
 from hpcprof.submit.sites.model import LauncherName, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.pbs.client import PbsClient
+    from hpcprof.submit.sites.machine import Ask, Machine
 
 # How PBS names the queues of reservations (PBS Professional Reference Guide: reservation ID).
 _RESERVATION = re.compile(r"[RMS]\d+(\..*)?")

@@ -8,11 +8,11 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, batch_job_name
-from hpcprof.submit.sites.machine import Ask, Machine
 from hpcprof.submit.sites.model import LauncherName, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.slurm.client import SlurmClient
+    from hpcprof.submit.sites.machine import Ask, Machine
 
 
 class SlurmScheduler(Scheduler):
