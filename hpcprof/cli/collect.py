@@ -78,9 +78,9 @@ def command(
     mpi = executor == "mpi"
     found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
     if submit:
-        from hpcprof.submit.collect_job import Place, submit_collect
+        from hpcprof.submit.collect_job import CollectPlacement, submit_collect
 
-        where = Place(mpi, jobs, nodes, queue, walltime)
+        where = CollectPlacement(mpi, jobs, nodes, queue, walltime)
         started = submit_collect(found, store_url(db, runs_dir), where, ["hpcprof", *sys.argv[1:]])
         click.echo(f"submitted {started.id}: hpcprof status {os.path.relpath(started.path)}")
         return

@@ -13,9 +13,9 @@ from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import job_options
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError
-from hpcprof.submit.jobs.checks import missing
+from hpcprof.submit.jobs.checks import missing_requirements
 from hpcprof.submit.jobs.request import JobRequest
-from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.registry import find_scheduler
 
 
@@ -41,10 +41,10 @@ def command(request: JobRequest, output: Path | None, save: Path | None) -> None
     """
     request = request.merged()
     site, job = request.resolve(draft=True)
-    for sentence in missing(job, site):
+    for sentence in missing_requirements(job, site):
         click.echo(f"hpcprof: a draft, which submit would refuse: {sentence}", err=True)
     directory = output or request.runs_dir / "RUN_ID"
-    texts = scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], request.template)
+    texts = render_scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], request.template)
     if save is not None:
         from hpcprof.submit.jobs.job_file import dump_job_file
 

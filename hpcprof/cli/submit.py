@@ -13,7 +13,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.request import JobRequest, flag_of
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site
 
@@ -51,7 +51,7 @@ def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, 
     command_line = ["hpcprof", *sys.argv[1:]]
     show_remarks(site, [job])
     if dry_run:
-        texts = scripts(site, job, runs_dir / "RUN_ID", command_line, template, script)
+        texts = render_scripts(site, job, runs_dir / "RUN_ID", command_line, template, script)
         click.echo(_summary(site, job))
         click.echo(f"\n{texts[JOB_SCRIPT]}", nl=False)
         return

@@ -14,7 +14,7 @@ from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_array
 from hpcprof.submit.jobs.request import JobRequest
-from hpcprof.submit.rendering.job_scripts import array_scripts
+from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.runs.directory import Run, sweep_of
 from hpcprof.workloads.sweep import parse_parameters, points, program_at
 
@@ -71,7 +71,7 @@ def command(
     if dry_run:
         show([(str(i), " ".join(job.arguments)) for i, job in enumerate(members)], ("run", "arguments"))
         if as_array:
-            script, _ = array_scripts(site, members, runs_dir / "SWEEP_ID", line, at_once, template)
+            script, _ = render_array(site, members, runs_dir / "SWEEP_ID", line, at_once, template)
             click.echo(f"\n{script}", nl=False)
         return
     from hpcprof.submit.submission import submit, submit_array

@@ -10,7 +10,7 @@ from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, unknown, writing
-from hpcprof.submit.rendering.array_script import TEMPLATE, check_array_template
+from hpcprof.submit.rendering.array_script import ARRAY_TEMPLATE, check_array_template
 from hpcprof.submit.rendering.templates import check_template, template_files
 
 
@@ -59,7 +59,7 @@ def check(file: Path) -> None:
 
     A file called array.sh.j2 is a template of array.sh, any other one of job.sh or wrapper.sh.
     """
-    if file.name == Path(TEMPLATE).name:
+    if file.name == Path(ARRAY_TEMPLATE).name:
         check_array_template(file)
     else:
         check_template(file)

@@ -28,7 +28,7 @@ FOLDER = "collect"
 
 
 @dataclass(frozen=True)
-class Place:
+class CollectPlacement:
     """Where the collect runs: with ``mpi`` on the ranks of an MPI job, else in processes of one node.
 
     ``jobs`` are the ranks of each node, or the processes. What is None is as in the run that is collected,
@@ -42,7 +42,9 @@ class Place:
     walltime: str | None = None
 
 
-def submit_collect(runs: Sequence[Run], database: URL, place: Place, command_line: list[str]) -> Run:
+def submit_collect(
+    runs: Sequence[Run], database: URL, place: CollectPlacement, command_line: list[str]
+) -> Run:
     """Submit the collect of runs as one job; it starts when those that have not ended have succeeded.
 
     Raises
@@ -52,14 +54,14 @@ def submit_collect(runs: Sequence[Run], database: URL, place: Place, command_lin
     SchedulerError
         If the scheduler did not take it.
     """
-    site, job = collect_job(runs, database, place)
+    site, job = make_collect_job(runs, database, place)
     states = poll(runs)
     left = [str(run.path) for run in runs if states[run.id].state in (JobState.QUEUED, JobState.RUNNING)]
     waiting = msgspec.structs.replace(job, after=left)
     return submit(site, waiting, runs[0].path / FOLDER, command_line)
 
 
-def collect_job(runs: Sequence[Run], database: URL, place: Place) -> tuple[Site, Job]:
+def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement) -> tuple[Site, Job]:
     """Return the site and the job of a collect.
 
     It has the account and the site's options of the first run.
@@ -110,7 +112,7 @@ def _manifest(runs: Sequence[Run]) -> Manifest:
     return runs[0].manifest
 
 
-def _command(runs: Sequence[Run], database: URL, place: Place) -> list[str]:
+def _command(runs: Sequence[Run], database: URL, place: CollectPlacement) -> list[str]:
     """Return the collect's own command, with absolute paths."""
     words = [sys.executable, *(["-m", "mpi4py.futures"] if place.mpi else []), "-m", "hpcprof", "collect"]
     if place.mpi:

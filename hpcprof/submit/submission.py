@@ -16,7 +16,7 @@ from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory
-from hpcprof.submit.rendering.job_scripts import array_scripts, scripts
+from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -45,10 +45,10 @@ def submit(
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(job, runs_directory, client)
     # Rendered once for nothing: what is wrong with a template is said before anything is made.
-    scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
+    render_scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
     run_id = runs.new_run_id(job.name, runs_directory)
     with _removed_on_failure(runs_directory / run_id):
-        texts = scripts(site, job, runs_directory / run_id, command_line, template, script)
+        texts = render_scripts(site, job, runs_directory / run_id, command_line, template, script)
         run = runs.create(run_id, runs_directory, site, job, command_line, texts)
     if script is None:
         log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
@@ -94,11 +94,11 @@ def submit_array(
     if largest is not None and len(jobs) > largest:
         raise UsageError(f"--array: {len(jobs)} runs are more than an array may have here ({largest}).")
     # Rendered once for nothing: what is wrong is said before anything is made.
-    array_scripts(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
+    render_array(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
     sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
     directories = [member_directory(sweep, index) for index in range(len(jobs))]
     with _removed_on_failure(sweep, *directories):
-        script, texts = array_scripts(site, jobs, sweep, command_line, at_once, template)
+        script, texts = render_array(site, jobs, sweep, command_line, at_once, template)
         members = [
             runs.create(directory.name, runs_directory, site, job, command_line, text)
             for directory, job, text in zip(directories, jobs, texts, strict=True)

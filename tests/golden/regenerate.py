@@ -19,13 +19,13 @@ from sqlalchemy.engine import URL
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
-from hpcprof.submit.collect_job import Place, collect_job
+from hpcprof.submit.collect_job import CollectPlacement, make_collect_job
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.checks import profilers_at
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.rendering.job_scripts import array_scripts
+from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.rendering.templates import Rendering, render
 from hpcprof.submit.runs.directory import Manifest, Run
 from hpcprof.submit.sites.files import load_site_file
@@ -93,7 +93,7 @@ def _array_section(site: Site) -> str:
     if site.scheduler not in ("pbs", "slurm"):
         return ""
     line = ["hpcprof", "sweep", "--site", site.name, "--array", "--at-once", "2"]
-    script, _ = array_scripts(site, [_job(site, "none")] * ARRAY_MEMBERS, RUN_DIRECTORY, line, at_once=2)
+    script, _ = render_array(site, [_job(site, "none")] * ARRAY_MEMBERS, RUN_DIRECTORY, line, at_once=2)
     return f"==== {site.name}: array.sh\n{_without_version(script)}"
 
 
@@ -102,8 +102,8 @@ def _collect_section(site: Site, mpi: bool) -> str:
         return ""
     job = _job(site, "none")
     run = Run(RUN_DIRECTORY.name, RUN_DIRECTORY, Manifest(RUN_DIRECTORY.name, "", [], job, site))
-    place = Place(mpi, jobs=8, nodes=2 if mpi else None, queue="debug", walltime="10m")
-    site, job = collect_job([run], URL.create("sqlite", database=str(DATABASE)), place)
+    place = CollectPlacement(mpi, jobs=8, nodes=2 if mpi else None, queue="debug", walltime="10m")
+    site, job = make_collect_job([run], URL.create("sqlite", database=str(DATABASE)), place)
     job = msgspec.structs.replace(job, directory=str(DATABASE.parent))
     rendering = Rendering(
         run_directory=RUN_DIRECTORY / "collect" / "20261121-150000-collect-0b17",

@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.rendering.job_scripts import array_scripts
+from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 
@@ -24,7 +24,7 @@ def echoing(site: Site, *words: str) -> list[Job]:
 
 def array(site: str, folder: Path, *words: str, at_once: int | None = None) -> list[str]:
     loaded = load_site(site)
-    script, _ = array_scripts(loaded, echoing(loaded, *words), folder / "s-0a1b", ["hpcprof"], at_once)
+    script, _ = render_array(loaded, echoing(loaded, *words), folder / "s-0a1b", ["hpcprof"], at_once)
     return script.splitlines()
 
 
@@ -34,7 +34,7 @@ def test_the_index_chooses_the_job_script_that_runs(site: str, shell: str, tmp_p
     sweep = tmp_path / "a-b+c=d@e,f&g" / "s-0a1b"
     loaded = load_site(site)
     jobs = echoing(loaded, "first", "$(echo second) 'third' \n")
-    script, _ = array_scripts(loaded, jobs, sweep, ["hpcprof", "a\nb"])
+    script, _ = render_array(loaded, jobs, sweep, ["hpcprof", "a\nb"])
     for index in (0, 1):
         member = sweep.with_name(f"{sweep.name}.{index}")
         member.mkdir(parents=True)

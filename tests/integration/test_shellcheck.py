@@ -11,7 +11,7 @@ import pytest
 
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.rendering.job_scripts import array_scripts
+from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.rendering.templates import Rendering, render
 from hpcprof.submit.sites.files import load_site, site_files
 from hpcprof.submit.sites.model import Vendor
@@ -56,7 +56,7 @@ def test_the_scripts_of_every_site_and_profiler_pass(
 def test_the_script_of_an_array_passes(site: str, tmp_path: Path) -> None:
     loaded = load_site(site)
     jobs = [make_job(loaded, arguments=["echo", word], walltime="5m") for word in ("a b", "$(c)")]
-    script, _ = array_scripts(loaded, jobs, tmp_path / "sweep&more", ["hpcprof"])
+    script, _ = render_array(loaded, jobs, tmp_path / "sweep&more", ["hpcprof"])
     (tmp_path / "array.sh").write_text(script)
     done = subprocess.run([shellcheck(), str(tmp_path / "array.sh")], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.checks import check, missing, site_options
+from hpcprof.submit.jobs.checks import check_job, missing_requirements, site_options
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.rank_selection import select
+from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.profilers import NONE, find_profiler
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
 _MOST_RANKS = 10_000_000
-"""More than any machine has; each is a number in a list."""
+"""More than any machine has: the rank selection makes a list of them."""
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 
 
@@ -41,12 +41,12 @@ def make_job(
 ) -> Job:
     """Build a job and check everything that can be checked before it is submitted.
 
-    A draft may lack what the site requires (`hpcprof.submit.jobs.checks.missing`).
+    A draft may lack what the site requires (`hpcprof.submit.jobs.checks.missing_requirements`).
 
     Raises
     ------
     UsageError
-        For the first value that is wrong: it is named, with what would be valid.
+        For the first value that is wrong; the message names it, and what would be valid.
     """
     for option, number in (("--nodes", nodes), ("--ranks-per-node", ranks_per_node)):
         if number < 1:
@@ -76,28 +76,29 @@ def make_job(
     )
     if job.ranks > _MOST_RANKS:
         raise UsageError(
-            f"{nodes} nodes of {ranks_per_node} ranks are {job.ranks:,} ranks: {_MOST_RANKS:,} are the most."
+            f"--nodes {nodes} and --ranks-per-node {ranks_per_node} make {job.ranks:,} ranks; the limit is "
+            f"{_MOST_RANKS:,}."
         )
-    select(profile_ranks, nodes, ranks_per_node)
+    select_ranks(profile_ranks, nodes, ranks_per_node)
     check_steps(capture_steps, profiler)
     if job.profiled_ranks:
         tool.check(job.target, job.profiler_options)
-    lacks = missing(job, site)
+    lacks = missing_requirements(job, site)
     if lacks and not draft:
         raise UsageError(lacks[0])
-    check(job, site)
+    check_job(job, site)
     if program is not None:
         program.check(arguments, job.ranks, profiled=bool(job.profiled_ranks))
     return job
 
 
 def check_steps(text: str, profiler: str) -> None:
-    """Check a choice of steps such as ``3``, ``10-12`` or ``10-12,20-22``.
+    """Check a selection of steps such as ``3``, ``10-12`` or ``10-12,20-22``; empty selects all.
 
     Raises
     ------
     UsageError
-        If it is none, or there is no profiler to capture them.
+        If ``text`` is not such a selection, or the job has no profiler.
     """
     if not text:
         return
@@ -108,7 +109,7 @@ def check_steps(text: str, profiler: str) -> None:
     if None in spans or not rising or not apart:
         raise UsageError(
             f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12, or several "
-            "such spans in their order, as in 10-12,20-22."
+            "spans in ascending order, as in 10-12,20-22."
         )
     if profiler == NONE.name:
-        raise UsageError(f"--capture-steps {text}: there is no profiler to capture them; give --profiler.")
+        raise UsageError(f"--capture-steps {text} needs a profiler: give --profiler.")

@@ -1,6 +1,6 @@
-"""A job against its site: what the scheduler would refuse, or would accept and never run, is said before.
+"""Checks of a job against its site, for what the scheduler would refuse, or accept and never run.
 
-Everything here is pure and quick: ``submit --dry-run`` goes through it.
+All of them are pure and quick, since ``submit --dry-run`` makes them too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
     Raises
     ------
     UsageError
-        For an option or a value that the site does not have.
+        If the site has no such option, or the option does not accept the value.
     """
     for key, value in given.items():
         if key not in site.options:
@@ -39,8 +39,8 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
     return {key: given.get(key, option.default) for key, option in site.options.items()}
 
 
-def missing(job: Job, site: Site) -> list[str]:
-    """Return a sentence for each thing that the site requires and the job lacks."""
+def missing_requirements(job: Job, site: Site) -> list[str]:
+    """Return a sentence for each option that the site requires and the job lacks."""
     sentences = []
     for key, option in site.options.items():
         if option.required and not job.options[key]:
@@ -54,8 +54,8 @@ def missing(job: Job, site: Site) -> list[str]:
     return sentences
 
 
-def check(job: Job, site: Site) -> None:
-    """Check a job against what its site says of itself.
+def check_job(job: Job, site: Site) -> None:
+    """Check a job against its site.
 
     Raises
     ------
@@ -71,13 +71,13 @@ def check(job: Job, site: Site) -> None:
 
 
 def check_array(site: Site, queue: str, members: int, at_once: int | None = None) -> None:
-    """Check the width of a job array: ``members`` of it, ``at_once`` of which may run together.
+    """Check a job array of ``members`` runs, ``at_once`` of which may run together (None: all).
 
     Raises
     ------
     UsageError
-        If the site has no arrays, or it is wider than the queue lets run at once: such an array never runs
-        whole.
+        If the site has no job arrays, or the queue does not let as many members run at once: the scheduler
+        would never run the whole array.
     """
     scheduler = find_scheduler(site.scheduler)
     if scheduler.arrays is None:
@@ -94,8 +94,8 @@ def check_array(site: Site, queue: str, members: int, at_once: int | None = None
     width = members if at_once is None else at_once
     if limit is not None and width > limit:
         raise UsageError(
-            f"an array of {members} runs in {queue} of {site.name} runs at most {limit} at once: limit it to "
-            f"{limit} (--at-once {limit})."
+            f"queue {queue} of {site.name} runs at most {limit} members of a job array at once, not {width}; "
+            f"give --at-once {limit}."
         )
 
 
@@ -106,10 +106,10 @@ def profilers_at(site: Site) -> list[str]:
 
 
 def execution_queue(job: Job, site: Site) -> str:
-    """Return the queue that will run a checked job: behind a routing queue, the first that takes it."""
+    """Return the queue that will run a checked job: for a routing queue, its first route that accepts it."""
     queue = site.queues.get(job.queue)
     routes = queue.routes if queue else []
-    return next((name for name in routes if not _misfit(job, site.queues[name])), job.queue)
+    return next((name for name in routes if not _broken_limit(job, site.queues[name])), job.queue)
 
 
 def remarks(job: Job, site: Site) -> list[str]:
@@ -181,9 +181,9 @@ def _fits_gpus(profiler: str, site: Site) -> bool:
 
 
 def _check_queue(job: Job, site: Site) -> None:
-    """Check the limits of a queue, behind a routing one those of the execution queues.
+    """Check the limits of a queue, and for a routing queue those of its routes.
 
-    PBS accepts a job that fits the routing queue and none behind it, and such a job can vanish.
+    PBS accepts a job that fits the routing queue but none of its routes, and such a job can vanish.
     """
     name = job.queue
     if name not in site.queues:
@@ -194,13 +194,13 @@ def _check_queue(job: Job, site: Site) -> None:
     if queue.route_only:
         doors = [door for door, other in site.queues.items() if name in other.routes]
         raise UsageError(
-            f"--queue {name}: jobs come to {name} of {site.name} by a routing queue only; use --queue "
+            f"--queue {name}: {name} of {site.name} accepts jobs from a routing queue only; use --queue "
             f"{' or '.join(doors) or 'of another name'}."
         )
-    wrong = _misfit(job, queue)
+    wrong = _broken_limit(job, queue)
     if wrong:
         raise UsageError(f"queue {name} of {site.name} takes {wrong}.")
-    behind = {route: _misfit(job, site.queues[route]) for route in queue.routes}
+    behind = {route: _broken_limit(job, site.queues[route]) for route in queue.routes}
     if behind and all(behind.values()):
         each = "; ".join(f"{route} takes {why}" for route, why in behind.items())
         raise UsageError(
@@ -209,8 +209,8 @@ def _check_queue(job: Job, site: Site) -> None:
         )
 
 
-def _misfit(job: Job, queue: Queue) -> str:
-    """Say which limit of a queue a job is beyond; empty where it fits."""
+def _broken_limit(job: Job, queue: Queue) -> str:
+    """Return which limit of a queue a job breaks, as the end of a sentence; empty if it fits."""
     if job.nodes < queue.min_nodes or (queue.max_nodes is not None and job.nodes > queue.max_nodes):
         least, most = queue.min_nodes, queue.max_nodes
         span = f"{least} or more" if most is None else f"{least}" if least == most else f"{least} to {most}"
@@ -219,7 +219,7 @@ def _misfit(job: Job, queue: Queue) -> str:
     if queue.chunks and chunks not in queue.chunks:
         valid = ", ".join(map(str, queue.chunks))
         if queue.chunk is Chunk.GPU:
-            return f"{valid} GPUs, not the {chunks} of --ranks-per-node {job.ranks_per_node}"
+            return f"{valid} GPUs, not {chunks} (--ranks-per-node {job.ranks_per_node})"
         return f"{valid} nodes, not {chunks}"
     longest, why = _longest(job, queue)
     if longest and job.walltime > parse_walltime(longest):
@@ -230,7 +230,7 @@ def _misfit(job: Job, queue: Queue) -> str:
 
 
 def _longest(job: Job, queue: Queue) -> tuple[str, str]:
-    """Return the longest walltime for the job's size, and words that say for which sizes it holds."""
+    """Return the longest walltime for a job of this size, and up to which size it applies."""
     for nodes in sorted(queue.walltime_by_nodes):
         if job.nodes <= nodes:
             return queue.walltime_by_nodes[nodes], f" for up to {nodes} nodes"

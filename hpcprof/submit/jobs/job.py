@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import msgspec
 
-from hpcprof.submit.jobs.rank_selection import select
+from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.profilers import NONE, Target
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one submission asks for.
 
-    ``arguments`` is the program's whole command where ``workload`` is None, else the workload's
-    arguments. ``walltime`` is in seconds. ``options`` are the site's options, and
-    ``profiler_options`` the profiler's, with defaults filled in. ``directory`` is where the program runs.
-    ``after`` holds the ids of runs that must have succeeded before, or the paths of those that stand
-    elsewhere.
+    Attributes
+    ----------
+    name, site : str
+        The name of the job, and of its site.
+    workload : str or None
+        A built-in workload; None for a program of the user's.
+    arguments : list of str
+        The workload's arguments, or the whole command of the program.
+    directory : str
+        The working directory of the program.
+    nodes, ranks_per_node : int
+        The size of the job.
+    walltime : int
+        The time limit in seconds.
+    profiler, profile_ranks, capture_steps : str
+        The profiler, the rank selection, and the steps to capture (empty for all).
+    profiler_options, options : dict
+        The profiler's options and the site's, defaults filled in.
+    queue, account : str
+        As the scheduler takes them; empty for none.
+    after : list of str
+        Runs that must have succeeded before: ids in the same folder of runs, or paths.
     """
 
     name: str
@@ -37,12 +54,12 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def ranks(self) -> int:
-        """How many ranks the job has."""
+        """The number of ranks."""
         return self.nodes * self.ranks_per_node
 
     @property
     def target(self) -> Target:
-        """What the profiler needs to know of the job."""
+        """What the profiler needs to know about the job."""
         captures = self.capture_steps.count(",") + 1 if self.capture_steps else 0
         return Target(self.workload, self.ranks, captures, len(self.profiled_ranks), self.nodes)
 
@@ -51,4 +68,4 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The ranks that run under the profiler."""
         if self.profiler == NONE.name:
             return []
-        return select(self.profile_ranks, self.nodes, self.ranks_per_node)
+        return select_ranks(self.profile_ranks, self.nodes, self.ranks_per_node)

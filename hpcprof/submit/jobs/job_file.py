@@ -1,4 +1,4 @@
-"""A job as a file: the options of ``hpcprof submit`` under the same names, in YAML."""
+"""The job file: the options of ``hpcprof submit`` in YAML, under the same names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GIGL_DEFAULTS = {"wait": "5", "warmup": "2", "active": "2", "repeat": "1", "pro
 
 
 class ProfilerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A ``profilerConfig`` as GiGL's trainers have it: the PyTorch profiler, with that project's defaults."""
+    """The ``profilerConfig`` of GiGL's trainers: the PyTorch profiler with that project's defaults."""
 
     should_enable_profiler: bool = False
     """Whether the PyTorch profiler runs."""
@@ -27,7 +27,7 @@ class ProfilerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a job file can say; what it leaves out is as without it."""
+    """The keys of a job file; all are optional."""
 
     site: str | None = None
     """The site to submit to."""
@@ -36,9 +36,9 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     program: list[str] | None = None
     """The command of each rank, or the arguments of the workload."""
     nodes: int | None = None
-    """How many nodes."""
+    """The number of nodes."""
     ranks_per_node: int | None = None
-    """How many ranks on each."""
+    """The number of ranks on each node."""
     profiler: str | None = None
     """none, nsys, ncu or torch."""
     profile_ranks: str | None = None
@@ -46,21 +46,21 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     profiler_options: dict[str, str] = {}
     """Options of the profiler."""
     profilerConfig: ProfilerConfig | None = None
-    """The PyTorch profiler as GiGL's configuration spells it, instead of profiler and profiler_options."""
+    """The PyTorch profiler in the form of GiGL's configuration, instead of profiler and profiler_options."""
     capture_steps: str | None = None
     """The measured steps to profile: 10-12, or 10-12,20-22."""
     queue: str | None = None
     """The queue or partition."""
     account: str | None = None
-    """The project that pays."""
+    """The account or project that is charged."""
     walltime: str | None = None
-    """The longest time that the job may take: 30m, 1h30m, 01:30:00."""
+    """The time limit of the job: 30m, 1h30m, 01:30:00."""
     job_name: str | None = None
     """The name of the job."""
     options: dict[str, str] = {}
     """Options of the site."""
     after: list[str] = []
-    """Runs that must have succeeded before."""
+    """Runs that must have succeeded before the job starts."""
 
 
 def load_job_file(path: Path) -> JobFile:
@@ -69,7 +69,7 @@ def load_job_file(path: Path) -> JobFile:
     Raises
     ------
     UsageError
-        Naming the file, the key and its value.
+        If the file cannot be read, or a value is wrong; the message names file, key and value.
     """
     job = _with_profiler(decode(JobFile, read_mapping(path, "job file"), str(path)), path)
     for key in ("nodes", "ranks_per_node"):
@@ -80,15 +80,15 @@ def load_job_file(path: Path) -> JobFile:
 
 
 def _with_profiler(job: JobFile, path: Path) -> JobFile:
-    """Put what ``profilerConfig`` says into the keys of every profiler."""
+    """Replace ``profilerConfig`` by the keys that all profilers share."""
     config = job.profilerConfig
     if config is None:
         return job
     if job.profiler is not None or job.profiler_options:
-        raise UsageError(f"{path}: profilerConfig stands for profiler and profiler_options: give only one.")
+        raise UsageError(f"{path}: profilerConfig replaces profiler and profiler_options: give one of them.")
     if not config.should_enable_profiler:
         return msgspec.structs.replace(job, profilerConfig=None, profiler=NONE.name)
-    # YAML has True and '5' where options are words.
+    # YAML has booleans and numbers where options are text.
     given = {key: str(value) for key, value in config.profiler_args.items()}
     given = {key: text.lower() if text in ("True", "False") else text for key, text in given.items()}
     options = {**_GIGL_DEFAULTS, **given, **({"log_dir": log} if (log := config.profiler_log_dir) else {})}

@@ -7,22 +7,23 @@ from collections.abc import Callable, Iterable
 
 from hpcprof.common.errors import UsageError
 
-_HELP = "all, none, ranks such as 0,4-7, local=0, nodes=0-1, every=16, or several of the last three"
+_HELP = "all, none, ranks such as 0,4-7, or a combination of local=0, nodes=0-1 and every=16"
 _NUMBER = r"[0-9]{1,18}"
 _SPAN = f"{_NUMBER}(-{_NUMBER})?"
 _SPANS = re.compile(f"{_SPAN}(,{_SPAN})*")
 
 
-def select(text: str, nodes: int, ranks_per_node: int) -> list[int]:
+def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     """Return the ranks that ``text`` selects, in ascending order.
 
-    Ranks fill one node after the other, as every launcher does that hpcprof writes a command for.
-    ``local=0,nodes=0-1`` selects the first rank of the first two nodes: conditions all hold.
+    Ranks fill one node after the other, as with every launcher that hpcprof writes a command for.
+    Several conditions select the ranks that meet all of them: ``local=0,nodes=0-1`` selects the first rank
+    on each of the first two nodes.
 
     Raises
     ------
     UsageError
-        If ``text`` is no selection, names a rank that the job does not have, or is none of its ranks.
+        If ``text`` is not a rank selection, names a rank that the job does not have, or selects no rank.
     """
     world = nodes * ranks_per_node
     if text == "all":
@@ -41,12 +42,12 @@ def select(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     ranks = [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
     if not ranks:
         raise UsageError(
-            f"--profile-ranks {text}: that is none of the job's ranks; it has {nodes} x {ranks_per_node}."
+            f"--profile-ranks {text} selects none of the job's {nodes} x {ranks_per_node} ranks."
         )
     return ranks
 
 
-def compress(ranks: Iterable[int]) -> list[str]:
+def rank_spans(ranks: Iterable[int]) -> list[str]:
     """Return ranks as spans: ``[0, 1, 2, 5]`` becomes ``["0-2", "5"]``."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
@@ -58,7 +59,7 @@ def compress(ranks: Iterable[int]) -> list[str]:
 
 
 def _numbers(text: str, limit: int) -> set[int]:
-    """Return the numbers of the spans that are below a limit."""
+    """Return the numbers in a list of spans that are below ``limit``."""
     numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -82,4 +83,4 @@ def _condition(part: str, text: str, nodes: int, ranks_per_node: int) -> Callabl
         if key == "local":
             return lambda rank: rank % ranks_per_node in numbers
         return lambda rank: rank // ranks_per_node in numbers
-    raise UsageError(f"--profile-ranks {text}: {part!r} is no selection; use {_HELP}.")
+    raise UsageError(f"--profile-ranks {text}: {part!r} is not a rank selection; use {_HELP}.")

@@ -20,7 +20,7 @@ _SINGLE = (
     *("site", "workload", "nodes", "ranks_per_node", "profiler", "profile_ranks", "capture_steps"),
     *("queue", "account", "walltime", "job_name"),
 )
-"""The fields of which the request's own value replaces that of the job file."""
+"""The fields whose value in the request replaces that of the job file."""
 _FLAGS = {"job_file": "--job", "options": "-o", "profiler_options": "--profiler-option"}
 
 
@@ -130,7 +130,7 @@ class JobRequest:
         Raises
         ------
         UsageError
-            For the first value that is wrong: it is named, with what would be valid.
+            For the first value that is wrong; the message names it, and what would be valid.
         """
         request = self.merged()
         site = request.load_site()
@@ -154,7 +154,7 @@ class JobRequest:
         Raises
         ------
         UsageError
-            For the first value that is wrong: it is named, with what would be valid.
+            For the first value that is wrong; the message names it, and what would be valid.
         """
         return make_job(
             site,
@@ -176,7 +176,7 @@ class JobRequest:
         )
 
     def to_job_file(self) -> JobFile:
-        """Return a merged request as a job file, with the defaults of hpcprof but not those of the site."""
+        """Return a merged request as a job file, with hpcprof's defaults but not those of the site."""
         from hpcprof.submit.jobs.job_file import JobFile
 
         return JobFile(
@@ -200,7 +200,7 @@ class JobRequest:
     def _run_ids(self) -> list[str]:
         if not self.after:
             return []
-        # Reading runs takes more modules than a job without predecessors needs.
+        # A job without predecessors does without the modules that read runs.
         from hpcprof.submit.runs.directory import find_runs
 
         return [run.id for reference in self.after for run in find_runs(reference, self.runs_dir)]

@@ -1,4 +1,4 @@
-"""Walltimes as people write them, and as schedulers read them."""
+"""Walltimes, as people write them and as schedulers read them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def parse_walltime(text: str) -> int:
     Raises
     ------
     UsageError
-        If ``text`` is none of these, or zero.
+        If ``text`` is not a walltime, or is zero.
     """
     match = _CLOCK.fullmatch(text) or (_UNITS.fullmatch(text) if text else None)
     if match is None:
-        raise UsageError(f"walltime {text!r} is not a time: write HH:MM:SS or units such as 90m or 1h30m.")
+        raise UsageError(f"walltime {text!r} is not a time: write HH:MM:SS, or units such as 90m or 1h30m.")
     part = {key: int(value or 0) for key, value in match.groupdict().items()}
     seconds = ((part.get("days", 0) * 24 + part["hours"]) * 60 + part["minutes"]) * 60 + part["seconds"]
     if seconds == 0:
@@ -32,7 +32,7 @@ def parse_walltime(text: str) -> int:
 
 
 def format_walltime(seconds: int) -> str:
-    """Return seconds as ``HH:MM:SS`` with two digits each; hours grow beyond two where they must."""
+    """Return seconds as ``HH:MM:SS``, with at least two digits each."""
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02d}:{minutes:02d}:{seconds:02d}"

@@ -16,7 +16,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.rendering.templates import render_text
 from hpcprof.submit.schedulers.scheduler import JobArrays
 
-TEMPLATE = "job/array.sh.j2"
+ARRAY_TEMPLATE = "job/array.sh.j2"
 
 
 def member_directory(sweep_directory: Path, index: int | str) -> Path:
@@ -24,7 +24,7 @@ def member_directory(sweep_directory: Path, index: int | str) -> Path:
     return sweep_directory.with_name(f"{sweep_directory.name}.{index}")
 
 
-def array_script(
+def render_array_script(
     arrays: JobArrays,
     job_scripts: Sequence[str],
     sweep_directory: Path,
@@ -55,7 +55,7 @@ def array_script(
         If the members' directives differ in more than where their logs go: an array has one set of them.
     """
     values = _values(arrays, job_scripts, sweep_directory, command_line, at_once)
-    return render_text(TEMPLATE, values, template)
+    return render_text(ARRAY_TEMPLATE, values, template)
 
 
 def check_array_template(file: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
-from hpcprof.submit.rendering.array_script import array_script, member_directory
+from hpcprof.submit.rendering.array_script import member_directory, render_array_script
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Rendering
@@ -19,7 +19,7 @@ from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
 
-def scripts(
+def render_scripts(
     site: Site,
     job: Job,
     run_directory: Path,
@@ -48,7 +48,7 @@ def scripts(
     return {**texts, JOB_SCRIPT: _edited(script, run_directory)} if script else texts
 
 
-def array_scripts(
+def render_array(
     site: Site,
     jobs: Sequence[Job],
     sweep_directory: Path,
@@ -61,13 +61,13 @@ def array_scripts(
     A run's scripts are those that it would have as a job of its own.
     """
     texts = [
-        scripts(site, job, member_directory(sweep_directory, index), command_line, template)
+        render_scripts(site, job, member_directory(sweep_directory, index), command_line, template)
         for index, job in enumerate(jobs)
     ]
     job_scripts = [text[JOB_SCRIPT] for text in texts]
     arrays = find_scheduler(site.scheduler).arrays
     assert arrays is not None, site.scheduler
-    return array_script(arrays, job_scripts, sweep_directory, command_line, at_once, template), texts
+    return render_array_script(arrays, job_scripts, sweep_directory, command_line, at_once, template), texts
 
 
 def _edited(script: Path, run_directory: Path) -> str:

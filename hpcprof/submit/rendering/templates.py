@@ -17,7 +17,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.rank_selection import compress
+from hpcprof.submit.jobs.rank_selection import rank_spans
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
 from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, SCRATCH, Versioned, find_profiler
@@ -101,7 +101,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     run_id = rendering.run_directory.name
     job, rendering = scheduler.localize(site, job, rendering)
     profiler = find_profiler(job.profiler)
-    profiled = compress(job.profiled_ranks)
+    profiled = rank_spans(job.profiled_ranks)
     pauses = site.dcgm and profiled and profiler.counters(job.target, job.profiler_options)
     flags = profiler.flags(job.target, job.profiler_options)
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}

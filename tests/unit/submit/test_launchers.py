@@ -11,7 +11,7 @@ import pytest
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import MEETING, find_mpiexec, launch_command
-from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import LauncherName, Site
 
@@ -62,7 +62,7 @@ def test_torchrun_starts_once_on_each_of_several_nodes_which_meet_at_the_first()
     argv = launch_command(slurm, job)
     assert argv[:4] == ["srun", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"]
     assert {"--no-python", "--nproc-per-node=4", "--nnodes=3", f"--rdzv-endpoint={MEETING}"} <= set(argv)
-    script = scripts(slurm, job, Path("/run"), ["hpcprof"])["job.sh"]
+    script = render_scripts(slurm, job, Path("/run"), ["hpcprof"])["job.sh"]
     assert 'meeting=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):' in script
     assert '--rdzv-endpoint="$meeting"' in script
 
@@ -77,6 +77,6 @@ def test_under_pbs_the_mpi_of_the_site_starts_the_torchruns() -> None:
     pbs = site_with("generic-pbs", name=LauncherName.TORCHRUN, starter=LauncherName.PALS)
     job = make_job(pbs, arguments=["x"], nodes=2)
     assert launch_command(pbs, job)[:5] == ["mpiexec", "-n", "2", "--ppn", "1"]
-    assert 'head -n 1 "$PBS_NODEFILE"' in scripts(pbs, job, Path("/run"), ["hpcprof"])["job.sh"]
+    assert 'head -n 1 "$PBS_NODEFILE"' in render_scripts(pbs, job, Path("/run"), ["hpcprof"])["job.sh"]
     with pytest.raises(UsageError, match=r"launcher.starter of site generic-pbs is srun, which cannot start"):
         make_job(site_with("generic-pbs", name=LauncherName.TORCHRUN), arguments=["x"], nodes=2)

@@ -147,5 +147,5 @@ def test_a_choice_of_steps_that_is_none_is_refused(text: str) -> None:
 
 
 def test_steps_without_a_profiler_are_refused() -> None:
-    with pytest.raises(UsageError, match="there is no profiler to capture them"):
+    with pytest.raises(UsageError, match="--capture-steps 1-2 needs a profiler"):
         make_job(LOCAL, workload="sequence-parallel", capture_steps="1-2")

@@ -8,7 +8,7 @@ import pytest
 
 from hpcprof.common.errors import InformationRequested, UsageError
 from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
 
@@ -76,6 +76,6 @@ def test_a_site_names_the_python_that_has_pytorch_there(tmp_path: Path) -> None:
     polaris = load_site("polaris")
     given = {"account": "me", "queue": "debug", "options": {"filesystems": "home"}}
     job = make_job(polaris, workload="sequence-parallel", **given)  # type: ignore[arg-type]
-    script = scripts(polaris, job, tmp_path, ["hpcprof"])["job.sh"]
+    script = render_scripts(polaris, job, tmp_path, ["hpcprof"])["job.sh"]
     assert "workloads/run.py hpcprof.workloads.sequence_parallel" in script
     assert "\n    python /" in script

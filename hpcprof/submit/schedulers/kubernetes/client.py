@@ -16,7 +16,7 @@ from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
-from hpcprof.submit.schedulers.kubernetes.manifest import MANIFEST, object_name
+from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
 
 _LABEL = "hpcprof/run"
 _CANCELLED = "cancelled"
@@ -37,9 +37,9 @@ class KubernetesClient(SchedulerClient):
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Create the MPIJob and its ConfigMap; the job id is the MPIJob's name."""
         try:
-            manifest = (run.path / MANIFEST).read_text(encoding="utf-8")
+            manifest = (run.path / MPIJOB_FILE).read_text(encoding="utf-8")
         except OSError as error:
-            raise SchedulerError(f"cannot read {run.path / MANIFEST}: {error.strerror}.") from None
+            raise SchedulerError(f"cannot read {run.path / MPIJOB_FILE}: {error.strerror}.") from None
         done = _kubectl(run, "create", "--filename=-", "--output=name", text=manifest)
         name = parse_created(done.stdout) if done.exit_code == 0 else None
         if name is None:
@@ -60,7 +60,7 @@ class KubernetesClient(SchedulerClient):
             except HpcprofError as error:
                 statuses.update({run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group})
             else:
-                statuses.update({run.id: status(run, objects) for run in group})
+                statuses.update({run.id: status_from_objects(run, objects) for run in group})
         return statuses
 
     def cancel(self, *runs: Run) -> None:
@@ -90,7 +90,7 @@ class KubernetesClient(SchedulerClient):
             raise SchedulerError(f"{run.id} was not cancelled: {last_line(done.stderr)}")
 
 
-def status(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
+def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
     """Return a run's status from the objects of its namespace and its own state files."""
     found = objects.get(_name(run))
     if found is None:

@@ -23,8 +23,8 @@ from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.model import Site
 
-MANIFEST = "mpijob.yaml"
-TEMPLATE = "job/mpijob.yaml.j2"
+MPIJOB_FILE = "mpijob.yaml"
+MPIJOB_TEMPLATE = "job/mpijob.yaml.j2"
 
 # The operator appends "-launcher" and five random characters to a job's name, and a pod's host name has
 # 63 characters at most (RFC 1123).

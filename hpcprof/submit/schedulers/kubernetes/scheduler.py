@@ -26,7 +26,7 @@ class KubernetesScheduler(Scheduler):
         "yaml_text": manifest.yaml_text,
         "pod_argument": manifest.pod_argument,
     }
-    submitted_file = manifest.MANIFEST
+    submitted_file = manifest.MPIJOB_FILE
     runs_in_image = True
 
     def client(self) -> KubernetesClient:
@@ -50,4 +50,4 @@ class KubernetesScheduler(Scheduler):
     ) -> Sequence[FurtherFile]:
         """Return the manifest, which holds the scripts."""
         values = manifest.manifest_values(site, job, run_id, scripts)
-        return [FurtherFile(manifest.MANIFEST, manifest.TEMPLATE, values)]
+        return [FurtherFile(manifest.MPIJOB_FILE, manifest.MPIJOB_TEMPLATE, values)]

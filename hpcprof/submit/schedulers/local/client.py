@@ -72,7 +72,7 @@ class LocalClient(SchedulerClient):
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Return each run's status from its supervisor and its state files."""
-        return {run.id: status(run) for run in runs}
+        return {run.id: local_status(run) for run in runs}
 
     def cancel(self, *runs: Run) -> None:
         """Ask the supervisors to end the jobs, and wait until they have."""
@@ -81,7 +81,7 @@ class LocalClient(SchedulerClient):
 
 
 def _cancel(run: Run) -> None:
-    if status(run).state.ended:
+    if local_status(run).state.ended:
         return
     identity = Identity.parse(run.state_file(SUPERVISOR))
     if identity is None or not identity.alive():
@@ -96,7 +96,7 @@ def _cancel(run: Run) -> None:
         time.sleep(0.02)
 
 
-def status(run: Run) -> JobStatus:
+def local_status(run: Run) -> JobStatus:
     """Return the state of a local run."""
     identity = Identity.parse(run.state_file(SUPERVISOR))
     if identity is None:

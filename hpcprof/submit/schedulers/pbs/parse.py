@@ -11,7 +11,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.batch import parse_array_indices
 from hpcprof.submit.schedulers.command import Unreachable, complaint
-from hpcprof.submit.schedulers.pbs.states import record_of
+from hpcprof.submit.schedulers.pbs.states import record_from_attributes
 from hpcprof.submit.schedulers.run_state import Record
 
 # Error codes of PBS are 15000 and more; a command's exit code is their last eight bits.
@@ -77,7 +77,7 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
     jobs = document.get("Jobs") or {}  # absent where there is no job to show
     attributes = {job_id: _texts(job) for job_id, job in jobs.items()}
     records = {
-        job_id: record_of(job, asked_at)
+        job_id: record_from_attributes(job, asked_at)
         for job_id, job in attributes.items()
         if array_of(job_id) == job_id or "array_index" in job
     }

@@ -57,7 +57,7 @@ _RUNNING = {
 }
 
 
-def record_of(job: Mapping[str, str], asked_at: float | None) -> Record:
+def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Record:
     """Return the record of a job from its attributes, as text.
 
     Parameters

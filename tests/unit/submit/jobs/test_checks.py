@@ -56,7 +56,7 @@ def polaris(**changes: Any) -> Job:
         ),
         (
             {"queue": "small", "nodes": 10},
-            "come to small of polaris by a routing queue only; use --queue prod",
+            "small of polaris accepts jobs from a routing queue only; use --queue prod",
         ),
         ({"queue": "capacity", "nodes": 5}, "queue capacity of polaris takes 1 to 4 nodes, not 5"),
         ({"ranks_per_node": 5}, "a node of polaris has 4 GPUs; use at most 4"),
@@ -107,7 +107,7 @@ def sophia(**changes: Any) -> Job:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"ranks_per_node": 3}, "by-gpu of sophia takes 1, 2, 4, 8 GPUs, not the 3 of --ranks-per-node 3"),
+        ({"ranks_per_node": 3}, r"by-gpu of sophia takes 1, 2, 4, 8 GPUs, not 3 \(--ranks-per-node 3\)"),
         ({"nodes": 2, "ranks_per_node": 8}, "queue by-gpu of sophia takes 1 node, not 2"),
         ({"queue": "by-node", "nodes": 9}, "queue by-node of sophia takes 1 to 8 nodes, not 9"),
         ({"walltime": "25h"}, "queue by-gpu of sophia takes at most 24:00:00, not 25:00:00"),
@@ -139,10 +139,10 @@ def test_a_walltime_that_depends_on_the_nodes_is_checked_for_them(
 
 def test_an_array_that_would_never_run_whole_is_refused_with_its_limit() -> None:
     site = load_site("polaris")
-    with pytest.raises(UsageError, match=r"an array of 20 runs in prod .*limit it to 10 \(--at-once 10\)"):
-        check_array(site, "prod", 20)
-    with pytest.raises(UsageError, match="at most 10 at once"):
-        check_array(site, "prod", 11)
+    says = "queue prod of polaris runs at most 10 members of a job array at once, not {}; give --at-once 10"
+    for members in (20, 11):
+        with pytest.raises(UsageError, match=says.format(members)):
+            check_array(site, "prod", members)
     check_array(site, "prod", 10)
     check_array(site, "prod", 20, at_once=10)
     check_array(site, "debug", 1000)

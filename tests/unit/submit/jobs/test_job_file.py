@@ -46,7 +46,7 @@ def test_a_profiler_config_of_gigl_is_the_torch_profiler_with_its_defaults(tmp_p
         ("- a\n", "is not a job file"),
         ("options: {a: 1}\n", r"job\.yaml: options"),
         ("profilerConfig: {enable: true}\n", r"unknown key 'enable' in .*under profilerConfig"),
-        ("profiler: nsys\nprofilerConfig: {}\n", "profilerConfig stands for profiler and profiler_options"),
+        ("profiler: nsys\nprofilerConfig: {}\n", "profilerConfig replaces profiler and profiler_options"),
     ],
 )
 def test_a_wrong_job_file_is_one_sentence(text: str, says: str, tmp_path: Path) -> None:

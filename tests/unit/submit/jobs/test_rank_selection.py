@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.rank_selection import compress, select
+from hpcprof.submit.jobs.rank_selection import rank_spans, select_ranks
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from hpcprof.submit.jobs.rank_selection import compress, select
     ],
 )
 def test_a_selection_names_these_ranks_of_three_nodes_with_four_ranks(text: str, ranks: list[int]) -> None:
-    assert select(text, nodes=3, ranks_per_node=4) == ranks
+    assert select_ranks(text, nodes=3, ranks_per_node=4) == ranks
 
 
 @pytest.mark.parametrize(
@@ -49,29 +49,29 @@ def test_a_selection_names_these_ranks_of_three_nodes_with_four_ranks(text: str,
 )
 def test_what_is_no_selection_is_refused_with_the_value_named(text: str) -> None:
     with pytest.raises(UsageError, match="--profile-ranks"):
-        select(text, nodes=3, ranks_per_node=4)
+        select_ranks(text, nodes=3, ranks_per_node=4)
 
 
 def test_a_rank_that_the_job_does_not_have_is_refused() -> None:
     with pytest.raises(UsageError, match="no rank 12; the job has ranks 0 to 11"):
-        select("0,12", nodes=3, ranks_per_node=4)
+        select_ranks("0,12", nodes=3, ranks_per_node=4)
 
 
 def test_conditions_that_no_rank_meets_are_refused() -> None:
-    with pytest.raises(UsageError, match="none of the job's ranks; it has 3 x 4"):
-        select("local=4,nodes=0", nodes=3, ranks_per_node=4)
+    with pytest.raises(UsageError, match="selects none of the job's 3 x 4 ranks"):
+        select_ranks("local=4,nodes=0", nodes=3, ranks_per_node=4)
 
 
 @pytest.mark.parametrize("text", ["0-99999999999999", "nodes=3-99999999999999", "local=4-99999999999999"])
 def test_a_span_of_any_length_costs_no_time(text: str) -> None:
     with pytest.raises(UsageError, match="99999999999999"):
-        select(text, nodes=3, ranks_per_node=4)
+        select_ranks(text, nodes=3, ranks_per_node=4)
 
 
 @given(st.sets(st.integers(0, 200)))
 def test_compressed_ranks_are_the_same_ranks(ranks: set[int]) -> None:
-    spans = compress(ranks)
+    spans = rank_spans(ranks)
     if ranks:
-        assert select(",".join(spans), nodes=1, ranks_per_node=201) == sorted(ranks)
+        assert select_ranks(",".join(spans), nodes=1, ranks_per_node=201) == sorted(ranks)
     else:
         assert spans == []

@@ -9,7 +9,7 @@ import pytest
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.rendering.job_scripts import array_scripts, scripts
+from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
 
@@ -20,7 +20,7 @@ def echoing(site: Site, *words: str) -> list[Job]:
 
 def array(site: str, folder: Path, *words: str, at_once: int | None = None) -> list[str]:
     loaded = load_site(site)
-    script, _ = array_scripts(loaded, echoing(loaded, *words), folder / "s-0a1b", ["hpcprof"], at_once)
+    script, _ = render_array(loaded, echoing(loaded, *words), folder / "s-0a1b", ["hpcprof"], at_once)
     return script.splitlines()
 
 
@@ -57,15 +57,15 @@ def test_how_many_run_at_once_is_said_where_it_is_fewer_than_all(tmp_path: Path)
 def test_the_scripts_of_a_member_are_those_of_a_job_of_its_own(tmp_path: Path) -> None:
     site = load_site("generic-slurm")
     jobs = echoing(site, "a", "b")
-    _, texts = array_scripts(site, jobs, tmp_path / "s-0a1b", ["hpcprof"])
-    alone = [scripts(site, jobs[i], tmp_path / f"s-0a1b.{i}", ["hpcprof"]) for i in (0, 1)]
+    _, texts = render_array(site, jobs, tmp_path / "s-0a1b", ["hpcprof"])
+    alone = [render_scripts(site, jobs[i], tmp_path / f"s-0a1b.{i}", ["hpcprof"]) for i in (0, 1)]
     assert texts == alone
 
 
 def test_what_only_looks_like_a_line_break_in_a_comment_ends_no_directives(tmp_path: Path) -> None:
     site = load_site("generic-slurm")
     line = ["hpcprof", "a\u2028b\x0cc\x85d\ne\rf"]
-    script, _ = array_scripts(site, echoing(site, "a", "b"), tmp_path / "s", line)
+    script, _ = render_array(site, echoing(site, "a", "b"), tmp_path / "s", line)
     assert "#SBATCH --nodes=1" in script
 
 
@@ -73,7 +73,7 @@ def test_runs_whose_directives_differ_are_no_array_and_the_difference_is_named(t
     site = load_site("generic-slurm")
     jobs = [*echoing(site, "a"), make_job(site, arguments=["echo"], walltime="10m", nodes=2)]
     with pytest.raises(UsageError) as refused:
-        array_scripts(site, jobs, tmp_path / "s", ["hpcprof"])
+        render_array(site, jobs, tmp_path / "s", ["hpcprof"])
     assert str(refused.value) == (
         "--array: the runs differ in #SBATCH --nodes=1, #SBATCH --time=00:05:00 and #SBATCH --nodes=2, "
         "#SBATCH --time=00:10:00, but all of an array have the same; make it so, or leave --array out."
@@ -84,7 +84,7 @@ def test_pbs_an_array_that_may_not_run_again_is_refused(tmp_path: Path) -> None:
     (tmp_path / "once.yaml").write_text('extends: generic-pbs\ndirectives: ["-r n"]\n')
     site = load_site_file(tmp_path / "once.yaml")
     with pytest.raises(UsageError, match="PBS accepts no array that cannot be run again"):
-        array_scripts(site, echoing(site, "a", "b"), tmp_path / "s", ["hpcprof"])
+        render_array(site, echoing(site, "a", "b"), tmp_path / "s", ["hpcprof"])
 
 
 def test_the_directives_and_the_shell_of_a_users_template_are_the_arrays_too(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_directives_and_the_shell_of_a_users_template_are_the_arrays_too(tmp
         "#SBATCH --nice\ntrue\n#SBATCH --after-a-command\nrun_dir={{ run_directory }}\n"
     )
     site = load_site("generic-slurm")
-    script, _ = array_scripts(site, echoing(site, "a", "b"), tmp_path / "s", ["hpcprof"], template=template)
+    script, _ = render_array(site, echoing(site, "a", "b"), tmp_path / "s", ["hpcprof"], template=template)
     lines = script.splitlines()
     assert lines[0] == "#!/bin/bash -l"
     assert [line for line in lines if "#SBATCH" in line] == [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.rendering.job_scripts import scripts
+from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.ddp.benchmark import check_cuda_version, middle_steps
@@ -165,7 +165,7 @@ def test_the_programs_that_settings_name_are_those_that_the_scripts_start(
     site = load_site("local")
     job = make_job(site, workload="ddp", arguments=["--input", str(path)], profiler="nsys",
                    options={"mpiexec": "/usr/bin/mpiexec"})  # fmt: skip
-    texts = scripts(site, job, tmp_path / "run", ["hpcprof"])
+    texts = render_scripts(site, job, tmp_path / "run", ["hpcprof"])
     assert f"set -- '{nsys}' profile " in texts["wrapper.sh"]
     assert f"'{nsys}' export " in texts["wrapper.sh"]
     assert "/somewhere/else" not in texts["job.sh"].replace("/somewhere/else/mpiexec", "")

@@ -18,7 +18,7 @@ from hpcprof.submit.schedulers.pbs.parse import (
     parse_qsub,
     same_job,
 )
-from hpcprof.submit.schedulers.pbs.states import record_of
+from hpcprof.submit.schedulers.pbs.states import record_from_attributes
 from hpcprof.submit.schedulers.run_state import Record
 from tests.unit.submit.schedulers.recorded import recorded, recorded_json
 
@@ -228,19 +228,20 @@ def test_jobs_that_wait_or_run(job_id: str, state: JobState, reason: str) -> Non
     [("S", JobState.RUNNING), ("U", JobState.RUNNING), ("T", JobState.QUEUED), ("M", JobState.UNKNOWN)],
 )
 def test_rare_states_have_a_reason(state: str, expected: JobState) -> None:
-    record = record_of({"job_state": state}, None)
+    record = record_from_attributes({"job_state": state}, None)
     assert record.state is expected
     assert record.reason
 
 
 def test_a_finished_subjob_is_x_and_judged_as_a_job() -> None:
     assert (
-        record_of({"job_state": "X", "substate": "92", "Exit_status": "0"}, None).state is JobState.COMPLETED
+        record_from_attributes({"job_state": "X", "substate": "92", "Exit_status": "0"}, None).state
+        is JobState.COMPLETED
     )
 
 
 def test_a_job_over_its_memory_says_so() -> None:
-    record = record_of({"job_state": "F", "substate": "93", "Exit_status": "-27"}, None)
+    record = record_from_attributes({"job_state": "F", "substate": "93", "Exit_status": "-27"}, None)
     assert (record.state, record.reason) == (JobState.FAILED, "it used more memory than it asked for")
 
 
