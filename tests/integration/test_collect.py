@@ -114,8 +114,8 @@ def test_a_rank_under_ncu_gives_a_roofline_with_the_times_of_the_others(
     # The median over the two ranks of what nsys stats prints: 1425933.5 and 1441182.0 ns.
     assert found["nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT"] == 1_433_558
     shown = hpcprof("report", str(profiles))
-    assert "Kernels against the roofline" in shown.stdout
-    assert "Where the GPU's time goes" in shown.stdout
+    assert "\nRoofline\n" in shown.stdout
+    assert "GPU time breakdown" in shown.stdout
 
 
 def test_the_report_of_a_run_speaks_of_the_kinds_of_profiles_that_it_has(
@@ -129,7 +129,7 @@ def test_the_report_of_a_run_speaks_of_the_kinds_of_profiles_that_it_has(
     assert hpcprof("collect", str(other)).returncode == 0
     shown = hpcprof("report", str(other)).stdout
     assert "Kernels measured by Nsight Compute" in shown
-    assert "Where the GPU's time goes" not in shown
+    assert "GPU time breakdown" not in shown
     assert "breakdown" not in shown
     alone = hpcprof("report", str(other), "--analysis", "breakdown").stdout
     assert "breakdown needs a timeline of Nsight Systems or PyTorch" in " ".join(alone.split())

@@ -1,4 +1,4 @@
-"""Collectives over ranks: how fast they are, and how far apart the ranks begin them."""
+"""Collectives across ranks: their latency and bandwidth, and how far apart the ranks begin them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.matching import MINIMUM, Clocks, Matched, clocks, key, match
+from hpcprof.analysis.collectives.clock_alignment import (
+    MIN_COLLECTIVES,
+    AlignedClocks,
+    ClockKey,
+    align_clocks,
+    clock_key,
+)
+from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.statistics.grouped import round_half_even
@@ -22,31 +29,34 @@ NO_COLLECTIVES = "no rank has collectives"
 def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """List the matched collectives, one row each, in the order of their lowest rank.
 
-    ``latency_ns`` is the shortest duration of the kernel over the ranks: the last rank to begin waits
-    for nobody. ``bytes`` is the size that nccl-tests states, ``algbw_gbps`` that by the latency in 1e9
-    bytes a second, ``busbw_gbps`` times nccl-tests' factor. ``spread_ns`` lies between the first and
-    the last rank's start on the aligned clocks (`hpcprof.analysis.collectives.matching.clocks`).
+    ``latency_ns`` is the shortest duration of the kernel over the ranks, because the last rank to begin waits
+    for no other. ``bytes`` is the size as nccl-tests counts it, ``algbw_gbps`` is bytes over latency in 1e9
+    bytes per second, and ``busbw_gbps`` is that times the factor of nccl-tests. ``spread_ns`` is the time
+    between the starts of the first and the last rank on the aligned clocks
+    (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
     """
     rows = results["rank_collectives"]
     if not len(rows):
         return no_rows(NO_COLLECTIVES)
-    matched, problems = match(rows)
+    matched, problems = match_collectives(rows)
     if not matched:
-        return no_rows("; ".join(problems) or "all recorded operations are sends and receives")
-    aligned = clocks(rows)
-    tables = [_table(one, aligned.get(key(one))) for one in matched]
+        return no_rows(
+            "; ".join(problems) or "all recorded operations are sends and receives, which are not matched"
+        )
+    aligned = align_clocks(rows)
+    tables = [_table(one, aligned.get(clock_key(one))) for one in matched]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     order = np.lexsort((columns["seq"], columns.pop("begin")))
-    # With the type given, pandas does not look for text.
+    # With a given type, pandas does not look for text.
     series = {name: pd.Series(of[order], dtype=of.dtype, copy=False) for name, of in columns.items()}
     reasons = [*problems, *_why_null(matched, aligned, rows)]
     return Outcome(pd.DataFrame(series, copy=False), "; ".join(reasons))
 
 
 def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the collectives of each operation, communicator and size: medians, rows by total latency.
+    """Return the medians of the collectives of each operation, communicator and size, by total latency.
 
-    Why rows or values are missing is said by `collectives`.
+    `collectives` gives the reasons why rows or values are missing.
     """
     rows = results["collectives"]
     if not len(rows):
@@ -54,7 +64,7 @@ def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     keys = ["op", "comm_id", "bytes", "ranks"]
     values = ["latency_ns", "algbw_gbps", "busbw_gbps", "spread_ns"]
     _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
-    # Numbered by their first rows.
+    # Number the groups by their first rows.
     kind, _ = pd.factorize(kind)
     _, first, count = np.unique(kind, return_index=True, return_counts=True)
     medians = rows[values].astype(float).groupby(kind).median()
@@ -77,11 +87,11 @@ def _whole(values: list[Any]) -> NDArray[np.object_]:
     return object_array(None if value is None else round(value) for value in values)
 
 
-def _table(one: Matched, clock: Clocks | None) -> dict[str, NDArray[Any]]:
-    """Return the columns of one operation of one communicator; ``begin`` orders the rows."""
+def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> dict[str, NDArray[Any]]:
+    """Return the columns of one operation of one communicator; ``begin`` is for sorting."""
     count = len(one.seq)
     latency = (one.end - one.start).min(axis=1)
-    # What is unknown has the number -1 and is calculated with a size of 0, the last one.
+    # Unknown sizes have the number -1 and so select the last element, 0.
     place, messages = pd.factorize(one.message)
     sizes = [whole_bytes(one.op, int(message), one.size) or 0 for message in messages.tolist()]
     size = np.array([*sizes, 0])[place]
@@ -111,43 +121,45 @@ def _table(one: Matched, clock: Clocks | None) -> dict[str, NDArray[Any]]:
 
 
 def _nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return values where they are known, None elsewhere."""
+    """Return the known values, and None for the others."""
     return values if known.all() else np.where(known, values, object_array([None]))
 
 
 def unprofiled(rows: pd.DataFrame) -> str:
-    """Say how many ranks of the program have no rows of ``rank_collectives``; nothing if none or unknown."""
+    """Say how many ranks of the program have no ``rank_collectives``; empty if none or unknown."""
     world, there = rows["world_ranks"].dropna().max(), rows["rank"].nunique()
     return f"{world - there:.0f} of {world:.0f} ranks have no profile" if there < world else ""
 
 
 def _why_null(
-    matched: list[Matched], aligned: Mapping[tuple[str | None, bytes], Clocks], rows: pd.DataFrame
+    matched: list[MatchedCollectives],
+    aligned: Mapping[ClockKey, AlignedClocks],
+    rows: pd.DataFrame,
 ) -> list[str]:
-    """Say why values are null, one sentence a cause."""
+    """Return a sentence for each cause of null values."""
     reasons = []
     shown = [one for one in matched if len(one.seq)]
     fused = sum(int(np.count_nonzero(one.fused > 1)) for one in matched)
     if fused:
         reasons.append(
-            f"{fused} collectives were launched in groups that share a kernel: their latency is the group's, "
-            "and they have no bandwidth"
+            f"{fused} collectives were launched in groups that share a kernel: they have the latency of the "
+            "group and no bandwidth"
         )
     missing = unprofiled(rows)
     if missing:
         reasons.append(f"{missing}: latencies may include waiting for them")
     if any(np.isnan(one.message).any() for one in matched):
-        reasons.append("sizes are unknown where the profiles hold no payloads of NCCL's calls")
+        reasons.append("sizes are unknown if the profiles have no payloads of NCCL's calls")
     if any(one.comm_id is None for one in matched):
-        reasons.append("communicators are unknown: all ranks are taken to share one")
+        reasons.append("communicators are unknown: all ranks are assumed to share one")
     elif any(one.size is None for one in shown):
         reasons.append(
-            "the sizes of communicators, and so bandwidths, are unknown: the profiles do not tell them, and "
-            "are not known to be of all ranks"
+            "the sizes of communicators, and so bandwidths, are unknown: the profiles do not contain them "
+            "and may not cover all ranks"
         )
-    if any(key(one) not in aligned for one in shown):
+    if any(clock_key(one) not in aligned for one in shown):
         reasons.append(
-            f"clocks are not aligned where there are fewer than 2 ranks or {MINIMUM} all-reduces, "
-            "all-gathers or barriers: first, last and spread are unknown"
+            f"clocks are aligned from 2 ranks and {MIN_COLLECTIVES} all-reduces, all-gathers or barriers on; "
+            "with fewer, first, last and spread are unknown"
         )
     return reasons

@@ -1,4 +1,4 @@
-"""Collectives on each rank and over ranks, and the ranks that come late to them."""
+"""Collectives on each rank and across ranks, and the ranks that are late to them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
 ANALYSES = (
     Analysis(
         "rank_collectives",
-        "Each collective of each rank",
+        "Collectives by rank",
         Scope.RANK,
         columns(
             "rank op:text comm_id:text seq bytes comm_ranks world_ranks fused part start_ns end_ns "
@@ -19,7 +19,7 @@ ANALYSES = (
     ),
     Analysis(
         "collectives",
-        "Collectives over ranks",
+        "Collectives across ranks",
         Scope.RUN,
         columns(
             "op:text comm_id:text seq bytes ranks latency_ns algbw_gbps:float busbw_gbps:float "
@@ -44,7 +44,7 @@ ANALYSES = (
     ),
     Analysis(
         "skew",
-        "Ranks that come late to collectives",
+        "Skew between ranks",
         Scope.RUN,
         columns("rank collectives wait_ns times_last pct_last:float lateness_p50_ns verdict:text"),
         "hpcprof.analysis.collectives.skew:skew",
@@ -53,7 +53,7 @@ ANALYSES = (
     ),
     Analysis(
         "skew_summary",
-        "What late ranks cost",
+        "Cost of late ranks",
         Scope.RUN,
         columns("rank steps lateness_p50_ns uncertainty_ns step_p50_ns cost_pct:float verdict:text"),
         "hpcprof.analysis.collectives.skew:skew_summary",

@@ -31,12 +31,12 @@ _EARLIEST, _LATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
-class _Found:
-    """Collectives in the order of the host's calls, each with its extent on the GPU.
+class _Collectives:
+    """Collectives in the order of the host's calls, with their extents on the GPU.
 
-    ``seq`` counts an operation in its communicator, also over calls whose kernel is unknown. ``fused``
-    is how many collectives the same kernels carried out, ``part`` the place among them. ``call`` is
-    when the host launched it.
+    ``seq`` counts the calls of an operation in its communicator, including those whose kernel is unknown.
+    ``fused`` is the number of collectives that the same kernels carried out, ``part`` the position among
+    them, and ``call`` the time at which the host launched the collective.
     """
 
     operation: NDArray[np.object_]
@@ -55,17 +55,17 @@ class _Found:
 def rank_collectives(timeline: Timeline) -> Outcome:
     """List the collectives of a rank in the order of its calls.
 
-    A collective is carried out by the communication kernels that were launched inside its call, for
-    calls of a group inside the one that ends the group: all calls of such a group share the extent of
-    their kernels (``fused`` > 1), except where they are of several communicators and so have several
-    kernels that nothing tells apart; these are left out. Where the profile has no calls of NCCL, the
-    kernels' names give the operations, in the order of their start, and no communicator or size.
+    The communication kernels that were launched inside a call carry out its collective. The call that ends
+    a group launches the kernels of the whole group, so all calls of the group share their extent
+    (``fused`` > 1). A group over several communicators has several kernels that cannot be told apart, and is
+    left out. If the profile has no calls of NCCL, the operations come from the kernels' names in the order of
+    their start, without communicator and size.
 
-    ``exposed_ns`` is the part of the extent in which no compute kernel ran on the device. ``step`` is
-    the step in whose range the launch lies, None outside all.
+    ``exposed_ns`` is the part of the extent during which no compute kernel ran on the device. ``step`` is the
+    step that contains the launch, or None.
     """
     calls = timeline.collectives
-    found, reasons = _by_call(timeline) if len(calls) else (_by_name(timeline), [])
+    found, reasons = _from_calls(timeline) if len(calls) else (_from_kernel_names(timeline), [])
     if not len(found.start):
         return no_rows(_why_none(timeline))
     rows = pd.DataFrame(
@@ -80,7 +80,7 @@ def rank_collectives(timeline: Timeline) -> Outcome:
             "part": found.part,
             "start_ns": found.start,
             "end_ns": found.end,
-            "exposed_ns": found.end - found.start - _beside_compute(timeline, found),
+            "exposed_ns": found.end - found.start - _with_compute(timeline, found),
             "step": _steps(timeline, found.call),
         }
     )
@@ -102,24 +102,24 @@ def _why_unknown(timeline: Timeline) -> str:
     if not len(timeline.collectives):
         nsys = timeline.origin.kind == "nsys"
         without = (
-            "records no calls of NCCL (nsys --trace=nvtx does)"
+            "has no calls of NCCL (nsys --trace=nvtx records them)"
             if nsys
             else "has no record of its collectives"
         )
         return (
-            f"{file} {without}: operations are taken from the kernels' names, "
-            "sizes and communicators are unknown"
+            f"{file} {without}: operations come from the kernels' names, and sizes and communicators are "
+            "unknown"
         )
     if np.all(timeline.collectives.bytes == NO_BYTES):
         return (
-            f"{file} holds no payloads of NCCL's calls (nsys export --include-blobs=true keeps them): sizes "
+            f"{file} has no payloads of NCCL's calls (nsys export --include-blobs=true keeps them): sizes "
             "and communicators are unknown"
         )
     return f"the calls in {file} do not name their communicator"
 
 
 def _known(values: Ints, unknown: int) -> pd.Series[Any]:
-    """Return integers as a column in which the unknown ones are None."""
+    """Return a column of integers in which unknown values are None."""
     column = values.astype(object)
     column[values == unknown] = None
     known: pd.Series[Any] = pd.Series(column, dtype="object")
@@ -127,9 +127,9 @@ def _known(values: Ints, unknown: int) -> pd.Series[Any]:
 
 
 def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
-    """Return the place among rows of kernels and the row of the call in each pair of one and its launch."""
+    """Return pairs of a kernel and its launch: positions in ``kernels``, and rows of the calls."""
     operation, call = launch_pairs(timeline)
-    # The operations begin with the kernels.
+    # Kernels come first among the operations.
     place = np.full(timeline.operation_count, _NONE)
     place[kernels] = np.arange(len(kernels))
     place = place[operation]
@@ -137,8 +137,8 @@ def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:
     return place[chosen], call[chosen]
 
 
-def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
-    """Find the kernels of each call of the library, and say which calls and kernels are left over."""
+def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
+    """Find the kernels of each call of the library; also return sentences about what is left out."""
     file = timeline.origin.path.name
     calls = timeline.collectives
     calls = calls.take(np.argsort(calls.start, kind="stable"))
@@ -146,7 +146,7 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     rows = np.flatnonzero(kernels.category == Category.COMM)
     kernel, launch = _launches(timeline, rows)
     launched = timeline.calls.start[launch]
-    # A carrier is a call that launches: one of these for all collectives of a group.
+    # A carrier is a call that launches kernels; all collectives of a group have the same one.
     where, launch_where = pair_keys(
         (calls.process, calls.thread), (timeline.calls.process[launch], timeline.calls.thread[launch])
     )
@@ -167,9 +167,9 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
     kept = np.flatnonzero(told_apart[carrier])
     carrier = carrier[kept]
     _, kind = numbered_rows(calls.operation, calls.communicator)
-    # `NO_NAME`, which is -1, takes the last.
+    # `NO_NAME` is -1 and so selects the last element.
     texts = object_array([*timeline.strings, None])
-    found = _Found(
+    found = _Collectives(
         operation=texts[calls.operation[kept]],
         communicator=texts[calls.communicator[kept]],
         seq=_running(kind)[kept],
@@ -192,9 +192,9 @@ def _by_call(timeline: Timeline) -> tuple[_Found, list[str]]:
 
 
 def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:
-    """Return the row of the carrier (thread, start, end) around each moment on its thread, or `_NONE`.
+    """Return the row of the carrier (thread, start, end) that is open at each moment, or `_NONE`.
 
-    Carriers are sorted; those of one thread do not overlap.
+    Carriers are sorted, and those of one thread do not overlap.
     """
     result = np.full(len(moment), _NONE)
     for thread in np.unique(group):
@@ -207,7 +207,7 @@ def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:
 
 
 def _running(group: Ints) -> Ints:
-    """Return how many rows of the same group stand before each row."""
+    """Return how many rows of the same group precede each row."""
     order = np.argsort(group, kind="stable")
     ordered = group[order]
     first = np.searchsorted(ordered, ordered, side="left")
@@ -216,8 +216,8 @@ def _running(group: Ints) -> Ints:
     return result
 
 
-def _by_name(timeline: Timeline) -> _Found:
-    """List the communication kernels whose names tell an operation, by start."""
+def _from_kernel_names(timeline: Timeline) -> _Collectives:
+    """List the communication kernels whose names contain an operation, sorted by start."""
     kernels = timeline.kernels
     used, row = numbered(kernels.name)
     named = [operation(name) if name else None for name in timeline.names(used)]
@@ -230,7 +230,7 @@ def _by_name(timeline: Timeline) -> _Found:
     launched[kernel] = timeline.calls.start[call]
     names = [str(named[number]) for number in row[rows].tolist()]
     _, group = np.unique(np.array(names, str), return_inverse=True)
-    return _Found(
+    return _Collectives(
         operation=object_array(names),
         communicator=np.full(count, None),
         seq=_running(group),
@@ -245,8 +245,8 @@ def _by_name(timeline: Timeline) -> _Found:
     )
 
 
-def _beside_compute(timeline: Timeline, found: _Found) -> Ints:
-    """Return how much of each collective has compute running beside it on its device."""
+def _with_compute(timeline: Timeline, found: _Collectives) -> Ints:
+    """Return how long compute runs on the device during each collective."""
     result = np.zeros(len(found.start), np.int64)
     for device in np.unique(found.device).tolist():
         rows = np.flatnonzero(found.device == device)
@@ -256,7 +256,7 @@ def _beside_compute(timeline: Timeline, found: _Found) -> Ints:
 
 
 def _steps(timeline: Timeline, moment: Ints) -> pd.Series[Any]:
-    """Return the number of the step that was open at each moment, None where none was."""
+    """Return the number of the step that was open at each moment, or None."""
     ranges = timeline.ranges.take(steps_of(timeline))
     at = np.searchsorted(ranges.start, moment, side="right") - 1
     inside = at >= 0

@@ -1,4 +1,4 @@
-"""Skew: which ranks come late to collectives, how late, and what it costs."""
+"""Skew: which ranks are late to collectives, by how much, and at what cost."""
 
 from __future__ import annotations
 
@@ -7,59 +7,65 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.across_ranks import NO_COLLECTIVES, unprofiled
-from hpcprof.analysis.collectives.matching import (
-    MINIMUM,
-    Clocks,
-    Matched,
-    clocks,
-    key,
+from hpcprof.analysis.collectives.clock_alignment import (
+    MIN_COLLECTIVES,
+    AlignedClocks,
+    align_clocks,
+    clock_key,
     later_than_others,
-    match,
 )
+from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.timeline import Ints
 
-Floats = NDArray[np.float64]
-
 COST_PCT = 5.0
-"""A rank is a straggler when its lateness costs at least this share of the step time, in percent."""
+"""A rank is a straggler if its lateness costs at least this percentage of the step time."""
 
 
 @dataclass(frozen=True)
 class _Arrivals:
-    """How the ranks came to the collectives of one communicator's operation.
+    """When the n ranks arrived at the m collectives of one operation in one communicator.
 
-    ``wait`` (for the last rank) and ``cost`` have shape (m, n), ``last`` (a column of the former) (m,).
+    Attributes
+    ----------
+    matched : MatchedCollectives
+    clock : AlignedClocks
+    wait : ndarray of float64, shape (m, n)
+        How long each rank waited for the last one, in ns.
+    cost : ndarray of float64, shape (m, n)
+        What the lateness of each rank cost, in ns.
+    last : ndarray of int64, shape (m,)
+        The column of the last rank.
     """
 
-    matched: Matched
-    clock: Clocks
+    matched: MatchedCollectives
+    clock: AlignedClocks
     wait: Floats
     cost: Floats
     last: Ints
 
 
-_Mine = tuple[_Arrivals, int]
-"""Arrivals in which a rank takes part, and its column in them."""
+_RankArrivals = tuple[_Arrivals, int]
+"""Arrivals of several ranks, and the column of one of them."""
 
 
 def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Tell for each rank how it comes to the collectives in which every rank waits for every other.
+    """Judge for each rank how late it is to the collectives in which every rank waits for all others.
 
-    ``wait_ns`` is how long it waited in them for the last rank, ``times_last`` how often it was that.
-    ``lateness_p50_ns`` is the median over steps of what its lateness costs a step: the time by which it
-    begins after the median of the other ranks, where that is beyond the clocks' uncertainty, counted by
-    the share of all waiting in that collective during which the waiting ranks computed nothing; summed
-    over the step's collectives.
+    ``wait_ns`` is how long the rank waited in them for the last rank, and ``times_last`` how often it was the
+    last. ``lateness_p50_ns`` is the median over steps of the cost of its lateness. In a collective, the
+    lateness is the time by which the rank begins after the median of the other ranks, if that exceeds the
+    uncertainty of the clocks. Its cost is that time multiplied by the share of all waiting during which the
+    waiting ranks computed nothing. The cost of a step is the sum over its collectives.
 
-    The verdict is ``straggler`` where that is at least `COST_PCT` of the median step's latency,
-    ``even`` where it is not and a lateness below the uncertainty in every collective of a step could
-    not amount to that either, else ``unknown``.
+    The verdict is ``straggler`` if the cost is at least `COST_PCT` of the latency of the median step. It is
+    ``even`` if the cost is lower, and would be lower even with a lateness just below the uncertainty in every
+    collective of a step. Otherwise it is ``unknown``.
     """
     table, reason = _judged(results["rank_collectives"], results["step_times"])
     names = ["rank", "collectives", "wait_ns", "times_last", "pct_last", "lateness_p50_ns", "verdict"]
@@ -67,11 +73,11 @@ def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 
 def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Tell for each rank what `skew`'s verdict stands on.
+    """Return the figures behind the verdict of `skew` for each rank.
 
-    ``uncertainty_ns`` is that of one collective (`hpcprof.analysis.collectives.matching.Clocks`),
-    ``cost_pct`` the lateness in percent of ``step_p50_ns``, the median latency of a step over ranks.
-    ``steps`` are those in which the rank had such collectives.
+    ``uncertainty_ns`` is the uncertainty of the aligned clocks in one collective, and ``cost_pct`` the
+    lateness in percent of ``step_p50_ns``, the median latency of a step over ranks. ``steps`` is the number
+    of steps in which the rank had such collectives.
     """
     table, reason = _judged(results["rank_collectives"], results["step_times"])
     names = ["rank", "steps", "lateness_p50_ns", "uncertainty_ns", "step_p50_ns", "cost_pct", "verdict"]
@@ -80,59 +86,61 @@ def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 @computed_once
 def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the rows of both tables, and why values are missing or verdicts unknown."""
+    """Return the rows of both tables, and the reasons for missing values and unknown verdicts."""
     if not len(rows):
         return pd.DataFrame(), NO_COLLECTIVES
-    matched, problems = match(rows)
-    aligned = clocks(rows)
+    matched, problems = match_collectives(rows)
+    aligned = align_clocks(rows)
     arrivals = [
-        _arrivals(one, aligned[key(one)]) for one in matched if one.op in WAITING and key(one) in aligned
+        _arrivals(one, aligned[clock_key(one)])
+        for one in matched
+        if one.op in WAITING and clock_key(one) in aligned
     ]
     step = _step_time(times)
-    mine: dict[int, list[_Mine]] = {rank: [] for rank in np.unique(rows["rank"]).tolist()}
+    mine: dict[int, list[_RankArrivals]] = {rank: [] for rank in np.unique(rows["rank"]).tolist()}
     for one in arrivals:
         for column, rank in enumerate(one.matched.ranks.tolist()):
             mine[rank].append((one, column))
-    # Whole numbers beside None stay whole.
+    # As objects, integers stay integers next to None.
     table = pd.DataFrame([_row(rank, parts, step) for rank, parts in mine.items()], dtype=object)
     reasons = list(problems)
     if len(table) == 1:
-        reasons.append("one rank has nobody to compare with")
+        reasons.append("a single rank cannot be compared")
     elif table["wait_ns"].isna().any():
         reasons.append(
-            f"ranks with fewer than {MINIMUM} matched all-reduces, all-gathers or barriers cannot be "
+            f"ranks with fewer than {MIN_COLLECTIVES} matched all-reduces, all-gathers or barriers cannot be "
             "compared, because their clocks are not aligned"
         )
     if step is None:
-        reasons.append("no rank has step times: the cost of a lateness is unknown")
+        reasons.append("no rank has step times, so the cost of lateness is unknown")
     if any(one.comm_id is None for one in matched):
-        reasons.append("communicators are unknown: all ranks are taken to share one")
+        reasons.append("communicators are unknown: all ranks are assumed to share one")
     missing = unprofiled(rows)
     if missing:
-        reasons.append(f"{missing} and may be later than these")
+        reasons.append(f"{missing} and may be later than the others")
     imprecise = table[(table["verdict"] == "unknown") & table["lateness_p50_ns"].notna()]
     if len(imprecise):
         worst = max(imprecise["uncertainty_ns"])
         reasons.append(
-            f"the clocks are aligned to {worst} ns a collective, too little to tell {COST_PCT:g} % of a step"
+            f"the clocks are aligned to {worst} ns per collective, too imprecise for {COST_PCT:g} % of a step"
         )
     return table, "; ".join(reasons)
 
 
 def _step_time(times: pd.DataFrame) -> float | None:
-    """Return the median latency of a step, which is the maximum over ranks."""
+    """Return the median latency of the steps; that of a step is the maximum over ranks."""
     return float(times.groupby("step")["latency_ns"].max().median()) if len(times) else None
 
 
-def _arrivals(one: Matched, clock: Clocks) -> _Arrivals:
-    # Collectives that share a kernel count once.
+def _arrivals(one: MatchedCollectives, clock: AlignedClocks) -> _Arrivals:
+    # Collectives that share a kernel count only once.
     first = one.part == 0
     start = clock.aligned(one.start[first])
     wait = start.max(axis=1, keepdims=True) - start
     late = later_than_others(start)
     late = np.where(late > clock.uncertainty, late, 0)
-    # Compute beside a waiting kernel is taken to run at its beginning: less waiting counts as exposed
-    # than by any other order.
+    # Compute that runs during a waiting kernel is assumed to run at its beginning: any other order would
+    # count more of the waiting as exposed.
     transfer = np.maximum((one.end - one.start)[first] - wait, 0)
     exposed = np.clip(one.exposed[first] - transfer, 0, wait)
     waited = wait.sum(axis=1, keepdims=True)
@@ -140,8 +148,8 @@ def _arrivals(one: Matched, clock: Clocks) -> _Arrivals:
     return _Arrivals(one, clock, wait, late * share, start.argmax(axis=1))
 
 
-def _row(rank: int, mine: Sequence[_Mine], step_time: float | None) -> dict[str, object]:
-    """Return one rank's row of both tables; None for what is unknown."""
+def _row(rank: int, mine: Sequence[_RankArrivals], step_time: float | None) -> dict[str, object]:
+    """Return one rank's row of both tables; unknown values are None."""
     count = sum(len(one.last) for one, _ in mine)
     row: dict[str, object] = dict.fromkeys(
         ["wait_ns", "times_last", "pct_last", "lateness_p50_ns", "uncertainty_ns", "step_p50_ns", "cost_pct"]
@@ -166,7 +174,7 @@ def _row(rank: int, mine: Sequence[_Mine], step_time: float | None) -> dict[str,
         return row
     lateness = float(np.median(np.bincount(number, cost[inside])))
     share = 100 * lateness / step_time
-    # What lateness below the uncertainty could amount to in a step.
+    # The most that lateness below the uncertainty could cost in a step, in percent.
     hidden = 100 * uncertainty * float(np.median(times)) / step_time
     verdict = "straggler" if share >= COST_PCT else "even" if hidden < COST_PCT else "unknown"
     return row | {

@@ -7,7 +7,7 @@ from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
 ANALYSES = (
     Analysis(
         "compare",
-        "Runs against other runs",
+        "Comparison of runs",
         Scope.PAIR,
         columns("metric:text a:float b:float ratio:float ci_low:float ci_high:float n_a n_b verdict:text"),
         "hpcprof.analysis.comparison.compare:compare",
@@ -16,7 +16,7 @@ ANALYSES = (
     ),
     Analysis(
         "scaling",
-        "Step times by the number of ranks",
+        "Scaling with the number of ranks",
         Scope.STORE,
         columns(
             "workload:text parameters:text ranks nodes runs step_p50_ns "

@@ -1,4 +1,4 @@
-"""Step times by the number of ranks, over the runs of the same program."""
+"""Scaling: the step time by the number of ranks, over runs of the same program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
 from hpcprof.workloads.catalogue import WORKLOADS
 
-# What does not change how long a step takes.
+# Parameters that do not change how long a step takes.
 _IRRELEVANT = ("steps", "warmup", "seed")
 
 
@@ -28,7 +28,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True)
 class _Series:
-    """Runs that differ in nothing but their ranks, and in a weak series in the size of the whole."""
+    """Runs that differ only in their ranks and, in a weak series, in the size of the whole problem."""
 
     kind: _Kind
     parameters: str
@@ -36,18 +36,18 @@ class _Series:
 
 
 def scaling(runs: Sequence[RunData]) -> Outcome:
-    """Return the median step of each number of ranks, with speedup and efficiency.
+    """Return the median step for each number of ranks, with speedup and efficiency.
 
-    A series are runs of one workload at one site, on the same GPUs, with the same parameters and profiler. It
-    is strong scaling where the whole problem stays the same, weak where each rank's part does: the workload
-    says which parameter is its size (`hpcprof.workloads.catalogue.Size`), and a set of runs may hold several
-    series of both kinds. ``parameters`` begins with the kind. Runs of a program that names no size are of
-    unknown kind: their speedup is that of a step, and they have no efficiency.
+    A series consists of runs of one workload at one site, on the same GPUs, with the same parameters and
+    profiler. Scaling is strong if the size of the whole problem stays the same, and weak if the size per rank
+    does. The workload declares which parameter is its size (`hpcprof.workloads.catalogue.Size`). There may be
+    several series of both kinds; ``parameters`` begins with the kind. For a program that declares no size the
+    kind is unknown: its speedup is that of a step, and it has no efficiency.
 
-    ``step_p50_ns`` is the geometric mean over the runs of the median step, by the workload's own clock where
-    there is one, else in the profiles. Reference is the smallest number of ranks. ``speedup`` is the
-    work done in a time, over that of the reference; ``efficiency`` is the speedup over the ratio of ranks,
-    with a 95 % interval (Welch's t, on logarithms) where both have two runs or more.
+    ``step_p50_ns`` is the geometric mean over the runs of the median step, by the workload's own clock or, if
+    there is none, in the profiles. The reference is the smallest number of ranks. ``speedup`` is the work per
+    time over that of the reference. ``efficiency`` is the speedup over the ratio of ranks, with a 95 %
+    interval (Welch's t on logarithms) if both have two or more runs.
     """
     timed = pd.DataFrame([row for run in runs if (row := _described(run))])
     rows = [row for series in _series(timed) for row in _rows(series)]
@@ -65,9 +65,9 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
 
 
 def _described(run: RunData) -> dict[str, Any] | None:
-    """Return what places a run in its series, None where it has no steps or its ranks are unknown.
+    """Return the values that assign a run to its series; None without steps or with unknown ranks.
 
-    ``work`` is the size of the whole problem by the parameter called ``size``, NaN where that is unknown.
+    ``work`` is the size of the whole problem by the parameter named ``size``; NaN if it is unknown.
     """
     step, ranks = _step_ns(run), run.ranks
     if step is None or ranks is None:
@@ -125,7 +125,7 @@ def _number(value: Any) -> str:
 
 
 def _rows(series: _Series) -> list[dict[str, Any]]:
-    """Return the rows of a series, the reference first; none where there is one number of ranks only."""
+    """Return the rows of a series, the reference first; none if all runs have the same number of ranks."""
     if series.runs["ranks"].nunique() < 2:
         return []
     groups = [runs for _, runs in series.runs.groupby(["ranks", "nodes"], dropna=False)]

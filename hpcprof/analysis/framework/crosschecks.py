@@ -1,6 +1,6 @@
-"""Checks of one analysis against another, made whenever results are: a contradiction is no figure.
+"""Checks that the analyses of a rank agree with themselves and with each other.
 
-They look at the columns as they are stored, so that nothing between an interval and the store escapes them.
+Each collect runs them. They read the columns as they are stored, so they cover every step up to the store.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import numpy as np
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.steps.phases import distribution
 
-Columns = Mapping[str, Sequence[Any]]
+AnalysisColumns = Mapping[str, Sequence[Any]]
 
 _TOTALS = ("instances", "total_ns")
+_REPORT = "this is an error of hpcprof, please report it"
 _DOUBLE = 1 + 1e-12
 _STATISTICS = ("p50_ns", "p95_ns", "p99_ns", "mean_ns")
 
 
-def contradictions(results: Mapping[str, Columns]) -> dict[str, str]:
-    """Return the analyses of one rank that contradict themselves or each other, with a sentence each.
+def contradictions(results: Mapping[str, AnalysisColumns]) -> dict[str, str]:
+    """Return a sentence for each analysis of a rank that contradicts itself or another one.
 
     Parameters
     ----------
     results : mapping
-        The columns of the analyses by name.
+        The columns of each analysis, by its name.
     """
     found: dict[str, str] = {}
     for names, sentence in (*_breakdown(results), *_kernels(results), *_phases(results)):
@@ -35,12 +36,12 @@ def contradictions(results: Mapping[str, Columns]) -> dict[str, str]:
     return found
 
 
-def _rows(columns: Columns) -> Iterator[dict[str, Any]]:
+def _rows(columns: AnalysisColumns) -> Iterator[dict[str, Any]]:
     for row in zip(*columns.values(), strict=True):
         yield dict(zip(columns, row, strict=True))
 
 
-def _breakdown(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _breakdown(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Check that the parts are not negative and add up to the span, to the nanosecond."""
     for row in _rows(results["breakdown"]):
         parts = [row[f"{part}_ns"] for part in PARTS]
@@ -48,27 +49,27 @@ def _breakdown(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...]
             yield (
                 ("breakdown",),
                 f"the parts of breakdown ({', '.join(map(str, parts))} ns) do not add up to its span of "
-                f"{row['span_ns']} ns: this is an error of hpcprof, please report it",
+                f"{row['span_ns']} ns: {_REPORT}",
             )
 
 
-def _kernels(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _kernels(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Check that both tables count and add up the same kernels."""
     for column in _TOTALS:
         totals = [sum(results[name][column]) for name in ("kernels", "kernels_by_shape")]
         if totals[0] != totals[1]:
             yield (
                 ("kernels", "kernels_by_shape"),
-                f"kernels and kernels_by_shape differ in {column} ({totals[0]} and {totals[1]}): this is an "
-                "error of hpcprof, please report it",
+                f"kernels and kernels_by_shape differ in {column} ({totals[0]} and {totals[1]}): {_REPORT}",
             )
 
 
-def _phases(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _phases(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Check that no phase takes longer than its step.
 
-    In n steps it is then not above the n longest steps, ordered by time, and so is no percentile and no
-    mean; all of them are rounded to whole nanoseconds, those of months to the digits of a double.
+    The times of a phase in n steps cannot exceed those of the n longest steps, sorted by length, so neither
+    can their percentiles and their mean. All are rounded to whole nanoseconds, and very long ones to the
+    digits of a double.
     """
     latencies = np.sort(np.array(results["step_times"]["latency_ns"], np.int64))
     for row in _rows(results["phases"]):
@@ -78,6 +79,5 @@ def _phases(results: Mapping[str, Columns]) -> Iterator[tuple[tuple[str, ...], s
         if not fits or any(row[name] > limits[name] * _DOUBLE + 1 for name in _STATISTICS):
             yield (
                 ("phases", "step_times"),
-                f"the phase {row['phase']} takes longer than its steps: this is an error of hpcprof, please "
-                "report it",
+                f"the phase {row['phase']} takes longer than its steps: {_REPORT}",
             )

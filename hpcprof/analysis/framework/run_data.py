@@ -1,4 +1,4 @@
-"""What an analysis over several runs reads of each."""
+"""The data of one run that an analysis over several runs reads."""
 
 from __future__ import annotations
 
@@ -14,13 +14,23 @@ from hpcprof.workloads.schema import Scalar
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """One run: what ran where, and what was found.
+    """One run: what ran where, and its results.
 
-    ``facts`` says by name what was asked for and on what it ran (workload, ranks, GPU…), None where that is
-    unknown; ``parameters`` are those that the workload recorded, empty where it recorded none.
-    ``own_step_ns`` are the steps by the workload's own clock, each of its slowest rank, shape (n,).
-    ``tables`` holds analyses of the store by name. ``read`` returns the timeline of one of
-    ``timeline_ranks``.
+    Attributes
+    ----------
+    id : str
+    facts : mapping
+        What ran and on what hardware, by name (workload, ranks, GPU…); None if it is unknown.
+    parameters : mapping
+        The parameters that the workload recorded; may be empty.
+    own_step_ns : ndarray of int64, shape (n,)
+        The steps by the workload's own clock; each is the time of its slowest rank.
+    tables : mapping
+        The analyses that were asked for, by name, as the store has them.
+    timeline_ranks : tuple of int
+        The ranks that have a timeline.
+    read : callable
+        Returns the timeline of one of these ranks.
     """
 
     id: str
@@ -33,11 +43,11 @@ class RunData:
 
     @property
     def own_p50_ns(self) -> float | None:
-        """The median step by the workload's own clock."""
+        """The median step by the workload's own clock, in ns; None if it is unknown."""
         return float(np.median(self.own_step_ns)) if len(self.own_step_ns) else None
 
     @property
     def ranks(self) -> int | None:
-        """How many ranks the run had."""
+        """The number of ranks; None if it is unknown."""
         ranks = self.facts.get("ranks")
         return ranks if isinstance(ranks, int) else None

@@ -1,4 +1,4 @@
-"""Where the GPU's time goes, and why it waits."""
+"""How the GPU's time divides, and why it waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope,
 ANALYSES = (
     Analysis(
         "breakdown",
-        "Where the GPU's time goes",
+        "GPU time breakdown",
         Scope.RANK,
         columns(
             "rank span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "
@@ -21,7 +21,7 @@ ANALYSES = (
     ),
     Analysis(
         "overlap",
-        "Communication hidden behind compute",
+        "Overlap of communication and compute",
         Scope.RANK,
         columns("rank comm_ns overlapped_ns overlap_pct:float"),
         "hpcprof.analysis.gpu_time.breakdown:overlap",
@@ -30,7 +30,7 @@ ANALYSES = (
     ),
     Analysis(
         "kernel_classes",
-        "What runs on the GPU at once",
+        "Kernel classes that run together",
         Scope.RANK,
         columns("rank classes:text ns pct:float"),
         "hpcprof.analysis.gpu_time.breakdown:kernel_classes",
@@ -39,7 +39,7 @@ ANALYSES = (
     ),
     Analysis(
         "idle",
-        "Why a stream waits",
+        "Idle time by cause",
         Scope.RANK,
         columns("rank stream cause:text idle_ns share_pct:float"),
         "hpcprof.analysis.gpu_time.idle:idle",
@@ -49,7 +49,7 @@ ANALYSES = (
     ),
     Analysis(
         "queue_length",
-        "Operations launched and not begun",
+        "Queue length",
         Scope.RANK,
         columns("rank device stream count mean:float stddev:float min p25:float p50:float p75:float max"),
         "hpcprof.analysis.gpu_time.queue_length:queue_length",

@@ -1,12 +1,12 @@
-"""HolisticTraceAnalysis' temporal breakdown, with what it does to the trace: for parity with its figures.
+"""HolisticTraceAnalysis' temporal breakdown of a PyTorch trace, for comparison with its figures.
 
-`breakdown` is the one to use. What HolisticTraceAnalysis 0.5.0 does, and this repeats:
+Use `breakdown` for anything else. This module repeats what HolisticTraceAnalysis 0.5.0 does:
 
-- Starts are rounded up and ends down to whole microseconds, so that short kernels last -1 us.
-- Where the trace has several profiler steps, only GPU work counts whose launch call began before the
-  last of them did. The copies of these annotations on the GPU count as steps too, and begin later.
-- Waits for streams and events (cuda_sync) that name a stream are GPU work.
-- A kernel is compute unless its name looks like NCCL, a memory operation, or ``Sync`` anywhere.
+- It rounds starts up and ends down to whole microseconds, so short kernels last -1 us.
+- If the trace has several profiler steps, it only counts GPU work whose launch call began before the last
+  step did. The copies of these annotations on the GPU also count as steps, and begin later.
+- It counts waits for streams and events (cuda_sync) that name a stream as GPU work.
+- It counts a kernel as compute unless its name looks like NCCL or a memory operation, or contains ``Sync``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_COMPUTE = re.compile(r"nccl.*Kernel|.*Memcpy|Memset|dma|.*Sync")
 
 @dataclass(frozen=True)
 class _Named(Table):
-    """The annotations of host and GPU."""
+    """The annotations of the host and of the GPU."""
 
     start: Ints
     name: Ints
@@ -38,12 +38,12 @@ class _Named(Table):
 def hta_breakdown(timeline: Timeline) -> Outcome:
     """Return idle, compute and other time in whole microseconds, and in percent of their sum.
 
-    ``kernel_time_us`` runs from the first start to the last end, over all devices as one;
-    ``non_compute_time_us`` is what neither computes nor idles.
+    ``kernel_time_us`` runs from the first start to the last end, with all devices taken as one.
+    ``non_compute_time_us`` is the time that is neither compute nor idle.
     """
     file = timeline.origin.path.name
     if timeline.origin.kind != "torch":
-        return no_rows(f"{file} is no PyTorch trace, which is all that HolisticTraceAnalysis reads")
+        return no_rows(f"{file} is not a PyTorch trace, the only input of HolisticTraceAnalysis")
     work = _kept(timeline, _work(timeline))
     if not len(work):
         return no_rows(f"no GPU work in {file} that HolisticTraceAnalysis counts")
@@ -62,14 +62,14 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
 
 
 def _work(timeline: Timeline) -> GpuMarks:
-    """Return what counts as GPU work: operations, and waits on a stream."""
+    """Return the operations and the waits on a stream, which count as GPU work."""
     marks = timeline.gpu_marks
     waits = marks.take((marks.correlation != NO_CORRELATION) & (marks.stream >= 0))
     return concatenate(GpuMarks, (timeline.kernels, timeline.memops, waits))
 
 
 def _kept(timeline: Timeline, work: GpuMarks) -> GpuMarks:
-    """Drop what was launched after the last step began; work of two calls with its id counts twice."""
+    """Drop work that was launched after the last step began; work of two calls with its id counts twice."""
     steps = concatenate(_Named, (timeline.ranges, timeline.gpu_marks))
     steps = steps.take(_has_name(timeline, steps.name, lambda name: _STEP in name))
     if len(np.unique(steps.name)) < 2:
@@ -83,14 +83,14 @@ def _kept(timeline: Timeline, work: GpuMarks) -> GpuMarks:
 
 
 def _has_name(timeline: Timeline, ids: Ints, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Return which rows have a name that a function accepts; it is asked once a name."""
+    """Return which rows have a name that a function accepts; it is called once per name."""
     used, row = np.unique(ids, return_inverse=True)
     accepted = np.array([bool(wanted(name or "")) for name in timeline.names(used)], np.bool_)
     return accepted[row]
 
 
 def _whole_microseconds(start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Round starts up and ends down, in the doubles that a JSON parser makes of time and duration."""
+    """Round starts up and ends down, from the doubles that a JSON parser returns for time and duration."""
     begin = _double(start)
     return np.ceil(begin).astype(np.int64), np.floor(begin + _double(end - start)).astype(np.int64)
 
@@ -100,7 +100,7 @@ def _percent(time: int, span: int) -> float | None:
 
 
 def _double(nanoseconds: Ints) -> NDArray[np.float64]:
-    """Return microseconds, the double next to the exact value: one division would round twice."""
+    """Return microseconds as the double nearest to the exact value; a plain division would round twice."""
     whole: NDArray[np.float64] = nanoseconds // 1000 + nanoseconds % 1000 / 1000
     return whole
 
@@ -108,8 +108,8 @@ def _double(nanoseconds: Ints) -> NDArray[np.float64]:
 def _merged(start: Ints, end: Ints) -> tuple[int, int]:
     """Return the span of some intervals and the sum of the merged ones.
 
-    `intervals.union` would drop an interval that ends before it starts; here one that stands alone
-    counts with its negative length.
+    An interval that ends before it starts counts with its negative length if it is not merged;
+    `intervals.union` would drop it.
     """
     if not len(start):
         return 0, 0

@@ -1,4 +1,4 @@
-"""Why a stream of the GPU waits."""
+"""The time in which a stream of the GPU is idle, by cause."""
 
 from __future__ import annotations
 
@@ -6,34 +6,31 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.steps.streams import NEVER, Extent, launch_starts, streams
+from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts, streams, why_no_launches
 from hpcprof.profiles.timeline import Ints, Timeline
 
 KERNEL_WAIT_NS = 30_000
-"""A gap below this is what launching one kernel after the other costs.
+"""A shorter gap is the cost of launching one kernel after another.
 
-HolisticTraceAnalysis' documentation says 30 ns, its code compares microseconds.
+HolisticTraceAnalysis documents 30 ns, but its code compares microseconds.
 """
 
 CAUSES = ("host_wait", "kernel_wait", "other")
 
 
 def idle(timeline: Timeline) -> Outcome:
-    """Divide the gaps between a stream's operations by what they waited for.
+    """Divide the gaps between the operations of each stream by cause.
 
-    A gap is ``host_wait`` where the next operation's launch call began only after the previous
-    operation had ended; else ``kernel_wait`` below `KERNEL_WAIT_NS`; else ``other``. A stream has a row
-    for each cause. ``share_pct`` is percent of the stream's gaps, two decimals, None where it never
-    waits. Streams of one number on several devices are added. A gap beside an operation whose launch
-    call was not recorded is left out, because its cause cannot be told.
+    A gap is ``host_wait`` if the next operation's launch call began only after the previous operation had
+    ended. Otherwise it is ``kernel_wait`` if it is shorter than `KERNEL_WAIT_NS`, and ``other`` if not. Each
+    stream has a row per cause. ``share_pct`` is percent of the stream's gaps with two decimals, None if the
+    stream is never idle. Streams with the same number on several devices are added up. A gap next to an
+    operation whose launch call was not recorded is left out, because its cause is unknown.
     """
     file = timeline.origin.path.name
-    operations = timeline.columns_of_operations(Extent)
-    if not len(operations):
-        return no_rows(f"no CUDA kernels or memory operations in {file}")
-    launched = launch_starts(timeline)
-    if np.all(launched == NEVER):
-        return no_rows(f"no operation of {file} has a recorded launch call")
+    if reason := why_no_launches(timeline):
+        return no_rows(reason)
+    operations, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
     totals: dict[int, Ints] = {}
     gaps = used = 0
     for _, stream, rows in streams(timeline):
@@ -50,7 +47,7 @@ def idle(timeline: Timeline) -> Outcome:
             total += (host, kernel, length.sum() - host - kernel)
     if not gaps:
         return no_rows(f"no stream of {file} has two operations")
-    left_out = f"the launch calls beside {gaps - used} of {gaps} gaps in {file} were not recorded"
+    left_out = f"{gaps - used} of {gaps} gaps in {file} are left out, because a launch call was not recorded"
     table = [
         {"stream": stream, "cause": cause, "idle_ns": int(ns), "share_pct": _share(int(ns), int(total.sum()))}
         for stream, total in totals.items()

@@ -1,4 +1,4 @@
-"""How far the host runs ahead of each stream of the GPU."""
+"""The queue of each stream of the GPU: how far the host runs ahead."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.steps.streams import NEVER, Extent, launch_starts, streams
+from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts, streams, why_no_launches
 from hpcprof.profiles.timeline import Ints, Timeline
 
 
 def queue_length(timeline: Timeline) -> Outcome:
-    """Summarize each stream's queue: operations whose launch call has begun and that have not.
+    """Summarize the length of each stream's queue: the operations that are launched but have not started.
 
-    The length changes twice an operation, up when its call begins and down when it starts on the
-    GPU; ``count`` is the number of changes, and the other columns are statistics of the length after
-    each (not weighted by time), as in HolisticTraceAnalysis' queue length summary. ``stddev`` is the
-    sample's (n - 1); percentiles interpolate linearly. Operations whose launch call was not recorded
-    do not count.
+    The length increases when the launch call of an operation begins, and decreases when the operation
+    starts on the GPU. ``count`` is the number of these changes. The other columns are statistics of the
+    length after each change, not weighted by time, as in HolisticTraceAnalysis' queue length summary.
+    ``stddev`` is that of the sample (n - 1); percentiles interpolate linearly. Operations whose launch call
+    was not recorded do not count.
     """
-    file = timeline.origin.path.name
-    operations = timeline.columns_of_operations(Extent)
-    if not len(operations):
-        return no_rows(f"no CUDA kernels or memory operations in {file}")
-    launched = launch_starts(timeline)
-    if np.all(launched == NEVER):
-        return no_rows(f"no operation of {file} has a recorded launch call")
+    if reason := why_no_launches(timeline):
+        return no_rows(reason)
+    operations, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
     rows = []
     for device, stream, members in streams(timeline):
         launch, start = launched[members], operations.start[members]
@@ -52,12 +48,12 @@ def queue_length(timeline: Timeline) -> Outcome:
 
 
 def _lengths(launched: Ints, begun: Ints) -> tuple[Ints, Ints]:
-    """Return the lengths that a queue has, ascending, and after how many changes it has each."""
-    # Twice a stamp does not overflow (`LATEST`). Where both happen at once, the launch comes first.
+    """Return the lengths of a queue, ascending, and the number of changes after which it has each."""
+    # Twice a time stamp does not overflow (`LATEST`). At equal times the launch comes first.
     changes = np.concatenate((launched, begun))
     changes *= 2
     changes[len(launched) :] += 1
-    # Both are nearly in order, and a stable sort merges what is in order.
+    # Both parts are nearly sorted, and a stable sort merges sorted runs quickly.
     changes.sort(kind="stable")
     changes &= 1
     length = np.cumsum(1 - 2 * changes.astype(np.int8), dtype=np.int32)
@@ -67,7 +63,7 @@ def _lengths(launched: Ints, begun: Ints) -> tuple[Ints, Ints]:
 
 
 def _percentile(length: Ints, count: Ints, percent: int) -> float:
-    """Interpolate linearly between the two lengths next to a place in all of them."""
+    """Return a percentile of the lengths, interpolated linearly between neighbours."""
     place = percent / 100 * (int(count.sum()) - 1)
     below, above = length[np.searchsorted(np.cumsum(count), (int(place), math.ceil(place)), side="right")]
     return float(below + (above - below) * (place - int(place)))

@@ -1,4 +1,4 @@
-"""What Nsight Compute measured, and the roofline made of it."""
+"""The measurements of Nsight Compute, and the roofline."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hpcprof.analysis.framework.declaration import Analysis, Reads, Scope, colum
 
 _ROOFLINE = Analysis(
     "roofline",
-    "Kernels against the roofline",
+    "Roofline",
     Scope.RUN,
     columns(
         "name:text grid:text block:text ai_flop_per_byte:float achieved_flops:float bound:text "
         "pct_of_bound:float ncu_ns in_situ_ns"
     ),
-    "hpcprof.analysis.hardware.roofline:of_one_run",
+    "hpcprof.analysis.hardware.roofline:roofline_of_run",
     needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape"),
     reads=Reads.KERNEL_REPORT,
     main_columns=("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
@@ -40,12 +40,12 @@ ANALYSES = (
     ),
     Analysis(
         "ncu_peaks",
-        "What the GPU could do at most, by Nsight Compute",
+        "GPU peak rates by Nsight Compute",
         Scope.RANK,
         columns("rank resource:text peak_per_s:float"),
         "hpcprof.analysis.hardware.ncu_peaks:ncu_peaks",
         reads=Reads.KERNEL_REPORT,
     ),
     _ROOFLINE,
-    replace(_ROOFLINE, scope=Scope.PAIR, function="hpcprof.analysis.hardware.roofline:of_two_sides"),
+    replace(_ROOFLINE, scope=Scope.PAIR, function="hpcprof.analysis.hardware.roofline:roofline_against"),
 )

@@ -1,6 +1,6 @@
-"""What a kernel did, from the metrics that Nsight Compute collected: operations and bytes.
+"""The operations and bytes of a kernel, from the metrics of Nsight Compute.
 
-Nothing is guessed: a count whose metrics were not collected is None.
+A count whose metrics were not collected is None; nothing is estimated.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ Metrics = Mapping[str, float]
 
 DURATION = "gpu__time_duration.sum"
 
-# Operations that one instruction of a thread does. Instructions of half precision work on pairs, as in ncu's
-# own roofline of half precision.
+# The operations of one instruction of a thread. Half-precision instructions work on pairs, as in ncu's own
+# half-precision roofline.
 PRECISIONS = {
     "fp16": {"hadd": 2, "hmul": 2, "hfma": 4},
     "fp32": {"fadd": 1, "fmul": 1, "ffma": 2},
     "fp64": {"dadd": 1, "dmul": 1, "dfma": 2},
 }
-# Where the instructions were not counted: metrics that are zero when there were none, the most telling
-# first. The tensor pipe also runs other instructions than products of matrices, which a type excludes.
+# If the instructions were not counted, these metrics are zero when there were none; the most specific comes
+# first. The tensor pipe also runs instructions other than matrix products; a type excludes those.
 _FP16_ACTIVITY = ("sm__inst_executed_pipe_fp16", "sm__inst_executed_pipe_fma_type_fp16")
 _TENSOR_ACTIVITY = ("sm__pipe_tensor_type_", "sm__pipe_tensor", "sm__inst_executed_pipe_tensor")
 
-# The type that the tensor cores read, and the rest of the name: what they write, and sparsity.
+# The type that the tensor cores read; then the type that they write, and sparsity.
 _TENSOR = re.compile(
     r"sm__ops_path_tensor_src_([a-z0-9_]+?)((?:_dst_\w+?)?)(_sparsity_off|_sparsity_on)?\.sum"
 )
@@ -42,10 +42,10 @@ def flops(metrics: Metrics, precision: str) -> int | None:
 
 
 def tensor_flops(metrics: Metrics) -> tuple[int | None, str | None]:
-    """Return the operations of the tensor cores and the type they read; several types are joined by ``+``.
+    """Return the operations of the tensor cores and the type that they read; several are joined by ``+``.
 
-    The type is None where there are none. Chips count each type in one metric or apart by what is written
-    and by sparsity; a metric that is the sum of others is preferred to them.
+    Without operations the type is None. Depending on the chip, each type has one metric, or one per written
+    type and sparsity; a metric that is the sum of others takes precedence.
     """
     found: dict[str, dict[tuple[str, str], float]] = {}
     for name, value in metrics.items():
@@ -60,7 +60,7 @@ def tensor_flops(metrics: Metrics) -> tuple[int | None, str | None]:
 
 
 def dram_bytes(metrics: Metrics) -> int | None:
-    """Return the bytes that were read from and written to the GPU's memory."""
+    """Return the bytes read from and written to the GPU's memory."""
     read, written = (metrics.get(f"dram__bytes_{way}.sum") for way in ("read", "write"))
     total = metrics.get("dram__bytes.sum")
     if total is None and read is not None and written is not None:
@@ -72,7 +72,7 @@ def dram_bytes(metrics: Metrics) -> int | None:
 
 
 def _instructions(metrics: Metrics, name: str) -> float | None:
-    """Return a counter, else what it is per cycle times the cycles."""
+    """Return a counter, or its value per cycle times the number of cycles."""
     if name in metrics:
         return metrics[name]
     per_cycle = metrics.get(f"{name}.per_cycle_elapsed")
@@ -84,8 +84,8 @@ def _instructions(metrics: Metrics, name: str) -> float | None:
 
 
 def _idle(metrics: Metrics, prefixes: tuple[str, ...]) -> bool:
-    """Tell whether a unit was observed and did nothing, by the first group of metrics that is there."""
-    # Extremes over the units are no activity: where a metric is a difference, they are left when it is zero.
+    """Return whether a unit was observed and idle, by the first group of metrics that was collected."""
+    # Extremes over units do not show activity: for a metric that is a difference they may be nonzero.
     means = {name: value for name, value in metrics.items() if ".avg" in name or ".sum" in name}
     groups = ([value for name, value in means.items() if name.startswith(start)] for start in prefixes)
     observed = next((group for group in groups if group), [])
@@ -93,7 +93,7 @@ def _idle(metrics: Metrics, prefixes: tuple[str, ...]) -> bool:
 
 
 def _total(parts: Mapping[tuple[str, str], float]) -> float:
-    """Sum the metrics of one type: over what is written, and in each over sparsity."""
+    """Sum the metrics of one type over the written types and over sparsity."""
     written = {key[0] for key in parts}
     chosen = {""} if "" in written else written
     total = 0.0

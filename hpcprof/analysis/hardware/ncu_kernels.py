@@ -1,4 +1,4 @@
-"""Hardware metrics of single kernel launches."""
+"""The hardware metrics of single kernel launches."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WHOLE = {"sm_count": "launch__sm_count", "duration_ns": DURATION}
 def ncu_kernels(report: KernelReport) -> Outcome:
     """List the launches that Nsight Compute measured, in its order.
 
-    Percentages are of the peak that the unit sustains, two decimals as ncu prints them; ``flops_*`` and
-    ``dram_bytes`` are counts of one launch. What was not collected is None, and named in the reason.
+    Percentages refer to the peak that the unit sustains, with two decimals as ncu prints them. ``flops_*``
+    and ``dram_bytes`` are counts per launch. Values that were not collected are None; the reason names them.
     """
     if not report.kernels:
         return no_rows(f"no kernels in {report.origin.path.name}")
@@ -34,7 +34,7 @@ def ncu_kernels(report: KernelReport) -> Outcome:
     notes = list(report.origin.notes)
     if missing:
         kernels = "" if rows[missing].isna().all(axis=None) else " for all kernels"
-        notes.append(f"{report.origin.path.name} does not tell {', '.join(missing)}{kernels}")
+        notes.append(f"{report.origin.path.name} has no {', '.join(missing)}{kernels}")
     return Outcome(rows, "; ".join(note.rstrip(".") for note in notes))
 
 

@@ -1,4 +1,4 @@
-"""What the GPU of a report of Nsight Compute could do at most: the roofs of the roofline."""
+"""The peak rates of the GPU in a report of Nsight Compute: the roofs of the roofline."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from hpcprof.profiles.kernel_report import KernelReport
 
 DRAM = "dram"
 
-# Highest clocks in kHz; the second name is the older one.
+# The highest clocks in kHz; the second name is that of older versions.
 _SM_CLOCKS = ("device__attribute_max_gpu_frequency_khz", "device__attribute_clock_rate")
 _MEMORY_CLOCKS = ("device__attribute_max_mem_frequency_khz", "device__attribute_memory_clock_rate")
 _FUSED = {"fp16": "hfma", "fp32": "ffma", "fp64": "dfma"}
 
-# Dense operations; a metric without sparsity in its name has the peak of sparse ones where these exist.
+# Dense operations. A metric without sparsity in its name has the sparse peak, if sparse operations exist.
 _DENSE = re.compile(
     r"sm__ops_path_tensor_(?:op_[a-z0-9]+_)?src_([a-z0-9_]+?)(?:_dst_\w+?)?_sparsity_off\.sum\.peak_sustained"
 )
 _PLAIN = re.compile(r"sm__ops_path_tensor_src_([a-z0-9_]+?)(?:_dst_\w+?)?\.sum\.peak_sustained")
-# Sparse operations came with compute capability 8.0; these types have none on any chip.
+# Sparse operations exist from compute capability 8.0 on, but for these types on no chip.
 _NEVER_SPARSE = ("fp64", "int1")
 _MAJOR = "device__attribute_compute_capability_major"
 
 
 def ncu_peaks(report: KernelReport) -> Outcome:
-    """List the GPU's peaks: ``dram`` in bytes, the others in operations, a second.
+    """List the GPU's peak rates: ``dram`` in bytes per second, the others in operations per second.
 
-    They are what ncu says that the units sustain in a cycle, times the highest clock that the device
-    names: what TARGET_INFO_GPU of an nsys export and data sheets are made of. Kernels run below that clock.
-    ``tensor_*`` are dense operations of the type that the tensor cores read.
+    A rate is what the unit sustains per cycle according to ncu, times the highest clock of the device.
+    TARGET_INFO_GPU of an nsys export and data sheets are computed the same way. Kernels run below that
+    clock. ``tensor_*`` are dense operations on the type that the tensor cores read.
     """
     peaks: dict[str, float] = {}
     for kernel in report.kernels:
         peaks = _peaks(kernel.metrics) | peaks
     if not peaks:
         return no_rows(
-            f"no peaks in {report.origin.path.name}: they come with the sections of the roofline, "
-            "and are not on ncu's details page"
+            f"no peaks in {report.origin.path.name}: they are in ncu's roofline sections, "
+            "and not on its details page"
         )
     return Outcome(pd.DataFrame({"resource": list(peaks), "peak_per_s": list(peaks.values())}))
 
@@ -61,7 +61,7 @@ def _peaks(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _tensor(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the dense operations a cycle by type: those of the fastest instruction that reads it."""
+    """Return the dense operations per cycle by type, for the fastest instruction that reads the type."""
     found: dict[str, float] = {}
     for name, per_cycle in metrics.items():
         match = _DENSE.fullmatch(name)
@@ -74,5 +74,5 @@ def _tensor(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _clock(metrics: Mapping[str, float], names: tuple[str, ...]) -> float | None:
-    """Return the first clock that is known, in Hz."""
+    """Return the first known clock, in Hz."""
     return next((metrics[name] * 1e3 for name in names if metrics.get(name)), None)

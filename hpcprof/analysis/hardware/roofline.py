@@ -1,4 +1,4 @@
-"""Kernels against the roofline: how near each comes to what the GPU can do for it."""
+"""The roofline: how close each kernel comes to the limit of the GPU."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _SECTIONS = (
 )
 
 
-def of_one_run(results: Mapping[str, pd.DataFrame]) -> Outcome:
+def roofline_of_run(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Compute the roofline of a run whose ranks ran under Nsight Compute.
 
-    The time in situ is that of the run's other ranks, where these ran under Nsight Systems.
+    The times in situ come from the run's other ranks, if these ran under Nsight Systems.
     """
     return roofline(results["ncu_kernels"], results["kernels_by_shape"], results["ncu_peaks"])
 
 
-def of_two_sides(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
-    """Compute the roofline of runs under Nsight Compute, with the time in situ of others of the same job.
+def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Compute the roofline of runs under Nsight Compute, with times in situ from other runs of the job.
 
-    The others ran under Nsight Systems. Where the sides differ in what was run, it is said.
+    The runs in ``against`` ran under Nsight Systems. The reason names other differences between the sides.
     """
     kernels, peaks, shapes = (
         pd.concat([run.tables[name] for run in side], ignore_index=True)
@@ -45,25 +45,26 @@ def of_two_sides(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome
 
 
 def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -> Outcome:
-    """Join the kernels' operations, bytes and times, one row for each name, grid and block.
+    """Join the operations, bytes and times of the kernels, one row per name, grid and block.
 
     Parameters
     ----------
     kernels : DataFrame
-        Rows of ``ncu_kernels``; launches of one kernel count by their median.
+        Rows of ``ncu_kernels``; the launches of a kernel count by their median.
     shapes : DataFrame
-        Rows of ``kernels_by_shape`` of the same program under Nsight Systems, of any ranks, may be empty.
-        Where ranks differ, the median of their medians counts.
+        Rows of ``kernels_by_shape`` of the same program under Nsight Systems, of any ranks; may be empty. If
+        ranks differ, the median of their medians counts.
     peaks : DataFrame
         Rows of ``ncu_peaks``.
 
     Each resource that a kernel uses (``dram``, ``fp32``, ``tensor_bf16``…) needs at least its operations or
-    bytes over its peak; ``bound`` is the resource that needs longest, ``pct_of_bound`` that time in percent
-    of the kernel's. With one precision this is the roofline min(peak, intensity x bandwidth). The kernel's
-    time is the one in situ, where known, else ncu's; ``achieved_flops`` is per second of it.
+    bytes divided by its peak rate. ``bound`` is the resource that needs the most time, and ``pct_of_bound``
+    that time in percent of the kernel's time. With one precision this is the roofline
+    min(peak, intensity x bandwidth). The kernel's time is the time in situ or, if unknown, that of ncu;
+    ``achieved_flops`` is per second of it.
     """
     if kernels.empty:
-        return no_rows("roofline needs a profile of Nsight Compute: no kernel of this run was measured by it")
+        return no_rows("roofline needs a profile of Nsight Compute, and this run has none with kernels")
     peak = dict(zip(peaks["resource"], peaks["peak_per_s"], strict=True)) if len(peaks) else {}
     in_situ = _in_situ(shapes)
     groups = kernels.groupby(_SHAPE, sort=False, dropna=False)
@@ -75,7 +76,7 @@ def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -
 
 
 def _in_situ(shapes: pd.DataFrame) -> ByKernel[int]:
-    """Return the times of kernels under Nsight Systems."""
+    """Return the times of the kernels under Nsight Systems, in ns."""
     named = shapes.dropna(subset="name") if len(shapes) else pd.DataFrame(columns=[*_SHAPE, "med_ns"])
     medians = named["med_ns"].astype(float).groupby([named[key] for key in _SHAPE]).median()
     return ByKernel((*kernel, round(float(time))) for kernel, time in medians.items())
@@ -108,7 +109,7 @@ def _row(
 def _bound(
     counts: Mapping[str, float | None], tensor_type: str, peak: Mapping[str, float], time: float
 ) -> dict[str, object]:
-    """Return the resource that needs longest and its share of the time; nothing where one is unknown."""
+    """Return the resource that needs the most time, and its share; empty if a value is unknown."""
     used = {column.removeprefix("flops_"): value for column, value in counts.items()}
     used[DRAM] = used.pop("dram_bytes")
     used[f"tensor_{tensor_type}"] = used.pop("tensor")
@@ -125,22 +126,22 @@ def _bound(
 
 
 def _median(values: pd.Series[Any]) -> float | None:
-    """Return the median; None where a launch has no value."""
+    """Return the median; None if a launch has no value."""
     return None if values.isna().any() else float(values.astype(float).median())
 
 
 def _reasons(rows: pd.DataFrame, shapes: pd.DataFrame) -> str:
-    """Say why values are missing."""
+    """Return the reasons why values are missing."""
     said = []
     unknown = int(rows["bound"].isna().sum())
     if unknown:
         said.append(
             f"{unknown} of {len(rows)} kernels have no bound: it needs the operations of every precision, "
-            f"the bytes of DRAM and the peaks, which ncu collects in the sections {_SECTIONS}"
+            f"the bytes of DRAM and the peak rates, which ncu collects in the sections {_SECTIONS}"
         )
     absent = int(rows["in_situ_ns"].isna().sum())
     if not len(shapes):
-        said.append("in_situ_ns is unknown: no rank has a timeline of Nsight Systems")
+        said.append("in_situ_ns is unknown, because no rank has a timeline of Nsight Systems")
     elif absent:
         said.append(f"{absent} of {len(rows)} kernels are not in the timeline of Nsight Systems")
     return "; ".join(said)

@@ -13,7 +13,7 @@ _MAIN_COLUMNS = ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown"
 ANALYSES = (
     Analysis(
         "slowdown",
-        "Kernels beside communication against the same kernels alone",
+        "Kernel slowdown while communication runs",
         Scope.RANK,
         columns(f"rank name:text grid:text block:text {_RATIO}"),
         "hpcprof.analysis.slowdown.within_run:slowdown",
@@ -24,7 +24,7 @@ ANALYSES = (
     ),
     Analysis(
         "slowdown_pairs",
-        "Kernels beside communication against runs without it",
+        "Kernel slowdown against runs without communication",
         Scope.PAIR,
         columns(f"rank name:text grid:text block:text {_RATIO} overlap_pct:float"),
         "hpcprof.analysis.slowdown.against_baseline:slowdown_pairs",
@@ -32,7 +32,7 @@ ANALYSES = (
     ),
     Analysis(
         "slowdown_by_overlap",
-        "Slowdown by how much communication overlaps kernels of a family",
+        "Kernel slowdown by family and overlap",
         Scope.PAIR,
         columns(f"rank family:text covered:text overlap_pct:float {_RATIO}"),
         "hpcprof.analysis.slowdown.by_overlap:slowdown_by_overlap",

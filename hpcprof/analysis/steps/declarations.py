@@ -7,7 +7,7 @@ from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope,
 ANALYSES = (
     Analysis(
         "phases",
-        "Phases of a step",
+        "Phase time",
         Scope.RANK,
         columns("rank phase:text steps p50_ns p95_ns p99_ns mean_ns stddev_ns"),
         "hpcprof.analysis.steps.phases:phases",
@@ -15,7 +15,7 @@ ANALYSES = (
     ),
     Analysis(
         "step_times",
-        "Each step of each rank",
+        "Step time by rank",
         Scope.RANK,
         columns("rank step latency_ns"),
         "hpcprof.analysis.steps.steps:step_times",
@@ -23,7 +23,7 @@ ANALYSES = (
     ),
     Analysis(
         "steps",
-        "Steps over ranks (a step's latency is its maximum over ranks)",
+        "Step time over ranks",
         Scope.RUN,
         columns("step p50_ns max_ns min_ns slowest_rank"),
         "hpcprof.analysis.steps.steps:steps",
@@ -33,7 +33,7 @@ ANALYSES = (
     ),
     Analysis(
         "steps_summary",
-        "Latency of a step",
+        "Step time",
         Scope.RUN,
         columns("steps ranks p50_ns p95_ns p99_ns mean_ns stddev_ns min_ns max_ns"),
         "hpcprof.analysis.steps.steps:steps_summary",

@@ -1,4 +1,4 @@
-"""Ranges projected to the GPU: from the first start to the last end of what was launched inside them."""
+"""Ranges projected to the GPU: from the first start to the last end of the operations launched in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.steps.streams import Extent
+from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends, by_time, split
@@ -22,10 +22,18 @@ _EARLIEST = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True)
 class Layer:
-    """Launches whose starts and ends both ascend, so that those inside a range are one slice.
+    """Launches whose starts and ends both ascend, so that the launches inside a range are a slice.
 
-    ``repeated`` counts, before each launch and behind the last, those whose correlation id another launch
-    has too; ``number`` numbers the ids of these.
+    Attributes
+    ----------
+    start, end : ndarray of int64, shape (n,)
+        When the launch call began and returned.
+    first, last : ndarray of int64, shape (n,)
+        The first start and the last end of the operations that it launched.
+    repeated : ndarray of int64, shape (n + 1,)
+        The number of launches before each position that share their correlation id with another launch.
+    number : ndarray of int64
+        The numbers of the correlation ids of these launches.
     """
 
     start: Ints
@@ -37,12 +45,12 @@ class Layer:
 
 
 Launches = dict[tuple[int, int], list[Layer]]
-"""By process and thread, the API calls that started GPU work, and the extent of that work on the GPU."""
+"""The API calls that launched GPU work, and the extent of that work, by process and thread."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Per range: the GPU interval and the number of distinct launches; no interval where that is 0."""
+    """The interval of each range on the GPU and its number of distinct launches; no interval if that is 0."""
 
     start: Ints
     end: Ints
@@ -51,10 +59,10 @@ class Projection:
 
 @computed_once
 def launches(timeline: Timeline) -> Launches:
-    """Return the calls that launched operations; a call may launch several."""
-    calls, work = timeline.calls, timeline.columns_of_operations(Extent)
+    """Return the calls that launched operations; a call may launch several operations."""
+    calls, work = timeline.calls, timeline.columns_of_operations(OperationTimes)
     operation, call = launch_pairs(timeline)
-    # Calls with one id launched the same operations.
+    # Calls with the same id launched the same operations.
     twice = np.flatnonzero(operation[1:] == operation[:-1])
     shared = distinct(np.concatenate((call[twice], call[twice + 1])))
     return {
@@ -63,8 +71,8 @@ def launches(timeline: Timeline) -> Launches:
     }
 
 
-def _launched(calls: ApiCalls, call: Ints, work: Extent, shared: Ints) -> tuple[Ints, ...]:
-    """Return the columns of `_layer` for one thread, by start, then end, from its calls and their work."""
+def _launched(calls: ApiCalls, call: Ints, work: OperationTimes, shared: Ints) -> tuple[Ints, ...]:
+    """Return the arguments of `_layer` for one thread, sorted by start and end."""
     if not ascends(call):
         order = np.argsort(call, kind="stable")
         call, work = call[order], work.take(order)
@@ -88,7 +96,7 @@ def _launched(calls: ApiCalls, call: Ints, work: Extent, shared: Ints) -> tuple[
 def _layers(*columns: Ints) -> Iterator[Layer]:
     """Split launches that are sorted by start, then end, into layers.
 
-    Calls on one thread follow each other and are one layer; calls inside calls make another.
+    Calls that follow each other are one layer; calls inside other calls make another layer.
     """
     while not ascends(columns[1]):
         outermost = columns[1] == np.maximum.accumulate(columns[1])
@@ -102,12 +110,12 @@ def _layer(start: Ints, end: Ints, first: Ints, last: Ints, number: Ints) -> Lay
 
 
 def on_thread(ranges: Ranges, launched: Launches) -> Projection:
-    """Project with the launches of the range's own thread, the rule of nvtx_gpu_proj_sum."""
+    """Project on the launches of the range's own thread, as nvtx_gpu_proj_sum does."""
     return _project(ranges, launched, ranges.process, ranges.thread)
 
 
 def in_process(ranges: Ranges, launched: Launches) -> Projection:
-    """Project with the launches of all threads of the range's process."""
+    """Project on the launches of all threads of the range's process."""
     layers: dict[tuple[int, ...], list[Layer]] = {}
     for (process, _), of_thread in launched.items():
         layers.setdefault((process,), []).extend(of_thread)
@@ -115,14 +123,14 @@ def in_process(ranges: Ranges, launched: Launches) -> Projection:
 
 
 def _counted(chosen: NDArray[np.bool_]) -> Ints:
-    """Return how many are chosen before each place, and behind the last; most often there is none."""
+    """Return how many are chosen before each position, and in all; usually none are chosen."""
     if not chosen.any():
         return np.broadcast_to(np.int64(0), (len(chosen) + 1,))
     return np.concatenate(([0], np.cumsum(chosen)))
 
 
 def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> Projection:
-    """Project each range on the launches of its group that lie inside it, ends included."""
+    """Project each range on the launches of its group that lie within it, including its ends."""
     n = len(ranges)
     result = Projection(np.full(n, _LATEST), np.full(n, _EARLIEST), np.zeros(n, np.int64))
     keys, group = numbered_rows(*key)
@@ -147,16 +155,16 @@ def _project_group(result: Projection, rows: Ints, ranges: Ranges, layers: list[
         below, above = layer.repeated[low], layer.repeated[high]
         result.launches[rows] += high - low - (above - below)
         pairs.append(_pairs(layer.number, below, above, numbers))
-    # A correlation id of several calls counts once in a range.
+    # A correlation id that several calls share counts once in a range.
     found = distinct(np.concatenate(pairs))
     result.launches[rows] += np.bincount(found // numbers, minlength=len(rows))
 
 
 def _extremum(choose: np.ufunc, values: Ints, low: Ints, high: Ints, empty: int) -> Ints:
-    """Return the extremum of ``values[low:high]`` for each pair of bounds, ``empty`` where they are equal.
+    """Return the extremum of ``values[low:high]`` for each pair of bounds, or ``empty`` for an empty slice.
 
-    The values' extrema are joined in pairs, again and again, and a slice takes those at its ends that
-    the pairs do not share. O(n + m log n) however long the slices are.
+    Neighbouring values are merged in pairs repeatedly; at each level a slice takes the values at its ends
+    that belong to a pair that reaches beyond it. The time is O(n + m log n) for any length of the slices.
     """
     result = np.full(len(low), empty)
     rows = np.flatnonzero(low < high)

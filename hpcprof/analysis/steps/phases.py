@@ -1,4 +1,4 @@
-"""Phases of a step: the time that each named part takes."""
+"""The time of each phase of the steps."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hpcprof.analysis.steps.step_ranges import measure, no_steps, steps_of
 from hpcprof.profiles.columns.intervals import grouped_length
 from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
 
-# What PyTorch's process groups call their own ranges: a part of the phase in which they stand.
+# The ranges of PyTorch's process groups, which are parts of a phase and not phases.
 _LIBRARY_PREFIXES = ("nccl:", "gloo:")
 
 
 def phases(timeline: Timeline) -> Outcome:
     """Summarize the time of each phase over the steps.
 
-    A phase is a range that is a direct child of a step on the step's thread, without an NVTX domain
-    and not named ``nccl:…`` or ``gloo:…``. Its time in a step is the length of the union of its
-    occurrences' projections to the GPU, which count the launches of **all** threads of the process
-    (see `hpcprof.analysis.steps.step_ranges.measure`); on a CPU trace it is the time on the host.
-    ``steps`` is the number of steps that have the phase. Rows are in order of first appearance.
+    A phase is a range that is a direct child of a step on the step's thread, has no NVTX domain and is not
+    named ``nccl:…`` or ``gloo:…``. Its time in a step is the length of the union of its projections to the
+    GPU, which include the launches of **all** threads of the process (see
+    `hpcprof.analysis.steps.step_ranges.measure`); in a CPU trace it is the time on the host. ``steps`` is the
+    number of steps that have the phase. Rows are in order of first appearance.
     """
     steps = steps_of(timeline)
     step_time = measure(timeline, timeline.ranges.take(steps))
@@ -34,7 +34,7 @@ def phases(timeline: Timeline) -> Outcome:
         return no_rows(_why_none(timeline))
     ranges = timeline.ranges.take(rows)
     names, phase = number_texts(timeline, ranges.name)
-    # One group for each pair of step and phase.
+    # One group per pair of step and phase.
     pairs, group = np.unique(owner * len(names) + phase, return_inverse=True)
     time = measure(timeline, ranges)
     length = grouped_length(group, time.start, time.end, len(pairs))
@@ -48,7 +48,7 @@ def phases(timeline: Timeline) -> Outcome:
 
 
 def distribution(values: Ints) -> dict[str, Any]:
-    """Return count, percentiles, mean and deviation of times, rounded to whole nanoseconds.
+    """Return the number, percentiles, mean and deviation of times, rounded to whole nanoseconds.
 
     Percentiles are interpolated linearly; the deviation is the sample's, 0 for one value.
     """
@@ -64,7 +64,7 @@ def distribution(values: Ints) -> dict[str, Any]:
 
 
 def phases_of(timeline: Timeline, steps: Ints) -> tuple[Ints, Ints]:
-    """Return the rows of the steps and of their phases, one pair a phase; ``steps`` are rows of ranges."""
+    """Return the rows of the phases and of the step of each; ``steps`` are rows of the ranges."""
     ranges = timeline.ranges
     nested, found = tree(timeline)
     parent = np.full(len(ranges), NO_PARENT, np.int64)
@@ -83,4 +83,4 @@ def phases_of(timeline: Timeline, steps: Ints) -> tuple[Ints, Ints]:
 def _why_none(timeline: Timeline) -> str:
     if not len(steps_of(timeline)):
         return no_steps(timeline)
-    return f"no phases in {timeline.origin.path.name}: no named range stands directly in a step"
+    return f"no phases in {timeline.origin.path.name}: no step directly contains a named range"

@@ -1,4 +1,4 @@
-"""Which range lies in which: the tree of the ranges of one thread, which may also overlap."""
+"""The tree of the ranges of a thread: which range contains which. Ranges may also overlap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_PARENT = -1
 
 
 def by_thread(ranges: Ranges) -> Iterator[Ints]:
-    """Yield the rows of each thread; ranges whose thread is unknown belong to none."""
+    """Yield the rows of each thread; ranges of an unknown thread are left out."""
     known = np.flatnonzero(ranges.process != NO_PROCESS)
     order = known[np.lexsort((ranges.thread[known], ranges.process[known]))]
     process, thread = ranges.process[order], ranges.thread[order]
@@ -24,7 +24,7 @@ def by_thread(ranges: Ranges) -> Iterator[Ints]:
 
 
 def parents(ranges: Ranges) -> Ints:
-    """Return the row of the tightest range around each one on its thread, or `NO_PARENT`."""
+    """Return the row of the shortest range that contains each one on its thread, or `NO_PARENT`."""
     result = np.full(len(ranges), NO_PARENT, np.int64)
     for rows in by_thread(ranges):
         found = tightest(ranges.start[rows], ranges.end[rows])
@@ -34,7 +34,7 @@ def parents(ranges: Ranges) -> Ints:
 
 @computed_once
 def tree(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Return the rows of the ranges that one thread began and ended, and the `parents` among these."""
+    """Return the rows of the ranges that began and ended on one thread, and their `parents` among these."""
     rows = np.flatnonzero(timeline.ranges.one_thread == 1)
     return rows, parents(timeline.ranges.take(rows))
 
@@ -42,27 +42,26 @@ def tree(timeline: Timeline) -> tuple[Ints, Ints]:
 def tightest(start: Ints, end: Ints) -> Ints:
     """Return, for each interval, the index of the shortest other one that contains it, or `NO_PARENT`.
 
-    Of equally short ones the first in the profile's order is taken. Equal intervals contain each
+    Among equally short ones the first in the profile's order is chosen. Equal intervals contain each
     other, as in nvtx_gpu_proj_sum. Intervals may overlap in any way; the time is O(n log n).
 
-    Sorted by start, the containers of an interval are those before it that end no earlier. The
-    sorted sequence is halved again and again; at each level every interval of a right half asks for
-    the shortest one of its left half that ends no earlier, which is a running minimum over both
-    halves in the order of their ends.
+    With intervals sorted by start, those that contain an interval precede it and end no earlier. The sorted
+    sequence is halved repeatedly. At each level, every interval of a right half looks for the shortest
+    interval of its left half that ends no earlier: a running minimum over both halves, ordered by end.
     """
     n = len(start)
     order = np.lexsort((-end, start))
-    # One number for "shorter, then earlier in the profile"; n stands for none.
+    # The rank by length, then by order in the profile; n means none.
     by_length = np.argsort(end - start, kind="stable")
     rank = _inverse(by_length)[order]
     best = np.full(n, n, np.int64)
-    # An interval is its place in the sequence here.
+    # From here on, an interval is its position in the sorted sequence.
     items = np.argsort(-end[order], kind="stable")
     half = 1 << max(n - 1, 0).bit_length() >> 1
     while half:
         block = items // (2 * half)
         left = items & half == 0
-        # Each block's values lie below those of the blocks before it, so the minimum starts anew.
+        # Each block's values are smaller than those of the blocks before it, so its minimum starts afresh.
         base = (block[-1] - block) * (n + 1)
         running = np.minimum.accumulate(np.where(left, rank[items], n) + base) - base
         asking = items[~left]
@@ -81,9 +80,9 @@ def _inverse(permutation: Ints) -> Ints:
 
 
 def _halved(items: Ints, block: Ints, left: NDArray[np.bool_], half: int) -> Ints:
-    """Move each block's left half before its right half, both in the order they have.
+    """Move each block's left half before its right half, keeping the order within both.
 
-    All blocks before one are full: they hold ``half`` items of each side.
+    All blocks except the last are full: they have ``half`` items on each side.
     """
     before = np.cumsum(left)
     index = np.where(left, before - 1, np.arange(half, half + len(items)) - before) + block * half
@@ -93,7 +92,7 @@ def _halved(items: Ints, block: Ints, left: NDArray[np.bool_], half: int) -> Int
 
 
 def _with_twins(parent: Ints, order: Ints, start: Ints, end: Ints) -> Ints:
-    """Give the first of equal intervals its parent: the second. The others found the first."""
+    """Make the second of equal intervals the parent of the first; the others already have the first."""
     same = (start[order[1:]] == start[order[:-1]]) & (end[order[1:]] == end[order[:-1]])
     first = same & ~np.concatenate((np.zeros(min(len(same), 1), bool), same[:-1]))
     parent[order[:-1][first]] = order[1:][first]
@@ -101,9 +100,9 @@ def _with_twins(parent: Ints, order: Ints, start: Ints, end: Ints) -> Ints:
 
 
 def levels(parent: Ints) -> NDArray[np.float64]:
-    """Return each range's depth, 0 for one without a parent.
+    """Return the depth of each range; it is 0 without a parent.
 
-    Equal intervals are each other's parent and so hang on no root: they and all below them have no
+    Equal intervals are each other's parents and so have no root: they and everything below them have no
     depth (NaN), as in nvtx_gpu_proj_sum.
     """
     n = len(parent)

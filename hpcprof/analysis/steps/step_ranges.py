@@ -1,4 +1,4 @@
-"""The steps of a timeline, and what a step or phase takes."""
+"""The steps of a timeline, and the time of a step or phase."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 
 @dataclass(frozen=True)
 class Measured:
-    """Per range: the interval that counts as its time. It is empty where the range has none."""
+    """The interval that counts as the time of each range; empty if the range has none."""
 
     start: Ints
     end: Ints
@@ -27,8 +27,9 @@ class Measured:
 def steps_of(timeline: Timeline) -> Ints:
     """Return the rows of the ranges that are steps, in time order.
 
-    They are the ranges named ``iteration``, else those that the PyTorch profiler names
-    ``ProfilerStep#N``. A step that the profile ends before is no step: its time would be too short.
+    Steps are the ranges named ``iteration`` or, if there are none, those that the PyTorch profiler names
+    ``ProfilerStep#N``. A step that is still open when the profile ends does not count: its time would be
+    too short.
     """
     ranges = timeline.ranges
     used = np.unique(ranges.name[(ranges.closed == 1) & (ranges.one_thread == 1)])
@@ -41,7 +42,7 @@ def steps_of(timeline: Timeline) -> Ints:
 
 
 def no_steps(timeline: Timeline) -> str:
-    """Say that there is no step."""
+    """Return the reason why there are no steps."""
     return (
         f"no steps in {timeline.origin.path.name}: "
         f"it has no complete range named {_STEP} or ProfilerStep#N whose work was recorded"
@@ -49,12 +50,12 @@ def no_steps(timeline: Timeline) -> str:
 
 
 def measure(timeline: Timeline, ranges: Ranges) -> Measured:
-    """Return the interval of each range on the GPU, or on the host where nothing ran on a GPU.
+    """Return the interval of each range on the GPU; in a CPU trace, on the host.
 
-    The interval on the GPU runs from the first start to the last end of what any thread of the
-    process launched while the range was open. That differs from ``range_gpu`` on purpose: autograd
-    launches the backward pass from a thread of its own, and by the rule of the same thread a
-    ``backward`` of 80 ms would be 11 us. Only a CPU trace is measured on the host.
+    The interval on the GPU runs from the first start to the last end of the operations that any thread of
+    the process launched while the range was open. This differs from ``range_gpu`` on purpose: autograd
+    launches the backward pass from a thread of its own, so counting only the range's own thread would make
+    a ``backward`` of 80 ms last 11 us.
     """
     if not timeline.operation_count:
         return Measured(ranges.start, ranges.end)

@@ -1,4 +1,4 @@
-"""Steps: how long each takes on each rank, and over ranks."""
+"""The time of each step on each rank, and over ranks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from hpcprof.profiles.timeline import Timeline
 
 
 def step_times(timeline: Timeline) -> Outcome:
-    """Return each step's latency: the length of its projection to the GPU, on a CPU trace of the range.
+    """Return the latency of each step: the length of its projection to the GPU.
 
-    ``step`` counts all steps from 0 in time order. A step that launched nothing has no row.
+    In a CPU trace it is the length of the range. ``step`` numbers all steps from 0 in the order of time. A
+    step that launched nothing has no row.
     """
     steps = steps_of(timeline)
     time = measure(timeline, timeline.ranges.take(steps))
@@ -28,13 +29,13 @@ def step_times(timeline: Timeline) -> Outcome:
 
 
 def steps(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return each step over ranks; of equally slow ranks the lowest is named."""
+    """Return the latency of each step over ranks; of equally slow ranks the lowest is named."""
     times = results["step_times"]
     if not len(times):
         return no_rows("no steps: no rank has step times")
     times = times.sort_values(["step", "rank"], kind="stable")
     by_step = times.groupby("step", sort=True)["latency_ns"]
-    # Sorted by rank, the first maximum is the lowest rank's.
+    # The rows are sorted by rank, so the first maximum belongs to the lowest rank.
     slowest = times.sort_values(["step", "latency_ns"], ascending=[True, False], kind="stable")
     slowest = slowest.drop_duplicates("step")
     rows = pd.DataFrame(
@@ -50,7 +51,7 @@ def steps(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 
 def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the steps' latencies; a step's latency is the maximum over ranks."""
+    """Summarize the latency of the steps; the latency of a step is the maximum over ranks."""
     times = results["step_times"]
     if not len(times):
         return no_rows("no steps: no rank has step times")

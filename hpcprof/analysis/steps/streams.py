@@ -1,4 +1,4 @@
-"""The operations of each stream, and the calls that launched them."""
+"""The operations of each stream, and when they were launched."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hpcprof.profiles.columns.ordering import by_time, split
 from hpcprof.profiles.timeline import Ints, Table, Timeline
 
 NEVER = int(np.iinfo(np.int64).max)
-"""When the launch call began that was not recorded."""
+"""Stands for the start of a launch call that was not recorded."""
 
 
 @dataclass(frozen=True)
-class Extent(Table):
-    """When an operation runs."""
+class OperationTimes(Table):
+    """The start and end of operations."""
 
     start: Ints
     end: Ints
@@ -25,7 +25,7 @@ class Extent(Table):
 
 @dataclass(frozen=True)
 class _Place(Table):
-    """Where an operation runs."""
+    """The device and stream of operations."""
 
     device: Ints
     stream: Ints
@@ -33,11 +33,11 @@ class _Place(Table):
 
 @computed_once
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
-    """Return device, stream and the rows of its operations by start, then end, for every stream."""
+    """Return the device, the stream and the rows of the operations, by start and end, of each stream."""
     place = timeline.columns_of_operations(_Place)
     parts = split(place.device, place.stream)
-    del place  # Not all columns of all operations at a time.
-    extent = timeline.columns_of_operations(Extent)
+    del place  # The columns of all operations take much memory.
+    extent = timeline.columns_of_operations(OperationTimes)
     found = []
     for (device, stream), rows in parts:
         order = by_time(extent.start[rows], extent.end[rows])
@@ -45,13 +45,23 @@ def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     return found
 
 
+def why_no_launches(timeline: Timeline) -> str:
+    """Return the reason why no operation has a recorded launch call; empty if one has."""
+    file = timeline.origin.path.name
+    if not timeline.operation_count:
+        return f"no CUDA kernels or memory operations in {file}"
+    if np.all(launch_starts(timeline) == NEVER):
+        return f"no operation of {file} has a recorded launch call"
+    return ""
+
+
 @computed_once
 def launch_starts(timeline: Timeline) -> Ints:
-    """Return when the call began that launched each operation, the first of several; else `NEVER`."""
+    """Return when the first launch call of each operation began, or `NEVER` if none was recorded."""
     operation, call = launch_pairs(timeline)
     begun = timeline.calls.start[call]
     if np.any(operation[1:] == operation[:-1]):
-        # The last assignment counts: that of the first call.
+        # The last assignment wins, so the first call comes last.
         order = np.argsort(begun, kind="stable")[::-1]
         operation, begun = operation[order], begun[order]
     result = np.full(timeline.operation_count, NEVER)

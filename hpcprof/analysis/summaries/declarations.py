@@ -20,7 +20,7 @@ _SUMMARY = "total_ns time_pct:float " + _statistics()
 ANALYSES = (
     Analysis(
         "kernels",
-        "GPU kernels by name",
+        "Kernel time by name",
         Scope.RANK,
         columns(f"rank name:text instances {_SUMMARY} class:text"),
         "hpcprof.analysis.summaries.kernels:kernels",
@@ -31,7 +31,7 @@ ANALYSES = (
     ),
     Analysis(
         "kernels_by_shape",
-        "GPU kernels by name, grid and block",
+        "Kernel time by name, grid and block",
         Scope.RANK,
         columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text"),
         "hpcprof.analysis.summaries.kernels:kernels_by_shape",
@@ -49,7 +49,7 @@ ANALYSES = (
     ),
     Analysis(
         "launches",
-        "Kernel launches: call, queue, kernel",
+        "Kernel launch time",
         Scope.RANK,
         columns(
             "rank name:text api_name:text pid tid device count queue_count "
@@ -62,7 +62,7 @@ ANALYSES = (
     ),
     Analysis(
         "api",
-        "CUDA API calls by name",
+        "CUDA API time by name",
         Scope.RANK,
         columns(f"rank name:text num_calls {_SUMMARY}"),
         "hpcprof.analysis.summaries.api_calls:api",
@@ -100,7 +100,7 @@ ANALYSES = (
     ),
     Analysis(
         "memory_usage",
-        "Memory of the program's allocator",
+        "Memory allocator usage",
         Scope.RANK,
         columns("rank device:text count " + _held("allocated") + " " + _held("reserved")),
         "hpcprof.analysis.summaries.memory:memory_usage",

@@ -12,24 +12,23 @@ from hpcprof.analysis.framework.text_columns import text_column
 from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
-from hpcprof.analysis.summaries.nvtx_ranges import by_name_and_style
+from hpcprof.analysis.summaries.nvtx_ranges import number_names_and_styles
 from hpcprof.profiles.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
 
 
 def range_gpu(timeline: Timeline) -> Outcome:
-    """Summarize the ranges' projections to the GPU, as ``nsys stats`` does in nvtx_gpu_proj_sum.
+    """Summarize the projections of ranges to the GPU, as nvtx_gpu_proj_sum of ``nsys stats`` does.
 
-    An operation belongs to every range of the launching thread that its API call lies in. The
-    projection runs from the first operation's start to the last one's end, idle time in between
-    included. ``gpu_ops`` counts launches: operations of one call count once. Ranges without
-    operations or without a name have no row, and neither do those that another thread ended.
-    ``avg_range_lvl`` is the depth in the tree of all ranges of the thread, ``avg_num_child`` the
-    number of direct children that have operations. Rows are ordered by total projected time.
+    An operation belongs to every range of its launching thread that contains its API call. The projection
+    runs from the start of the first operation to the end of the last one, idle time included. ``gpu_ops``
+    counts launches: operations of the same call count once. Ranges without operations, without a name or
+    with an end on another thread have no row. ``avg_range_lvl`` is the depth in the tree of all ranges of
+    the thread, ``avg_num_child`` the number of direct children that have operations.
     """
     file = timeline.origin.path.name
     own = timeline
     if len(timeline.graphs):
-        # nsys leaves graphs that were traced as a whole out of its projection.
+        # nsys does not project graphs that were traced as a whole.
         own = replace(timeline, graphs=Operations.empty())
     for count, what in (
         (len(timeline.ranges), "ranges"),
@@ -47,7 +46,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
     shown = np.flatnonzero((projection.launches > 0) & (ranges.name != NO_NAME))
     if not len(shown):
         return no_rows(f"no GPU operation of {file} was launched inside a range")
-    names, styles, group = by_name_and_style(timeline, ranges.name[shown], ranges.style[shown])
+    names, styles, group = number_names_and_styles(timeline, ranges.name[shown], ranges.style[shown])
     projected = summarize(group, (projection.end - projection.start)[shown])
     operations = np.zeros(len(names), np.int64)
     np.add.at(operations, group, projection.launches[shown])
@@ -73,16 +72,16 @@ def range_gpu(timeline: Timeline) -> Outcome:
 
 
 def until_last_range(ranges: Ranges) -> Ranges:
-    """End the unclosed ranges at the last stamp of any range, where nvtx_gpu_proj_sum ends them.
+    """End unclosed ranges at the last time stamp of any range, as nvtx_gpu_proj_sum does.
 
-    The timeline ends them at the last stamp of any range or mark.
+    The timeline ends them at the last time stamp of any range or mark.
     """
     last = max(ranges.start.max(initial=0), ranges.end[ranges.closed == 1].max(initial=0))
     return replace(ranges, end=np.where(ranges.closed == 1, ranges.end, last))
 
 
 def _mean_level(group: Ints, level: Floats, groups: int) -> list[float | None]:
-    """Average the depths that are known; None where none of a group's is."""
+    """Return the mean of the known depths of each group; None if a group has none."""
     known = ~np.isnan(level)
     count = np.bincount(group[known], minlength=groups)
     total = np.bincount(group[known], weights=level[known], minlength=groups)

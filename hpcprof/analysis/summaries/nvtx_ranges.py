@@ -16,14 +16,14 @@ _STYLES = {Style.PUSH_POP: "PushPop", Style.START_END: "StartEnd"}
 
 
 def ranges(timeline: Timeline) -> Outcome:
-    """Summarize the ranges' durations on the host, as ``nsys stats`` does in nvtx_sum.
+    """Summarize the durations of ranges on the host, as nvtx_sum of ``nsys stats`` does.
 
-    Ranges without a name are one row with ``range`` None. Rows are ordered by total time.
+    Ranges without a name share a row in which ``range`` is None.
     """
     table = timeline.ranges
     if not len(table):
         return no_rows(f"no ranges in {timeline.origin.path.name}")
-    names, styles, group = by_name_and_style(timeline, table.name, table.style)
+    names, styles, group = number_names_and_styles(timeline, table.name, table.style)
     summary = summarize(group, table.end - table.start)
     rows = pd.DataFrame(
         {
@@ -38,7 +38,7 @@ def ranges(timeline: Timeline) -> Outcome:
     return Outcome(rows)
 
 
-def by_name_and_style(
+def number_names_and_styles(
     timeline: Timeline, name: Ints, style: Ints
 ) -> tuple[NDArray[np.object_], NDArray[np.object_], Ints]:
     """Return the pairs of name and style that occur, and each row's number."""

@@ -143,7 +143,7 @@ def test_without_calls_of_the_library_the_kernels_names_tell_the_operations() ->
         ["AllReduce", None, 0, None, 60, None],
         ["AllReduce", None, 1, None, 100, 0],
     ]
-    assert "rank00000.sqlite records no calls of NCCL (nsys --trace=nvtx does)" in outcome.reason
+    assert "rank00000.sqlite has no calls of NCCL (nsys --trace=nvtx records them)" in outcome.reason
     profile.strings[0] = "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"
     assert rank_collectives(profile).reason == (
         "no communication kernel in rank00000.sqlite belongs to a recorded collective"
@@ -156,8 +156,8 @@ def test_a_real_trace_without_records_has_its_kernels_in_their_order(torch_step:
     assert outcome.rows["start_ns"].is_monotonic_increasing
     assert set(outcome.rows["step"]) == {0}
     assert outcome.reason == (
-        "ddp_step_rank0.pt.trace.json.gz has no record of its collectives: operations are taken from the "
-        "kernels' names, sizes and communicators are unknown"
+        "ddp_step_rank0.pt.trace.json.gz has no record of its collectives: operations come from the "
+        "kernels' names, and sizes and communicators are unknown"
     )
 
 
@@ -185,7 +185,7 @@ def test_without_payloads_sizes_and_communicators_are_null_and_a_sentence_says_w
 def test_all_ranks_share_an_unknown_communicator_which_is_said() -> None:
     program = sequence_parallel(3, late=[1], extra=500_000, comm=None)
     outcome = collectives(program.results())
-    assert "communicators are unknown: all ranks are taken to share one" in outcome.reason
+    assert "communicators are unknown: all ranks are assumed to share one" in outcome.reason
     rows = outcome.rows
     assert set(rows["comm_id"]) == {None}
     assert set(rows["busbw_gbps"]) == {None}
@@ -235,7 +235,7 @@ def test_many_failures_are_three_sentences_and_a_count() -> None:
     outcome = collectives({"rank_collectives": pd.concat([rows, rows[rows["rank"] == 0].assign(seq=1)])})
     assert len(outcome.rows) == 0
     assert outcome.reason.count("is not matched") == 3
-    assert outcome.reason.endswith("6 more are not matched for such reasons")
+    assert outcome.reason.endswith("6 more are not matched for similar reasons")
 
 
 def test_a_collective_whose_kernel_one_rank_lacks_is_left_out_on_all() -> None:
@@ -250,7 +250,7 @@ def test_messages_that_differ_in_size_are_not_matched() -> None:
     rows.loc[(rows["rank"] == 1) & (rows["op"] == "AllGather") & (rows["seq"] == 3), "bytes"] = 5
     outcome = collectives({"rank_collectives": rows})
     assert set(outcome.rows["op"]) == {"ReduceScatter"}
-    assert "AllGather of communicator c is not matched: its messages differ in size" in outcome.reason
+    assert "AllGather of communicator c is not matched: the size of its messages differs" in outcome.reason
 
 
 def test_with_a_rank_missing_the_size_of_a_communicator_is_not_guessed() -> None:
@@ -271,7 +271,7 @@ def test_with_a_rank_missing_the_size_of_a_communicator_is_not_guessed() -> None
 def test_of_one_rank_alone_the_order_of_ranks_is_unknown() -> None:
     outcome = collectives(sequence_parallel(2).results(without=[1]))
     assert set(outcome.rows["spread_ns"]) == {None}
-    assert "clocks are not aligned" in outcome.reason
+    assert "clocks are aligned from 2 ranks" in outcome.reason
 
 
 def test_a_shared_kernel_gives_no_bandwidth() -> None:
@@ -290,7 +290,10 @@ def test_sends_and_receives_are_not_matched() -> None:
     program = Program(2)
     program.collective("Send")
     outcome = collectives(program.results())
-    assert (len(outcome.rows), outcome.reason) == (0, "all recorded operations are sends and receives")
+    assert (len(outcome.rows), outcome.reason) == (
+        0,
+        "all recorded operations are sends and receives, which are not matched",
+    )
 
 
 @pytest.mark.parametrize(

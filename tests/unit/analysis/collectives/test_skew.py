@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.analysis.collectives.across_ranks import collectives
-from hpcprof.analysis.collectives.matching import clocks, later_than_others, match
+from hpcprof.analysis.collectives.clock_alignment import align_clocks, later_than_others
+from hpcprof.analysis.collectives.matching import match_collectives
 from hpcprof.analysis.collectives.skew import COST_PCT, skew, skew_summary
 from tests.unit.analysis.simulated import JITTER, TRANSFER, Program, data_parallel, sequence_parallel
 
@@ -102,7 +103,7 @@ def test_clocks_that_are_apart_and_drift_change_no_verdict() -> None:
 def test_a_drift_of_many_milliseconds_over_a_long_run_is_followed() -> None:
     steps = 4000
     results = sequence_parallel(2, late=[1], extra=300_000, steps=steps, drift=[0, 100e-6]).results()
-    one = match(results["rank_collectives"])[0][0]
+    one = match_collectives(results["rank_collectives"])[0][0]
     apart = one.end[:, 1] - one.end[:, 0]
     assert apart.max() - apart.min() > 1_000_000
     summary = skew_summary(results).rows
@@ -148,13 +149,13 @@ def test_one_rank_alone_is_unknown() -> None:
     assert (row["rank"], row["verdict"]) == (2, "unknown")
     assert row["wait_ns"] is None
     assert row["lateness_p50_ns"] is None
-    assert "one rank has nobody to compare with" in outcome.reason
+    assert "a single rank cannot be compared" in outcome.reason
 
 
 def test_a_missing_rank_leaves_the_others_compared_with_each_other() -> None:
     program = sequence_parallel(4, late=[2], extra=500_000)
     outcome = skew(program.results(without=[0]))
-    assert outcome.reason == "1 of 4 ranks have no profile and may be later than these"
+    assert outcome.reason == "1 of 4 ranks have no profile and may be later than the others"
     rows = outcome.rows
     assert dict(zip(rows["rank"], rows["verdict"], strict=True)) == {1: "even", 2: "straggler", 3: "even"}
     # The missing one may be the late one: nobody else is called so.
@@ -186,7 +187,7 @@ def test_without_steps_the_cost_is_unknown_and_so_is_the_verdict() -> None:
     outcome = skew(program.results())
     assert outcome.rows["verdict"].tolist() == ["unknown"] * 3
     assert outcome.rows["times_last"][1] >= 40
-    assert outcome.reason == "no rank has step times: the cost of a lateness is unknown"
+    assert outcome.reason == "no rank has step times, so the cost of lateness is unknown"
 
 
 def test_no_collectives_give_no_row_and_a_sentence() -> None:
@@ -252,8 +253,8 @@ def test_lateness_of_any_number_of_ranks_equals_the_slow_way(count: int) -> None
 def test_aligned_clocks_agree_on_the_ends() -> None:
     program = sequence_parallel(4, late=[2], extra=500_000, ahead=[7, 10**15, -(10**15), 0])
     rows = program.results()["rank_collectives"]
-    matched, _ = match(rows)
-    ((_, clock),) = clocks(rows).items()
+    matched, _ = match_collectives(rows)
+    ((_, clock),) = align_clocks(rows).items()
     for one in matched:
         end = clock.aligned(one.end)
         assert np.ptp(end, axis=1).max() <= 2 * JITTER

@@ -149,4 +149,4 @@ def test_what_the_runs_differ_in_is_said() -> None:
 def test_runs_without_a_common_time_are_not_compared() -> None:
     outcome = compare([run("a")], [run("b", own=[5])])
     assert len(outcome.rows) == 0
-    assert "no time that both sides have" in outcome.reason
+    assert "the sides have no time in common" in outcome.reason

@@ -67,7 +67,7 @@ def test_what_was_not_collected_is_null_and_named() -> None:
         "dram_bytes",
     ]
     assert [name for name in outcome.rows if row[name] is None] == [*unknown[:-1], "tensor_type", unknown[-1]]
-    assert outcome.reason == f"sp.details.csv.gz does not tell {', '.join(unknown)}"
+    assert outcome.reason == f"sp.details.csv.gz has no {', '.join(unknown)}"
 
 
 def test_the_tensor_pipe_is_not_taken_for_products_of_matrices() -> None:
@@ -144,7 +144,7 @@ def test_peaks_of_sparse_operations_are_not_taken_for_dense_ones() -> None:
 def test_a_details_page_has_no_peaks_and_says_so() -> None:
     outcome = ncu_peaks(read(DATA / "ddp.details.csv.gz"))
     assert outcome.rows.empty
-    assert outcome.reason.startswith("no peaks in ddp.details.csv.gz: they come with the sections")
+    assert outcome.reason.startswith("no peaks in ddp.details.csv.gz: they are in ncu's roofline sections")
 
 
 def report(*kernels: dict[str, float]) -> KernelReport:
@@ -321,7 +321,9 @@ def test_the_time_in_situ_is_the_median_over_ranks_of_the_same_kernel_grid_and_b
 
 
 def test_without_a_timeline_the_time_in_situ_is_null_with_a_reason() -> None:
-    assert rows_of(launch()).reason == ("in_situ_ns is unknown: no rank has a timeline of Nsight Systems")
+    assert rows_of(launch()).reason == (
+        "in_situ_ns is unknown, because no rank has a timeline of Nsight Systems"
+    )
 
 
 FULL = (

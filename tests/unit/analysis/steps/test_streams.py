@@ -83,7 +83,10 @@ def test_a_stream_that_never_waits_has_no_shares() -> None:
 def test_gaps_beside_an_operation_of_unknown_launch_are_left_out_and_counted() -> None:
     outcome = idle(timeline([(0, 10, COMP), (15, 20, COMP, 0), (30, 40, COMP, 1), (50, 60, COMP)]))
     assert outcome.rows["idle_ns"].tolist() == [0, 10, 0]
-    assert outcome.reason == "the launch calls beside 2 of 3 gaps in rank00000.sqlite were not recorded"
+    assert (
+        outcome.reason
+        == "2 of 3 gaps in rank00000.sqlite are left out, because a launch call was not recorded"
+    )
 
 
 def test_idle_without_gaps_or_launches_is_one_sentence() -> None:
@@ -196,5 +199,5 @@ def test_in_htas_microseconds_a_short_kernel_alone_lasts_less_than_nothing() -> 
 
 def test_hta_reads_no_exports_of_nsight_systems(sequence_parallel: Timeline) -> None:
     assert hta_breakdown(sequence_parallel).reason == (
-        "rank00000.sqlite is no PyTorch trace, which is all that HolisticTraceAnalysis reads"
+        "rank00000.sqlite is not a PyTorch trace, the only input of HolisticTraceAnalysis"
     )
