@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import run_in_terminal
 from hpcprof.submit.container import engine as engines
 from hpcprof.submit.container import image as images
@@ -27,8 +26,10 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 def _engine_options(command: CommandT) -> CommandT:
     names = click.Choice([engine.value for engine in Engine])
-    chosen = click.option("--engine", type=names, help="Container engine.  [default: the first one found]")
-    dry = click.option("--dry-run", is_flag=True, help="Print the command and do not run it.")
+    chosen = click.option(
+        "--engine", type=names, help="Container engine.  [default: the first that is installed]"
+    )
+    dry = click.option("--dry-run", is_flag=True, help="Print the command instead of running it.")
     return chosen(dry(command))
 
 
@@ -36,9 +37,15 @@ def _setup_options(command: CommandT) -> CommandT:
     for option in (
         click.option("--shm-size", "shm", default="16g", show_default=True, help="Size of /dev/shm."),
         click.option("--counters", is_flag=True, help="Allow hardware counters (SYS_ADMIN), for ncu."),
-        click.option("--gpus/--no-gpus", default=True, show_default=True, help="Give it the GPUs."),
         click.option(
-            "--volume", type=_FOLDER, default=".", show_default=True, help="Folder seen as /workspace."
+            "--gpus/--no-gpus", default=True, show_default=True, help="Whether the container sees the GPUs."
+        ),
+        click.option(
+            "--volume",
+            type=_FOLDER,
+            default=".",
+            show_default=True,
+            help="Folder that is /workspace in the container.",
         ),
     ):
         command = option(command)
@@ -54,7 +61,7 @@ def _name_option(command: CommandT) -> CommandT:
 def command() -> None:
     """Render, build and run a container image with the profilers.
 
-    Everything but render is one call of docker, podman or apptainer, which --dry-run prints.
+    All but render run docker, podman or apptainer; --dry-run prints the command.
     """
 
 
@@ -65,52 +72,62 @@ def command() -> None:
         "hpcprof container render --efa --nccl-tests --output container",
     ),
 )
-@click.option("--base", default=Image.base, show_default=True, help="Image to start from, by tag or digest.")
-@click.option("--nsys-version", "nsys", default=Image.nsys, show_default=True, help="Nsight Systems.")
-@click.option("--ncu-version", "ncu", default=Image.ncu, show_default=True, help="Nsight Compute.")
-@click.option("--mpi/--no-mpi", default=True, show_default=True, help="Open MPI and mpi4py.")
+@click.option("--base", default=Image.base, show_default=True, help="Base image, by tag or digest.")
+@click.option(
+    "--nsys-version", "nsys", default=Image.nsys, show_default=True, help="Version of Nsight Systems."
+)
+@click.option("--ncu-version", "ncu", default=Image.ncu, show_default=True, help="Version of Nsight Compute.")
+@click.option(
+    "--mpi/--no-mpi", default=True, show_default=True, help="Whether to install Open MPI and mpi4py."
+)
 @click.option(
     "--openmpi-version",
     "openmpi",
     default=Image.openmpi,
     show_default=True,
-    help="Open MPI's package in the base's Ubuntu.",
+    help="Version of Open MPI's Ubuntu package.",
 )
-@click.option("--mpi4py-version", "mpi4py", default=Image.mpi4py, show_default=True, help="mpi4py.")
-@click.option("--efa", is_flag=True, help="AWS's network EFA, with its own Open MPI.")
 @click.option(
-    "--efa-version", "efa_installer", default=Image.efa_installer, show_default=True, help="EFA's installer."
+    "--mpi4py-version", "mpi4py", default=Image.mpi4py, show_default=True, help="Version of mpi4py."
 )
-@click.option("--nccl-tests", is_flag=True, help="NVIDIA's NCCL tests; they need --efa.")
+@click.option("--efa", is_flag=True, help="Install EFA, the network of AWS, with its own Open MPI.")
 @click.option(
-    "--nccl-tests-version", default=Image.nccl_tests_version, show_default=True, help="Their release."
+    "--efa-version",
+    "efa_installer",
+    default=Image.efa_installer,
+    show_default=True,
+    help="Version of EFA's installer.",
 )
-@click.option("--user", default="", help="Run as this user, not as root.")
-@click.option("--wheel", default="", help="hpcprof's wheel in the folder.  [default: from the index]")
+@click.option("--nccl-tests", is_flag=True, help="Install NVIDIA's NCCL tests; needs --efa.")
+@click.option(
+    "--nccl-tests-version",
+    default=Image.nccl_tests_version,
+    show_default=True,
+    help="Version of the NCCL tests.",
+)
+@click.option("--user", default="", help="Run as this user instead of root.")
+@click.option("--wheel", default="", help="Wheel of hpcprof in the build folder.  [default: from PyPI]")
 @click.option("--output", type=_FOLDER, metavar="DIR", help=f"Write {DOCKERFILE} and {DEFINITION} there.")
 def render(output: Path | None, **options: Any) -> None:
-    """Print the Dockerfile, or write it and Apptainer's definition to a folder."""
+    """Print the Dockerfile, or write it and the definition for Apptainer to a folder."""
     image = Image(**{field.name: options[field.name] for field in fields(Image)})
     texts = images.render(image, shlex.join(["hpcprof", *sys.argv[1:]]))
     if output is None:
         click.echo(texts[DOCKERFILE], nl=False)
         return
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(output / name, text)
-    except OSError as error:
-        raise HpcprofError(f"cannot write to {output}: {error.strerror}.") from None
-    click.echo(f"wrote {', '.join(str(output / name) for name in texts)}")
+    paths = images.write_build_files(texts, output)
+    click.echo(f"wrote {', '.join(map(str, paths))}")
 
 
 @command.command("build", epilog=examples("hpcprof container build registry.example/hpcprof:1.0"))
 @_engine_options
 @click.option("--folder", type=_FOLDER, default="container", show_default=True, help="Folder of build files.")
-@click.option("--build-arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Version. Repeatable.")
+@click.option(
+    "--build-arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Version of a package. Repeatable."
+)
 @click.argument("image")
 def build(engine: str | None, dry_run: bool, folder: Path, arguments: tuple[str, ...], image: str) -> None:
-    """Build IMAGE; for apptainer that is a .sif file."""
+    """Build IMAGE, a .sif file for apptainer."""
     _call(engines.build(find_engine(engine), image, folder, arguments), dry_run)
 
 
@@ -119,7 +136,7 @@ def build(engine: str | None, dry_run: bool, folder: Path, arguments: tuple[str,
 @click.argument("image")
 @click.argument("destination", default="")
 def push(engine: str | None, dry_run: bool, image: str, destination: str) -> None:
-    """Send IMAGE to its registry, or to DESTINATION (apptainer and podman)."""
+    """Push IMAGE to its registry, or to DESTINATION (apptainer and podman)."""
     _call(engines.push(find_engine(engine), image, destination), dry_run)
 
 
@@ -133,7 +150,7 @@ def push(engine: str | None, dry_run: bool, image: str, destination: str) -> Non
 @_engine_options
 @_setup_options
 @_name_option
-@click.option("--detach", is_flag=True, help="Start it in the background, for exec and stop.")
+@click.option("--detach", is_flag=True, help="Start the container in the background, for exec and stop.")
 @click.argument("image")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
 def run(
@@ -141,7 +158,7 @@ def run(
 ) -> None:
     """Run a command in a new container of IMAGE, a shell by default."""
     if detach and program:
-        raise UsageError("--detach starts no command: run it by hpcprof container exec -- COMMAND.")
+        raise UsageError("--detach takes no command: run it with hpcprof container exec -- COMMAND.")
     setup = Setup(**options, terminal=_terminal())
     found = find_engine(engine)
     if detach:
@@ -155,7 +172,7 @@ def run(
 @_name_option
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
 def exec_(engine: str | None, dry_run: bool, name: str, program: tuple[str, ...]) -> None:
-    """Run a command in the container that run --detach has started, a shell by default."""
+    """Run a command in the container started by run --detach, a shell by default."""
     setup = Setup(name=name, terminal=_terminal())
     _call(engines.execute(find_engine(engine), setup, program or ["bash"]), dry_run)
 
@@ -165,26 +182,20 @@ def exec_(engine: str | None, dry_run: bool, name: str, program: tuple[str, ...]
 @_setup_options
 @click.argument("image")
 def test(engine: str | None, dry_run: bool, image: str, **options: Any) -> None:
-    """Check that the profilers, MPI, PyTorch and the GPUs work in IMAGE; exit 1 unless all do."""
+    """Check that the profilers, MPI, PyTorch and GPUs work in IMAGE; exit 1 unless all do."""
     found, setup = find_engine(engine), Setup(**options)
-    failed = []
-    for name, program in engines.CHECKS.items():
-        if name == "GPUs" and not setup.gpus:
-            continue
-        argv = engines.run(found, image, program, setup)
-        if dry_run:
-            click.echo(shlex.join(argv))
-        elif run_in_terminal(argv) != 0:
-            failed.append(name)
-    if failed:
-        raise HpcprofError(f"{image} has no working {', no working '.join(failed)}.")
+    if not dry_run:
+        engines.run_checks(found, image, setup)
+        return
+    for argv in engines.checks(found, image, setup).values():
+        click.echo(shlex.join(argv))
 
 
 @command.command("stop", epilog=examples("hpcprof container stop"))
 @_engine_options
 @_name_option
 def stop(engine: str | None, dry_run: bool, name: str) -> None:
-    """End the container that run --detach has started."""
+    """Stop the container started by run --detach."""
     _call(engines.stop(find_engine(engine), name), dry_run)
 
 
@@ -193,7 +204,7 @@ def _terminal() -> bool:
 
 
 def _call(argv: list[str], dry_run: bool) -> None:
-    """Run a command in this terminal and exit with its status, or print it."""
+    """Run a command in this terminal and exit with its exit code, or print it."""
     if dry_run:
         click.echo(shlex.join(argv))
     elif code := run_in_terminal(argv):

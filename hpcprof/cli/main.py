@@ -1,4 +1,4 @@
-"""The ``hpcprof`` command: finds the subcommand, and turns exceptions into sentences and exit codes."""
+"""The ``hpcprof`` command: find the subcommand, and turn exceptions into sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -58,14 +59,14 @@ _NEW_OBJECTS = 100_000
 
 
 class LazyGroup(Group):
-    """A group whose commands are imported when they are used."""
+    """A group whose commands are imported on first use."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         """Return the commands in the order in which --help lists them."""
         return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Import and return a command, None if there is none of that name."""
+        """Import and return a command, or None if there is none of that name."""
         if name in COMMANDS and name not in self.commands:
             self.add_command(import_module(f"hpcprof.cli.{name}").command, name)
         return super().get_command(context, name)
@@ -94,13 +95,13 @@ verbose_option(cli)
 
 def main() -> None:
     """Run the command line; the only place where an exception becomes an exit code."""
-    debug = "--debug" in sys.argv[1:2]
+    debug = "--debug" in takewhile(lambda word: word.startswith("-"), sys.argv[1:])
     _open_standard_files()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A character that the terminal does not have, or a path that is no UTF-8, stops no report.
+        # Characters that the terminal lacks, and paths that are not UTF-8, must not stop a report.
         unicode = sys.stdout.encoding.lower() in ("utf-8", "utf8")
         sys.stdout.reconfigure(errors="surrogateescape" if unicode else "replace")
-    _drop_sizes_that_are_none()
+    _ignore_invalid_terminal_size()
     _collect_garbage_seldom()
     try:
         log_invocation(__version__, sys.argv[1:])
@@ -114,30 +115,31 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        _fail(error, _of_click(error), error.exit_code, debug)
+        _fail(error, _click_sentence(error), error.exit_code, debug)
     except (click.Abort, KeyboardInterrupt) as error:
         _fail(error, "interrupted.", 130, debug)
     except BrokenPipeError:
-        # The reader of a pipe went away (hpcprof list | head): nothing is wrong.
-        _give_up_output()
+        # The reader of a pipe has ended, as in hpcprof list | head: this is not an error.
+        _discard_output()
         sys.exit(141)
     except OSError as error:
-        _give_up_output()
-        _fail(error, _of_the_system(error), 1, debug)
+        _discard_output()
+        _fail(error, _system_sentence(error), 1, debug)
     except UnicodeEncodeError as error:
         part = error.object[max(0, error.start - 20) : error.end + 20]
-        _fail(error, f"{part!r} is no UTF-8 text.", 2, debug)
+        _fail(error, f"{part!r} is not valid UTF-8.", 2, debug)
     except Exception as error:
-        sentence = f"internal error: {type(error).__name__}: {error}. Run hpcprof --debug … and report it."
+        what = f"{type(error).__name__}: {error}"
+        sentence = f"internal error: {what}. Run hpcprof --debug … and report the traceback."
         _fail(error, sentence, 1, debug)
 
 
 def _open_standard_files() -> None:
-    """Open what the caller has closed (``>&-``): else the next file opened would take its number."""
+    """Open the standard files that the caller closed (``>&-``); the next file would get their numbers."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         os.set_inheritable(number, True)
     os.close(number)
-    # Where one was closed Python has None.
+    # Python has None for a closed file.
     sys.stdout = sys.stdout or os.fdopen(_STDOUT, "w")
     sys.stderr = sys.stderr or os.fdopen(_STDERR, "w")
 
@@ -152,35 +154,35 @@ def _collect_garbage_seldom() -> None:
     atexit.register(gc.freeze)
 
 
-def _drop_sizes_that_are_none() -> None:
-    """Drop a terminal's size that is no number above 0: Rich takes 0 for one, and fails at some digits."""
+def _ignore_invalid_terminal_size() -> None:
+    """Ignore a terminal size that is not a positive number: Rich accepts 0, and fails on some digits."""
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch(r"0*[1-9][0-9]{0,8}", os.environ.get(name, "")):
             os.environ.pop(name, None)
 
 
-def _give_up_output() -> None:
-    """Drop what standard output no longer takes: Python would complain once more when it ends."""
+def _discard_output() -> None:
+    """Discard output that cannot be written, so that Python does not report it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _of_click(error: click.ClickException) -> str:
-    """Return click's error in one line, and where the options stand."""
+def _click_sentence(error: click.ClickException) -> str:
+    """Return the error of click on one line, with the command whose help lists the options."""
     sentence = " ".join(error.format_message().split())
     sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"{sentence} See {context.command_path} --help." if context else sentence
 
 
-def _of_the_system(error: OSError) -> str:
-    """Say what the system refused, a full disk for example, where no command has said it better."""
+def _system_sentence(error: OSError) -> str:
+    """Return a system error, such as a full disk, that no command has explained better."""
     try:
         Path.cwd()
     except OSError:
-        return "the current folder is no longer there: change into another one."
+        return "the current directory no longer exists: change to another one."
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}."
 

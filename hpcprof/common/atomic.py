@@ -1,4 +1,4 @@
-"""Write a file so that a reader sees the whole of it or nothing."""
+"""Write files atomically: a reader sees the whole file or none."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and rename it to ``path`` when the block succeeds.
 
-    The name cannot be guessed, so on a shared file system nobody can put a link in its place, and it
-    keeps the suffixes of ``path``, because some writers choose the format by them. Nothing is left
-    behind when the block fails.
+    The name cannot be guessed, so that nobody can put a link in its place on a shared file system. It keeps
+    the suffixes of ``path``, because some writers choose the format by them. If the block fails, the
+    temporary file is removed.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises
     ------
     OSError
-        If it cannot be written, or is a device, a pipe or a socket: a file may not take its place, which for
-        root it would in /dev.
+        If the file cannot be written, or is a device, a pipe or a socket, which must not be replaced by a
+        file (as root could in /dev).
     """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -41,16 +41,16 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _special(path: Path) -> bool:
-    """Whether a path is neither a file nor a folder, or leads to an open file, as /dev/stdout does."""
+    """Whether a path is neither a file nor a directory, or links to an open file, as /dev/stdout does."""
     if path.is_symlink() and str(path.readlink()).startswith("/proc/"):
         return True
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` in UTF-8 so that it appears whole or not at all.
+    """Write ``text`` to ``path`` in UTF-8, whole or not at all.
 
-    Bytes of a path or an argument that are no UTF-8 are written as they came.
+    Bytes of a path or an argument that are not UTF-8 are written unchanged.
     """
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="surrogateescape")

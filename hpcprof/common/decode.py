@@ -1,4 +1,4 @@
-"""From a mapping (YAML, JSON) to a typed model, with errors a user can act on."""
+"""Convert a mapping (YAML, JSON) to a typed model, with errors that a user can act on."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _TYPE_NAMES = {
 
 
 def decode(model: type[ModelT], data: object, where: str) -> ModelT:
-    """Turn ``data`` into ``model``.
+    """Convert ``data`` to ``model``.
 
     Parameters
     ----------
     model : type
-        The msgspec Struct to build; keys it does not have are refused.
+        The msgspec Struct to build; unknown keys are errors.
     data : object
-        What a YAML or JSON file holds.
+        The content of a YAML or JSON file.
     where : str
-        The file that ``data`` came from, for the message.
+        The file that ``data`` came from, for the error message.
 
     Raises
     ------
     UsageError
-        Naming the file, the key, its value and what would be valid.
+        If a key or a value is invalid; the message names the file, the key, its value and the valid ones.
     """
     try:
         return msgspec.convert(data, model)
@@ -82,7 +82,7 @@ def _value_at(data: object, path: str) -> object:
 
 
 def _type_at(model: type[msgspec.Struct], path: str) -> Any:
-    """Return msgspec's description of the type that stands at ``path`` inside ``model``."""
+    """Return msgspec's description of the type at ``path`` inside ``model``."""
     node: Any = msgspec.inspect.type_info(model)
     for step in _steps(path):
         node = _child(node, step)

@@ -1,4 +1,4 @@
-"""The exceptions that hpcprof raises; the command line alone turns them into sentences and exit codes."""
+"""The exceptions that hpcprof raises; only the command line turns them into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 
 class HpcprofError(Exception):
-    """Something went wrong that one sentence explains; ``exit_code`` is the status of the command."""
+    """An error that one sentence explains; ``exit_code`` is the exit code of the command."""
 
     exit_code = 1
 
 
 class UsageError(HpcprofError):
-    """A value that the user gave is wrong: the sentence names it, where it stands and what would be valid."""
+    """The user gave an invalid value; the message names it, where it is and what would be valid."""
 
     exit_code = 2
 
 
 class DamagedInput(HpcprofError):
-    """An input file cannot be read: it is named and skipped, and the rest is collected."""
+    """An input file cannot be read; it is named and skipped, and the others are collected."""
 
 
 class SchedulerError(HpcprofError):
@@ -42,12 +42,12 @@ class InformationRequested(Exception):
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say in a sentence that the system does not let an input file be read.
+    """Turn an OSError in the block into a `DamagedInput` that names the file.
 
     Raises
     ------
     DamagedInput
-        Instead of an OSError.
+        If the file cannot be read.
     """
     try:
         yield
@@ -57,12 +57,12 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in a sentence that the system does not let a file be written.
+    """Turn an OSError in the block into an `HpcprofError` that names the file.
 
     Raises
     ------
     HpcprofError
-        Instead of an OSError.
+        If the file cannot be written.
     """
     try:
         yield
@@ -73,20 +73,20 @@ def writing(path: Path) -> Iterator[None]:
 def unknown(
     kind: str, name: str, valid: Iterable[str], where: str = "", listed: int | None = None
 ) -> UsageError:
-    """Build the error for a name that is not one of ``valid``, with the close matches first.
+    """Return the error for a name that is not one of ``valid``; it suggests close matches.
 
     Parameters
     ----------
     kind : str
-        What the name stands for, for example ``"site"``.
+        What the name is, for example ``"site"``.
     name : str
         What the user wrote.
     valid : iterable of str
-        Every name that would have been accepted.
+        All valid names.
     where : str
-        Where the name stands, for example ``" in /path/site.yaml"``.
+        Where the name was found, for example ``" in /path/site.yaml"``.
     listed : int or None
-        Of how many of the last names to remind the user, all of them without it.
+        How many valid names to list, from the end; all by default.
     """
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)

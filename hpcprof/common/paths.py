@@ -1,4 +1,4 @@
-"""Where hpcprof's own files stand, and the user's."""
+"""The folders of hpcprof's own files and of the user's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).parents[1]
 def packaged(name: str) -> Path:
     """Return the folder ``name`` (``templates`` or ``site_configs``) that hpcprof ships.
 
-    In a wheel it lies inside the package, in a checkout or an editable install beside it.
+    It is inside the package in a wheel, and beside it in a checkout or an editable install.
     """
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name

@@ -1,7 +1,7 @@
-"""Analyses, schedulers, profilers and readers that other packages add, found by their entry points.
+"""Find the analyses, schedulers, profilers and readers that other packages add by entry points.
 
-Reading the metadata of all installed packages costs some 30 ms, so it is done only for a name that hpcprof
-does not have itself.
+Reading the metadata of all installed packages takes 30 ms, so it is done only for names that are not built
+in.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def test_names_of_any_text_reach_every_report_as_text(
     alone = hpcprof("report", str(folder), "--analysis", "kernels")
     for out in (asked.stdout, alone.stdout):
         assert r"clear \x1b[2J" in out and not set("\x1b\x9b") & set(out)
-    assert "is no UTF-8 text" in hpcprof("query", "select '\udcff'").stderr
+    assert "is not valid UTF-8" in hpcprof("query", "select '\udcff'").stderr
     page = (tmp_path / "report.html").read_text()
     assert NAMES[0] not in page
     assert NAMES[1].replace("<", "&lt;").replace(">", "&gt;") in page

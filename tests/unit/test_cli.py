@@ -131,7 +131,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["collect", __file__], 2, "is a file: name the folder of profiles that it is in"),
         (["collect", ".", "--db", "."], 2, "--db .: that is a folder"),
         (["render", "--save", "", "--", "true"], 1, "cannot write to .: Is a directory"),
-        (["submit", "--wait", "--", "echo", "\udcff"], 2, "is no UTF-8 text"),
+        (["submit", "--wait", "--", "echo", "\udcff"], 2, "is not valid UTF-8"),
         (
             ["collect", "."],
             1,
@@ -218,7 +218,7 @@ def test_a_folder_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
         1,
-        "hpcprof: the current folder is no longer there: change into another one.\n",
+        "hpcprof: the current directory no longer exists: change to another one.\n",
     )
 
 
@@ -251,6 +251,8 @@ def test_a_size_of_the_terminal_that_is_none_is_as_if_not_said(
 
 def test_debug_shows_the_traceback(hpcprof: Hpcprof) -> None:
     assert "Traceback" in hpcprof("--debug", "submit", "--site", "locl", "--", "true").stderr
+    assert "Traceback" in hpcprof("-v", "--debug", "submit", "--site", "locl", "--", "true").stderr
+    assert "Traceback" not in hpcprof("submit", "--site", "locl", "--", "--debug").stderr
 
 
 def test_a_unique_beginning_of_an_id_names_a_run_and_an_ambiguous_one_is_refused(
@@ -331,7 +333,7 @@ def test_a_dry_run_leaves_nothing_behind(hpcprof: Hpcprof, tmp_path: Path) -> No
 def test_a_submit_that_is_refused_leaves_no_run(words: list[str], hpcprof: Hpcprof, tmp_path: Path) -> None:
     done = hpcprof(*words, "--", "echo", "{n}", "\udcff")
     assert done.returncode == 2
-    assert "is no UTF-8 text" in done.stderr
+    assert "is not valid UTF-8" in done.stderr
     assert not [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
 
 

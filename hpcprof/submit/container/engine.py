@@ -1,4 +1,4 @@
-"""Container engines: each call as an argument list, never as text for a shell."""
+"""Container engines: every command is an argument list, never text for a shell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from enum import Enum
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.processes import run_in_terminal
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, found_in
 
-# Each must succeed in a usable image, by what it shows.
+# A usable image runs each of them; by the name of what it proves to work.
 CHECKS: dict[str, tuple[str, ...]] = {
     "Nsight Systems": ("nsys", "--version"),
     "Nsight Compute": ("ncu", "--version"),
@@ -23,7 +24,7 @@ CHECKS: dict[str, tuple[str, ...]] = {
 
 
 class Engine(Enum):
-    """The container engines, in the order in which they are looked for."""
+    """The container engines, in the order of preference."""
 
     DOCKER = "docker"
     PODMAN = "podman"
@@ -34,8 +35,21 @@ class Engine(Enum):
 class Setup:
     """How a container is started.
 
-    ``counters`` gives it SYS_ADMIN, which hardware counters need where the driver keeps them to
-    administrators. ``volume`` is the folder that it sees as ``/workspace``, and where it starts.
+    Attributes
+    ----------
+    name : str
+        The name of a container in the background.
+    volume : Path
+        The folder that is ``/workspace`` in the container, its working directory.
+    gpus : bool
+        Whether the container sees the GPUs.
+    counters : bool
+        Whether it gets the capability SYS_ADMIN, which hardware counters need if the driver lets only
+        administrators read them.
+    shm : str
+        The size of ``/dev/shm``.
+    terminal : bool
+        Whether it is interactive.
     """
 
     name: str = "hpcprof"
@@ -47,12 +61,12 @@ class Setup:
 
 
 def find_engine(name: str | None, which: Callable[[str], str | None] = shutil.which) -> Engine:
-    """Return the engine that was asked for, or the first that is installed.
+    """Return the engine called ``name``, or the first that is installed.
 
     Raises
     ------
     HpcprofError
-        If there is none.
+        If no engine is installed.
     """
     if name is not None:
         return Engine(name)
@@ -64,7 +78,7 @@ def find_engine(name: str | None, which: Callable[[str], str | None] = shutil.wh
 
 
 def build(engine: Engine, image: str, folder: Path, arguments: Sequence[str] = ()) -> list[str]:
-    """Return the command that builds an image (for Apptainer a file) from a folder of build files."""
+    """Return the command that builds an image (a file for Apptainer) from a folder of build files."""
     if engine is Engine.APPTAINER:
         if arguments:
             raise UsageError("--build-arg is for docker and podman; give versions to container render.")
@@ -75,16 +89,16 @@ def build(engine: Engine, image: str, folder: Path, arguments: Sequence[str] = (
 
 
 def push(engine: Engine, image: str, destination: str = "") -> list[str]:
-    """Return the command that sends an image to its registry; Apptainer needs the address of it."""
+    """Return the command that pushes an image to its registry; Apptainer needs the registry's address."""
     if engine is not Engine.APPTAINER:
         return [engine.value, "push", image, *([destination] if destination else [])]
     if not destination:
-        raise UsageError(f"apptainer push {image}: name where to, as in oras://registry/name:tag.")
+        raise UsageError(f"apptainer push {image}: name the destination, such as oras://registry/name:tag.")
     return ["apptainer", "push", image, destination]
 
 
 def run(engine: Engine, image: str, command: Sequence[str], setup: Setup) -> list[str]:
-    """Return the command that runs one command in a new container, which is removed afterwards."""
+    """Return the command that runs a program in a new container and removes the container afterwards."""
     if engine is Engine.APPTAINER:
         return ["apptainer", "exec", *_apptainer(setup), "--pwd", "/workspace", image, *command]
     terminal = ["--interactive", "--tty"] if setup.terminal else []
@@ -100,7 +114,7 @@ def start(engine: Engine, image: str, setup: Setup) -> list[str]:
 
 
 def execute(engine: Engine, setup: Setup, command: Sequence[str]) -> list[str]:
-    """Return the command that runs a command in a container that `start` has started."""
+    """Return the command that runs a program in a container that `start` has started."""
     if engine is Engine.APPTAINER:
         return ["apptainer", "exec", "--pwd", "/workspace", f"instance://{setup.name}", *command]
     terminal = ["--interactive", "--tty"] if setup.terminal else []
@@ -108,9 +122,29 @@ def execute(engine: Engine, setup: Setup, command: Sequence[str]) -> list[str]:
 
 
 def stop(engine: Engine, name: str) -> list[str]:
-    """Return the command that ends a container that `start` has started."""
+    """Return the command that stops a container that `start` has started."""
     verb = ["instance", "stop"] if engine is Engine.APPTAINER else ["stop"]
     return [engine.value, *verb, name]
+
+
+def checks(engine: Engine, image: str, setup: Setup) -> dict[str, list[str]]:
+    """Return the commands that check an image, by the name of what each proves to work."""
+    programs = {name: program for name, program in CHECKS.items() if setup.gpus or name != "GPUs"}
+    return {name: run(engine, image, program, setup) for name, program in programs.items()}
+
+
+def run_checks(engine: Engine, image: str, setup: Setup) -> None:
+    """Run the `checks` of an image in this terminal.
+
+    Raises
+    ------
+    HpcprofError
+        If any of them fails; the message names what does not work.
+    """
+    commands = checks(engine, image, setup)
+    failed = [name for name, command in commands.items() if run_in_terminal(command) != 0]
+    if failed:
+        raise HpcprofError(f"{image} has no working {', no working '.join(failed)}.")
 
 
 def _apptainer(setup: Setup) -> list[str]:
@@ -123,7 +157,7 @@ def _apptainer(setup: Setup) -> list[str]:
 
 
 def _oci(engine: Engine, setup: Setup) -> list[str]:
-    # Podman knows GPUs by the names of the Container Device Interface.
+    # Podman names GPUs as the Container Device Interface does.
     gpus = ["--gpus", "all"] if engine is Engine.DOCKER else ["--device", "nvidia.com/gpu=all"]
     return [
         *(gpus if setup.gpus else []),

@@ -1,8 +1,9 @@
-"""What an image holds, and the files that build it."""
+"""The contents of an image, and the files that build it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateErro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hpcprof.common import __version__
-from hpcprof.common.errors import UsageError
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import UsageError, writing
 from hpcprof.submit.rendering.templates import template_path
 
 DOCKERFILE = "Dockerfile"
 DEFINITION = "hpcprof.def"
 _TEMPLATES = {DOCKERFILE: "container/Dockerfile.j2", DEFINITION: "container/apptainer.def.j2"}
 
-# A version stands unquoted in an ARG line and inside double quotes in a shell.
+# A version is unquoted in an ARG line, and in double quotes in a shell.
 _VERSION = re.compile(r"[0-9A-Za-z.+~:-]+")
 _BASE = re.compile(
     r"[a-z0-9][\w./-]*(?::\d+/[\w./-]+)?(?::(?P<tag>[\w.-]+))?(?P<digest>@sha256:[0-9a-f]{64})?", re.ASCII
@@ -29,10 +31,10 @@ _WHEEL = re.compile(r"[\w.+-]+\.whl", re.ASCII)
 
 @dataclass(frozen=True)
 class Image:
-    """What an image holds.
+    """The contents of an image.
 
-    The defaults fit together: the packages of Open MPI are those of the base's Ubuntu 22.04, both Nsight
-    tools stand in NVIDIA's repository for it, and this Nsight Compute is the last to write ``.ncu-rep``.
+    The defaults fit together: Open MPI is that of the base's Ubuntu 22.04, NVIDIA's repository for Ubuntu
+    22.04 has both Nsight tools, and this Nsight Compute is the last one that writes ``.ncu-rep``.
     """
 
     base: str = "pytorch/pytorch:2.9.1-cuda12.8-cudnn9-devel"
@@ -50,11 +52,11 @@ class Image:
 
     @property
     def ssh_port(self) -> int:
-        """The port of sshd: below 1024 only root may listen."""
+        """The port of sshd; only root may listen on ports below 1024."""
         return 2222 if self.user else 22
 
     def versions(self) -> dict[str, str]:
-        """Return the versions that this image needs, by the name of their build argument."""
+        """Return the versions that this image needs, by the names of their build arguments."""
         needed = {"NSYS_VERSION": self.nsys, "NCU_VERSION": self.ncu}
         if self.mpi:
             needed["MPI4PY_VERSION"] = self.mpi4py
@@ -68,40 +70,40 @@ class Image:
 
 
 def check(image: Image) -> None:
-    """Check that an image can be built, and again to the same result.
+    """Check that an image can be built, and that later builds give the same image.
 
     Raises
     ------
     UsageError
-        For the first thing that is wrong.
+        For the first invalid value.
     """
     base = _BASE.fullmatch(image.base)
     if base is None:
-        raise UsageError(f"--base {image.base!r} is not an image's name: write it as REGISTRY/NAME:TAG.")
+        raise UsageError(f"--base {image.base!r} is not the name of an image: write REGISTRY/NAME:TAG.")
     if not base["digest"] and base["tag"] in (None, "latest"):
         raise UsageError(
-            f"--base {image.base}: name a tag other than latest, or a digest, so that builds are repeatable."
+            f"--base {image.base}: name a tag other than latest, or a digest: latest changes between builds."
         )
     if image.efa and not image.mpi:
-        raise UsageError("--efa needs MPI, which starts the ranks over it: leave out --no-mpi.")
+        raise UsageError("--efa needs MPI, which starts the ranks over EFA: leave out --no-mpi.")
     if image.nccl_tests and not image.efa:
-        raise UsageError("--nccl-tests are built against EFA's Open MPI: give --efa too.")
+        raise UsageError("--nccl-tests needs the Open MPI of EFA: give --efa too.")
     for name, version in image.versions().items():
         if not _VERSION.fullmatch(version):
             raise UsageError(f"{name}={version!r} is not a version.")
     if image.user and (not _USER.fullmatch(image.user) or image.user == "root"):
-        raise UsageError(f"--user {image.user!r}: write a user's name other than root, in lower case.")
+        raise UsageError(f"--user {image.user!r}: write the name of a user other than root, in lower case.")
     if image.wheel and not _WHEEL.fullmatch(image.wheel):
-        raise UsageError(f"--wheel {image.wheel!r}: name a wheel in the build folder, without a path.")
+        raise UsageError(f"--wheel {image.wheel!r}: name a wheel in the build folder, without its path.")
 
 
 def render(image: Image, command_line: str) -> dict[str, str]:
-    """Return the build files by name: one for Docker and Podman, one for Apptainer.
+    """Return the texts of the build files by name: one for Docker and Podman, one for Apptainer.
 
     Raises
     ------
     UsageError
-        If the image cannot be built, or a template of the user's is wrong.
+        If the image cannot be built, or a template is invalid.
     """
     check(image)
     values: dict[str, Any] = {
@@ -114,7 +116,7 @@ def render(image: Image, command_line: str) -> dict[str, str]:
     environment = ImmutableSandboxedEnvironment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in template_path()]),
         undefined=StrictUndefined,
-        autoescape=False,  # no HTML; `check` lets nothing through that a shell would read
+        autoescape=False,  # not HTML; `check` rejects what a shell would interpret
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -123,18 +125,34 @@ def render(image: Image, command_line: str) -> dict[str, str]:
     try:
         return {file: environment.get_template(name).render(values) for file, name in _TEMPLATES.items()}
     except TemplateError as error:
-        raise UsageError(f"the container's template is wrong: {error.message or error}.") from None
+        raise UsageError(f"the template of the container is invalid: {error.message or error}.") from None
+
+
+def write_build_files(texts: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write the build files of `render` to a folder, and return their paths.
+
+    Raises
+    ------
+    HpcprofError
+        If they cannot be written.
+    """
+    paths = [folder / name for name in texts]
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, text in zip(paths, texts.values(), strict=True):
+            write_atomically(path, text)
+    return paths
 
 
 def found_in(folder: Path, name: str) -> Path:
-    """Return a build file in a folder.
+    """Return the path of a build file in a folder.
 
     Raises
     ------
     UsageError
-        If it is not there.
+        If the folder has no such file.
     """
     path = folder / name
     if not path.is_file():
-        raise UsageError(f"there is no {path}: write it by hpcprof container render --output {folder}.")
+        raise UsageError(f"{path} does not exist: write it with hpcprof container render --output {folder}.")
     return path

@@ -64,9 +64,9 @@ def test_a_site_that_extends_another_replaces_values_and_merges_mappings(tmp_pat
         ("scheduler: [local\n", r"s\.yaml, line 2: not valid YAML"),
         (
             "scheduler: local\nwalltime: 1h\nscheduler: pbs\n",
-            r"line 3: .*the key .scheduler. stands there twice",
+            r"line 3: .*the key .scheduler. is duplicated",
         ),
-        ("- a\n", "holds no mapping"),
+        ("- a\n", "must be a mapping"),
         ("extends: nowhere\n", r"unknown site 'nowhere' in .*s\.yaml, under extends"),
         ("extends: s\n", "leads back to itself"),
         ("scheduler: !!python/object/apply:os.system ['true']\n", "not valid YAML"),
