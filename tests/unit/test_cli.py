@@ -128,7 +128,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["status", "nothing"], 2, "unknown run 'nothing'"),
         (["collect", ""], 2, "unknown run ''"),
         (["collect", "./nowhere"], 2, "unknown run './nowhere'"),
-        (["collect", __file__], 2, "is a file: name the folder of profiles that it is in"),
+        (["collect", __file__], 2, "is a file: name the folder of profiles that contains it"),
         (["collect", ".", "--db", "."], 2, "--db .: that is a folder"),
         (["render", "--save", "", "--", "true"], 1, "cannot write to .: Is a directory"),
         (["submit", "--wait", "--", "echo", "\udcff"], 2, "is not valid UTF-8"),
@@ -265,7 +265,7 @@ def test_a_unique_beginning_of_an_id_names_a_run_and_an_ambiguous_one_is_refused
     assert second in hpcprof("status", f"runs/{second}").stdout
     done = hpcprof("status", first[:2])
     assert done.returncode == 2
-    assert "is not unique" in done.stderr
+    assert "is ambiguous" in done.stderr
 
 
 def test_a_run_that_cannot_be_read_is_named_and_the_others_are_there(

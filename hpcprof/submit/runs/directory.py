@@ -1,4 +1,4 @@
-"""The run: one submission's directory, its manifest, and how a user names one."""
+"""The run: the directory of one submission, its manifest, and how users name it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANIFEST = "run.json"
 SCHEMA_VERSION = 1
 FOLDERS = ("state", "logs", "results", "profiles")
 ARRAY_SCRIPT = "array.sh"
-"""What a sweep's directory holds; its members' directories are its own with a dot and the index."""
+"""The script in the directory of a sweep; its members' directories are named SWEEP.INDEX."""
 
 _LISTED_RUNS = 12
 _GIT_SECONDS = 10.0
@@ -34,14 +34,14 @@ _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
 
 
 class GitState(msgspec.Struct, frozen=True):
-    """The state of the user's project when the run was submitted."""
+    """The state of the user's repository when the run was submitted."""
 
     commit: str
     dirty: bool
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What ``run.json`` holds. ``files`` maps names in the run directory to sizes in bytes."""
+    """The content of ``run.json``. ``files`` maps names in the run directory to sizes in bytes."""
 
     id: str
     created: str
@@ -65,14 +65,14 @@ class Run:
     manifest: Manifest | None = None
 
     def state_file(self, name: str) -> str | None:
-        """Return one fact of ``state/`` without its line break, None if it is not written yet."""
+        """Return the text of a file in ``state/``, without its line break; None if it does not exist yet."""
         try:
             return (self.path / "state" / name).read_text(encoding="utf-8").strip()
         except OSError:
             return None
 
     def rank_exit_codes(self) -> dict[int, int]:
-        """Return the exit code of each rank that left one."""
+        """Return the exit codes by rank; a rank that was killed has none."""
         codes = {}
         for path in sorted((self.path / "state").glob("rank*.exit")):
             text = self.state_file(path.name) or ""
@@ -82,14 +82,14 @@ class Run:
 
 
 def runs_directory(given: Path | None = None) -> Path:
-    """Return where runs live: ``given``, else ``$HPCPROF_RUNS``, else ``./runs``."""
+    """Return the folder of runs: ``given``, else ``$HPCPROF_RUNS``, else ``./runs``."""
     return given or Path(os.environ.get("HPCPROF_RUNS") or "runs")
 
 
 def new_run_id(job_name: str, runs: Path) -> str:
-    """Return a run id from the time, the job's name and a random part; its empty directory is made.
+    """Make an empty run directory, and return its id: the time, the name of the job and a random part.
 
-    Of a hundred runs in one second two may well draw the same random part: the directory decides.
+    If two runs of one second draw the same random part, the second one to make the directory draws again.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def new_run_id(job_name: str, runs: Path) -> str:
 def create(
     run_id: str, runs: Path, site: Site, job: Job, command_line: list[str], scripts: Mapping[str, str]
 ) -> Run:
-    """Fill a run directory, as `new_run_id` makes it, with the run's scripts and manifest.
+    """Write the scripts and the manifest of a run to the directory that `new_run_id` made.
 
     Raises
     ------
@@ -138,7 +138,7 @@ def create(
 
 
 def save(run: Run) -> Run:
-    """Write the run's manifest with its present files, and return the run as written."""
+    """Write the manifest of a run with the files that it has now, and return the run as written."""
     assert run.manifest is not None
     manifest = msgspec.structs.replace(run.manifest, files=_sizes(run.path))
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
@@ -147,7 +147,7 @@ def save(run: Run) -> Run:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """Return every file's size by name; a running job's temporary files come and go and do not count."""
+    """Return the size of each file by name, without the temporary files of a running job."""
     sizes = {}
     for path in sorted(folder.rglob("*")):
         if path.name != MANIFEST and not path.name.startswith(".") and path.is_file():
@@ -156,7 +156,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def open_run(path: Path) -> Run:
-    """Open a run directory, or adopt a folder of profiles; an adopted run's id is made from its path."""
+    """Open a run directory, or adopt a folder of profiles, whose id is made from its path."""
     path = path.absolute()
     if not (path / MANIFEST).is_file():
         digest = sha256(os.fsencode(path.resolve())).hexdigest()[:8]
@@ -179,7 +179,7 @@ def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
     Raises
     ------
     HpcprofError
-        If the manifest of one cannot be read; with ``skipped`` a sentence is added there instead.
+        If a manifest cannot be read; with ``skipped``, the message is added to it and the run is left out.
     """
     found = []
     for manifest in _manifests(runs):
@@ -204,14 +204,14 @@ def sweep_of(run_id: str) -> str | None:
 
 
 def find_runs(reference: str, runs: Path) -> list[Run]:
-    """Return the runs that a user named: the members of a sweep, in order, or one as `find_run` does.
+    """Return the runs that a user named: all members of a sweep, in order, or the run of `find_run`.
 
-    A sweep is named by its id, a unique beginning of that, or the path of its directory.
+    A sweep is named by its id, a unique prefix of it, or the path of its directory.
 
     Raises
     ------
     UsageError
-        If nothing, or more than one run or sweep, fits.
+        If the name matches nothing, or several runs or sweeps.
     """
     path = Path(reference)
     if reference and (path / ARRAY_SCRIPT).is_file():
@@ -221,13 +221,13 @@ def find_runs(reference: str, runs: Path) -> list[Run]:
 
 
 def _members(reference: str, ids: Sequence[str]) -> list[str]:
-    """Return the ids of the members of the one sweep that fits, in the order of their indices."""
-    fitting = [name for name in ids if reference and name.startswith(reference)]
-    sweeps = {sweep_of(name) for name in fitting}
+    """Return the ids of the members of the only sweep that matches, in the order of their indices."""
+    matching = [name for name in ids if reference and name.startswith(reference)]
+    sweeps = {sweep_of(name) for name in matching}
     sweep = sweeps.pop() if len(sweeps) == 1 else None
     if sweep is None or not sweep.startswith(reference):
         return []
-    return sorted(fitting, key=lambda name: int(name.rpartition(".")[2]))
+    return sorted(matching, key=lambda name: int(name.rpartition(".")[2]))
 
 
 def find_run(reference: str, runs: Path) -> Run:
@@ -236,14 +236,14 @@ def find_run(reference: str, runs: Path) -> Run:
     Parameters
     ----------
     reference : str
-        A run id, a unique beginning of one, a path, or ``last``.
+        A run id, a unique prefix of one, a path, or ``last``.
     runs : Path
         The folder of runs.
 
     Raises
     ------
     UsageError
-        If nothing, or more than one run, fits.
+        If the name matches nothing, or several runs.
     """
     manifests = _manifests(runs)
     ids = [m.parent.name for m in manifests]
@@ -254,21 +254,25 @@ def find_run(reference: str, runs: Path) -> Run:
     if reference in ids:
         return open_run(runs / reference)
     if "/" not in reference:
-        fitting = [name for name in ids if reference and name.startswith(reference)]
-        if len(fitting) == 1:
-            return open_run(runs / fitting[0])
+        matching = [name for name in ids if reference and name.startswith(reference)]
+        if len(matching) == 1:
+            return open_run(runs / matching[0])
         if members := _members(reference, ids):
             sweep, first = sweep_of(members[0]), members[0]
-            raise UsageError(f"{sweep} is a sweep of {len(members)} runs: name one of them, as in {first}.")
-        if len(fitting) > 1:
-            raise UsageError(f"run {reference!r} is not unique in {runs}: it begins {', '.join(fitting)}.")
+            raise UsageError(
+                f"{sweep} is a sweep of {len(members)} runs: name one of them, for example {first}."
+            )
+        if len(matching) > 1:
+            raise UsageError(
+                f"run prefix {reference!r} is ambiguous in {runs}: it matches {', '.join(matching)}."
+            )
     path = Path(reference)
-    # Without a name it would be the current folder: a variable that is not set, quoted.
+    # An empty name, as a quoted variable that is not set, would be the current folder.
     if reference and path.is_dir():
         return open_run(path)
     if path.is_file():
-        raise UsageError(f"{path} is a file: name the folder of profiles that it is in.")
-    where = f" (no folder of that name, and none in {runs})"
+        raise UsageError(f"{path} is a file: name the folder of profiles that contains it.")
+    where = f" (it is neither a folder nor a run in {runs})"
     raise unknown("run", reference, ids, where, listed=_LISTED_RUNS)
 
 
@@ -278,7 +282,7 @@ def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
     Raises
     ------
     UsageError
-        If a name fits nothing or several runs, or is a folder of profiles without a run.
+        If a name matches nothing or several runs, or is a folder of profiles that hpcprof did not submit.
     """
     found = [run for reference in references for run in find_runs(reference, runs)]
     for run in found:
@@ -305,11 +309,11 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
 
 
 def _age(manifest: Path) -> tuple[str, float]:
-    """Order by the time in the id; two runs of one second by when the manifest was first needed."""
+    """Return a sort key: the time in the id, then the time when job.sh was written."""
     try:
         written = (manifest.parent / "job.sh").stat().st_mtime
     except OSError:
-        written = 0.0  # somebody has removed it
+        written = 0.0  # the user has removed it
     return manifest.parent.name[:15], written
 
 

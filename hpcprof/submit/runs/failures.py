@@ -1,4 +1,4 @@
-"""Why a run failed: which rank, with which exit code, and what it said last."""
+"""Find out why a run failed: the rank, its exit code, its last output, the profiler's complaint."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.runs.directory import Run
 
 TAIL_LINES = 12
-_SIGNALLED = 128  # a shell reports a program that signal n ended as 128 + n
+_SIGNALLED = 128  # a shell reports a program that signal n killed as 128 + n
 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank that did not end well. ``exit_code`` is None where it left none: it was killed."""
+    """A rank that failed. ``exit_code`` is None if the rank was killed before it could leave one."""
 
     rank: int
     exit_code: int | None
@@ -33,8 +33,8 @@ class RankFailure:
 def failed_ranks(run: Run) -> list[RankFailure]:
     """Return the ranks that failed, the likely culprit first.
 
-    When one rank fails the launcher ends the others by a signal, so a rank with an exit code of its
-    own comes before one that a signal ended, and that before one that left no code at all.
+    When one rank fails, the launcher ends the others by a signal. A rank with an exit code of its own
+    therefore comes before ranks that a signal ended, and those before ranks without an exit code.
     """
     if run.manifest is None or run.state_file("started") is None:
         return []
@@ -65,7 +65,7 @@ def profiler_complaint(run: Run) -> str:
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a text file, none if it cannot be read."""
+    """Return the last lines of a text file; no lines if it cannot be read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, maxlen=lines)]

@@ -46,7 +46,9 @@ def test_a_member_is_named_as_any_run(sweep: Path) -> None:
 
 
 def test_what_fits_several_sweeps_is_refused_and_so_is_a_sweep_for_one_run(sweep: Path) -> None:
-    with pytest.raises(UsageError, match="is not unique"):
+    with pytest.raises(UsageError, match="is ambiguous"):
         find_runs("20261121", sweep)
-    with pytest.raises(UsageError, match=r"-77aa is a sweep of 2 runs: name one of them, as in .*77aa\.0"):
+    with pytest.raises(
+        UsageError, match=r"-77aa is a sweep of 2 runs: name one of them, for example .*77aa\.0"
+    ):
         find_run("20261121-15", sweep)
