@@ -58,7 +58,7 @@ def command(
 ) -> None:
     """Read profiles into the results database.
 
-    RUN is a run id, a unique beginning of one, a path, or last (the default); or a sweep that was submitted
+    RUN is a run id, a unique prefix of one, a path, or last (the default); or a sweep that was submitted
     as an array, for all its runs. A path may be any folder of profiles (*.sqlite or *.nsys-rep of Nsight
     Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch). Profiles that have
     not changed since the last collect are not read again.

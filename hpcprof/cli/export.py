@@ -29,7 +29,7 @@ from hpcprof.common.units import counted
 def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -> None:
     """Write results and timelines for other programs.
 
-    RUN is a run id, a unique beginning of one, a path, or last (the default). Existing files of the same
+    RUN is a run id, a unique prefix of one, a path, or last (the default). Existing files of the same
     names in DIR are replaced.
 
     perfetto and chrome are the same format, gzipped JSON that ui.perfetto.dev and chrome://tracing open

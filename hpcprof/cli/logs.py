@@ -16,7 +16,10 @@ from hpcprof.submit.runs.directory import find_run, log_files
 @click.option("--rank", type=click.IntRange(min=0), help="Only this rank.  [default: the job and rank 0]")
 @click.argument("run", default="last")
 def command(runs_dir: Path, rank: int | None, run: str) -> None:
-    """Show the output of a run: that of the job script first, then that of the rank."""
+    """Show the output of a run.
+
+    That of the job script comes first, then that of the rank.
+    """
     for path in log_files(find_run(run, runs_dir), rank):
         if text := path.read_text(encoding="utf-8", errors="replace"):
             click.echo(f"==> {path.name}")

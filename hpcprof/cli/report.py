@@ -56,7 +56,7 @@ def command(
 ) -> None:
     """Report where the time of a run went.
 
-    RUN is a run id, a unique beginning of one, a path, or last (the default). Several are accepted by an
+    RUN is a run id, a unique prefix of one, a path, or last (the default). Several are accepted by an
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
     """
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
