@@ -12,7 +12,7 @@ import hpcprof
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut
 
 PACKAGE = Path(hpcprof.__file__).parent
-ALLOWED = {"common/processes.py", "submit/schedulers/supervisor.py"}
+ALLOWED = {"common/processes.py", "submit/schedulers/local/supervisor.py"}
 
 
 def imports_subprocess(path: Path) -> bool:
