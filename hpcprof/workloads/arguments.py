@@ -1,4 +1,4 @@
-"""Parsing of a workload's arguments, for the submit side and the ranks alike: a mistake is one sentence."""
+"""The argument parser of the built-in workloads, used on the submit side and on the ranks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ class WorkloadParser(argparse.ArgumentParser):
     Parameters
     ----------
     program : str
-        The workload's name.
+        The name of the workload.
     description : str
-        What it does, for ``--help``.
+        The description in ``--help``.
     defaults : object
-        Has an attribute for each option that `number` and `choice` add, and its value is the default. None
-        stands for no default.
+        Its attributes are the defaults of the options that `number` and `choice` add; None means no default.
     """
 
     def __init__(self, program: str, description: str, defaults: object) -> None:
-        # What is not given stays away: the caller may have other values that come before the defaults.
+        # Options that are not given stay absent: settings files may set them before the defaults apply.
         super().__init__(
             prog=program,
             description=description,
@@ -38,28 +37,28 @@ class WorkloadParser(argparse.ArgumentParser):
     def number(
         self, name: str, minimum: int, text: str, *, maximum: int | None = None, also: Sequence[str] = ()
     ) -> None:
-        """Add an option that takes a whole number; ``also`` are further names of it."""
+        """Add an option that takes a whole number; ``also`` lists further names of it."""
         kind, said = whole_number(minimum, maximum), text + self.default(name)
         self.add_argument(name, *also, type=kind, metavar="N", help=said)
 
     def choice(self, name: str, choices: Sequence[str], text: str) -> None:
-        """Add an option that takes one of some words."""
+        """Add an option that takes one of ``choices``."""
         self.add_argument(name, choices=choices, help=text + self.default(name))
 
     def default(self, name: str) -> str:
-        """Return the end of an option's help that tells its default, empty where it has none."""
+        """Return the default of an option in parentheses, for its help; empty if it has none."""
         value = getattr(self._defaults_of, name.removeprefix("--").replace("-", "_"))
         return "" if value is None else f" (default: {value})"
 
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the options that ``arguments`` name, and of no others.
+        """Return the values of the options in ``arguments``, by name; options that are not given are absent.
 
         Raises
         ------
         UsageError
             An option is unknown, or its value is wrong.
         InformationRequested
-            ``--help`` is among them.
+            The arguments include ``--help``.
         """
         values, others = self.parse_known_args(list(arguments))
         if others:
@@ -68,7 +67,7 @@ class WorkloadParser(argparse.ArgumentParser):
         return vars(values)
 
     def error(self, message: str) -> NoReturn:
-        """Raise `UsageError` with the workload's name before the sentence."""
+        """Raise `UsageError` with the name of the workload before the message."""
         raise UsageError(f"{self.prog}: {message}.")
 
 
@@ -80,7 +79,7 @@ class _RaiseHelp(argparse.Action):
 
 
 def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """Return a converter of whole numbers from ``minimum`` to ``maximum``, for argparse's ``type``."""
+    """Return a converter for argparse's ``type`` that accepts whole numbers in a range, limits included."""
     limits = f"from {minimum}" if maximum is None else f"from {minimum} to {maximum}"
 
     def convert(text: str) -> int:

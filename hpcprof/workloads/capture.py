@@ -1,6 +1,6 @@
-"""Profile only the measured steps: start and stop of whatever profiler the rank wrapper chose.
+"""Profile the measured steps only, under whichever profiler the rank wrapper chose.
 
-The same calls work under every profiler and under none, so a program needs no profiler-specific code:
+The same calls work under every profiler and without one, so a program needs no profiler-specific code:
 
 >>> import os
 >>> import torch.distributed as dist
@@ -38,18 +38,18 @@ _CUDA_PROFILERS = (Profiler.NSYS, Profiler.NCU)
 
 @functools.cache
 def _cuda() -> bool:
-    """Say whether CUDA can be used; torch.cuda.nvtx and torch.cuda.profiler raise on a CPU build."""
+    """Return whether CUDA is usable; torch.cuda.nvtx and torch.cuda.profiler raise on a CPU build."""
     return bool(torch.cuda.is_available())
 
 
 @contextmanager
 def annotate(name: str) -> Iterator[None]:
-    """Mark a range: an NVTX range where CUDA exists (for nsys), and always a ``record_function`` range.
+    """Mark a range for the profiler: with ``record_function``, and with CUDA also as an NVTX range for nsys.
 
     Parameters
     ----------
     name : str
-        ``iteration`` marks a step; any other name inside it is a phase.
+        ``iteration`` marks a step; any other name inside a step marks a phase.
     """
     with torch.profiler.record_function(name):
         if not _cuda():
@@ -63,7 +63,7 @@ def annotate(name: str) -> Iterator[None]:
 
 
 def synchronize() -> None:
-    """Wait for the work on the current CUDA device; nothing to wait for without CUDA."""
+    """Wait for the work on the current CUDA device; without CUDA, return at once."""
     if _cuda():
         torch.cuda.synchronize()
 
@@ -71,22 +71,22 @@ def synchronize() -> None:
 class Capture:
     """Start the profiler before the measured steps and stop it after them, as a context manager.
 
-    Every rank, profiled or not, passes the same barriers: one before the profiler starts, one when every
-    rank's profiler runs, which is also the common start of the measured steps, and one before it stops, so
-    that no rank writes its profile while others still measure. When the block raises, the profile is
+    Every rank, profiled or not, passes the same barriers: one before the profiler starts, one when the
+    profilers of all ranks run, which is also the common start of the measured steps, and one before they
+    stop, so that no rank writes its profile while others still measure. If the block raises, the profile is
     dropped and no barrier is passed, since the other ranks may never reach it.
 
-    Each step runs inside `step`. Where the environment chooses some of the steps, the profiler starts and
-    stops around those instead, with the same barriers; the steps beside them then wait for it.
+    Each step runs inside `step`. If the environment selects some of the steps, the profiler starts and
+    stops around those instead, with the same barriers.
 
     Parameters
     ----------
     environment : RankEnvironment
-        Says which profiler this rank runs under, what it captures, and where the profile goes.
+        The profiler of this rank, the steps that it captures, and the path of the profile.
     rank : int
-        This process' rank; it names the profile where the environment does not.
+        The rank of this process; it names the profile if the environment does not.
     barrier : callable
-        Returns when every rank has called it, such as ``torch.distributed.barrier``.
+        Blocks until every rank has called it, such as ``torch.distributed.barrier``.
     """
 
     def __init__(self, environment: RankEnvironment, *, rank: int, barrier: Callable[[], object]) -> None:
@@ -110,7 +110,7 @@ class Capture:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Run one measured step; they are counted from 0."""
+        """Run one measured step; steps are counted from 0."""
         if any(self._step == first for first, _ in self._chosen):
             self._start()
         yield
@@ -129,10 +129,11 @@ class Capture:
         if not self._chosen or self._running:
             self._finish()
         if self._chosen and self._step <= self._chosen[-1][1]:
-            self._say(f"steps {self._chosen[-1][0]} to {self._chosen[-1][1]} were to be captured")
+            first, last = self._chosen[-1]
+            self._warn(f"steps {first} to {last} were selected for capture")
         if self._profiler is Profiler.TORCH and self._scheduled and not self._traces:
-            self._say(
-                "the torch profiler recorded nothing: its schedule needs "
+            self._warn(
+                "the PyTorch profiler recorded nothing: its schedule needs "
                 f"{sum(self._options[key] for key in ('wait', 'warmup', 'active'))} steps"
             )
 
@@ -140,8 +141,9 @@ class Capture:
     def _scheduled(self) -> bool:
         return bool(self._options.get("active"))
 
-    def _say(self, sentence: str) -> None:
-        print(f"hpcprof: {sentence}, but the run had {self._step}.", file=sys.stderr)
+    def _warn(self, problem: str) -> None:
+        steps = f"{self._step} step{'s' * (self._step != 1)}"
+        print(f"hpcprof: {problem}, but the run had {steps}.", file=sys.stderr)
 
     def _start(self) -> None:
         synchronize()
@@ -156,7 +158,7 @@ class Capture:
         self._barrier()
 
     def _finish(self) -> None:
-        # The profiler records the GPU's work only while it runs, so the work must end first.
+        # The profiler records GPU work only while it runs, so the work must finish first.
         synchronize()
         self._barrier()
         profile = self._stop()
@@ -164,7 +166,7 @@ class Capture:
             self._export(profile)
 
     def _stop(self) -> Any:
-        """Stop the profiler; return PyTorch's if it is that one."""
+        """Stop the profiler; return it if it is PyTorch's."""
         self._running = False
         profile, self._torch_profile = self._torch_profile, None
         if profile is not None:
@@ -174,8 +176,8 @@ class Capture:
         return profile
 
     def _export(self, profile: Any) -> None:
-        """Write one trace; those of further cycles or spans of steps go into folders beside the first."""
-        # with_name, not with_suffix: the stem may hold a dot.
+        """Write one trace; the traces of later cycles or spans go into folders next to the first."""
+        # with_name, not with_suffix: the stem may contain a dot.
         path = self._stem.with_name(f"{self._stem.name}.trace.json.gz")
         if self._traces:
             path = path.parent / f"cycle{self._traces}" / path.name

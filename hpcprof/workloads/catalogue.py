@@ -1,4 +1,4 @@
-"""The list of workloads. It imports none of them: the submit side must not load torch.
+"""The built-in workloads. None of them is imported here: the submit side must not load torch.
 
 To add a workload, write a package with ``__main__.py`` (what runs on the ranks) and ``options.py``
 (standard library only; ``parse(arguments)`` returns `Options`), and add a row.
@@ -31,7 +31,7 @@ class Options(Protocol):
 
 @dataclass(frozen=True)
 class Size:
-    """The parameter that says how much work there is: a rank's own, or the whole that the ranks divide."""
+    """The parameter that sets the amount of work, either of each rank or of all ranks together."""
 
     parameter: str
     per_rank: bool
@@ -39,9 +39,9 @@ class Size:
 
 @dataclass(frozen=True)
 class Workload:
-    """A program that hpcprof brings along; ``module`` runs with ``python -m``.
+    """A program that ships with hpcprof; ``python -m`` runs its ``module``.
 
-    ``size`` tells strong from weak scaling, where the program has one.
+    ``size`` distinguishes strong from weak scaling; None if no single parameter sets the amount of work.
     """
 
     name: str
@@ -55,25 +55,25 @@ class Workload:
         Parameters
         ----------
         python : str
-            The interpreter on the compute nodes, which has hpcprof installed.
+            The interpreter on the compute nodes, with hpcprof installed.
         arguments : sequence of str
-            The workload's own options, passed on as they are.
+            The options of the workload, passed on unchanged.
         """
         return [python, "-m", self.module, *arguments]
 
     def foreign_command(self, python: str, arguments: Sequence[str]) -> list[str]:
-        """Return the command line of one rank for a Python that need not have hpcprof."""
+        """Return the command line of one rank for a Python without hpcprof."""
         return [python, str(Path(__file__).with_name("run.py")), self.module, *arguments]
 
     def check(self, arguments: Sequence[str], ranks: int, *, profiled: bool = False) -> None:
-        """Refuse arguments that the workload would refuse on the ranks, any of which may be ``profiled``.
+        """Check the arguments as the ranks would; ``profiled`` is true if any rank runs under a profiler.
 
         Raises
         ------
         UsageError
             An option is unknown or its value is wrong for this number of ranks.
         InformationRequested
-            The arguments ask for a text instead, such as ``--help``.
+            The arguments ask for a text such as ``--help`` instead of a run.
         """
         options = self._parse(arguments)
         options.validate(ranks)
@@ -81,7 +81,7 @@ class Workload:
             options.validate_profiled()
 
     def tools(self, arguments: Sequence[str]) -> Mapping[str, str]:
-        """Return the paths of ``python``, ``nsys`` and ``ncu`` that the arguments' settings name."""
+        """Return the paths of ``python``, ``nsys`` and ``ncu`` that the arguments name."""
         return self._parse(arguments).tools
 
     def _parse(self, arguments: Sequence[str]) -> Options:
@@ -113,7 +113,7 @@ def find(name: str) -> Workload:
     Raises
     ------
     UsageError
-        With the close matches, where there is none.
+        There is no such workload; the message lists similar names.
     """
     if name not in WORKLOADS:
         raise unknown("workload", name, WORKLOADS)

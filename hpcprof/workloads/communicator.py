@@ -1,6 +1,6 @@
-"""Who the ranks are: MPI's communicator, or the ranks that torchrun started, with the same few methods.
+"""The communicator of the ranks: MPI's, or under torchrun a replacement with the methods that are used.
 
-mpi4py is loaded only where MPI started the ranks.
+mpi4py is loaded only if MPI started the ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 # Set by torchrun in every process that it starts, and by no other launcher.
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
-# A rank waits here for one that a profiler slows down; where one fails, torchrun ends the others.
+# Ranks wait for one that a profiler slows down; if one fails, torchrun ends the others.
 _LONGEST = timedelta(days=1)
 
 
@@ -34,7 +34,7 @@ def communicator(environ: Mapping[str, str]) -> Any:
 
 
 def node_communicator(comm: Any) -> Any:
-    """Return the communicator of the ranks of this node; every rank of ``comm`` calls it."""
+    """Return the communicator of the ranks on this node; a collective call over ``comm``."""
     if isinstance(comm, StoreComm):
         return comm.split(socket.gethostname())
     from mpi4py import MPI
@@ -43,7 +43,7 @@ def node_communicator(comm: Any) -> Any:
 
 
 def library_version() -> str:
-    """Return the first line of the MPI library's description of itself."""
+    """Return the first line of the MPI library's version text."""
     from mpi4py import MPI
 
     first_line: str = MPI.Get_library_version().rstrip("\0").splitlines()[0]
@@ -51,25 +51,25 @@ def library_version() -> str:
 
 
 def launcher_versions(comm: Any) -> dict[str, str]:
-    """Return the versions of what connects the ranks before torch.distributed does, by name."""
+    """Return the versions of mpi4py and the MPI library, by name; empty under torchrun."""
     if isinstance(comm, StoreComm):
         return {}
     return {"mpi4py": importlib.metadata.version("mpi4py"), "mpi": library_version()}
 
 
 class StoreComm:
-    """What the workloads use of mpi4py's communicator, over a key-value store.
+    """The part of mpi4py's communicator that the workloads use, over a key-value store.
 
-    Values must be what JSON holds; all ranks make the same calls in the same order.
+    Values must be valid JSON values. All ranks make the same calls in the same order.
 
     Parameters
     ----------
     store : torch.distributed.Store
-        A store, or a part of one, that nobody else writes to.
+        A store, or a part of one, that is used for nothing else.
     members : sequence of int
-        The ranks of the communicator, as numbers in the job.
+        The ranks of this communicator, numbered as in the job.
     rank : int
-        This process' number in the job.
+        The rank of this process in the job.
     """
 
     def __init__(self, store: Any, members: Sequence[int], rank: int) -> None:
@@ -80,13 +80,13 @@ class StoreComm:
         self._calls = 0
 
     def allgather(self, value: Any) -> list[Any]:
-        """Return every rank's value, by rank."""
+        """Return the values of all ranks, by rank."""
         call, self._calls = self._calls, self._calls + 1
         self._store.set(f"{call}/{self.rank}", json.dumps(value))
         return [json.loads(self._store.get(f"{call}/{rank}")) for rank in range(self.size)]
 
     def bcast(self, value: Any) -> Any:
-        """Return rank 0's value."""
+        """Return the value of rank 0."""
         return self.allgather(value)[0]
 
     def allreduce(self, value: int) -> int:
@@ -94,11 +94,11 @@ class StoreComm:
         return sum(self.allgather(value))
 
     def Barrier(self) -> None:
-        """Return when every rank has come."""
+        """Wait until every rank has called this."""
         self.allgather(None)
 
     def split(self, group: str) -> StoreComm:
-        """Return the communicator of the ranks that give the same ``group``."""
+        """Return the communicator of the ranks that pass the same ``group``."""
         groups = self.allgather(group)
         members = [self._members[rank] for rank, other in enumerate(groups) if other == group]
         part = dist.PrefixStore(f"{self._calls}/{group}", self._store)

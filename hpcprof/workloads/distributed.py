@@ -1,4 +1,4 @@
-"""Join the ranks: the launcher says who is who, torch.distributed carries the data."""
+"""Connect the ranks: the launcher numbers them, torch.distributed carries their data."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _all_gather: Collective = getattr(dist, "all_gather_single", None) or dist.all_g
 _reduce_scatter: Collective = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _LOOPBACK = "127.0.0.1"
-# torch's own default.
+# The default of torch.
 _PATIENCE = timedelta(minutes=5)
 GLOO_NOTE = (
-    "gloo's reduce_scatter is an all-reduce inside: the time of that phase says nothing about the bandwidth "
-    "of a reduce-scatter."
+    "gloo implements reduce_scatter as an all-reduce, so the time of that phase says nothing about the "
+    "bandwidth of a reduce-scatter."
 )
 
 
 def all_gather(output: torch.Tensor, source: torch.Tensor, async_op: bool = False) -> Any:
-    """Gather all ranks' ``source`` [n, ...] into ``output`` [size * n, ...]."""
+    """Gather ``source`` [n, ...] of all ranks into ``output`` [size * n, ...]."""
     if source.dtype == torch.float8_e4m3fn:
-        # Not every backend knows the type, and none has to.
+        # Not every backend supports the type, and copying bytes does not need it.
         output, source = output.view(torch.uint8), source.view(torch.uint8)
     return _all_gather(output, source, async_op=async_op)
 
 
 @dataclass(frozen=True)
 class World:
-    """Where this process is among the ranks.
+    """This process and its connection to the other ranks.
 
     ``reduce_scatter(output, input)`` sums ``input`` of shape [size * n, ...] over the ranks and leaves this
-    rank's n rows in ``output``; it may overwrite ``input``. With ``async_op=True`` it returns a handle to
-    wait for.
+    rank's n rows in ``output``; it may overwrite ``input``. With ``async_op=True`` it returns a handle with
+    ``wait()``.
     """
 
     comm: Any
@@ -64,7 +64,7 @@ class World:
 
     @property
     def one_node(self) -> bool:
-        """Whether all ranks share a node."""
+        """Whether all ranks run on one node."""
         return self.nodes == 1
 
     @property
@@ -87,28 +87,29 @@ class World:
         return found
 
     def store(self, timeout: timedelta) -> Any:
-        """Return a new key-value store of all ranks, which call this together."""
+        """Return a new key-value store that all ranks share; a collective call."""
         return _store(self.comm, _LOOPBACK if self.one_node else self.host, timeout)
 
 
 def check_launch(comm: Any, environment: RankEnvironment) -> None:
-    """Refuse a start in which MPI and the rank wrapper disagree.
+    """Check that MPI and the rank wrapper agree on the rank and the number of ranks.
 
-    The MPI library of another launcher starts N singletons, each of them rank 0 of 1, and all exit 0.
+    With an MPI library that does not belong to the launcher, every process would be rank 0 of 1, measure
+    alone, and exit with status 0.
 
     Raises
     ------
     UsageError
-        World size or rank differ.
+        They do not agree.
     """
     expected = environment.world_size
     if expected is not None and comm.size != expected:
         raise UsageError(
-            f"MPI has {comm.size} rank(s), but the launcher started {expected}: mpi4py's MPI library is not "
-            f"the launcher's (mpi4py uses {library_version()})."
+            f"MPI reports {comm.size} rank{'s' * (comm.size != 1)}, but the launcher started {expected}: "
+            f"mpi4py does not use the launcher's MPI library (it uses {library_version()})."
         )
     if environment.rank is not None and comm.rank != environment.rank:
-        raise UsageError(f"MPI says rank {comm.rank}, but HPCPROF_RANK says {environment.rank}.")
+        raise UsageError(f"MPI reports rank {comm.rank}, but HPCPROF_RANK is {environment.rank}.")
 
 
 def connect(
@@ -119,7 +120,7 @@ def connect(
     max_ctas: int | None = None,
     timeout_s: float | None = None,
 ) -> World:
-    """Make the process group; every rank of ``comm`` calls it.
+    """Create the process group; a collective call over ``comm``.
 
     Parameters
     ----------
@@ -130,14 +131,14 @@ def connect(
     backend : str
         ``auto``, ``gloo`` or ``nccl``.
     max_ctas : int or None
-        Thread blocks that one collective of NCCL uses at most.
+        The largest number of thread blocks that one NCCL collective may use; None for NCCL's default.
     timeout_s : float, optional
-        How long a collective may wait for a rank; torch.distributed's own limit if it is not given.
+        How long a collective waits for a rank, in seconds; torch.distributed's default if None.
 
     Raises
     ------
     UsageError
-        The device does not exist, does not go with the backend, or there are too few of them.
+        A device is missing, does not work with the backend, or there are fewer GPUs than ranks.
     """
     node = node_communicator(comm)
     host = socket.gethostname()
@@ -151,7 +152,7 @@ def connect(
     chosen = _use_gpu(node, host) if kind == "cuda" else _use_cpu(node)
     one_node = node.size == comm.size
     if one_node:
-        # Without it gloo takes the address of the host's name, which other machines can reach.
+        # By default gloo listens on the address of the host name, which other machines can reach.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
         backend,
@@ -178,26 +179,28 @@ def connect(
 
 
 def _options(backend: str, max_ctas: int | None) -> Any:
-    """Return NCCL's options, None for the defaults.
+    """Return the options of NCCL; None for the defaults.
 
     Raises
     ------
     UsageError
-        The limit is for another library, or for a PyTorch that cannot pass it on.
+        The backend is not NCCL, or this PyTorch cannot pass the limit on.
     """
     if max_ctas is None:
         return None
     if backend != "nccl":
-        raise UsageError(f"--comm-max-ctas limits NCCL, and the ranks communicate by {backend}.")
+        raise UsageError(
+            f"--comm-max-ctas applies to NCCL only, but the ranks communicate through {backend}."
+        )
     options = dist.ProcessGroupNCCL.Options()
     if not hasattr(options, "config"):
-        raise UsageError(f"--comm-max-ctas: PyTorch {torch.__version__} passes no limit on to NCCL.")
+        raise UsageError(f"--comm-max-ctas: PyTorch {torch.__version__} cannot pass this limit on to NCCL.")
     options.config.max_ctas = max_ctas
     return options
 
 
 def disconnect(world: World) -> None:
-    """Take the process group down, on all ranks together: rank 0 holds the store that the others use."""
+    """Destroy the process group on all ranks together, since rank 0 holds the store that the others use."""
     world.comm.Barrier()
     dist.destroy_process_group()
     world.comm.Barrier()
@@ -207,7 +210,7 @@ def _use_gpu(node: Any, host: str) -> torch.device:
     seen = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
     device = torch.device("cuda", choose_gpu(node.allgather(seen), node.rank, host))
     torch.cuda.set_device(device)
-    # TF32 keeps 10 bits of the mantissa; what is called float32 here must be float32.
+    # TF32 keeps only 10 bits of the mantissa; float32 must mean float32.
     torch.set_float32_matmul_precision("highest")
     return device
 
@@ -220,14 +223,14 @@ def _use_cpu(node: Any) -> torch.device:
 
 
 def _store(comm: Any, host: str, timeout: timedelta = _PATIENCE) -> Any:
-    """Return the key-value store through which the ranks find each other, on rank 0's ``host``."""
+    """Return the store through which the ranks find each other; it runs on ``host``, rank 0's node."""
     if comm.rank != 0:
         host, port = comm.bcast(None)
         return dist.TCPStore(host, port, comm.size, is_master=False, wait_for_workers=False, timeout=timeout)
     if host != _LOOPBACK:
         store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=timeout)
     else:
-        # TCPStore would listen on every interface; given a socket it listens there alone, and owns it.
+        # TCPStore would listen on every interface; with a socket of ours it listens only there, and owns it.
         listener = socket.create_server((host, 0))
         port = listener.getsockname()[1]
         store = dist.TCPStore(
@@ -246,7 +249,7 @@ def _store(comm: Any, host: str, timeout: timedelta = _PATIENCE) -> Any:
 def _reduce_scatter_of(backend: str) -> tuple[Collective, tuple[str, ...]]:
     if backend != "gloo":
         return _reduce_scatter, ()
-    # Older gloo has no reduce-scatter into one tensor; all ranks run the same build and find the same.
+    # Older gloo has no reduce-scatter into one tensor. All ranks run the same build and decide alike.
     size = dist.get_world_size()
     try:
         _reduce_scatter(torch.empty(1), torch.zeros(size))
@@ -256,14 +259,14 @@ def _reduce_scatter_of(backend: str) -> tuple[Collective, tuple[str, ...]]:
 
 
 class _Done:
-    """The handle of an operation that has ended already."""
+    """The handle of an operation that has already finished."""
 
     def wait(self) -> None:
         """Return at once."""
 
 
 def reduce_scatter_by_all_reduce(output: torch.Tensor, full: torch.Tensor, async_op: bool = False) -> _Done:
-    """Sum ``full`` over the ranks in place and copy this rank's rows to ``output``, ``async_op`` or not."""
+    """Sum ``full`` over the ranks in place and copy this rank's rows to ``output``; always synchronous."""
     dist.all_reduce(full)
     output.copy_(full.chunk(dist.get_world_size())[dist.get_rank()])
     return _Done()

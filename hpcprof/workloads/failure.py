@@ -1,4 +1,4 @@
-"""One rank's failure ends the whole job: the other ranks would wait for it for ever."""
+"""End the whole job when one rank fails: the other ranks would wait for it forever."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any, NoReturn
 
 from hpcprof.common.errors import HpcprofError
 
-# A launcher that has not read a few lines after this long will not read them at all.
+# A launcher that has not read a few lines after this time will not read them at all.
 _PATIENCE_S = 2.0
 
 
 def run_or_abort(comm: Any, work: Callable[[], int]) -> int:
-    """Return ``work()``; where it fails, print one sentence to stderr and abort every rank.
+    """Return ``work()``; if it fails, print the error to stderr and abort every rank.
 
-    An `HpcprofError` prints its sentence alone; anything else is a bug and keeps its traceback.
+    An `HpcprofError` is printed without a traceback; any other exception is a bug and keeps its traceback.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm
         The communicator of all ranks.
     work : callable
-        What the rank does; its value is the exit status.
+        The work of this rank; it returns the exit status.
     """
     try:
         return work()
@@ -40,15 +40,15 @@ def run_or_abort(comm: Any, work: Callable[[], int]) -> int:
 
 
 def print_once(comm: Any, sentence: str, code: int) -> int:
-    """Print on rank 0 what all ranks have found, and return the exit status for every rank."""
+    """Print a message that all ranks agree on from rank 0 only, and return the exit status ``code``."""
     if comm.rank == 0:
         print(sentence, file=sys.stderr, flush=True)
     return code
 
 
 def abort(comm: Any, text: str, code: int) -> NoReturn:
-    """Print ``text`` and end every rank with the status ``code``."""
-    # One write, so that lines of several ranks do not mix.
+    """Print ``text`` and end every rank with the exit status ``code``."""
+    # A single write, so that lines of several ranks do not mix.
     sys.stderr.write(text)
     sys.stderr.flush()
     _wait_until_read(sys.stderr.fileno())
@@ -57,10 +57,10 @@ def abort(comm: Any, text: str, code: int) -> NoReturn:
 
 
 def _wait_until_read(descriptor: int) -> None:
-    """Wait until the launcher has read what stands in the pipe.
+    """Wait until the launcher has read everything from the pipe.
 
-    MPICH's launcher ends the job on an abort without reading the rest of the ranks' output, which would
-    lose the very line that says why.
+    On an abort, MPICH's launcher ends the job without reading the rest of the ranks' output, which would
+    lose the very line that explains the abort.
     """
     if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return

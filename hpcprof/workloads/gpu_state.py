@@ -8,7 +8,7 @@ import torch
 
 from hpcprof.workloads.schema import GpuState
 
-# Bits of nvmlClocksEventReasons, but for "idle" and "by the applications' settings", which slow nothing down.
+# Bits of nvmlClocksEventReasons, without "idle" and "applications clocks setting": they are not throttling.
 _REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -23,7 +23,7 @@ _MOVED = 0.05
 
 
 class GpuMonitor:
-    """Reads the state of one GPU; of none, where there is no GPU, no NVML or no ``pynvml``."""
+    """Reads the state of one GPU; without a GPU, NVML or ``pynvml`` every reading is None."""
 
     def __init__(self, device: torch.device) -> None:
         self._nvml: Any = None
@@ -42,7 +42,7 @@ class GpuMonitor:
         self._nvml = pynvml
 
     def read(self) -> GpuState | None:
-        """Return the present state; it means something only while the GPU works."""
+        """Return the current state; it is meaningful only while the GPU works."""
         nvml = self._nvml
         if nvml is None:
             return None
@@ -60,7 +60,7 @@ class GpuMonitor:
 
 
 def state_change(before: GpuState | None, after: GpuState | None) -> str | None:
-    """Say what changed between two states so that their times do not compare; None if nothing did."""
+    """Describe the changes between two states that make their times incomparable; None without any."""
     if before is None or after is None:
         return None
     found = []
@@ -69,8 +69,8 @@ def state_change(before: GpuState | None, after: GpuState | None) -> str | None:
         ("memory clock", before.memory_mhz, after.memory_mhz),
     ):
         if abs(last - first) > _MOVED * first:
-            found.append(f"its {name} went from {first} to {last} MHz")
+            found.append(f"its {name} changed from {first} to {last} MHz")
     new = [reason for reason in after.throttled_by if reason not in before.throttled_by]
     if new:
-        found.append(f"it began to be slowed down by {', '.join(new)}")
+        found.append(f"it started to throttle ({', '.join(new)})")
     return " and ".join(found) or None

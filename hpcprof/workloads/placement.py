@@ -1,4 +1,4 @@
-"""Which device, backend and cores a rank gets: pure functions of what the ranks of a node see."""
+"""The device, backend and number of threads of a rank: pure functions of what the ranks of a node see."""
 
 from __future__ import annotations
 
@@ -27,37 +27,39 @@ def device_and_backend(device: str, backend: str, *, cuda: bool) -> tuple[str, s
     Raises
     ------
     UsageError
-        CUDA is wanted and absent, or the two do not go together.
+        CUDA is requested but not available, or the backend does not support the device.
     """
     if device == "auto":
         wanted = {name: kind for kind, name in _BACKENDS.items()}
         device = wanted.get(backend, "cuda" if cuda else "cpu")
     if device == "cuda" and not cuda:
-        raise UsageError("CUDA is asked for, but no CUDA device is visible: use --device cpu --backend gloo.")
+        raise UsageError(
+            "CUDA was requested, but no CUDA device is visible: use --device cpu and --backend gloo."
+        )
     if backend not in ("auto", _BACKENDS[device]):
-        raise UsageError(f"--backend {backend} does not go with --device {device}: use {_BACKENDS[device]}.")
+        raise UsageError(f"--backend {backend} does not support --device {device}: use {_BACKENDS[device]}.")
     return device, _BACKENDS[device]
 
 
 def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> int:
-    """Return the index of this rank's GPU among those it sees.
+    """Return the index of a rank's GPU among those that it sees.
 
-    Ranks take the first free GPU they see, in the order of their local ranks. That is ``local_rank``
-    where all see the same GPUs, and 0 where the launcher gave each rank one of its own.
+    Ranks take the first free GPU that they see, in the order of their local ranks. The index is
+    ``local_rank`` if all ranks see the same GPUs, and 0 if the launcher gave each rank its own GPU.
 
     Parameters
     ----------
     visible : sequence of sequences of str
         The UUIDs of the GPUs that each rank of the node sees, by local rank.
     local_rank : int
-        The rank on the node to choose for.
+        The local rank to choose for.
     host : str
-        The node's name, for the sentence.
+        The name of the node, for the error message.
 
     Raises
     ------
     UsageError
-        No GPU is left: sharing one between ranks would measure contention.
+        No GPU is left; ranks that share one would measure contention.
     """
     taken: set[str] = set()
     for rank, gpus in enumerate(visible):
@@ -65,8 +67,8 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
         if not free:
             count = len({gpu for seen in visible for gpu in seen})
             raise UsageError(
-                f"{host} runs {len(visible)} ranks but they see only {count} GPU(s), and local rank {rank} "
-                f"gets none: start at most {count} rank(s) per node, or use --device cpu."
+                f"{host} runs {len(visible)} ranks, but they see only {count} GPU{'s' * (count != 1)}: "
+                f"local rank {rank} gets none. Start at most {count} per node, or use --device cpu."
             )
         if rank == local_rank:
             return free[0]
@@ -75,15 +77,15 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
 
 
 def thread_count(cores: Sequence[frozenset[int]], local_rank: int) -> int:
-    """Return how many threads a rank can run without taking another rank's cores.
+    """Return how many threads a rank can run without using another rank's cores.
 
     Parameters
     ----------
     cores : sequence of frozenset of int
-        The cores that each rank of the node may use, by local rank: disjoint where the launcher binds
-        ranks, all the same where it does not.
+        The cores that each rank of the node may use, by local rank: disjoint if the launcher binds ranks,
+        otherwise the same for all.
     local_rank : int
-        The rank on the node to count for.
+        The local rank to count for.
     """
     share = len(frozenset().union(*cores)) // len(cores)
     return max(1, min(share, len(cores[local_rank])))

@@ -1,4 +1,4 @@
-"""What the rank wrapper tells a workload through the environment; all of it is optional."""
+"""The environment variables that the rank wrapper sets for a workload; all of them are optional."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Profiler(Enum):
 
 @dataclass(frozen=True)
 class RankEnvironment:
-    """The rank wrapper's exports, None where a variable is unset or empty.
+    """The variables of the rank wrapper; None for a variable that is unset or empty.
 
     Attributes
     ----------
@@ -31,12 +31,12 @@ class RankEnvironment:
     rank, local_rank, world_size : int or None
         ``HPCPROF_RANK``, ``HPCPROF_LOCAL_RANK``, ``HPCPROF_WORLD_SIZE``.
     profiler : Profiler
-        ``HPCPROF_PROFILER``: `Profiler.NONE` on a rank that is not to be profiled.
+        ``HPCPROF_PROFILER``: `Profiler.NONE` on a rank that is not profiled.
     profile_output : Path or None
         ``HPCPROF_PROFILE_OUTPUT``: the profile's path without its suffix.
     capture_steps : tuple of (int, int)
-        ``HPCPROF_CAPTURE_STEPS``: the first and the last measured step of each span to capture, counted
-        from 0; empty captures all of them.
+        ``HPCPROF_CAPTURE_STEPS``: the first and last measured step of each span to capture, counted from
+        0; if empty, all steps are captured.
     torch_options : dict
         ``HPCPROF_TORCH_OPTIONS``: the PyTorch profiler's schedule and switches.
     """
@@ -52,12 +52,12 @@ class RankEnvironment:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RankEnvironment:
-        """Read the variables.
+        """Read the variables from ``environ``.
 
         Raises
         ------
         UsageError
-            A variable is not a whole number, or names no profiler.
+            A variable has an invalid value.
         """
         return cls(
             run_dir=_path(environ, "HPCPROF_RUN_DIR"),
@@ -72,11 +72,11 @@ class RankEnvironment:
 
     @property
     def results_dir(self) -> Path:
-        """The folder of the results files: ``./results`` without a run directory."""
+        """The folder of the results files; ``./results`` without a run directory."""
         return (self.run_dir or Path()) / "results"
 
     def profile_stem(self, rank: int) -> Path:
-        """Return the profile's path without its suffix; ``./profiles/rankNNNNN`` if nothing else is said."""
+        """Return the path of the profile without its suffix; by default ``./profiles/rankNNNNN``."""
         return self.profile_output or (self.run_dir or Path()) / "profiles" / f"rank{rank:05d}"
 
 
@@ -88,7 +88,7 @@ def _number(environ: Mapping[str, str], name: str, minimum: int) -> int | None:
     text = environ.get(name)
     if not text:
         return None
-    # isdecimal also accepts other scripts' digits, which no launcher writes.
+    # isdecimal also accepts digits of other scripts, which no launcher writes.
     if not (text.isascii() and text.isdecimal()) or int(text) < minimum:
         raise UsageError(f"{name} is {text!r}: it must be a whole number from {minimum}.")
     return int(text)
@@ -102,7 +102,9 @@ def _steps(environ: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not (first.isdecimal() and (last or first).isdecimal()):
-            raise UsageError(f"HPCPROF_CAPTURE_STEPS is {text!r}: it must be spans of steps, as in 3,10-12.")
+            raise UsageError(
+                f"HPCPROF_CAPTURE_STEPS is {text!r}: it must list steps or ranges, such as 3,10-12."
+            )
         spans.append((int(first), int(last or first)))
     return tuple(spans)
 
@@ -113,7 +115,7 @@ def _options(environ: Mapping[str, str]) -> dict[str, int | bool]:
     except ValueError:
         options = None
     if not isinstance(options, dict) or not all(isinstance(value, int) for value in options.values()):
-        raise UsageError("HPCPROF_TORCH_OPTIONS must be a JSON object of numbers and switches.")
+        raise UsageError("HPCPROF_TORCH_OPTIONS must be a JSON object of whole numbers and booleans.")
     return options
 
 

@@ -1,8 +1,9 @@
-"""Runs a built-in workload under a Python that hpcprof is not installed in, such as a site's own.
+"""Run a built-in workload with a Python that does not have hpcprof, such as the Python of a site.
 
-``python …/hpcprof/workloads/run.py hpcprof.workloads.sequence_parallel …`` finds the package by where this
-file stands. The folder above is not put on the path: it is often the ``site-packages`` of another Python,
-whose numpy and torch would be loaded. Workloads use nothing of hpcprof that is not in the standard library.
+``python …/hpcprof/workloads/run.py hpcprof.workloads.sequence_parallel …`` finds the package through the path
+of this file. The parent folder is not added to ``sys.path``: it is often the ``site-packages`` of another
+Python, whose numpy and torch would be loaded. The modules of hpcprof that workloads import need nothing but
+the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _main() -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[package.name] = module
     spec.loader.exec_module(module)
-    # As with -m: the program's own folder is not that of the workloads.
+    # As with python -m: sys.path must not begin with the folder of this file.
     sys.path[0] = ""
     del sys.argv[0]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

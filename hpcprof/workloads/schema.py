@@ -1,7 +1,7 @@
 """The results file that every rank of a workload writes; `hpcprof.profiles.readers.results` reads it back.
 
-Only the standard library is imported here, because the collect side must never load torch.
-Times are whole nanoseconds. A float that is not a number is ``null`` in the file, since JSON has no NaN.
+This module imports the standard library only, because the collect side must never load torch. Times are whole
+nanoseconds. NaN is written as ``null``, since JSON has no NaN.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Summary:
 
 @dataclass(frozen=True)
 class Correctness:
-    """How far one rank's output is from ``reference``.
+    """The difference between the output of one rank and ``reference``.
 
-    ``relative_error`` is ``norm(output - reference) / norm(reference)`` over ``rows`` sampled rows, NaN
-    where the output is not finite; the check passes below ``bound``.
+    ``relative_error`` is ``norm(output - reference) / norm(reference)`` over ``rows`` sampled rows, or NaN if
+    the output is not finite; the check passes if it is below ``bound``.
     """
 
     passed: bool
@@ -51,33 +51,35 @@ class Correctness:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the times of a mode mean; None where it does not apply or is not known.
+    """Rates and shares that follow from the times of a mode; None if not applicable or unknown.
 
     Attributes
     ----------
     step : Summary
-        Of the steps' latencies.
+        The summary of the latencies of the steps.
     spread_pct : float
-        The latencies' standard deviation, in percent of their mean.
+        The standard deviation of the latencies, in percent of their mean.
     skew_p50_ns : int
-        The median over the steps of the slowest rank's time less the fastest's.
+        The median over the steps of the slowest rank's time minus the fastest rank's.
     tflops : float
-        10^12 operations of a step a second on each rank, by the median latency.
+        The operations of a step on each rank over the median latency, in TFLOP/s.
     bus_gbps : float or None
-        10^9 bytes of all collectives of a step over each rank's links a second, by the same.
+        The bytes that all collectives of a step move over the links of a rank, over the median latency, in
+        GB/s.
     of_bound_pct, hidden_pct : float or None
-        The bound over the latency; (serial - latency) over (serial - bound).
+        The bound over the median latency, and (serial - latency) over (serial - bound), in percent.
     of_peak_pct : float or None
-        ``tflops`` of the datasheet's.
+        ``tflops`` in percent of the peak in the datasheet.
     marks_pct : float
-        What the marks of a step cost, in percent of it.
+        The cost of the time marks of a step, in percent of its time.
     hidden_low_pct, hidden_high_pct : float or None
-        The 95 % interval of the median share that is hidden, each step with the serial one of its round.
+        The 95 % confidence interval of the median share of communication that is hidden; each step is
+        compared with the serial step of its round.
     marked : Summary or None
-        Of the latencies of the steps whose phases are marked, where ``step`` is of others without.
+        The summary of the latencies of steps with marked phases, if ``step`` covers steps without marks.
     overlapped : bool or None
-        Whether that shows that communication and compute overlap; None for the serial mode and where it
-        cannot be told.
+        Whether the interval shows that communication and compute overlap; None for the serial mode and if
+        it is not known.
     """
 
     step: Summary
@@ -97,7 +99,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class GpuState:
-    """A GPU while it works: clocks in MHz, power in W, temperature in °C, and what slows it down."""
+    """The state of a working GPU: clocks in MHz, power in W, temperature in °C, reasons for throttling."""
 
     sm_mhz: int
     memory_mhz: int
@@ -108,10 +110,10 @@ class GpuState:
 
 @dataclass(frozen=True)
 class ModeResult:
-    """What one rank measured of one mode; the lists are those of `RankResult`.
+    """The measurements of one mode on one rank; the lists are as in `RankResult`.
 
-    ``peak_bytes`` is the most that PyTorch had allocated on the GPU during a step of this mode, with what all
-    modes share and without symmetric memory; None on a CPU.
+    ``peak_bytes`` is the most memory that PyTorch had allocated on the GPU during a step of this mode. It
+    includes what all modes share and excludes symmetric memory; None on a CPU.
     """
 
     step_ns: list[int]
@@ -125,13 +127,13 @@ class ModeResult:
 
 @dataclass(frozen=True)
 class Training:
-    """What one rank's training loop measured beside times.
+    """The measurements of a training loop on one rank, apart from times.
 
-    ``loss`` holds one value a measured step, null where it is no number; it is empty where the model does not
-    tell. ``rate`` is the ``unit`` (``tokens`` or ``samples``) per second of all ranks together, at the median
-    latency of a step. ``bucket_bytes`` are the sizes of DDP's buckets of gradients, as DDP
-    rebuilt them after its first step where ``buckets_rebuilt``. ``memory_bytes`` are peaks.
-    ``captured`` are the first and last step of each span that was profiled, counted as measured steps.
+    ``loss`` holds one value per measured step, null if the loss was not finite; it is empty if the loss is
+    unknown. ``rate`` is the throughput of all ranks together in ``unit`` (``tokens`` or ``samples``) per
+    second, at the median step latency. ``bucket_bytes`` holds the sizes of DDP's gradient buckets; if
+    ``buckets_rebuilt``, as DDP rebuilt them after its first step. ``memory_bytes`` holds peaks. ``captured``
+    holds the first and last measured step of each span that was profiled.
     """
 
     loss: list[float | None]
@@ -145,19 +147,19 @@ class Training:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank measured.
+    """The measurements of one rank.
 
-    ``step_ns`` and each list of ``phase_ns`` hold one time a measured step, in the order of the steps, on
-    this rank. ``marked_ns`` is empty where these are the same steps; else it holds the times of those whose
-    phases are marked, and the steps of ``step_ns`` have no such marks. ``latency_ns`` holds the maximum over
-    all ranks of each step. ``summary`` has the key ``step`` (of ``step_ns``) and one key a phase.
-    ``correctness`` is None where there is nothing to compare with.
+    ``step_ns`` and each list in ``phase_ns`` hold one time per measured step of this rank, in order. If
+    phases were timed in separate steps, ``marked_ns`` holds the times of those steps, and the steps of
+    ``step_ns`` carry no phase marks; otherwise ``marked_ns`` is empty. ``latency_ns`` holds the maximum of
+    each step over all ranks. ``summary`` has the key ``step`` (of ``step_ns``) and one key per phase.
+    ``correctness`` is None if there is no reference to compare with.
 
-    Where several modes were measured in turns, ``modes`` holds all of them, ``mode`` is the name of the
-    first, and the fields above and ``figures`` are empty or None. ``bound_ns`` is what a step takes if
-    communication and compute overlap perfectly, by the phases of the serial mode; None where that was not
-    measured beside others. Of a sweep this is the first point, and ``points`` holds all of them, each whole
-    and with its name in ``point``.
+    If several modes were measured in turns, ``modes`` holds all of them, ``mode`` is the name of the first,
+    and the fields above and ``figures`` are empty or None. ``bound_ns`` is the time of a step whose
+    communication and compute overlap perfectly, computed from the phases of the serial mode; None unless the
+    serial mode was measured next to others. The result of a sweep is that of its first point, and ``points``
+    holds the complete results of all points, with the name of each in ``point``.
     """
 
     schema_version: int
@@ -193,7 +195,7 @@ class RankResult:
     points: list[RankResult] = field(default_factory=list)
 
     def every_point(self) -> list[RankResult]:
-        """Return the points of a sweep, or else this result alone."""
+        """Return the results of all points of a sweep; without a sweep, this result only."""
         return self.points or [self]
 
 
@@ -203,13 +205,13 @@ def summarize(values: Sequence[int]) -> Summary:
     Parameters
     ----------
     values : sequence of int
-        Nanoseconds, at least one. Percentiles interpolate linearly between neighbours (numpy's default
-        method); the deviation of a single value is 0.
+        At least one time in nanoseconds. Percentiles are interpolated linearly, as numpy does by default.
+        The standard deviation of a single value is 0.
 
     Raises
     ------
     ValueError
-        If there are no values.
+        There are no values.
     """
     if not values:
         raise ValueError("there are no times to summarize")
@@ -227,7 +229,7 @@ def summarize(values: Sequence[int]) -> Summary:
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:
-    """Interpolate in whole numbers: a float would lose nanoseconds above 2**53."""
+    """Interpolate with integers: floats would lose nanoseconds above 2**53."""
     index, hundredths = divmod(percent * (len(ordered) - 1), 100)
     if hundredths == 0:
         return ordered[index]
@@ -235,12 +237,12 @@ def _percentile(ordered: Sequence[int], percent: int) -> int:
 
 
 def slowest_rank_ns(everyone: Sequence[Sequence[int]]) -> list[int]:
-    """Return each step's time on the rank that took longest, of every rank's times."""
+    """Return the time of each step on its slowest rank, from the times of all ranks."""
     return [max(step) for step in zip(*everyone, strict=True)]
 
 
 def to_json(result: RankResult) -> str:
-    """Return ``result`` as JSON text that any JSON parser reads."""
+    """Return ``result`` as strict JSON."""
     data = asdict(result)
     for point in (data, *data["points"]):
         for check in (point["correctness"], *(mode["correctness"] for mode in point["modes"].values())):
@@ -255,7 +257,7 @@ def file_name(rank: int) -> str:
 
 
 def write(result: RankResult, folder: Path) -> Path:
-    """Write ``result`` into ``folder`` (made if it is missing) atomically and return the file's path."""
+    """Write ``result`` to a file in ``folder``, atomically, and return its path; create the folder first."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(result.rank)
     with replacing(path) as temporary, temporary.open("x", encoding="utf-8") as stream:

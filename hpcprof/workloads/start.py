@@ -1,4 +1,4 @@
-"""The start of a built-in workload on one rank; a package's ``__main__`` calls it."""
+"""The entry point of the built-in workloads on a rank, called by the ``__main__`` of each package."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from hpcprof.common.errors import InformationRequested, UsageError
 
 
 def start(package: str, needs: str, arguments: Sequence[str]) -> int:
-    """Run a workload and return the exit status.
+    """Run a workload on this rank and return its exit status.
 
     Parameters
     ----------
     package : str
-        The workload's package. ``parse(arguments)`` of its ``options`` returns what is wanted, which ``run``
-        of its ``benchmark`` takes, or the `UsageError` instead, since the ranks decide which of them speaks.
+        The package of the workload. The value of ``options.parse(arguments)`` is passed to
+        ``benchmark.run``; so is a `UsageError` that it raises, because only rank 0 prints it.
     needs : str
-        The packages that the workload needs, for the sentence where they are missing.
+        The packages that the workload needs, for the error message if one is missing.
     arguments : sequence of str
-        The user's.
+        The command-line arguments.
     """
     parse = importlib.import_module(f"{package}.options").parse
     try:
@@ -30,12 +30,12 @@ def start(package: str, needs: str, arguments: Sequence[str]) -> int:
         return 0
     except UsageError as error:
         wanted = error
-    # Loaded only now, so that --help needs neither MPI nor torch.
+    # Imported only now, so that --help needs neither MPI nor torch.
     try:
         benchmark = importlib.import_module(f"{package}.benchmark")
     except ImportError as error:
         sys.stderr.write(
-            f"{sys.executable}: {error}. The workload needs a Python with {needs}: name one by "
+            f"{sys.executable}: {error}. The workload needs a Python with {needs}: name one with "
             "-o python=PATH.\n"
         )
         return 1

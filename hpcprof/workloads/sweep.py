@@ -1,4 +1,4 @@
-"""Parameter sweeps: every combination of the values of some parameters."""
+"""Parameter sweeps: all combinations of the values of several parameters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Point = dict[str, str]
 
 
 def parse_parameters(texts: Sequence[str], option: str = "-P") -> dict[str, list[str]]:
-    """Read ``KEY=VALUE,VALUE`` texts, which were given by ``option``.
+    """Parse texts of the form ``KEY=VALUE,VALUE``, the values of the command-line option ``option``.
 
     Raises
     ------
     UsageError
-        If one is written otherwise, or a key comes twice.
+        A text has another form, or a key is repeated.
     """
     parameters: dict[str, list[str]] = {}
     for text in texts:
@@ -24,32 +24,31 @@ def parse_parameters(texts: Sequence[str], option: str = "-P") -> dict[str, list
         if not separator or not key or not all(values.split(",")):
             raise UsageError(f"{option} {text}: write it as KEY=VALUE,VALUE.")
         if key in parameters:
-            raise UsageError(
-                f"{option} {text}: {key} was given before; put all its values into one {option}."
-            )
+            raise UsageError(f"{option} {text}: {key} is repeated; give all its values in one {option}.")
         parameters[key] = values.split(",")
     return parameters
 
 
 def points(parameters: Mapping[str, Sequence[str]]) -> list[Point]:
-    """Return every combination, the last parameter changing first."""
+    """Return all combinations; the last parameter varies fastest."""
     return [dict(zip(parameters, values, strict=True)) for values in itertools.product(*parameters.values())]
 
 
 def label(point: Point) -> str:
-    """Return what a point is called: ``a=1 b=x``."""
+    """Return the name of a point, such as ``a=1 b=x``."""
     return " ".join(f"{key}={value}" for key, value in point.items())
 
 
 def program_at(point: Point, program: Sequence[str], workload: str | None, option: str = "-P") -> list[str]:
-    """Return a program's arguments at one point of the sweep, whose parameters were given by ``option``.
+    """Return the arguments of a program at one point of the sweep.
 
-    ``{KEY}`` is replaced where it stands; a workload gets what stands nowhere as ``--KEY VALUE``.
+    ``{KEY}`` in the arguments is replaced by the value. A workload gets the other parameters as
+    ``--KEY VALUE``. ``option`` is the command-line option of the parameters, for the error message.
 
     Raises
     ------
     UsageError
-        If a program of the user's has no place for a parameter.
+        The arguments of a user's program contain no ``{KEY}`` for a parameter.
     """
     arguments = list(program)
     for key, value in point.items():
@@ -60,6 +59,6 @@ def program_at(point: Point, program: Sequence[str], workload: str | None, optio
             arguments += [f"--{key.replace('_', '-')}", value]
         else:
             raise UsageError(
-                f"{option} {key}: write {place} where the program's arguments shall have its value."
+                f"{option} {key}: write {place} in the arguments of the program where the value belongs."
             )
     return arguments

@@ -1,4 +1,4 @@
-"""Time steps and phases without making the host wait inside a step."""
+"""Time steps and phases without synchronizing inside a step."""
 
 from __future__ import annotations
 
@@ -17,84 +17,84 @@ from hpcprof.workloads.watchdog import Watchdog
 
 
 class Clock(Protocol):
-    """Marks moments, and tells the nanoseconds between two of them once the work is done.
+    """Records marks, and returns the nanoseconds between two of them once the device has passed both.
 
-    ``follows_host`` says whether the work is done when the host goes on.
+    ``follows_host`` is true if work is done when the call that started it returns.
     """
 
     follows_host: bool
 
     def passed(self, mark: Any) -> bool:
-        """Say whether the device has come to a mark."""
+        """Return whether the device has reached a mark, without waiting."""
 
     def mark(self) -> Any:
-        """Return the present moment."""
+        """Record and return a mark."""
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
-        """Return the time between two marks, in nanoseconds."""
+        """Return the nanoseconds between two marks that the device has passed."""
 
 
 class HostClock:
-    """The host's monotonic clock: right on a CPU, where a call returns when its work is done."""
+    """The monotonic clock of the host, for CPUs, where a call returns when its work is done."""
 
     follows_host = True
 
     def mark(self) -> int:
-        """Return the clock's nanoseconds."""
+        """Return the time of the clock in nanoseconds."""
         return time.perf_counter_ns()
 
     def passed(self, mark: int) -> bool:
-        """Return true: the work is done when the call returns."""
+        """Return true: a mark is passed when it is recorded."""
         return True
 
     def elapsed_ns(self, start: int, end: int) -> int:
-        """Return the difference."""
+        """Return the difference in nanoseconds."""
         return end - start
 
 
 class CudaClock:
-    """CUDA events on the current stream: the GPU's own times, read only after the last step."""
+    """CUDA events on the current stream: times of the GPU, read only after the last step."""
 
     follows_host = False
 
     def mark(self) -> Any:
-        """Record an event on the current stream."""
+        """Record an event on the current stream and return it."""
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def passed(self, mark: Any) -> bool:
-        """Ask the event, without waiting."""
+        """Query the event, without waiting."""
         return bool(mark.query())
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
-        """Return the time between two events that have completed; their resolution is about 0.5 us."""
+        """Return the nanoseconds between two completed events; their resolution is about 0.5 us."""
         milliseconds: float = start.elapsed_time(end)
         return round(milliseconds * 1e6)
 
 
 def clock_for(device: torch.device) -> Clock:
-    """Return the clock that sees the work on ``device``."""
+    """Return the clock that times work on ``device``."""
     return CudaClock() if device.type == "cuda" else HostClock()
 
 
 @dataclass(frozen=True)
 class Times:
-    """Nanoseconds of each step, and of each phase in each step."""
+    """The nanoseconds of each step, and of each phase in each step."""
 
     step_ns: list[int]
     phase_ns: dict[str, list[int]]
 
 
 class PhaseTimer(Protocol):
-    """What marks the phases of a step."""
+    """Marks the phases of a step."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
-        """Mark one phase of the present step."""
+        """Mark one phase of the current step."""
 
 
 class UntimedPhases:
-    """Marks phases for the profiler alone."""
+    """Marks phases for the profiler only."""
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Annotate the phase."""
@@ -102,18 +102,18 @@ class UntimedPhases:
 
 
 class Timer:
-    """Collects the times of steps, and annotates them for the profiler (``name`` and each phase).
+    """Times steps and their phases, and annotates both for the profiler.
 
     Parameters
     ----------
     clock : Clock
-        Marks the beginnings and ends.
+        Marks where steps and phases begin and end.
     phases : sequence of str
-        The names of the phases to time; others are annotated alone, which costs the device nothing.
+        The phases to time; others are only annotated, which costs the device nothing.
     name : str
-        The step's name in a profile.
+        The name of a step in a profile.
     watchdog : Watchdog
-        Is told what begins, so that it can say where a step hangs.
+        Is told about every step and phase that begins, so that it can name where a step hangs.
     """
 
     def __init__(
@@ -141,14 +141,14 @@ class Timer:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time one phase of the present step: until the next one begins, or the step ends.
+        """Time one phase of the current step, up to the next phase or the end of the step.
 
-        Between two phases there is one mark, as each costs the GPU about 3 us.
+        Two phases in a row share one mark, because each mark costs the GPU about 3 us.
         """
         with annotate(name):
             what = f"{name} of step {len(self._steps)} of {self._name}"
             if name not in self._phases:
-                # Where the host is says nothing about a device that works through a queue.
+                # A device that works through a queue may be far behind the host.
                 if self._watchdog is not None and self._clock.follows_host:
                     self._watchdog.enter(what)
             elif len(self._begun) == 1 and self._begun[0][0] is None:
@@ -168,7 +168,7 @@ class Timer:
             self._watchdog.enter(what, functools.partial(self._clock.passed, start))
 
     def read(self) -> Times:
-        """Wait for the device once and return every time."""
+        """Wait for the device and return all times."""
         synchronize()
         return Times(
             step_ns=self._elapsed(self._steps),

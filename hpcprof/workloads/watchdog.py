@@ -1,8 +1,8 @@
-"""Ends a job of which one rank died or hangs, and says which one and where.
+"""End a job in which a rank has died or hangs, and report which rank it is and where.
 
-A rank that is lost lets all others wait in their next collective for ever. So each rank tells, from a thread
-of its own, how far it has come; a rank that makes no progress for too long looks at what the others told. The
-one that gives no sign of life, or else the one that is behind, is to blame.
+If a rank is lost, all others wait in their next collective forever. So a thread of each rank publishes how
+far the rank has come. A rank that makes no progress for too long compares the others: the one that shows no
+sign of life, or else the one that is behind, is to blame.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 from hpcprof.workloads.failure import abort
 
 _BEAT_S = 0.25
-# A rank whose thread did not get its turn for so long on a busy machine is taken for dead.
+# A rank whose thread has published nothing for this long counts as dead; a busy machine may delay a thread.
 _SILENT_S = 3.0
-# The store is asked by this thread alone, and answers at once or not at all.
+# Only this thread uses the store, which answers at once or not at all.
 STORE_TIMEOUT = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a rank has come: so many beginnings of steps and phases, the latest of which is ``what``."""
+    """The progress of a rank: how many steps and phases it has begun, and the latest of them, ``what``."""
 
     count: int
     what: str
@@ -39,18 +39,18 @@ class Position:
 
 
 class Watchdog:
-    """Watches the progress of this rank and, when there is none, of the others; a context manager.
+    """Watches the progress of this rank and, if it stops, compares that of the others; a context manager.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm
-        All ranks; it is used to abort alone.
+        All ranks; used for a barrier at the start and to abort.
     store : torch.distributed.Store
-        Where the ranks tell how far they have come; nobody else uses this connection.
+        Where the ranks publish their progress; nothing else uses this connection.
     timeout_s : float
-        So long without progress is too long.
+        The job ends after this many seconds without progress.
     end : callable
-        ``f(comm, text, code)`` ends the job.
+        ``f(comm, text, code)`` prints ``text`` and ends the job.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class Watchdog:
         self._thread.join()
 
     def within(self, point: str) -> None:
-        """Name the point of a sweep that what begins from now on belongs to."""
+        """Set the point of the sweep that the next steps belong to; empty for none."""
         self._where = f" at {point}" if point else ""
 
     def enter(self, what: str, passed: Callable[[], bool] = lambda: True) -> None:
-        """Note that ``what`` begins; the device has come there when ``passed()`` says so."""
+        """Note that ``what`` begins; the device has reached it once ``passed()`` returns true."""
         self._entered += 1
         self._begun.append((what + self._where, passed))
 
     def lost(self) -> str | None:
-        """Return a sentence on the ranks that give no sign of life, None if all do; it takes seconds."""
+        """Describe the ranks that show no sign of life; None if all do. This takes several seconds."""
         try:
             silent = self._silent()
         except RuntimeError:
@@ -108,7 +108,7 @@ class Watchdog:
         seen, since = (-1, -1), time.monotonic()
         while not self._stopped.wait(_BEAT_S):
             self._advance()
-            # Rank 0 keeps the store; what is to be said about it is said after the timeout.
+            # Rank 0 hosts the store. If it is gone, that is reported after the timeout.
             with suppress(RuntimeError):
                 self._tell()
             if (now := (self._entered, self._count)) != seen:
@@ -118,7 +118,7 @@ class Watchdog:
                 return
 
     def _advance(self) -> None:
-        """Go on to the latest beginning that the device has passed."""
+        """Move on to the latest step or phase that the device has reached."""
         while self._begun and self._begun[0][1]():
             self._what = self._begun.popleft()[0]
             self._count += 1
@@ -131,13 +131,13 @@ class Watchdog:
         return {rank: Position(*json.loads(self._store.get(_key(rank)))) for rank in range(self._comm.size)}
 
     def _silent(self) -> dict[int, Position]:
-        """Return the ranks whose thread tells nothing, with where they were."""
+        """Return the ranks that publish nothing any more, with their last positions."""
         before = self._positions()
         deadline = time.monotonic() + _SILENT_S
         silent = {rank: position for rank, position in before.items() if rank != self._comm.rank}
         while silent and time.monotonic() < deadline:
             time.sleep(_BEAT_S)
-            # The others may be looking at this rank just now.
+            # Other ranks may be checking this one at the same time.
             self._tell()
             now = self._positions()
             silent = {rank: now[rank] for rank in silent if now[rank].beat == before[rank].beat}
@@ -158,12 +158,12 @@ class Watchdog:
                 sentence = f"{noun} {named} {verb} in {positions[behind[0]].what}."
         if self._first():
             text = f"no progress for {self._timeout_s:g} s (--step-timeout): {sentence}\n"
-            # The main thread may hold the lock that MPI's abort waits for.
+            # The main thread may hold the lock that MPI's abort needs.
             threading.Timer(STORE_TIMEOUT.total_seconds(), os._exit, (1,)).start()
             self._end(self._comm, text, 1)
 
     def _first(self) -> bool:
-        """Say whether no other rank speaks yet; wait for the end of the job if one does."""
+        """Return whether this rank is the first to report; otherwise wait for the end of the job."""
         try:
             if self._store.add("verdict", 1) == 1:
                 return True

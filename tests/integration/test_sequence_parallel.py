@@ -245,7 +245,7 @@ def test_ranks_that_mpi_does_not_join_are_refused(tmp_path: Path) -> None:
     run = mpi(1, [*WORKLOAD, *SMALL], tmp_path, HPCPROF_WORLD_SIZE="2")
     assert run.code == 2
     (sentence,) = run.said
-    assert sentence.startswith("rank 0: MPI has 1 rank(s), but the launcher started 2")
+    assert sentence.startswith("rank 0: MPI reports 1 rank, but the launcher started 2")
     assert not (tmp_path / "results").exists()
 
 
@@ -342,7 +342,10 @@ def test_data_that_are_not_finite_end_the_job_in_one_sentence(
     ("arguments", "sentence"),
     [
         (["--cuda-graph"], "--cuda-graph needs CUDA."),
-        (["--comm-max-ctas", "4"], "--comm-max-ctas limits NCCL, and the ranks communicate by gloo."),
+        (
+            ["--comm-max-ctas", "4"],
+            "--comm-max-ctas applies to NCCL only, but the ranks communicate through gloo.",
+        ),
     ],
 )
 def test_what_needs_a_gpu_is_refused_without_one(arguments: list[str], sentence: str, tmp_path: Path) -> None:

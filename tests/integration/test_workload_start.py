@@ -35,7 +35,9 @@ def test_a_python_without_torch_gets_one_sentence(workload: str, needs: str, tmp
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"{sys.executable}: No module named " in done.stderr
-    assert done.stderr.endswith(f". The workload needs a Python with {needs}: name one by -o python=PATH.\n")
+    assert done.stderr.endswith(
+        f". The workload needs a Python with {needs}: name one with -o python=PATH.\n"
+    )
 
 
 def test_the_packages_beside_hpcprof_are_not_put_on_the_path(tmp_path: Path) -> None:

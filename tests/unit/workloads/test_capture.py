@@ -117,7 +117,10 @@ def test_every_rank_passes_the_barriers_of_chosen_steps(tmp_path: Path) -> None:
 def test_chosen_steps_that_never_came_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", capture_steps=((7, 9),))
     run_steps(asked, 4)
-    assert capsys.readouterr().err == "hpcprof: steps 7 to 9 were to be captured, but the run had 4.\n"
+    assert (
+        capsys.readouterr().err
+        == "hpcprof: steps 7 to 9 were selected for capture, but the run had 4 steps.\n"
+    )
 
 
 def test_a_schedule_records_its_active_steps_and_puts_further_cycles_into_folders(tmp_path: Path) -> None:

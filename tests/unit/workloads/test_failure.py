@@ -87,12 +87,12 @@ def test_success_returns_the_status_and_aborts_nothing() -> None:
 
 
 def test_singletons_of_a_wrong_mpi_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"MPI has 2 rank\(s\), but the launcher started 4: mpi4py's MPI"):
+    with pytest.raises(UsageError, match=r"MPI reports 2 ranks, but the launcher started 4: mpi4py does not use"):
         check_launch(Comm(), RankEnvironment(world_size=4))
 
 
 def test_a_wrapper_that_counts_the_ranks_differently_is_refused() -> None:
-    with pytest.raises(UsageError, match="MPI says rank 1, but HPCPROF_RANK says 0"):
+    with pytest.raises(UsageError, match="MPI reports rank 1, but HPCPROF_RANK is 0"):
         check_launch(Comm(), RankEnvironment(rank=0, world_size=2))
 
 

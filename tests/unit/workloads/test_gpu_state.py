@@ -19,10 +19,10 @@ def test_a_clock_that_moved_and_a_new_reason_are_told() -> None:
     assert state_change(STATE, dataclasses.replace(STATE, sm_mhz=1430)) is None
     assert (
         state_change(STATE, dataclasses.replace(STATE, sm_mhz=1400))
-        == "its SM clock went from 1500 to 1400 MHz"
+        == "its SM clock changed from 1500 to 1400 MHz"
     )
     hot = dataclasses.replace(STATE, throttled_by=["power cap", "hardware thermal slowdown"])
-    assert state_change(STATE, hot) == "it began to be slowed down by hardware thermal slowdown"
+    assert state_change(STATE, hot) == "it started to throttle (hardware thermal slowdown)"
     assert state_change(None, STATE) is None
 
 

@@ -32,8 +32,8 @@ def test_auto_takes_cuda_where_it_is_and_the_backend_that_goes_with_the_device(
     [
         ("cuda", "auto", False, "no CUDA device is visible"),
         ("auto", "nccl", False, "no CUDA device is visible"),
-        ("cpu", "nccl", True, "--backend nccl does not go with --device cpu: use gloo."),
-        ("cuda", "gloo", True, "--backend gloo does not go with --device cuda: use nccl."),
+        ("cpu", "nccl", True, "--backend nccl does not support --device cpu: use gloo."),
+        ("cuda", "gloo", True, "--backend gloo does not support --device cuda: use nccl."),
     ],
 )
 def test_a_device_that_is_absent_or_does_not_fit_is_one_sentence(
@@ -57,7 +57,7 @@ def test_ranks_that_share_part_of_the_gpus_get_different_ones() -> None:
 
 @pytest.mark.parametrize("local_rank", [1, 2])
 def test_more_ranks_than_gpus_is_one_sentence_on_the_ranks_without(local_rank: int) -> None:
-    with pytest.raises(UsageError, match="node1 runs 3 ranks but they see only 1 GPU"):
+    with pytest.raises(UsageError, match="node1 runs 3 ranks, but they see only 1 GPU: "):
         choose_gpu([["a"]] * 3, local_rank, "node1")
 
 

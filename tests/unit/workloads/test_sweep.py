@@ -27,7 +27,7 @@ def test_what_is_no_parameter_is_refused(text: str) -> None:
 
 
 def test_a_parameter_given_twice_is_refused() -> None:
-    with pytest.raises(UsageError, match="a was given before"):
+    with pytest.raises(UsageError, match="a is repeated"):
         parse_parameters(["a=1", "a=2"])
 
 
@@ -46,5 +46,5 @@ def test_a_program_gets_a_parameter_where_it_names_it_and_nowhere_else() -> None
         "--lr=0.1",
         "{other}",
     ]
-    with pytest.raises(UsageError, match=r"write \{lr\} where"):
+    with pytest.raises(UsageError, match=r"write \{lr\} in the arguments"):
         program_at({"lr": "0.1"}, ["train"], None)

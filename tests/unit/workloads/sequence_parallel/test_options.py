@@ -40,7 +40,7 @@ def test_every_option_reaches_its_field() -> None:
         (["--sweep", "dtype"], "--sweep dtype: write it as KEY=VALUE,VALUE."),
         (
             ["--sweep", "chunks=1", "--sweep", "chunks=2"],
-            "chunks was given before; put all its values into one",
+            "chunks is repeated; give all its values in one",
         ),
         (["--sweep", "mode=serial"], "unknown parameter 'mode' of --sweep; did you mean 'model'"),
         (["--sweep", "dtype=float32,float64"], "argument --dtype: invalid choice: 'float64'"),
