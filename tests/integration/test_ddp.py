@@ -199,7 +199,7 @@ def test_a_rank_that_hangs_ends_the_job_within_the_timeout(tmp_path: Path) -> No
 def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
     path = model_file(tmp_path, "inputs = inputs * (float('nan') if steps == 10 else 1)")
     run = mpi(2, [*WORKLOAD, "--model", str(path), "--epochs", "2"], tmp_path)
-    assert (run.code, run.said) == (1, ["rank 0: the loss is no finite number from measured step 3 on."])
+    assert (run.code, run.said) == (1, ["rank 0: the loss is not finite from measured step 3 on."])
     assert training(run)[0].loss[2] is not None and training(run)[0].loss[3] is None
 
 
@@ -228,7 +228,7 @@ def test_a_capture_beyond_the_measured_steps_says_which_steps_there_are(tmp_path
     run = mpi(1, [*WORKLOAD, *SMALL], tmp_path, HPCPROF_PROFILER="torch", HPCPROF_CAPTURE_STEPS="3-9")
     assert run.code == 2
     assert run.said == [
-        "rank 0: steps 3 to 9 are to be captured, but the measured steps are 0 to 7 "
+        "rank 0: steps 3 to 9 are selected for capture, but the measured steps are 0 to 7 "
         "(1 of 2 epochs of 8 steps)."
     ]
 
@@ -271,4 +271,4 @@ def test_without_mpi4py_the_remedy_is_said(tmp_path: Path) -> None:
     done = subprocess.run(WORKLOAD, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     (sentence,) = done.stderr.splitlines()
-    assert "MPI's ranks need mpi4py" in sentence and "torchrun" in sentence
+    assert "Ranks started by MPI need mpi4py" in sentence and "torchrun" in sentence

@@ -123,7 +123,7 @@ def test_chunks_give_the_same_rows_as_the_whole(dtype: str, tmp_path: Path) -> N
 def test_a_mode_that_cannot_run_alone_is_one_sentence(tmp_path: Path) -> None:
     run = mpi(2, [*WORKLOAD, *SMALL, "--mode", "chunked", "--chunks", "5"], tmp_path)
     assert run.code == 2
-    assert "the 32 rows of a rank cannot be cut into --chunks 5" in run.stderr
+    assert "--chunks 5 does not divide the 32 rows of a rank" in run.stderr
 
 
 def events(path: Path) -> list[tuple[str, float, float]]:
@@ -295,7 +295,7 @@ def test_weights_that_are_used_in_turns_give_right_results_in_every_direction(
     )
     run = mpi(2, [*driver(tmp_path, damage), "--direction", direction, "--mode", "auto"], tmp_path)
     assert run.code == 0, run.stderr
-    assert "note: the steps use 3 copies of the weights in turns" in run.stdout
+    assert "note: the steps rotate through 3 copies of the weights" in run.stdout
     for result in run.results():
         assert list(result.modes) == ["serial", "chunked"]
         assert all(1e-8 < mode.correctness.relative_error < 1e-5 for mode in result.modes.values())
@@ -335,7 +335,7 @@ def test_data_that_are_not_finite_end_the_job_in_one_sentence(
     )
     run = mpi(2, [*driver(tmp_path, damage), "--direction", "both"], tmp_path)
     assert run.code == 1
-    assert run.said == [f"rank 1: the {tensor} of rank 1 holds NaN or infinity before the first step."]
+    assert run.said == [f"rank 1: the {tensor} of rank 1 contains NaN or infinity before the first step."]
 
 
 @pytest.mark.parametrize(
@@ -483,8 +483,8 @@ def test_a_point_that_does_not_fit_is_refused_with_its_bytes_before_any_is_measu
     assert (run.code, run.stdout) == (1, "")
     assert run.said[0].startswith("rank ")
     assert re.search(
-        r": at sequence-length=4294967296: a rank needs 4259\d\d\.\d GiB and cpu has [\d.]+ GiB in all: make "
-        r"the shape smaller, use more ranks, or fewer modes",
+        r": at sequence-length=4294967296: a rank needs 4259\d\d\.\d GiB, but cpu has [\d.]+ GiB in total: "
+        r"use a smaller shape, more ranks, or fewer modes",
         run.said[0],
     )
     assert not (tmp_path / "results").exists()
@@ -495,7 +495,7 @@ def test_a_sweep_under_a_profiler_is_one_sentence(tmp_path: Path) -> None:
     run = mpi(2, ["sh", "-c", wrapper, "sh", *WORKLOAD, *UNSWEPT, *SWEEP], tmp_path)
     assert (run.code, run.stdout) == (2, "")
     (sentence,) = run.said
-    assert sentence.startswith("--sweep measures without a profiler, as a profile would mix the points")
+    assert sentence.startswith("--sweep does not work with a profiler, because a profile would mix the")
 
 
 SHAPES = Path(__file__).with_name("random_shapes.py")

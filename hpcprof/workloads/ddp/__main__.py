@@ -1,4 +1,4 @@
-"""``python -m hpcprof.workloads.ddp``: the workload on one rank."""
+"""``python -m hpcprof.workloads.ddp`` runs the workload on one rank."""
 
 from __future__ import annotations
 

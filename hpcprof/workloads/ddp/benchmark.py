@@ -1,4 +1,4 @@
-"""Train, measure, check, and write the results: what every rank does."""
+"""The workload on one rank: train, time the steps, check the results, and write them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.communicator import communicator
 from hpcprof.workloads.ddp.options import Parameters
-from hpcprof.workloads.ddp.program import configured_ddp, program
+from hpcprof.workloads.ddp.program import configured_ddp, load_program
 from hpcprof.workloads.ddp.result_table import result_table
 from hpcprof.workloads.ddp.training import (
     PHASES,
@@ -52,21 +52,21 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def run(wanted: Parameters | UsageError) -> int:
-    """Train on all ranks and return the exit status.
+    """Train, or report the error in the arguments; return the exit status.
 
-    A wrong option or setting is status 2; a loss that is no number, or ranks whose parameters differ, are
-    status 1. Both are found on every rank, so all end in an orderly way and rank 0 speaks. Any other
-    failure aborts the job.
+    The status is 2 if an option or setting is wrong, and 1 if a loss is not finite or the parameters of the
+    ranks differ. Every rank finds these errors, so all ranks exit normally and rank 0 prints the message. Any
+    other failure aborts the job.
     """
     if isinstance(wanted, Parameters) and wanted.cuda_visible_devices is not None:
-        # A launcher that gives each rank its own GPUs knows better.
+        # A launcher that assigns GPUs to ranks takes precedence.
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", wanted.cuda_visible_devices)
     try:
         comm = communicator(os.environ)
     except ImportError as error:
         print(
-            f"{sys.executable}: {error}. MPI's ranks need mpi4py: name a Python that has it by -o "
-            "python=PATH, or start them by torchrun.",
+            f"{sys.executable}: {error}. Ranks started by MPI need mpi4py: name a Python that has it with "
+            "-o python=PATH, or start the ranks with torchrun.",
             file=sys.stderr,
         )
         return 1
@@ -89,12 +89,12 @@ def _run(wanted: Parameters | UsageError, comm: Any) -> int:
 
 
 def check_cuda_version(wanted: str | None, found: str | None) -> None:
-    """Refuse another CUDA version than the one asked for; ``12`` stands for every ``12.x``.
+    """Check that PyTorch was built with the CUDA version ``wanted``; ``12`` matches every ``12.x``.
 
     Raises
     ------
     UsageError
-        If PyTorch was built with another one.
+        It was built with another version.
     """
     if wanted is None or found is None:
         return
@@ -104,18 +104,20 @@ def check_cuda_version(wanted: str | None, found: str | None) -> None:
 
 
 def _train_and_write(parameters: Parameters, environment: RankEnvironment, world: World) -> str | None:
-    """Return what is wrong with the results, None if nothing is."""
+    """Return the first error in the results, None if they are correct."""
     cuda = world.device.type == "cuda"
     notes = []
     if cuda:
         check_cuda_version(parameters.cuda_version, torch.version.cuda)
     elif parameters.cuda_version:
-        notes.append(f"cuda_version_check {parameters.cuda_version} is not checked: the run uses no CUDA.")
+        notes.append(
+            f"cuda_version_check {parameters.cuda_version} is not checked: the run does not use CUDA."
+        )
     rank = world.device.index if cuda else world.device
     _seed(parameters.seed)
-    job = program(parameters, configured_ddp(parameters, world.device))
+    job = load_program(parameters, configured_ddp(parameters, world.device))
     trainer = make_trainer(parameters, job, rank, world.device)
-    # Other data on every rank, the same in every run.
+    # Different data on every rank, the same in every run.
     _seed(parameters.seed + 1 + world.rank)
     with job.errors_in("get_dataloader raised"):
         loader = job.get_dataloader(rank, parameters.batch_size)
@@ -136,15 +138,15 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
 def _captured(
     parameters: Parameters, environment: RankEnvironment, world: World, measured: int, steps: int
 ) -> tuple[RankEnvironment, Spans]:
-    """Choose the steps to capture of the measured ones, where the job has not.
+    """Select the measured steps to capture, unless the job has selected them.
 
     Raises
     ------
     UsageError
-        If the job chose steps that are not measured.
+        The job selected steps that are not measured.
     """
-    # A schedule of the PyTorch profiler, on some rank, chooses for itself among all measured steps; the
-    # others must pass the same barriers.
+    # With a schedule, the PyTorch profiler selects among all measured steps itself. It may run on some ranks
+    # only, but all ranks must pass the same barriers.
     own = environment.profiler is Profiler.TORCH and bool(environment.torch_options.get("active"))
     scheduled = any(world.comm.allgather(own))
     around = (
@@ -155,7 +157,7 @@ def _captured(
     chosen = environment.capture_steps or around
     if chosen[-1][1] >= measured:
         raise UsageError(
-            f"steps {chosen[-1][0]} to {chosen[-1][1]} are to be captured, but the measured steps are "
+            f"steps {chosen[-1][0]} to {chosen[-1][1]} are selected for capture, but the measured steps are "
             f"0 to {measured - 1} ({measured // steps} of {parameters.epochs} epochs of {steps} steps)."
         )
     if not scheduled:
@@ -177,9 +179,9 @@ def _result(
     losses = [value if math.isfinite(value) else None for value in map(float, trainer.losses)]
     sizes, rebuilt = bucket_sizes(trainer.ddp)
     if not losses:
-        notes.append("the loss is unknown: backward_pass returns none, and the output has none.")
+        notes.append("the loss is unknown: neither backward_pass nor the output provides one.")
     if parameters.replicas_differ:
-        notes.append("the ranks' parameters are not compared: nothing sums the gradients.")
+        notes.append("the parameters of the ranks are not compared: their gradients are not summed.")
     return RankResult(
         schema_version=SCHEMA_VERSION,
         workload="ddp",
@@ -220,12 +222,12 @@ def _seed(seed: int) -> None:
 
 
 def _steps(loader: Any, world: World) -> int:
-    """Return the batches of an epoch: as many as the rank with the fewest has, since all must take part.
+    """Return the number of batches in an epoch: the fewest on any rank, since every rank must take part.
 
     Raises
     ------
     UsageError
-        If the loader has no length, or no batch.
+        The loader has no length, or no batches.
     """
     try:
         own = len(loader)
@@ -235,7 +237,7 @@ def _steps(loader: Any, world: World) -> int:
     if own < 0:
         raise UsageError(
             f"get_dataloader returned a {type(loader).__name__} without a length: return a list or a "
-            "DataLoader of a data set whose length is known."
+            "DataLoader of a data set with a known length."
         )
     if least < 1:
         raise UsageError("get_dataloader returned no batches.")
@@ -243,7 +245,7 @@ def _steps(loader: Any, world: World) -> int:
 
 
 def middle_steps(count: int, first: int, end: int) -> Spans:
-    """Return the ``count`` steps in the middle of those from ``first`` to before ``end``, or all of them."""
+    """Return the middle ``count`` steps of those from ``first`` to ``end - 1``, or all if there are fewer."""
     count = min(count, end - first)
     start = first + (end - first - count + 1) // 2
     return ((start, start + count - 1),)
@@ -257,11 +259,11 @@ def _measure(
     loader: Any,
     steps: int,
 ) -> Timer:
-    """Train through all epochs; return the timer of the measured steps."""
+    """Train all epochs; return the timer of the measured steps."""
     clock = clock_for(world.device)
     warmup, timer = Timer(clock, PHASES), Timer(clock, PHASES)
     if not parameters.warmup:
-        # Else the first measured steps would use buckets that later ones do not.
+        # Otherwise the first measured steps would use buckets that DDP rebuilds later.
         for index, inputs in enumerate(batches(itertools.cycle(loader), _STEPS_TO_REBUILD)):
             trainer.step(inputs, f"warm-up step {index}", warmup, contextlib.nullcontext)
     for epoch in range(parameters.warmup):
@@ -292,11 +294,13 @@ def _epoch(
             trainer.step(inputs, f"epoch {epoch}, step {index}", timer, around_backward)
         done += 1
     if done < steps:
-        raise HpcprofError(f"epoch {epoch}: the loader says that it has {steps} batches, but gave {done}.")
+        raise HpcprofError(
+            f"epoch {epoch}: the loader has a length of {steps}, but yielded only {done} batches."
+        )
 
 
 def _agreement(trainer: Trainer, world: World) -> Correctness:
-    """Compare this rank's parameters with rank 0's: after the same sums of gradients they must be equal."""
+    """Compare the parameters with rank 0's; they must be equal, since all ranks apply the same gradients."""
     flat = torch.cat([parameter.detach().flatten().double() for parameter in trainer.ddp.parameters()])
     own = flat[:: max(1, len(flat) // _COMPARED)].cpu()
     reference = torch.tensor(world.comm.bcast(own.tolist() if world.rank == 0 else None))
@@ -311,15 +315,15 @@ def _agreement(trainer: Trainer, world: World) -> Correctness:
 
 
 def _wrong(result: RankResult, world: World) -> str | None:
-    """Return a sentence of the first rank whose loss is no number or whose parameters differ."""
+    """Return a message on the first rank whose loss is not finite or whose parameters differ."""
     training, check = result.training, result.correctness
     assert training is not None
     nan = training.loss.index(None) if None in training.loss else None
     everyone = world.comm.allgather([nan, check is None or check.passed])
     for rank, (step, _) in enumerate(everyone):
         if step is not None:
-            return f"rank {rank}: the loss is no finite number from measured step {step} on."
+            return f"rank {rank}: the loss is not finite from measured step {step} on."
     for rank, (_, passed) in enumerate(everyone):
         if not passed:
-            return f"rank {rank}: the parameters differ from rank 0's after the last step."
+            return f"rank {rank}: the parameters differ from those of rank 0 after the last step."
     return None

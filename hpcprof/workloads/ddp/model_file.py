@@ -1,4 +1,4 @@
-"""A model file of the user's, looked at without running it: on the submit side there is no torch."""
+"""Static checks of a user's model file, without importing it: the submit side has no torch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ FUNCTIONS = {
     "forward_pass": ("model", "inputs"),
     "backward_pass": ("output",),
 }
-"""The functions that a model file must have, with their parameters."""
+"""The functions that a model file must define, with their parameters."""
 
 
 def check_model_file(path: Path) -> None:
-    """Refuse a model file that cannot be read, is no Python, or lacks a function.
+    """Check that a model file is valid Python and defines all functions with the right parameters.
 
     Raises
     ------
     UsageError
-        With the line.
+        It is not or does not; the message names the line.
     """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -31,7 +31,7 @@ def check_model_file(path: Path) -> None:
     except SyntaxError as error:
         raise UsageError(f"{path}, line {error.lineno}: {error.msg}.") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no Python: {error}.") from None
+        raise UsageError(f"{path} is not valid Python: {error}.") from None
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     if _imports_everything(tree):
         return
@@ -42,7 +42,7 @@ def check_model_file(path: Path) -> None:
         elif name not in others:
             found = [f"{key} in line {node.lineno}" for key, node in defined.items() if key in FUNCTIONS]
             raise UsageError(
-                f"{path} lacks the function {name}({', '.join(parameters)}); it has "
+                f"{path} does not define {name}({', '.join(parameters)}); it defines "
                 f"{', '.join(found) or 'none of ' + ', '.join(FUNCTIONS)}."
             )
 
@@ -68,7 +68,7 @@ def _imports_everything(tree: ast.Module) -> bool:
 
 
 def _assigned(tree: ast.Module) -> set[str]:
-    """Return the names that the file binds in some other way: imported, assigned, defined in a branch."""
+    """Return the names that the file binds in other ways: by imports, assignments, or in branches."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

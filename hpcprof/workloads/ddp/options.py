@@ -1,4 +1,4 @@
-"""The options of the ddp workload; the submit side checks them with the same code."""
+"""The options of the ddp workload, parsed on the submit side and on the ranks."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from hpcprof.workloads.placement import BACKENDS, DEVICES
 MODELS = ("bert", "gat", "gpt2", "mlp", "resnet50")
 COMM_HOOKS = ("allreduce", "builtin", "bf16", "noop")
 CAPTURES = ("step", "backward")
-# Positions that the models were published with.
+# The longest sequences that the published models support.
 _LONGEST = {"bert": 512, "gpt2": 1024}
 
 _PROGRAM = "ddp"
 _MAX_SEED = 2**32 - 1
 _SWITCHES = {
-    "no_sync": "leave gradients where they are: no communication at all",
-    "gradient_as_bucket_view": "DDP's option: gradients are views of the buckets",
-    "static_graph": "DDP's option: every step uses the same parameters",
+    "no_sync": "do not sum gradients: no communication at all",
+    "gradient_as_bucket_view": "pass gradient_as_bucket_view=True to DDP: gradients are views of the buckets",
+    "static_graph": "pass static_graph=True to DDP: every step uses the same parameters",
     "compile": "compile the model with torch.compile",
 }
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What is trained and how.
+    """The model and how it is trained.
 
-    ``model`` is a built-in's name or the path of a model file. The measured steps are those of the epochs
-    after ``warmup_epochs``, which are all but the last where it is None; ``capture_steps`` of them, in the
-    middle of the last epoch, are profiled unless the job chooses others. ``tools`` are paths of
+    ``model`` is the name of a built-in model or the path of a model file. The measured steps are those of the
+    epochs after ``warmup_epochs``; None means all epochs but the last. Of these, ``capture_steps`` in the
+    middle of the last epoch are profiled, unless the job selects others. ``tools`` holds the paths of
     ``python``, ``nsys`` and ``ncu`` that a settings file names.
     """
 
@@ -64,31 +64,32 @@ class Parameters:
 
     @property
     def built_in(self) -> bool:
-        """Whether the model is one of ours."""
+        """Whether the model is built in."""
         return self.model in MODELS
 
     @property
     def warmup(self) -> int:
-        """The epochs before the measured ones."""
+        """The number of epochs before the measured ones."""
         return self.epochs - 1 if self.warmup_epochs is None else self.warmup_epochs
 
     @property
     def replicas_differ(self) -> bool:
-        """Whether the ranks train apart, since nothing sums their gradients."""
+        """Whether the parameters of the ranks diverge, because their gradients are not summed."""
         return self.no_sync or self.comm_hook == "noop"
 
     def validate(self, world_size: int) -> None:
-        """Refuse what cannot run on ``world_size`` ranks.
+        """Check that the settings are for ``world_size`` ranks.
 
         Raises
         ------
         UsageError
-            The settings are for another number of ranks.
+            They are for another number of ranks.
         """
         if self.world_size not in (None, world_size):
+            ranks = f"{world_size} rank{'s' * (world_size != 1)}"
             raise UsageError(
-                f"{LOCAL} or {GLOBAL} says world_size {self.world_size}, but the job has {world_size} ranks: "
-                "make them equal by --nodes and --ranks-per-node, or leave the key out."
+                f"world_size is {self.world_size} in {LOCAL} or {GLOBAL}, but the job has {ranks}: change "
+                "--nodes and --ranks-per-node, or remove the key."
             )
 
     def validate_profiled(self) -> None:
@@ -109,14 +110,14 @@ def _parser() -> WorkloadParser:
     default = Parameters()
     parser = WorkloadParser(
         _PROGRAM,
-        "Train a model with PyTorch's DistributedDataParallel, and profile steps in the middle.",
+        "Train a model with PyTorch's DistributedDataParallel, and profile some of its steps.",
         default,
     )
     parser.add_argument(
         "--input",
         type=Path,
         metavar="FOLDER",
-        help=f"a folder with define_model.py, {LOCAL} and {GLOBAL}; options given here come before them",
+        help=f"folder with define_model.py, {LOCAL} and {GLOBAL}; command-line options override them",
     )
     parser.add_argument(
         "--model",
@@ -128,29 +129,33 @@ def _parser() -> WorkloadParser:
         "--bucket-cap-mb",
         type=_above_zero,
         metavar="MB",
-        help=f"DDP's size of a bucket of gradients (default: {default.bucket_cap_mb:g})",
+        help=f"size of DDP's gradient buckets (default: {default.bucket_cap_mb:g})",
     )
-    parser.number("--epochs", 1, "epochs in all")
-    parser.number("--warmup-epochs", 0, "epochs before the measured ones (default: all but the last)")
-    parser.number("--batch-size", 1, "samples of a rank in a step")
-    parser.number("--steps-per-epoch", 1, "batches of an epoch, of a built-in model")
-    parser.number("--sequence-length", 2, "tokens of a sample, of gpt2 and bert")
-    parser.choice("--capture", CAPTURES, "what the profiler sees of a captured step")
-    parser.number("--capture-steps", 1, "steps to capture, in the middle of the last epoch")
+    parser.number("--epochs", 1, "total number of epochs")
+    parser.number(
+        "--warmup-epochs", 0, "number of epochs before the measured ones (default: all but the last)"
+    )
+    parser.number("--batch-size", 1, "samples per rank and step")
+    parser.number("--steps-per-epoch", 1, "batches per epoch, for built-in models")
+    parser.number("--sequence-length", 2, "tokens per sample, for gpt2 and bert")
+    parser.choice("--capture", CAPTURES, "part of a captured step that is profiled")
+    parser.number("--capture-steps", 1, "number of steps to capture in the middle of the last epoch")
     parser.choice(
-        "--comm-hook", COMM_HOOKS, "what is done with a bucket; builtin is DDP's own, without ranges"
+        "--comm-hook",
+        COMM_HOOKS,
+        "communication of a bucket; builtin means DDP's own, without profiler ranges",
     )
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=text)
-    parser.number("--seed", 0, "seed of weights and data", maximum=_MAX_SEED)
-    parser.number("--timeout", 1, "seconds that a collective waits for a rank before the job ends")
-    parser.choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
-    parser.choice("--device", DEVICES, "auto is CUDA where there is one")
+    parser.number("--seed", 0, "seed of the random weights and data", maximum=_MAX_SEED)
+    parser.number("--timeout", 1, "end the job when a collective has waited this many seconds for a rank")
+    parser.choice("--backend", BACKENDS, "communication library; auto means nccl with CUDA, gloo on a CPU")
+    parser.choice("--device", DEVICES, "device; auto means CUDA if it is available")
     return parser
 
 
 def parse(arguments: Sequence[str]) -> Parameters:
-    """Parse the workload's arguments, and the settings of ``--input``.
+    """Parse the arguments of the workload, and the settings files of ``--input``.
 
     Raises
     ------
@@ -167,15 +172,15 @@ def parse(arguments: Sequence[str]) -> Parameters:
     parameters = Parameters(**given)
     if parameters.warmup >= parameters.epochs:
         raise UsageError(
-            f"{parameters.warmup} warm-up epochs of {parameters.epochs}: no epoch is left to measure."
+            f"--warmup-epochs {parameters.warmup} leaves none of the {parameters.epochs} epochs to measure."
         )
     longest = _LONGEST.get(parameters.model)
     if longest and parameters.sequence_length > longest:
         raise UsageError(
-            f"--sequence-length {parameters.sequence_length}: {parameters.model} takes at most {longest}."
+            f"--sequence-length {parameters.sequence_length}: {parameters.model} supports at most {longest}."
         )
     if not parameters.built_in:
         if not parameters.model.endswith(".py"):
-            raise unknown("model", parameters.model, MODELS, " (a model file ends in .py)")
+            raise unknown("model", parameters.model, MODELS, " (the name of a model file ends with .py)")
         check_model_file(Path(parameters.model))
     return parameters

@@ -1,4 +1,4 @@
-"""What is trained: the four functions of a model file, or of a built-in model."""
+"""The program that is trained: the four functions of a model file or of a built-in model."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LEARNING_RATE = 2e-5
 
 @dataclass(frozen=True)
 class Program:
-    """The functions that a training step calls; ``file`` is the user's, None for a built-in model.
+    """The functions that a training step calls; ``file`` is the model file, None for a built-in model.
 
-    ``backward_pass`` may return the loss. ``rank``, the first argument of the other two, is what
-    ``tensor.to`` takes: the number of the rank's GPU, or the CPU device.
+    ``backward_pass`` may return the loss. The first argument of ``get_model`` and ``get_dataloader`` is a
+    device as ``tensor.to`` accepts it: the index of the rank's GPU, or the CPU device.
     """
 
     get_model: Callable[[Any, float], Any]
@@ -40,7 +40,7 @@ class Program:
 
     @contextlib.contextmanager
     def errors_in(self, what: str) -> Iterator[None]:
-        """Turn what fails inside into a sentence: ``what``, the error, and the line of the user's file."""
+        """Turn exceptions raised inside into an `HpcprofError` with ``what``, the error and its line."""
         try:
             yield
         except HpcprofError:
@@ -57,25 +57,25 @@ class Program:
 
 
 def adam_w(parameters: Iterable[Any]) -> Any:
-    """Return the optimizer of model files, and of built-in models that choose no other."""
+    """Return the optimizer of model files and of built-in models without one of their own."""
     return torch.optim.AdamW(parameters, lr=_LEARNING_RATE)
 
 
-def program(parameters: Parameters, ddp: type[DistributedDataParallel]) -> Program:
-    """Load the model file, or take a built-in model.
+def load_program(parameters: Parameters, ddp: type[DistributedDataParallel]) -> Program:
+    """Load the model file or the built-in model.
 
     Raises
     ------
     UsageError
-        The file does not import, or lacks a function.
+        The file cannot be imported, or does not define a function.
     """
     return _built_in(parameters, ddp) if parameters.built_in else _from_file(Path(parameters.model), ddp)
 
 
 def configured_ddp(parameters: Parameters, device: torch.device) -> type[DistributedDataParallel]:
-    """Return DistributedDataParallel with the job's options, whatever else it is called with.
+    """Return a DistributedDataParallel that always uses the options of the job.
 
-    On a CPU it takes no ``device_ids``, so that a file written for GPUs runs there too.
+    On a CPU it ignores ``device_ids``, so that a file written for GPUs also runs there.
     """
 
     class ConfiguredDDP(DistributedDataParallel):
@@ -94,7 +94,7 @@ def configured_ddp(parameters: Parameters, device: torch.device) -> type[Distrib
 
 @contextlib.contextmanager
 def ddp_replaced_by(ddp: type[DistributedDataParallel]) -> Iterator[None]:
-    """Let a model file that imports ``torch.nn.parallel.DistributedDataParallel`` get ``ddp``."""
+    """Replace ``torch.nn.parallel.DistributedDataParallel`` by ``ddp``, for model files that import it."""
     module: Any = torch.nn.parallel
     module.DistributedDataParallel = ddp
     try:
@@ -109,10 +109,10 @@ def _from_file(path: Path, ddp: type[DistributedDataParallel]) -> Program:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    # Its folder is that of a script: what lies beside it can be imported.
+    # As for a script, modules in the same folder can be imported.
     sys.path.insert(0, str(path.parent))
     neighbour = (path.parent / "transformer.py").is_file()
-    # Names that model files of this form use without importing them.
+    # Model files of this form use these names without importing them.
     module.torch, module.DDP = torch, ddp  # type: ignore[attr-defined]
     module.transformer = importlib.import_module(  # type: ignore[attr-defined]
         "transformer" if neighbour else f"{_MODELS}.transformer"
@@ -126,7 +126,7 @@ def _from_file(path: Path, ddp: type[DistributedDataParallel]) -> Program:
         raise UsageError(f"{path}{where}: {type(error).__name__}: {error}.") from error
     for name in FUNCTIONS:
         if not callable(getattr(module, name, None)):
-            raise UsageError(f"{path} lacks the function {name}.")
+            raise UsageError(f"{path} does not define {name}.")
     return Program(**{name: getattr(module, name) for name in FUNCTIONS}, get_optimizer=adam_w, file=path)
 
 
@@ -137,7 +137,7 @@ def _built_in(parameters: Parameters, ddp: type[DistributedDataParallel]) -> Pro
         return source.build().to(rank)
 
     def get_dataloader(rank: Any, batchsize: int) -> Any:
-        # As a real loader's, every batch is another one; a few of them rotate, to save memory.
+        # Consecutive batches differ, as with a real loader; a few of them rotate, to save memory.
         count = min(parameters.steps_per_epoch, 4)
         batches = [source.batch(parameters, rank) for _ in range(count)]
         return [batches[step % count] for step in range(parameters.steps_per_epoch)]

@@ -7,7 +7,7 @@ from hpcprof.workloads.schema import RankResult, Summary, summarize
 
 
 def result_table(result: RankResult, nodes: int) -> str:
-    """Return the lines to print of rank 0's result."""
+    """Return the table of rank 0's result as text; ``nodes`` is the number of nodes."""
     training = result.training
     assert training is not None
     latency = summarize(result.latency_ns or result.step_ns)
@@ -16,8 +16,9 @@ def result_table(result: RankResult, nodes: int) -> str:
     }
     return "\n".join(
         [
-            f"ddp ({result.parameters['model']}, hook {result.mode}): {result.world_size} ranks on {nodes} "
-            f"nodes, {result.device}, {result.backend}",
+            f"ddp ({result.parameters['model']}, hook {result.mode}): "
+            f"{_counted(result.world_size, 'rank')} on {_counted(nodes, 'node')}, {result.device}, "
+            f"{result.backend}",
             "",
             f"{'':<32}{'p50 ms':>10}{'p95 ms':>10}{'n':>6}",
             *(_row(name, summary) for name, summary in rows.items()),
@@ -32,6 +33,10 @@ def result_table(result: RankResult, nodes: int) -> str:
     )
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _row(label: str, summary: Summary) -> str:
     return f"{label:<32}{summary.p50_ns / 1e6:>10.3f}{summary.p95_ns / 1e6:>10.3f}{summary.n:>6}"
 
@@ -39,7 +44,7 @@ def _row(label: str, summary: Summary) -> str:
 def _loss(losses: list[float | None]) -> str:
     if not losses:
         return "loss: unknown"
-    first, last = (("no number" if value is None else f"{value:.4f}") for value in (losses[0], losses[-1]))
+    first, last = (("not finite" if value is None else f"{value:.4f}") for value in (losses[0], losses[-1]))
     return f"loss: {first} at the first measured step, {last} at the last"
 
 

@@ -1,4 +1,4 @@
-"""The folder of ``--input``: define_model.py and the two JSON files of settings beside it."""
+"""The folder of ``--input``: define_model.py and two JSON files with settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PATHS = ("ncu_path", "nsys_path", "python_path")
 _TEXTS = ("cuda_visible_devices", "cuda_version_check", *_PATHS)
 _REQUIRED = ("cap_size", "epochs", "batchsize")
 _KEYS = ("cap_size", *_COUNTS, *_TEXTS)
-# What the workload's own options call them; the others are for the launch.
+# The names of these settings in the options of the workload; the others are for the launch.
 _PARAMETERS = {
     "cap_size": "bucket_cap_mb",
     "epochs": "epochs",
@@ -31,10 +31,10 @@ _PARAMETERS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What the two files say.
+    """The settings of both files.
 
-    ``parameters`` has the names of `hpcprof.workloads.ddp.options.Parameters`. ``tools`` are the paths of
-    ``python``, ``nsys`` and ``ncu``, as far as they are given.
+    ``parameters`` has the names of `hpcprof.workloads.ddp.options.Parameters`. ``tools`` holds those of the
+    paths of ``python``, ``nsys`` and ``ncu`` that are given.
     """
 
     model: Path
@@ -43,15 +43,15 @@ class Settings:
 
 
 def read_settings(folder: Path) -> Settings:
-    """Read ``folder``; where both files have a key, global_config.json counts.
+    """Read the settings in ``folder``; if both files have a key, global_config.json takes precedence.
 
     Raises
     ------
     UsageError
-        A file, a key or a path is missing, a key is unknown, or a value is of the wrong kind.
+        A file, a key or a path is missing, a key is unknown, or a value has the wrong type.
     """
     if not folder.is_dir():
-        raise UsageError(f"--input {folder}: there is no such folder.")
+        raise UsageError(f"--input {folder}: the folder does not exist.")
     values: dict[str, Any] = {}
     source: dict[str, Path] = {}
     for path in (folder / LOCAL, folder / GLOBAL):
@@ -62,10 +62,10 @@ def read_settings(folder: Path) -> Settings:
             values[key], source[key] = value, path
     for key in _REQUIRED:
         if key not in values:
-            raise UsageError(f"the key {key} is missing: {folder / LOCAL} must have it.")
+            raise UsageError(f"the key {key} is missing: add it to {folder / LOCAL}.")
     for key in _PATHS:
         if key in values and not Path(values[key]).is_file():
-            raise UsageError(f"{source[key]}: {key} is {values[key]}: there is no such file.")
+            raise UsageError(f"{source[key]}: {key} is {values[key]}, which does not exist.")
     return Settings(
         model=(folder / MODEL_FILE).absolute(),
         parameters={name: values[key] for key, name in _PARAMETERS.items() if key in values},
@@ -81,9 +81,9 @@ def _read(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise UsageError(f"{path}, line {error.lineno}: not JSON: {error.msg}.") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{path} is not a JSON text in UTF-8.") from None
+        raise UsageError(f"{path} is not JSON in UTF-8.") from None
     if not isinstance(data, dict):
-        raise UsageError(f"{path} must hold a JSON object, keys with values.")
+        raise UsageError(f"{path} must contain a JSON object.")
     return data
 
 

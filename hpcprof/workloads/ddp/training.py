@@ -1,4 +1,4 @@
-"""The training loop of one rank: steps, their phases, and what DDP does with its buckets."""
+"""The training steps of one rank, their phases, and the communication of DDP's buckets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Around = Callable[[], contextlib.AbstractContextManager[None]]
 class Trainer:
     """A model with its optimizer; `step` trains on one batch.
 
-    ``losses`` holds the last element of `step`'s calls, as tensors that nobody has waited for.
+    ``losses`` holds the loss of each step, as tensors that are not synchronized yet.
     """
 
     program: Program
@@ -49,13 +49,13 @@ class Trainer:
         Parameters
         ----------
         inputs : object
-            What the loader gave, without the labels.
+            The batch, without the labels.
         where : str
-            Which step it is, for the sentence about a failure.
+            The name of the step, for error messages.
         timer : Timer
-            Receives the phases.
+            Times the phases.
         around_backward : callable
-            Makes the context of the backward pass.
+            Returns a context manager for the backward pass.
         """
         errors_in = self.program.errors_in
         with self.ddp.no_sync() if self.no_sync else contextlib.nullcontext():
@@ -72,18 +72,18 @@ class Trainer:
 
 
 def make_trainer(parameters: Parameters, program: Program, rank: Any, device: torch.device) -> Trainer:
-    """Make the model, put DDP around it where it has none, and give DDP the job's hook.
+    """Create the model, wrap it in DDP unless it is, and register the communication hook of the job.
 
     Raises
     ------
     UsageError
-        get_model returns no model, or one that DDP does not take.
+        get_model does not return a module.
     """
     ddp = configured_ddp(parameters, device)
     with ddp_replaced_by(ddp), program.errors_in("get_model raised"):
         model = program.get_model(rank, parameters.bucket_cap_mb)
         if not isinstance(model, torch.nn.Module):
-            raise UsageError(f"get_model returned a {type(model).__name__}, no torch.nn.Module.")
+            raise UsageError(f"get_model returned a {type(model).__name__}, not a torch.nn.Module.")
         if not isinstance(model, DistributedDataParallel):
             ids = None if device.type == "cpu" else [device.index]
             model = ddp(model, device_ids=ids, bucket_cap_mb=parameters.bucket_cap_mb)
@@ -94,26 +94,26 @@ def make_trainer(parameters: Parameters, program: Program, rank: Any, device: to
 
 
 def _annotated(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the hook with a range around the launch of each bucket's communication."""
+    """Return the hook with a profiler range around the launch of the communication of each bucket."""
 
     def annotated(state: Any, bucket: Any) -> Any:
         with annotate(f"allreduce {bucket.index()}"):
             return hook(state, bucket)
 
-    # DDP checks the hook's signature; under postponed annotations it would see texts.
+    # DDP checks the annotations of the hook; postponed evaluation would turn them into strings.
     annotated.__annotations__ = {}
     return annotated
 
 
 def batches(loader: Any, steps: int) -> Iterator[Any]:
-    """Yield the inputs of ``steps`` batches: of a pair (inputs, labels) the inputs, else the whole batch."""
+    """Yield the inputs of ``steps`` batches: the first item of a tuple or list, or else the whole batch."""
     for _, batch in zip(range(steps), loader, strict=False):
         yield batch[0] if isinstance(batch, tuple | list) and batch else batch
 
 
 def bucket_sizes(ddp: Any) -> tuple[list[int], bool]:
     """Return the sizes of DDP's buckets in bytes, and whether it has rebuilt them since its first step."""
-    # The figures that DDP collects for its own log; it has no other way to tell them.
+    # DDP exposes these only through the data for its log.
     told = ddp._get_ddp_logging_data()
     rebuilt = bool(told.get("has_rebuilt_buckets"))
     sizes = (rebuilt and told.get("rebuilt_bucket_sizes")) or told.get("bucket_sizes", "")
@@ -121,10 +121,10 @@ def bucket_sizes(ddp: Any) -> tuple[list[int], bool]:
 
 
 def work_per_step(inputs: Any, batch_size: int) -> tuple[int, str]:
-    """Return how much a step works through, and in which unit.
+    """Return the amount of work per step, and its unit.
 
-    Whole numbers of two dimensions are tokens (also under a key ``tokens`` or ``input_ids``); of anything
-    else samples are counted.
+    Integer tensors with two dimensions are tokens, also under a key ``tokens`` or ``input_ids``; for anything
+    else, samples are counted.
     """
     if isinstance(inputs, dict):
         inputs = next((inputs[key] for key in ("tokens", "input_ids") if key in inputs), None)
@@ -134,11 +134,11 @@ def work_per_step(inputs: Any, batch_size: int) -> tuple[int, str]:
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:
-    """Return the peaks of memory in bytes: of CUDA's allocator, or of the process."""
+    """Return peaks of memory in bytes: of the CUDA allocator, or of the process on a CPU."""
     if device.type == "cuda":
         return {
             "allocated": torch.cuda.max_memory_allocated(device),
             "reserved": torch.cuda.max_memory_reserved(device),
         }
-    # Linux counts in KiB.
+    # In KiB on Linux.
     return {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}

@@ -1,4 +1,4 @@
-"""``python -m hpcprof.workloads.sequence_parallel``: the workload on one rank."""
+"""``python -m hpcprof.workloads.sequence_parallel`` runs the workload on one rank."""
 
 from __future__ import annotations
 

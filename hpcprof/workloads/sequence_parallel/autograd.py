@@ -1,4 +1,4 @@
-"""A mode as an operation of PyTorch's autograd."""
+"""A mode as an operation in PyTorch's autograd."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hpcprof.workloads.timing import PhaseTimer
 class Block(torch.autograd.Function):
     """``Block.apply(source, weight_1, weight_2, call)``: the block over all ranks, and its gradients.
 
-    ``source`` and the weights are those of the mode's buffers, which hold what the backward needs: one
-    forward at a time. The gradient that arrives must be ``call.gradient``, `BackwardBuffers.source` of
-    ``call.index``, since a mode may have peers read it there.
+    ``source`` and the weights belong to the buffers of the mode. The buffers also keep what the backward
+    needs, so only one forward can be pending. The incoming gradient must be ``call.gradient``, which is
+    `BackwardBuffers.source` of ``call.index``, because the peers may read it from there.
     """
 
     @staticmethod
@@ -24,7 +24,7 @@ class Block(torch.autograd.Function):
     ) -> torch.Tensor:
         """Run the mode forward; return the output, [R/N, h]."""
         ctx.call = call
-        # A tensor of its own on the same memory: autograd writes its history into what is returned.
+        # Return another tensor on the same memory, because autograd stores its history in what is returned.
         return call.mode.forward(call.index, call.timer).detach()
 
     @staticmethod
@@ -32,13 +32,13 @@ class Block(torch.autograd.Function):
         """Run the mode backward; return the gradients of input and weights."""
         call: Call = ctx.call
         if call.gradient is None or gradient.data_ptr() != call.gradient.data_ptr():
-            raise RuntimeError("the gradient is not where the mode's peers read it")
+            raise RuntimeError("the gradient is not in the memory that the peers read")
         found = call.mode.backward(call.index, call.timer)
         return (*(tensor.detach() for tensor in found), None)
 
 
 class Call:
-    """What one step of a mode runs with; it changes from step to step, also while a graph is kept."""
+    """The arguments of one step; they change from step to step, even if the autograd graph is kept."""
 
     def __init__(self, mode: Mode, index: int, timer: PhaseTimer) -> None:
         self.mode = mode

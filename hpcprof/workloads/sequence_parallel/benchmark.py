@@ -1,4 +1,4 @@
-"""Measure every point that is wanted and write the results: what every rank does."""
+"""The workload on one rank: measure every point, check it, and write the results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hpcprof.workloads.watchdog import STORE_TIMEOUT, Watchdog
 
 
 def run(wanted: Sweep | UsageError) -> int:
-    """Run the workload on all ranks, or say what is wrong with its arguments; return the exit status.
+    """Run the workload, or report the error in its arguments; return the exit status.
 
-    Status 1 stands for a failed correctness check, 2 for wrong arguments or a shape that the ranks cannot
-    share; these are found on every rank, so all end in an orderly way and rank 0 speaks. Any other failure
-    aborts the job.
+    The status is 1 if a correctness check fails, and 2 if an argument is wrong or the ranks cannot share the
+    shape. Every rank finds these errors, so all ranks exit normally and rank 0 prints the message. Any other
+    failure aborts the job.
     """
     comm = MPI.COMM_WORLD
     return run_or_abort(comm, functools.partial(_run, wanted, comm))
@@ -57,7 +57,7 @@ def _run(wanted: Sweep | UsageError, comm: Any) -> int:
         try:
             wrong = _measure_and_write(wanted, environment, world, watchdog)
         except RuntimeError as error:
-            # A collective fails when another rank is gone: then that is what must be said.
+            # A collective also fails if another rank is gone; then report that rank.
             if (lost := watchdog.lost()) is not None:
                 raise HpcprofError(lost) from error
             raise
@@ -68,7 +68,7 @@ def _run(wanted: Sweep | UsageError, comm: Any) -> int:
 def _measure_and_write(
     wanted: Sweep, environment: RankEnvironment, world: World, watchdog: Watchdog
 ) -> str | None:
-    """Return what is wrong with the results, None if nothing is."""
+    """Return the first error in the results, None if they are correct."""
     results: list[RankResult] = []
     wrong: list[str] = []
     printed = ResultFormatter(wanted)
@@ -76,36 +76,36 @@ def _measure_and_write(
         with errors_at(name):
             result, checks = measure_point(name, parameters, environment, world, watchdog)
         results.append(result)
-        # What is measured is kept, whatever happens at the points to come.
+        # Keep what is measured, whatever happens at later points.
         whole = dataclasses.replace(results[0], points=results) if wanted.swept else result
         write(whole, environment.results_dir)
         if world.rank == 0:
             print(printed.text(result, parameters, world.nodes, _worst(checks)), flush=True)
         wrong += [at_point(name, sentence) for sentence in _wrong(checks)]
-        _give_back(world)
+        _free_memory(world)
     if world.rank == 0:
         print(f"results: {environment.results_dir}", flush=True)
     return wrong[0] if wrong else None
 
 
 def _wrong(checks: Checks) -> list[str]:
-    """Return a sentence for each mode that is wrong."""
+    """Return a message for each mode whose results are wrong."""
     said = ((mode, correctness.sentence(found)) for mode, found in checks.items())
     return [f"{mode}: {sentence}" for mode, sentence in said if sentence]
 
 
 def _worst(checks: Checks) -> dict[str, float]:
-    """Return the largest error of all ranks by mode; torch's maximum, unlike Python's, is NaN if one is."""
+    """Return the largest error over the ranks, by mode; torch's maximum, unlike Python's, keeps NaN."""
     return {
         mode: float(torch.tensor([c.relative_error for c in found], dtype=torch.float64).max())
         for mode, found in checks.items()
     }
 
 
-def _give_back(world: World) -> None:
-    """Leave the memory of a point to the next one.
+def _free_memory(world: World) -> None:
+    """Free the memory of a point for the next one.
 
-    No peer reads it any more: all ranks have waited for their last step before they gathered the checks.
+    No peer reads it any more, because the checks were gathered after the last step of every rank.
     """
     gc.collect()
     if world.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Every tensor of the workload, made once before the first step."""
+"""The tensors of the workload, allocated once before the first step."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hpcprof.workloads.sequence_parallel.parameters import Parameters
 
 DTYPES = {
     "float32": torch.float32,
-    # What is stored; the matmuls round their operands to 10 bits of mantissa.
+    # Stored as float32; the matmuls round their operands to 10 bits of mantissa.
     "tf32": torch.float32,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
     "float8": torch.float8_e4m3fn,
 }
 
-# A CPU's last-level cache differs too much to be measured here; four inputs already alternate.
+# The size of the last-level cache is not known on a CPU, so a fixed number of inputs rotates.
 _ON_CPU = Rotation(inputs=4, weights=1)
 
-# Every exponent bit and every bit of the mantissa: e4m3fn's only NaN beside its negative.
+# All bits but the sign: e4m3fn has no other NaN than this and its negative.
 _FLOAT8_NAN = 0x7F
 _TILE = 32
 _CHECKED_ROWS = 1024
@@ -33,7 +33,7 @@ _CHECKED_ROWS = 1024
 
 @dataclass(frozen=True)
 class Gradients:
-    """What the backward makes: gradients with respect to the input and to this rank's weights.
+    """The results of a backward: gradients with respect to the input and to this rank's weights.
 
     Attributes
     ----------
@@ -51,14 +51,14 @@ class Gradients:
 
 
 class Weights:
-    """The parts of both weights on this rank, in as many copies of other data as rotate.
+    """The parts of both weights on this rank, in several copies with different data that rotate.
 
     Attributes
     ----------
     first : list of Tensor [h, f/N]
     second : list of Tensor [f/N, h]
     present : int
-        The copy that is used.
+        The index of the copy in use.
     """
 
     def __init__(self, first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
@@ -66,22 +66,22 @@ class Weights:
         self.present = 0
 
     def use(self, step: int) -> None:
-        """Take the copy of a step."""
+        """Select the copy for a step."""
         self.present = step % len(self.first)
 
 
 @dataclass(frozen=True)
 class BackwardBuffers:
-    """The backward's tensors beside those of the forward, whose ``partial`` it uses again.
+    """The tensors of the backward. It also reuses ``partial`` of the forward.
 
     Attributes
     ----------
     sources : Tensor [count, R/N, h]
-        Gradients with respect to the output: what a step backward begins with; they rotate as inputs do.
+        Gradients with respect to the output, with which a backward step begins; they rotate as inputs do.
     gathered : Tensor [R, h]
-        The gradient of all rows.
+        The gradient with respect to all rows of the output.
     inner : Tensor [R, f/N]
-        The gradient of the rows between the matmuls.
+        The gradient with respect to the rows between the matmuls.
     gradients : Gradients
         The results.
     """
@@ -92,33 +92,33 @@ class BackwardBuffers:
     gradients: Gradients
 
     def source(self, step: int) -> torch.Tensor:
-        """Return what a step begins with, [R/N, h]."""
+        """Return the gradient with which a step begins, [R/N, h]."""
         return self.sources[step % len(self.sources)]
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """One rank's tensors, with R rows, hidden size h, inner width f and N ranks.
+    """The tensors of one rank, for R rows, hidden size h, inner width f and N ranks.
 
     Attributes
     ----------
     inputs : Tensor [count, R/N, h]
-        Several inputs; a step uses one, and never one that the caches still hold.
+        The inputs. A step uses one of them, never one that the caches still hold.
     weights : Weights
-        The first matmul's columns on this rank, and the second one's rows; a step uses one copy of them.
+        This rank's columns of the first weight and rows of the second; a step uses one copy.
     gathered : Tensor [R, h]
-        The all-gather's output.
+        The output of the all-gather.
     inner : Tensor [R, f/N]
-        The first matmul's output.
+        The output of the first matmul.
     partial : Tensor [R, h]
-        The second matmul's output: this rank's summand.
+        The output of the second matmul, which is this rank's summand.
     output : Tensor [R/N, h]
-        The reduce-scatter's output; never an input again, since a result that is fed back decays to
-        zeros, on which a GPU multiplies faster than on data.
+        The output of the reduce-scatter. It is never used as an input: results that are fed back decay to
+        zeros, which a GPU multiplies faster than other data.
     scales : (Tensor, Tensor, Tensor) or None
-        What float8 rows, the first weight and the second are to be multiplied by; other types need none.
+        The scales of the rows, the first weight and the second weight in float8; None for other types.
     backward : BackwardBuffers or None
-        None where only the forward is measured.
+        None if only the forward is measured.
     """
 
     inputs: torch.Tensor
@@ -136,12 +136,12 @@ class Buffers:
 
     @property
     def weight_1(self) -> torch.Tensor:
-        """The present copy of the first weight, [h, f/N]."""
+        """The copy of the first weight in use, [h, f/N]."""
         return self.weights.first[self.weights.present]
 
     @property
     def weight_2(self) -> torch.Tensor:
-        """The present copy of the second weight, [f/N, h]."""
+        """The copy of the second weight in use, [f/N, h]."""
         return self.weights.second[self.weights.present]
 
     def multiply_1(self, rows: torch.Tensor, out: torch.Tensor) -> None:
@@ -160,12 +160,12 @@ class Buffers:
         torch._scaled_mm(rows, weight, scale_a=unit, scale_b=scale, out_dtype=out.dtype, out=out)
 
     def poison(self) -> None:
-        """Fill everything that the forward writes with NaN, so that a part it leaves out shows."""
+        """Fill everything that the forward writes with NaN, so that a part that it leaves out is detected."""
         for tensor in (self.gathered, self.inner, self.partial, self.output):
             poison(tensor)
 
     def poison_backward(self, *, gathered: bool) -> None:
-        """Fill everything that the backward writes with NaN, ``gathered`` too if it gathers that again."""
+        """Fill everything that the backward writes with NaN, including the gathered input if ``gathered``."""
         assert self.backward is not None
         backward = self.backward
         for tensor in (backward.gathered, backward.inner, self.partial, *backward.gradients):
@@ -189,27 +189,27 @@ def allocate(
     device: torch.device,
     empty_input: Callable[..., torch.Tensor] = torch.empty,
 ) -> Buffers:
-    """Make the tensors of one rank.
+    """Allocate the tensors of one rank and fill them with random data.
 
-    Inputs are N(0, 1) and a weight with K rows in all is N(0, 1/sqrt(K)), so that every intermediate result
-    has a standard deviation near 1. Each rank draws its own part, from a seed that no other rank has. In
-    float8 the weights are stored as N(0, 1) and scaled in the matmul, as its few exponents ask for.
+    Inputs have standard deviation 1, and a weight with K rows over all ranks has 1/sqrt(K), so that every
+    intermediate result has a standard deviation near 1. Each rank draws its own part from its own seed. In
+    float8, with its few exponents, weights are stored with standard deviation 1 and scaled in the matmul.
 
     Parameters
     ----------
     parameters : Parameters
-        Already validated for ``size`` ranks.
+        The shape, validated for ``size`` ranks.
     rank, size : int
         This rank and the number of ranks.
     device : torch.device
-        Where the tensors live.
+        The device of the tensors.
     empty_input : callable
-        Allocates the inputs, as ``torch.empty`` does: in memory that the peers can read, where they do.
+        Allocates the inputs as ``torch.empty`` does, for example in memory that the peers can read.
 
     Raises
     ------
     HpcprofError
-        They do not fit, the device cannot multiply this type, or the data drawn are not finite.
+        The tensors do not fit, the device cannot multiply this type, or the random data are not finite.
     """
     check_device(parameters, size, device)
     generator = torch.Generator(device).manual_seed(parameters.seed * size + rank)
@@ -269,12 +269,12 @@ def _scales(device: torch.device, *values: float) -> tuple[torch.Tensor, torch.T
 
 
 def _check_finite(buffers: Buffers, rank: int) -> None:
-    """Refuse data that no result could be right of.
+    """Check that the initial data are finite, since no result could be correct otherwise.
 
     Raises
     ------
     HpcprofError
-        With the rank and the tensor.
+        They are not; the message names the rank and the tensor.
     """
     weights = buffers.weights
     data = {"input": [buffers.inputs], "weight_1": weights.first, "weight_2": weights.second}
@@ -282,21 +282,21 @@ def _check_finite(buffers: Buffers, rank: int) -> None:
         data["gradient"] = [buffers.backward.sources]
     for name, tensors in data.items():
         if not all(map(finite, tensors)):
-            raise HpcprofError(f"the {name} of rank {rank} holds NaN or infinity before the first step.")
+            raise HpcprofError(f"the {name} of rank {rank} contains NaN or infinity before the first step.")
 
 
 def finite(tensor: torch.Tensor) -> bool:
-    """Say whether every value is a number; along the first dimension, so as to need little memory."""
+    """Return whether all values are finite; in blocks of rows, which needs little memory."""
     return all(bool(torch.isfinite(part.float()).all()) for part in tensor.split(_CHECKED_ROWS))
 
 
 def check_device(parameters: Parameters, size: int, device: torch.device) -> None:
-    """Refuse what cannot run on a device, before anything is allocated.
+    """Check that a shape can run on a device, before anything is allocated.
 
     Raises
     ------
     HpcprofError
-        It does not fit, with the bytes, or the device cannot multiply this type.
+        It does not fit into the memory, or the device cannot multiply this type.
     """
     if parameters.dtype == "float8":
         _check_float8(device)
@@ -304,12 +304,12 @@ def check_device(parameters: Parameters, size: int, device: torch.device) -> Non
 
 
 def _check_float8(device: torch.device) -> None:
-    """Refuse a device that multiplies no float8.
+    """Check that the device can multiply float8.
 
     Raises
     ------
     HpcprofError
-        With what it says.
+        It cannot; the message includes the reason that PyTorch gives.
     """
     one = torch.ones(_TILE, _TILE, device=device).to(torch.float8_e4m3fn)
     scale = torch.ones((), device=device)
@@ -321,27 +321,27 @@ def _check_float8(device: torch.device) -> None:
 
 
 def _check_memory(needed: Memory, device: torch.device) -> None:
-    """Refuse what does not fit.
+    """Check that the tensors fit into the memory of the device.
 
     Raises
     ------
     HpcprofError
-        With the bytes that are needed and those that there are.
+        They do not; the message has the memory that is needed and available.
     """
     if device.type == "cuda":
         there, which = torch.cuda.mem_get_info(device)[0], "free"
     else:
-        # What is free on a host is not known, as the kernel gives back its caches: all of it is the limit.
-        there, which = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "in all"
+        # Free memory of a host is not known, since the kernel can drop its caches: compare with all of it.
+        there, which = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "in total"
     if needed.total > there:
         raise HpcprofError(
-            f"a rank needs {needed.total / 2**30:.1f} GiB and {device} has {there / 2**30:.1f} GiB {which}: "
-            "make the shape smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
+            f"a rank needs {needed.total / 2**30:.1f} GiB, but {device} has {there / 2**30:.1f} GiB {which}: "
+            "use a smaller shape, more ranks, or fewer modes (--plan RANKS lists what needs the memory)."
         )
 
 
 def rotation_on(parameters: Parameters, size: int, device: torch.device) -> Rotation:
-    """Return how much rotates on a device: on CUDA by the size of its L2 cache."""
+    """Return how many copies rotate on a device; with CUDA, this depends on the size of the L2 cache."""
     if device.type != "cuda":
         return _ON_CPU
     return rotation(parameters, size, torch.cuda.get_device_properties(device).L2_cache_size)

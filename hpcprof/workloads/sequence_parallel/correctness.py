@@ -13,13 +13,14 @@ from hpcprof.workloads.schema import Correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, finite
 from hpcprof.workloads.sequence_parallel.steps import Outputs
 
-# Relative norms: far above the rounding of float32 sums, of 11 bits of mantissa (TF32, float16) and of
-# bfloat16's 8, and far below what a wrong row or a missing summand would give; float32's also below TF32's.
+# Bounds of the relative norm. They are far above the rounding errors of float32 sums, of 11 bits of mantissa
+# (TF32, float16) and of 8 bits (bfloat16), and far below the effect of a wrong row or a missing summand. The
+# bound of float32 is also below the errors of TF32.
 BOUNDS = {"float32": 1e-5, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1e-2, "float8": 6e-2}
 
 REFERENCE = "float64 matmuls of sampled rows, summed over the ranks by MPI"
 
-# Over all ranks together, so that the check's cost does not grow with their number.
+# Over all ranks together, so that the cost of the check does not grow with their number.
 _SAMPLED_ROWS = 64
 
 
@@ -33,28 +34,28 @@ def check(
     index: int = 0,
     forward: int | None = None,
 ) -> Correctness:
-    """Check what a step left that began with poisoned memory; every rank of ``comm`` calls it.
+    """Check the results of a step that started on poisoned memory; a collective call over ``comm``.
 
-    Each rank samples rows of its own shard. All ranks multiply all sampled rows with their own parts of the
-    weights in float64; MPI, not the process group under test, spreads the rows and sums the products. Of the
-    weights' gradients, which sum over all rows, single entries are compared.
+    Each rank samples rows of its own shard. All ranks multiply all sampled rows by their own parts of the
+    weights in float64; MPI, not the process group under test, distributes the rows and sums the products.
+    Gradients of the weights sum over all rows, so single entries of them are compared.
 
     Parameters
     ----------
     buffers : Buffers
-        The weights, and the data the step began with.
+        The weights, and the data with which the step began.
     outputs : Outputs
-        What it left.
+        The results of the step.
     comm : mpi4py.MPI.Comm
         All ranks.
     dtype : str
-        Chooses the bound.
+        Selects the bound.
     seed : int
-        Chooses what is sampled.
+        The seed of the sample.
     index : int
-        Which step it was: it chooses the input, the gradient and the copy of the weights.
+        The index of the step, which selects the input, the gradient and the copy of the weights.
     forward : int, optional
-        The step whose forward the gradients are of, where that is another one.
+        The index of the forward step to which the gradients belong, if it is another one.
     """
     reference = _Reference(buffers, comm, seed, index, index if forward is None else forward)
     errors = [] if outputs.output is None else [reference.error_of_output(outputs.output)]
@@ -62,9 +63,9 @@ def check(
         gradients = outputs.gradients
         errors += [reference.error_of_input_gradient(gradients.input)]
         errors += reference.errors_of_weight_gradients(gradients.weight_1, gradients.weight_2)
-    # One NaN anywhere counts, also outside the sampled rows: it is a row nobody wrote.
+    # A NaN outside the sampled rows counts too: it is in a row that was never written.
     whole = all(finite(tensor) for tensor in outputs.tensors())
-    # NaN compares with nothing: it must not be passed over by a maximum.
+    # max() would skip NaN, which compares as neither smaller nor larger.
     error = max(errors) if whole and not any(math.isnan(e) for e in errors) else math.nan
     return Correctness(
         passed=error < BOUNDS[dtype],
@@ -76,7 +77,7 @@ def check(
 
 
 class _Reference:
-    """What a step must give, in float64."""
+    """The expected results of a step, in float64."""
 
     def __init__(self, buffers: Buffers, comm: Any, seed: int, index: int, forward: int) -> None:
         self._comm, self._seed = comm, seed
@@ -92,7 +93,7 @@ class _Reference:
         self._gradient = None if buffers.backward is None else buffers.backward.source(index)
 
     def error_of_output(self, output: torch.Tensor) -> float:
-        """Compare sampled rows of the forward."""
+        """Return the relative error of sampled rows of the output."""
         return self._error_of_rows(
             output,
             self._input,
@@ -101,7 +102,7 @@ class _Reference:
         )
 
     def error_of_input_gradient(self, found: torch.Tensor) -> float:
-        """Compare sampled rows of the gradient with respect to the input."""
+        """Return the relative error of sampled rows of the gradient with respect to the input."""
         assert self._gradient is not None
         return self._error_of_rows(
             found, self._gradient, self._weight_2.double().t(), self._weight_1.double().t()
@@ -119,19 +120,19 @@ class _Reference:
         return relative_error(_rows(found, rows).cpu(), expected.view_as(everyone)[self._comm.rank])
 
     def errors_of_weight_gradients(self, found_1: torch.Tensor, found_2: torch.Tensor) -> list[float]:
-        """Compare the entries in which sampled rows and columns of each gradient cross.
+        """Return the relative errors of entries at sampled rows and columns of each weight gradient.
 
-        With Y = X W1 and dY = dP W2ᵀ, dW1 = Xᵀ dY and dW2 = Yᵀ dP: of sampled columns of the inner width each
-        rank needs every rank's part of the weights, and sums over its own rows.
+        With Y = X W1 and dY = dP W2ᵀ, dW1 = Xᵀ dY and dW2 = Yᵀ dP. For sampled columns of the inner width
+        each rank needs all parts of the weights, and sums over its own rows.
         """
         assert self._gradient is not None
         inner = sample_rows(found_1.shape[1], 1, self._seed).to(self._device)
         hidden = sample_rows(found_1.shape[0], 1, self._seed + 1).to(self._device)
         source, gradient = self._input.double(), self._gradient.double()
-        # [N, samples, h]: the columns of W1 and the rows of W2 that belong to each rank's samples.
+        # [N, samples, h]: the columns of W1 and rows of W2 for the samples of each rank.
         columns = self._everyones(self._weight_1_forward[:, inner].double().t())
         rows = self._everyones(self._weight_2[inner].double())
-        # [N, h's samples, f's samples] and its mirror, summed over the ranks' rows.
+        # [N, samples of h, samples of f] and its transpose, to be summed over the rows of all ranks.
         first = source[:, hidden].t() @ (gradient @ rows.transpose(1, 2))
         second = (source @ columns.transpose(1, 2)).transpose(1, 2) @ gradient[:, hidden]
         expected_1, expected_2 = self._summed(first), self._summed(second)
@@ -153,26 +154,26 @@ class _Reference:
 
 
 def _rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Return some rows in float64; float8 can be indexed byte by byte alone."""
+    """Return the given rows in float64; float8 can be indexed only as bytes."""
     if tensor.dtype == torch.float8_e4m3fn:
         return tensor.view(torch.uint8)[rows].view(tensor.dtype).double()
     return tensor[rows].double()
 
 
 def sample_rows(count: int, ranks: int, seed: int) -> torch.Tensor:
-    """Return the sorted indices of rows to compare, of ``count`` on a rank; at least one."""
+    """Return the sorted indices of the rows to compare, at least one of ``count`` rows per rank."""
     generator = torch.Generator().manual_seed(seed)
     wanted = max(1, _SAMPLED_ROWS // ranks)
     return torch.randperm(count, generator=generator)[:wanted].sort().values
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return ``norm(found - expected) / norm(expected)``; NaN where the reference is all zeros."""
+    """Return ``norm(found - expected) / norm(expected)``; NaN if the reference is all zeros."""
     return float(torch.linalg.norm(found - expected) / torch.linalg.norm(expected))
 
 
 def worst(checks: Sequence[Correctness]) -> Correctness:
-    """Return the check of several steps together: it passes where all do, with the largest error or NaN."""
+    """Return the check with the largest error, NaN first: it passes only if all do."""
     return max(checks, key=lambda check: (math.isnan(check.relative_error), check.relative_error))
 
 
@@ -183,7 +184,7 @@ def sentence(checks: list[Correctness]) -> str | None:
         return None
     first = checks[failed[0]]
     reason = (
-        "the output holds NaN or infinity"
+        "the output contains NaN or infinity"
         if math.isnan(first.relative_error)
         else f"relative error {first.relative_error:.2e} is not below {first.bound:.0e}"
     )

@@ -1,8 +1,9 @@
-"""What a step needs, computed without a GPU: memory, operations, bytes on the links, and the time at least.
+"""The cost of a step, computed without a GPU: memory, operations, bytes on the links, and the shortest time.
 
-R rows, h hidden size, f inner width, N ranks, e bytes an element. A matmul has 2 R h f / N operations: two
-of them forward, four backward. A collective moves (N - 1) / N R h e over a rank's links (nccl-tests' bus
-bandwidth): two of them forward, backward two or, with the input gathered again, three.
+With R rows, hidden size h, inner width f, N ranks and e bytes per element, a matmul has 2 R h f / N
+operations; a step has two matmuls forward and four backward. A collective moves (N - 1) / N R h e bytes over
+the links of a rank (the bus bandwidth of nccl-tests); a step has two collectives forward, and two backward or
+three if the input is gathered again.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 from hpcprof.workloads.sequence_parallel.parameters import Parameters, Sweep
 
 ELEMENT_BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
-# What is added up over the ranks: float8 has too few bits for sums.
+# Type of what is summed over the ranks: float8 has too few bits for sums.
 RESULT_BYTES = {**ELEMENT_BYTES, "float8": 2}
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU's datasheet: dense TFLOP/s by type of matmul, GB/s of its links in one direction."""
+    """Data sheet of a GPU: dense TFLOP/s by matmul type, GB/s of its links in one direction."""
 
     name: str
     tflops: dict[str, float]
@@ -38,7 +39,7 @@ BACKWARD_PHASES = (
     "grad_reduce_scatter",
 )
 
-# NVIDIA's datasheets of A100 (2021), H100 and H200 (2024): dense, and one direction of NVLink.
+# From NVIDIA's data sheets of the A100 (2021), H100 and H200 (2024): dense rates, one direction of NVLink.
 GPUS = (
     Gpu("A100", {"float32": 19.5, "tf32": 156, "float16": 312, "bfloat16": 312}, 300, 40 << 20),
     Gpu(
@@ -52,21 +53,22 @@ GPUS = (
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one rank's tensors by what they are."""
+    """The bytes of one rank's tensors, by purpose."""
 
     parts: dict[str, int]
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all parts."""
         return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """How many copies of a step's inputs, and of the weights, the steps use in turns.
+    """The number of inputs and of copies of the weights that the steps rotate through.
 
-    Step i takes input i modulo ``inputs``, which is a multiple of ``weights``, and copy i modulo ``weights``.
+    Step i uses input i modulo ``inputs``, and copy i modulo ``weights`` of the weights. ``inputs`` is a
+    multiple of ``weights``.
     """
 
     inputs: int
@@ -74,7 +76,7 @@ class Rotation:
 
 
 def memory(parameters: Parameters, ranks: int, rotation: Rotation) -> Memory:
-    """Return what one rank's buffers and modes allocate."""
+    """Return the memory that the buffers and modes of one rank allocate."""
     rows, hidden, inner = parameters.rows, parameters.hidden_size, parameters.inner_size
     size, result = ELEMENT_BYTES[parameters.dtype], RESULT_BYTES[parameters.dtype]
     whole, shard, middle = rows * hidden, rows // ranks * hidden, rows * inner // ranks
@@ -90,40 +92,41 @@ def memory(parameters: Parameters, ranks: int, rotation: Rotation) -> Memory:
     if parameters.backward:
         parts["gradients"] = (rotation.inputs * shard + whole + middle + shard + weights) * size
     if not parameters.forward:
-        # The results of the one forward, which each mode has in an order of its own.
+        # The results of the one forward; each mode keeps its own, in its own order.
         kept = middle + whole * parameters.keep_gathered
         parts["kept by further modes"] = (len(parameters.modes) - 1) * kept * size
     if "copy-engine" in parameters.modes:
         parts["received (copy-engine)"] = whole * result
     if "symmetric" in parameters.modes:
-        # The operators return what they gather and multiply, and keep a workspace of the same size.
+        # The operators allocate what they gather and multiply, and a workspace of the same size.
         parts["results and workspace (symmetric)"] = (2 * whole + middle) * size
     return Memory(parts)
 
 
 def rotation(parameters: Parameters, ranks: int, cache_bytes: int) -> Rotation:
-    """Return how much rotates so that every step reads its inputs and weights from memory.
+    """Return the rotation with which every step reads its input and weights from memory, not from the cache.
 
-    The inputs are twice the cache, and so are the inputs and weights that are read before a copy of the
-    weights comes again. Where one input and one copy are that large the weights stay the same.
+    All inputs together are at least twice as large as the cache, and so are the inputs and weights that are
+    read before a copy of the weights is used again. If one input and one copy are that large, a single copy
+    of the weights is enough.
     """
     size = ELEMENT_BYTES[parameters.dtype]
     one_input = parameters.rows // ranks * parameters.hidden_size * size
     weights = 2 * parameters.hidden_size * parameters.inner_size // ranks * size
     copies = max(1, math.ceil(2 * cache_bytes / (one_input + weights)))
     inputs = max(2, math.ceil(2 * cache_bytes / one_input))
-    # A step's input says which copy goes with it: a CUDA graph is captured for each input.
+    # Each input always goes with the same copy, because a CUDA graph is captured per input.
     return Rotation(copies * math.ceil(inputs / copies), copies)
 
 
 def step_flops(parameters: Parameters, ranks: int) -> int:
-    """Return the operations of a step on each rank."""
+    """Return the number of operations of a step on each rank."""
     matmuls = 2 * parameters.forward + 4 * parameters.backward
     return 2 * matmuls * parameters.rows * parameters.hidden_size * parameters.inner_size // ranks
 
 
 def link_bytes(parameters: Parameters, ranks: int) -> dict[str, int]:
-    """Return the bytes that each collective of a step moves over a rank's links, in one direction."""
+    """Return the bytes that each collective of a step moves over the links of a rank, in one direction."""
     elements = (ranks - 1) * parameters.rows * parameters.hidden_size // ranks
     size, result = ELEMENT_BYTES[parameters.dtype], RESULT_BYTES[parameters.dtype]
     of_phase = {name: result if "reduce_scatter" in name else size for name in collectives(parameters)}
@@ -131,12 +134,12 @@ def link_bytes(parameters: Parameters, ranks: int) -> dict[str, int]:
 
 
 def collectives(parameters: Parameters) -> tuple[str, ...]:
-    """Return the names of a step's phases that communicate."""
+    """Return the names of the phases that communicate."""
     return tuple(name for name in phases(parameters) if not is_matmul(name))
 
 
 def phases(parameters: Parameters) -> tuple[str, ...]:
-    """Return the names of the parts of a step, in the order of the serial mode."""
+    """Return the names of the phases of a step, in the order of the serial mode."""
     names: tuple[str, ...] = FORWARD_PHASES if parameters.forward else ()
     if parameters.backward:
         kept = {"input_allgather"} if parameters.keep_gathered else set()
@@ -145,17 +148,17 @@ def phases(parameters: Parameters) -> tuple[str, ...]:
 
 
 def is_matmul(phase: str) -> bool:
-    """Say whether a phase computes; the others communicate."""
+    """Return whether a phase is a matmul; the other phases are collectives."""
     return "matmul" in phase
 
 
 def sweep_plan(sweep: Sweep, ranks: int) -> str:
-    """Return the plan of every point as lines for people.
+    """Return the costs of every point as text.
 
     Raises
     ------
     UsageError
-        If the ranks cannot share the shape of one.
+        The ranks cannot share the shape of a point.
     """
     sweep.validate(ranks)
     blocks = []
@@ -167,7 +170,7 @@ def sweep_plan(sweep: Sweep, ranks: int) -> str:
 
 
 def point_plan(parameters: Parameters, ranks: int) -> str:
-    """Return the plan of one point, which must be valid for the ranks, as lines for people."""
+    """Return the costs of one point as text; its shape must be valid for the number of ranks."""
     flops, moved = step_flops(parameters, ranks), link_bytes(parameters, ranks)
     turns = rotation(parameters, ranks, GPUS[-1].l2_bytes)
     needed = memory(parameters, ranks, turns)
@@ -176,14 +179,14 @@ def point_plan(parameters: Parameters, ranks: int) -> str:
         f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}, "
         f"N = {ranks} ranks, {parameters.dtype}, {parameters.direction}",
         "",
-        f"memory of a rank    {_gib(needed.total)}",
+        f"memory per rank     {_gib(needed.total)}",
         *(f"  {name:<34}{_gib(count)}" for name, count in needed.parts.items()),
-        f"in turns: {turns.inputs} inputs, {turns.weights} copies of the weights",
-        f"operations of a step on a rank    {flops / 1e12:.3f} TFLOP",
-        "bytes over a rank's links, MB: "
+        f"rotating: {turns.inputs} inputs, {_counted(turns.weights, 'copy', 'copies')} of the weights",
+        f"operations per step and rank    {flops / 1e12:.3f} TFLOP",
+        "bytes over the links of a rank, MB: "
         + ", ".join(f"{name} {count / 1e6:.1f}" for name, count in moved.items()),
         "",
-        f"{'by the datasheet':<20}{heads}",
+        f"{'by the data sheet':<20}{heads}",
     ]
     for gpu in GPUS:
         if parameters.dtype not in gpu.tflops:
@@ -193,6 +196,10 @@ def point_plan(parameters: Parameters, ranks: int) -> str:
         row = f"{compute:>12.3f}{links:>16.3f}{compute + links:>12.3f}{max(compute, links):>15.3f}"
         lines.append(f"{gpu.name:<20}{row}")
     return "\n".join(lines)
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _gib(count: int) -> str:

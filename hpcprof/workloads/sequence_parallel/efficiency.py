@@ -1,4 +1,4 @@
-"""What the times mean: rates, and how near they are to the limits."""
+"""Rates that follow from the times, and how close they are to the limits."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from hpcprof.workloads.sequence_parallel.cost_model import (
 )
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 
-# To hide less may be a matter of launches, and of marks: those that the serial mode has more cost up to 4 %.
+# A smaller share may be due to launches and marks: the extra marks of the serial mode cost up to 4 %.
 _SEEN_PCT = 10
-# Where perfect overlap would gain less of a serial step than this, nothing can be told.
+# If perfect overlap would save less than this part of a serial step, the result would be noise.
 _RELEVANT = 0.05
-# Half the width of the 95 % interval of a median, in steps by the root of their number.
+# The 95 % interval of the median of n steps reaches this times the square root of n steps to either side.
 _HALF_WIDTH = 0.98
 
 
 def bound_ns(parts: Mapping[str, int]) -> int:
     """Return the time of a step whose communication and compute overlap perfectly, in nanoseconds.
 
-    That is max(matmuls, collectives), forward and backward each: the backward begins when the forward has
-    ended.
+    It is max(matmuls, collectives), separately for forward and backward, since the backward begins after the
+    forward.
 
     Parameters
     ----------
@@ -47,21 +47,21 @@ def bound_ns(parts: Mapping[str, int]) -> int:
 def part_rates(
     parts: Mapping[str, int], parameters: Parameters, ranks: int, backend: str
 ) -> dict[str, float]:
-    """Return what each part reached: TFLOP/s of a matmul, GB/s over a rank's links of a collective.
+    """Return the rate of each phase: TFLOP/s for a matmul, GB/s over the links of a rank for a collective.
 
-    gloo's collectives get none: its reduce-scatter is another operation inside.
+    Collectives of gloo have no rate, because its reduce-scatter is implemented as another operation.
     """
     matmul = 2 * parameters.rows * parameters.hidden_size * parameters.inner_size / ranks
     found = {name: matmul / time / 1e3 for name, time in parts.items() if time and is_matmul(name)}
     if backend == "nccl" and ranks > 1:
         moved = link_bytes(parameters, ranks)
-        # Bytes a nanosecond are GB a second.
+        # Bytes per nanosecond are GB/s.
         found |= {name: moved[name] / time for name, time in parts.items() if time and not is_matmul(name)}
     return found
 
 
 def peak_tflops(device: str, dtype: str) -> float | None:
-    """Return the datasheet's dense rate of a GPU; None if it is not known here."""
+    """Return the dense peak rate of a GPU from its data sheet; None for an unknown GPU or type."""
     for gpu in GPUS:
         if any(name in device for name in gpu.name.split("/")):
             return gpu.tflops.get(dtype)
@@ -71,22 +71,22 @@ def peak_tflops(device: str, dtype: str) -> float | None:
 def hidden_interval(
     latency_ns: Sequence[int], serial_ns: Sequence[int], bound: int
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median share of the hideable communication that is hidden, in percent.
+    """Return the 95 % confidence interval of the median share of hideable communication that is hidden.
 
-    The shares are those of single steps, each with the serial step of its round; the interval lies between
-    two of them and supposes nothing about their distribution.
+    Each step gives one share, compared with the serial step of its round. The limits of the interval are two
+    of these shares, so nothing is assumed about their distribution.
 
     Parameters
     ----------
     latency_ns, serial_ns : sequence of int
-        The steps of the mode and of the serial one in the order in which they were measured in turns.
+        The times of the steps of the mode and of the serial mode, in the order of the rounds.
     bound : int
-        The step of perfect overlap.
+        The time of a step with perfect overlap, in nanoseconds.
 
     Returns
     -------
     (float, float) or None
-        None where perfect overlap would not be faster than the serial mode.
+        In percent; None if perfect overlap would not be faster than the serial mode.
     """
     hideable = summarize(serial_ns).p50_ns - bound
     if hideable <= 0:
@@ -99,10 +99,11 @@ def hidden_interval(
 def overlapped(
     interval: tuple[float, float] | None, *, serial: int, bound: int, device: str, ranks: int
 ) -> bool | None:
-    """Say whether a mode hid communication, by its step times; an operator may fall back to none silently.
+    """Return whether the step times show that a mode hides communication.
 
-    None where it cannot be told: one rank does not communicate, a CPU computes both on the same cores, and
-    where communication is a small part of a step perfect overlap shows no more than chance.
+    PyTorch's fused operators may silently fall back to plain ones, which do not. The result is None if it
+    cannot be known: a single rank does not communicate, a CPU uses the same cores for both, and if
+    communication is only a small part of a step, the effect of overlap is within the noise.
     """
     if interval is None or ranks == 1 or device == "cpu" or serial - bound < _RELEVANT * serial:
         return None
@@ -110,11 +111,11 @@ def overlapped(
 
 
 def no_overlap(mode: str, found: Figures) -> str | None:
-    """Return a sentence where a mode that should overlap does not show it, else None."""
+    """Return a note if a mode that should overlap does not, else None."""
     if found.overlapped is not False:
         return None
     return (
-        f"{mode} did not overlap here, or gained nothing by it: its median step hides "
+        f"{mode} did not overlap here, or gained nothing from it: its median step hides "
         f"{found.hidden_low_pct:.0f} to {found.hidden_high_pct:.0f} % (95 % interval) of the communication "
         "that perfect overlap would hide."
     )
@@ -132,7 +133,7 @@ def mode_figures(
     overlaps: bool = True,
     marked_ns: Sequence[int] | None = None,
 ) -> Figures:
-    """Return the figures of a mode.
+    """Compute the figures of a mode.
 
     Parameters
     ----------
@@ -141,23 +142,23 @@ def mode_figures(
     parameters : Parameters
         The shape.
     device, backend : str
-        The GPU's name and the library of the collectives.
+        The name of the GPU and the communication library.
     bound : int or None
-        The bound, in nanoseconds.
+        The time of a step with perfect overlap, in nanoseconds.
     serial_ns : sequence of int or None
-        The serial mode's latencies in nanoseconds, of the same rounds; the mode itself may be it.
+        The latencies of the serial mode in the same rounds, in nanoseconds.
     marks_pct : float
-        What the marks of one step cost, in percent of it.
+        The cost of the time marks of a step, in percent of its time.
     overlaps : bool
-        Whether the mode is to overlap anything; the serial one is not.
+        Whether the mode is meant to overlap communication; the serial mode is not.
     marked_ns : sequence of int or None
-        The latencies of further steps, whose phases are marked, in nanoseconds.
+        The latencies of separate steps with marked phases, in nanoseconds.
     """
     steps = list(zip(*ranks_ns, strict=True))
     latencies = [max(step) for step in steps]
     latency = summarize(latencies)
     p50, ranks = max(latency.p50_ns, 1), len(ranks_ns)
-    # Operations a nanosecond are GFLOP a second.
+    # Operations per nanosecond are GFLOP/s.
     tflops = step_flops(parameters, ranks) / p50 / 1e3
     peak = peak_tflops(device, parameters.dtype)
     serial = None if serial_ns is None else summarize(serial_ns).p50_ns

@@ -19,19 +19,19 @@ from hpcprof.workloads.watchdog import Watchdog
 
 Steps = Mapping[str, Step | GraphedStep]
 
-# Two windows of warm-up whose medians differ by less are the same; so many times --warmup is enough of it.
+# The warm-up ends when the medians of two windows differ by less than 1 %, or after 5 times --warmup.
 _STABLE = 0.01
 _PATIENCE = 5
-# Pairs of blocks of steps that show what the marks cost.
+# The cost of marks is measured on pairs of blocks of steps.
 _PAIRS, _BLOCK = 24, 4
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of each mode and the conditions; see `RankResult`.
+    """The times of each mode, and the conditions of the measurement; see `RankResult`.
 
-    ``marked_ns`` are the steps whose phases were timed, of the modes of which ``times`` has other steps.
-    ``steps`` counts those of all modes, with those before the measured ones.
+    ``marked_ns`` has the modes whose phases were timed in separate steps, with the times of these steps.
+    ``steps`` counts the steps of all modes, including those before the measured ones.
     """
 
     times: dict[str, Times]
@@ -45,10 +45,10 @@ class Measured:
 
 
 class Measurement:
-    """Measures the modes in turns, step by step, so that a change of the clocks meets all of them.
+    """Measures the modes in turns, step by step, so that a change of clocks affects all of them.
 
-    Every second round is in reverse, A B B A: a GPU at its power limit is slower after a mode that takes
-    much, and so none always follows the same one.
+    Every second round is in reverse order, A B B A. A GPU at its power limit is slower after a mode that
+    draws much power, and this way no mode always follows the same one.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Measurement:
     ) -> None:
         self._parameters, self._environment, self._world = parameters, environment, world
         self._steps, self._watchdog = steps, watchdog
-        # The steps of a profile are to be those that are timed, on every rank.
+        # If any rank is profiled, all ranks time the steps that the profile contains.
         self._profiled = any(world.comm.allgather(environment.profiler is not Profiler.NONE))
         self._monitor = GpuMonitor(world.device)
         self._index = self._rounds = 0
 
     def run(self) -> Measured:
-        """Burn in, warm up and measure; every rank calls it."""
+        """Burn in, warm up and measure; a collective call."""
         self._burn_in()
         stable, before = self._warm_up()
         warmed = self._rounds
@@ -88,16 +88,16 @@ class Measurement:
         return Measured(times, marked, self._index, warmed, stable, before, after, marks)
 
     def _cost_of_marks(self, step: Step | GraphedStep) -> float:
-        """Return how much longer steps take with their marks than without, in percent.
+        """Return how much longer steps with marks take than steps without, in percent.
 
-        Blocks of steps with and without follow each other, and the median of the pairs is taken: what one
-        mark costs alone says little, since the GPU can hide it behind the work before.
+        Blocks of steps with and without marks alternate, and the result is the median over the pairs. The
+        cost of a single mark says little, since the GPU can hide it behind earlier work.
         """
         clock = clock_for(self._world.device)
         timer = Timer(clock, step.phases)
         blocks = []
         for block in range(2 * _PAIRS):
-            # With, without, without, with: a drift of the clocks meets both.
+            # With, without, without, with: a drift of the clocks affects both.
             marked = block % 4 in (0, 3)
             start = clock.mark()
             for _ in range(_BLOCK):
@@ -115,12 +115,12 @@ class Measurement:
         return 100 * statistics.median(a / b - 1 for a, b in zip(times[True], times[False], strict=True))
 
     def _timers(self) -> dict[str, list[Timer]]:
-        """Return each mode's timers; each times a step of its own in a round.
+        """Return the timers of each mode; each timer times its own step in a round.
 
-        Marks of phases lengthen a step. So where there are phases the first timer is one without them, and
-        the second one is for them; under a profiler one does both.
+        Phase marks lengthen a step. A mode with phases therefore has two timers, the first without phases
+        and the second with them. Under a profiler, one timer does both.
         """
-        # A profile's steps are those of one mode; those of several get names of their own.
+        # With several modes, each has its own step name, so that a profile does not mix their steps.
         single = len(self._steps) == 1
         clock = clock_for(self._world.device)
         timers = {}
@@ -138,19 +138,19 @@ class Measurement:
         self._rounds += 1
 
     def _next(self) -> int:
-        """Return the index of the next step: no two steps in a row read the same memory, of no mode."""
+        """Return the index of the next step; consecutive steps of any modes read different memory."""
         self._index += 1
         return self._index - 1
 
     def _burn_in(self) -> None:
         begun = time.monotonic()
-        # Rank 0 decides for all, as all must run the same number of steps.
+        # Rank 0 decides, because all ranks must run the same number of steps.
         while self._world.comm.bcast(time.monotonic() - begun < self._parameters.burn_in):
             self._round(self._timers())
             synchronize()
 
     def _warm_up(self) -> tuple[bool | None, GpuState | None]:
-        """Go on until the medians of two windows agree; the path is the one that is measured."""
+        """Run steps as they are measured until the medians of two windows agree."""
         if not self._parameters.warmup:
             return None, None
         window = (self._parameters.warmup + 1) // 2
@@ -159,7 +159,7 @@ class Measurement:
             timers = self._timers()
             for _ in range(window):
                 self._round(timers)
-            # Before the wait: a GPU that waits is not in the state in which it works.
+            # Read before waiting, while the GPU still works.
             state = self._monitor.read()
             mine = [statistics.median(plain.read().step_ns) for plain, *_ in timers.values()]
             medians = [max(ranks) for ranks in zip(*self._world.comm.allgather(mine), strict=True)]

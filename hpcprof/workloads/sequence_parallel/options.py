@@ -1,4 +1,4 @@
-"""The options of the sequence-parallel workload; the submit side checks them with the same code."""
+"""The options of the sequence-parallel workload, parsed on the submit side and on the ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcprof.workloads.sequence_parallel.cost_model import sweep_plan
 from hpcprof.workloads.sequence_parallel.parameters import DIRECTIONS, DTYPES, MODES, Parameters, Sweep
 from hpcprof.workloads.sweep import Point, label, parse_parameters, points, program_at
 
-# Hidden size and inner width, as the models' published configurations have them.
+# Hidden size and inner width from the published configurations of the models.
 MODELS = {
     "gpt2": (768, 3072),
     "gpt3-175b": (12288, 49152),
@@ -34,7 +34,7 @@ SWEPT = (
     "direction",
     "chunks",
 )
-"""What ``--sweep`` may have several values of; the modes are measured in turns anyway."""
+"""The options that ``--sweep`` accepts; several modes are measured in turns without a sweep."""
 
 _PROGRAM = "sequence-parallel"
 # torch.manual_seed takes 64 bits; the workload adds the rank to a multiple of the seed.
@@ -44,7 +44,7 @@ _MAX_SEED = 2**32 - 1
 def _modes(text: str) -> str:
     for name in text.split(","):
         if name not in (*MODES, "auto"):
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(MODES)}, auto")
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(MODES)}, auto")
     if len(set(text.split(","))) < text.count(",") + 1 or ("auto" in text and text != "auto"):
         raise argparse.ArgumentTypeError(f"{text!r} names a mode twice")
     return text
@@ -53,62 +53,68 @@ def _modes(text: str) -> str:
 def _parser() -> WorkloadParser:
     parser = WorkloadParser(
         _PROGRAM,
-        "All-gather the input's rows, multiply twice, reduce-scatter the sums, step after step.",
+        "Benchmark a tensor-parallel block: all-gather the rows, multiply twice, reduce-scatter the sums.",
         Parameters(),
     )
-    parser.number("--sequence-length", 1, "rows of one sequence, divisible by the ranks", also=["-s"])
+    parser.number(
+        "--sequence-length", 1, "rows of one sequence, divisible by the number of ranks", also=["-s"]
+    )
     parser.number("--hidden-size", 1, "columns of input and output, h")
-    parser.number("--ffn-multiplier", 1, "inner width over hidden size, f / h")
-    parser.number("--ffn-size", 1, "inner width f itself, instead of --ffn-multiplier")
+    parser.number("--ffn-multiplier", 1, "inner width divided by hidden size, f / h")
+    parser.number("--ffn-size", 1, "inner width f, instead of --ffn-multiplier")
     parser.add_argument(
-        "--model", choices=sorted(MODELS), help="hidden size and inner width of a model's feed-forward block"
+        "--model",
+        choices=sorted(MODELS),
+        help="take hidden size and inner width from the feed-forward block of this model",
     )
-    parser.number("--batch-size", 1, "sequences in the input")
-    parser.choice("--dtype", DTYPES, "type of weights and data")
-    parser.choice(
-        "--direction", DIRECTIONS, "what a step is: the block, its gradients, or one after the other"
-    )
+    parser.number("--batch-size", 1, "number of sequences in the input")
+    parser.choice("--dtype", DTYPES, "data type of weights and inputs")
+    parser.choice("--direction", DIRECTIONS, "what a step runs: the block, its gradients, or both")
     parser.add_argument(
         "--keep-gathered",
         action="store_true",
-        help="keep the gathered input for the backward instead of gathering it again",
+        help="keep the gathered input for the backward, instead of gathering it again",
     )
-    parser.number("--steps", 1, "measured steps")
-    parser.number("--warmup", 0, "steps before the measured ones, and more until their time is stable")
-    parser.number("--burn-in", 0, "seconds of steps before the warm-up, so that the GPUs are warm")
-    parser.number("--step-timeout", 1, "seconds without progress after which the job ends")
-    parser.number("--seed", 0, "seed of weights and data", maximum=_MAX_SEED)
+    parser.number("--steps", 1, "number of measured steps")
+    parser.number(
+        "--warmup", 0, "steps before the measured ones; more are added until their times are stable"
+    )
+    parser.number("--burn-in", 0, "seconds of steps before the warm-up, to heat up the GPUs")
+    parser.number("--step-timeout", 1, "end the job after this many seconds without progress")
+    parser.number("--seed", 0, "seed of the random weights and inputs", maximum=_MAX_SEED)
     parser.add_argument(
         "--mode",
         type=_modes,
         metavar="MODE[,MODE]",
-        help=f"how communication and compute are ordered: {', '.join(MODES)}; several are measured in turns, "
-        "auto is all that can run here" + parser.default("--mode"),
+        help=f"order of communication and compute: {', '.join(MODES)}; several modes are measured in turns, "
+        "auto means all that can run" + parser.default("--mode"),
     )
-    parser.number("--chunks", 1, "parts of a rank's rows in the mode chunked")
-    parser.choice("--backend", BACKENDS, "communication library; auto is nccl on CUDA and gloo on a CPU")
+    parser.number("--chunks", 1, "number of parts of a rank's rows in the mode chunked")
+    parser.choice("--backend", BACKENDS, "communication library; auto means nccl with CUDA, gloo on a CPU")
     parser.add_argument(
-        "--cuda-graph", action="store_true", help="capture each mode's step in a CUDA graph, and replay it"
+        "--cuda-graph",
+        action="store_true",
+        help="capture the step of each mode in a CUDA graph and replay it",
     )
-    parser.number("--comm-max-ctas", 1, "thread blocks that a collective of NCCL may use at most")
+    parser.number("--comm-max-ctas", 1, "largest number of thread blocks that an NCCL collective may use")
     parser.add_argument(
         "--sweep",
         action="append",
         metavar="KEY=VALUE,…",
-        help=f"measure at each value of {', '.join(SWEPT)}; repeatable: every combination is a point",
+        help=f"measure at several values of {', '.join(SWEPT)}; repeat it to measure all combinations",
     )
     parser.add_argument(
         "--plan",
         type=whole_number(1),
         metavar="RANKS",
-        help="print memory, operations, bytes and the time at least for so many ranks, and end",
+        help="print memory, operations, bytes and the shortest time for this number of ranks, and exit",
     )
-    parser.choice("--device", DEVICES, "auto is CUDA where there is one")
+    parser.choice("--device", DEVICES, "device; auto means CUDA if it is available")
     return parser
 
 
 def parse(arguments: Sequence[str]) -> Sweep:
-    """Parse the workload's arguments.
+    """Parse the arguments of the workload.
 
     Raises
     ------
@@ -123,7 +129,7 @@ def parse(arguments: Sequence[str]) -> Sweep:
         if key.replace("_", "-") not in SWEPT:
             raise unknown("parameter", key, SWEPT, " of --sweep")
         if key.replace("-", "_") in given:
-            raise UsageError(f"--{key.replace('_', '-')} is given and swept: leave one of them out.")
+            raise UsageError(f"--{key.replace('_', '-')} is both given and swept: remove one of them.")
     wanted: dict[str, Parameters] = {}
     seen: dict[Parameters, str] = {}
     for point in points(swept):
@@ -131,8 +137,8 @@ def parse(arguments: Sequence[str]) -> Sweep:
         shape = replace(parameters, ffn_size=parameters.inner_size, ffn_multiplier=1)
         if shape in seen:
             raise UsageError(
-                f"--sweep: {seen[shape]} and {name} are the same: a value stands there twice, or --model or "
-                "--ffn-size decides instead."
+                f"--sweep: {seen[shape]} and {name} are the same point: a value is repeated, or --model or "
+                "--ffn-size overrides it."
             )
         wanted[name], seen[shape] = parameters, name
     sweep = Sweep(wanted)
@@ -142,7 +148,7 @@ def parse(arguments: Sequence[str]) -> Sweep:
 
 
 def _at(point: Point, given: Mapping[str, Any]) -> Parameters:
-    """Return the parameters at a point of the sweep; ``given`` are the options beside it."""
+    """Return the parameters at a point of the sweep; ``given`` holds the other options."""
     values = {**given, **_parser().given(program_at(point, [], _PROGRAM))}
     model = values.pop("model", None)
     if model:

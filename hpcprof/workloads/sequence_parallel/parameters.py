@@ -1,4 +1,4 @@
-"""What the sequence-parallel workload measures: the shape of the problem, and the points of a sweep."""
+"""The parameters of the sequence-parallel workload: the shape of the problem, and the points of a sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FLOAT8_UNIT = 16
 
 @dataclass(frozen=True)
 class Parameters:
-    """The shape of the problem and how it is run.
+    """The shape of the problem, and how it is measured.
 
     R = ``rows`` = sequence length x batch size, h = ``hidden_size``, f = ``inner_size`` = h x multiplier.
     """
@@ -44,41 +44,41 @@ class Parameters:
 
     @property
     def rows(self) -> int:
-        """Rows of the whole input, R."""
+        """The rows of the whole input, R."""
         return self.sequence_length * self.batch_size
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure; ``auto`` is every one."""
+        """The modes to measure; ``auto`` stands for all of them."""
         return MODES if self.mode == "auto" else tuple(self.mode.split(","))
 
     @property
     def forward(self) -> bool:
-        """Whether a measured step goes forward."""
+        """Whether a measured step includes the forward."""
         return self.direction != "backward"
 
     @property
     def backward(self) -> bool:
-        """Whether a measured step goes backward."""
+        """Whether a measured step includes the backward."""
         return self.direction != "forward"
 
     @property
     def inner_size(self) -> int:
-        """Columns between the two matmuls on all ranks together, f."""
+        """The columns between the two matmuls over all ranks, f."""
         return self.ffn_size or self.hidden_size * self.ffn_multiplier
 
     def validate(self, world_size: int) -> None:
-        """Refuse a shape that ``world_size`` ranks cannot share evenly.
+        """Check that ``world_size`` ranks can share the shape evenly.
 
         Raises
         ------
         UsageError
-            With the nearest valid values.
+            They cannot; the message has the nearest valid values.
         """
         if self.dtype == "float8":
             self._validate_float8(world_size)
         if self.modes == ("chunked",) and (shard := self.rows // world_size) % self.chunks:
-            raise UsageError(f"the {shard} rows of a rank cannot be cut into --chunks {self.chunks}.")
+            raise UsageError(f"--chunks {self.chunks} does not divide the {shard} rows of a rank.")
         if self.sequence_length % world_size:
             raise UsageError(
                 f"--sequence-length {self.sequence_length} is not divisible by {world_size} ranks: "
@@ -99,31 +99,33 @@ class Parameters:
 
     def _validate_float8(self, world_size: int) -> None:
         if self.backward:
-            raise UsageError("--dtype float8 goes forward only: use --direction forward, or bfloat16.")
+            raise UsageError(
+                "--dtype float8 supports the forward only: use --direction forward, or bfloat16."
+            )
         if self.modes == ("symmetric",):
-            raise UsageError("--dtype float8: the mode symmetric multiplies none; use another mode.")
-        # What cuBLAS asks of the operands of a scaled matmul.
+            raise UsageError("--dtype float8: the mode symmetric does not support it; use another mode.")
+        # cuBLAS requires this of the operands of a scaled matmul.
         for name, columns in (("h", self.hidden_size), ("f / N", self.inner_size // world_size)):
             if columns % _FLOAT8_UNIT:
                 raise UsageError(
-                    f"--dtype float8 needs h and f / N in multiples of {_FLOAT8_UNIT}: {name} is {columns}."
+                    f"--dtype float8 needs multiples of {_FLOAT8_UNIT} for h and f / N: {name} is {columns}."
                 )
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points to measure in one start, by their names; without ``--sweep`` a single one without a name."""
+    """The points to measure in one job, by name; without ``--sweep``, one point with an empty name."""
 
     points: dict[str, Parameters]
 
     @property
     def first(self) -> Parameters:
-        """The first point; what cannot be swept is the same at all."""
+        """The first point; options that cannot be swept are the same at all points."""
         return next(iter(self.points.values()))
 
     @property
     def tools(self) -> Mapping[str, str]:
-        """Paths of programs that the arguments name: none."""
+        """The paths of programs that the options name: none."""
         return {}
 
     @property
@@ -132,35 +134,35 @@ class Sweep:
         return "" not in self.points
 
     def validate(self, world_size: int) -> None:
-        """Refuse points that ``world_size`` ranks cannot share evenly.
+        """Check that ``world_size`` ranks can share every point evenly.
 
         Raises
         ------
         UsageError
-            With the first of them and the nearest valid values.
+            They cannot; the message has the first such point and the nearest valid values.
         """
         for name, parameters in self.points.items():
             with errors_at(name):
                 parameters.validate(world_size)
 
     def validate_profiled(self) -> None:
-        """Refuse a sweep of which any rank is profiled.
+        """Check that a profiled run has no sweep.
 
         Raises
         ------
         UsageError
-            A profile would mix the steps of all points.
+            It has one; its profile would mix the steps of all points.
         """
         if self.swept:
             raise UsageError(
-                "--sweep measures without a profiler, as a profile would mix the points: profile one of "
-                "them, or each in a run of its own by hpcprof sweep -P KEY=VALUE,VALUE."
+                "--sweep does not work with a profiler, because a profile would mix the points: profile one "
+                "point, or each in its own run with hpcprof sweep -P KEY=VALUE,VALUE."
             )
 
 
 @contextmanager
 def errors_at(name: str) -> Iterator[None]:
-    """Put the point before the sentence of what goes wrong inside."""
+    """Put the name of the point before the message of errors that are raised inside."""
     try:
         yield
     except HpcprofError as error:
@@ -168,11 +170,11 @@ def errors_at(name: str) -> Iterator[None]:
 
 
 def at_point(name: str, sentence: str) -> str:
-    """Put the point that a sentence is about before it."""
+    """Put the name of the point, if there is one, before a message."""
     return f"at {name}: {sentence}" if name else sentence
 
 
 def _nearest(value: int, unit: int) -> str:
-    """Name the multiples of ``unit`` on both sides of ``value``, which is none itself."""
+    """Return the nearest multiples of ``unit`` below and above ``value``, as text."""
     below = value // unit * unit
     return f"{below} or {below + unit}" if below else str(unit)

@@ -1,4 +1,4 @@
-"""Make the modes of one shape, measure them, check them: what every rank does at a point of a sweep."""
+"""Measure one point of a sweep: create the modes for its shape, time them, and check their results."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ from hpcprof.workloads.timing import UntimedPhases
 from hpcprof.workloads.watchdog import Watchdog
 
 EAGER = " (eager)"
-"""Added to the name of a mode that is measured without a CUDA graph beside the one with it."""
+"""Suffix for the name of a mode that is also measured without a CUDA graph."""
 
 Checks = dict[str, list[Correctness]]
-"""By mode, the check of every rank in their order."""
+"""The checks of all ranks, by mode."""
 
 
 def measure_point(
     name: str, parameters: Parameters, environment: RankEnvironment, world: World, watchdog: Watchdog
 ) -> tuple[RankResult, Checks]:
-    """Measure and check every mode at one point; every rank calls it.
+    """Measure and check every mode at one point; a collective call.
 
-    Nothing of the point is left in the GPU's memory.
+    Nothing of the point stays in the memory of the GPU.
 
     Parameters
     ----------
     name : str
-        The point's name, empty where nothing is swept.
+        The name of the point; empty without a sweep.
     parameters : Parameters
-        The point, already validated.
+        The point, validated for the number of ranks.
     environment, world, watchdog
-        Of the job.
+        Those of the job.
 
     Raises
     ------
@@ -63,11 +63,11 @@ def measure_point(
         The data do not fit or are not finite, or no mode can run.
     """
     watchdog.within(name)
-    # What is called float32 must be float32, also after a point in TF32.
+    # float32 must mean float32, also after a point in TF32.
     torch.set_float32_matmul_precision("high" if parameters.dtype == "tf32" else "highest")
     watchdog.enter("the allocation")
     buffers = allocate(parameters, world.rank, world.size, world.device, _input_memory(parameters, world))
-    watchdog.enter("the making of the modes")
+    watchdog.enter("the creation of the modes")
     steps, notes = _make(parameters, world, buffers)
     measured = Measurement(parameters, environment, world, steps, watchdog).run()
     checks = {}
@@ -81,7 +81,7 @@ def measure_point(
 
 
 def _input_memory(parameters: Parameters, world: World) -> Callable[..., torch.Tensor]:
-    """Return what allocates the inputs: memory that the peers can read, where a mode reads theirs."""
+    """Return the allocator of the inputs; if a mode reads the inputs of peers, it uses symmetric memory."""
     empty: Callable[..., torch.Tensor] = torch.empty
     if "copy-engine" in parameters.modes:
         with suppress(Unavailable):
@@ -90,18 +90,18 @@ def _input_memory(parameters: Parameters, world: World) -> Callable[..., torch.T
 
 
 def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps, list[str]]:
-    """Make the steps of the modes that can run here, and say why the others cannot.
+    """Create the steps of the modes that can run here, and notes on the others.
 
     Raises
     ------
     UsageError
-        If none can.
+        No mode can run.
     """
     steps: dict[str, Step | GraphedStep] = {}
     notes = list(world.notes)
     copies = len(buffers.weights.first)
     if copies > 1:
-        notes.append(f"the steps use {copies} copies of the weights in turns, more than the cache holds.")
+        notes.append(f"the steps rotate through {copies} copies of the weights, more than the cache holds.")
     for name in parameters.modes:
         kept = buffers if parameters.forward or not steps else _apart(buffers, parameters)
         try:
@@ -114,7 +114,7 @@ def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps
         step = Step(parameters, kept, mode)
         if parameters.cuda_graph:
             if mode.phases:
-                # A graph's phases cannot be timed, and the bound is made of them.
+                # The phases of a graph cannot be timed, and the bound needs them.
                 steps[f"{name}{EAGER}"] = step
             steps[name] = GraphedStep(step, len(buffers.inputs))
         else:
@@ -125,7 +125,7 @@ def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps
 
 
 def _apart(buffers: Buffers, parameters: Parameters) -> Buffers:
-    """Return buffers in which the results of one forward stay, whatever the other modes do."""
+    """Return buffers that keep the results of one forward apart from those of other modes."""
     gathered = torch.empty_like(buffers.gathered) if parameters.keep_gathered else buffers.gathered
     return dataclasses.replace(buffers, inner=torch.empty_like(buffers.inner), gathered=gathered)
 
@@ -138,16 +138,16 @@ def _check(
     steps: int,
     tell: Callable[[], None],
 ) -> tuple[Correctness, int | None]:
-    """Run a step on poisoned memory with every copy of the weights that was used in so many steps.
+    """Run a step on poisoned memory once with every copy of the weights that ``steps`` steps have used.
 
-    ``tell`` is called before each. Return how right they are and the most memory that they needed.
+    ``tell`` is called before each. Return the worst check and the peak memory in bytes, None on a CPU.
     """
     on_gpu = world.device.type == "cuda"
     checks, peaks = [], []
     for index in range(min(steps, len(buffers.weights.first))):
         tell()
         step.poison()
-        # A rank whose memory is still to be poisoned must not be written to by its peers.
+        # Peers must not write into the memory of a rank that has not poisoned it yet.
         synchronize()
         world.comm.Barrier()
         if on_gpu:
@@ -164,7 +164,7 @@ def _check(
                 dtype=parameters.dtype,
                 seed=parameters.seed,
                 index=index,
-                # The backward alone is of one forward.
+                # Without the forward, all steps compute the gradients of the first one.
                 forward=index if parameters.forward else 0,
             )
         )
@@ -181,7 +181,7 @@ def _result(
 ) -> RankResult:
     device = world.device_name
     everyone = {name: world.comm.allgather(found.step_ns) for name, found in measured.times.items()}
-    # A step ends when its last rank ends it.
+    # A step ends when its last rank finishes.
     latencies = {name: slowest_rank_ns(ranks) for name, ranks in everyone.items()}
     marked = {name: slowest_rank_ns(world.comm.allgather(mine)) for name, mine in measured.marked_ns.items()}
     parts = _parts(world, measured)
@@ -252,13 +252,13 @@ def _summary(mode: ModeResult) -> dict[str, Summary]:
 
 
 def _unseen(modes: dict[str, ModeResult]) -> list[str]:
-    """Say which modes show no overlap."""
+    """Return a note for each mode that should overlap but does not."""
     said = (no_overlap(name, mode.figures) for name, mode in modes.items() if mode.figures is not None)
     return [sentence for sentence in said if sentence]
 
 
 def _parts(world: World, measured: Measured) -> dict[str, int]:
-    """Return the medians of the serial mode's phases, each step's maximum over the ranks."""
+    """Return the median of each phase of the serial mode, over the maxima of the ranks."""
     times = measured.times.get(f"serial{EAGER}") or measured.times.get("serial")
     if times is None:
         return {}
@@ -269,7 +269,7 @@ def _parts(world: World, measured: Measured) -> dict[str, int]:
 
 
 def _conditions(changes: list[str | None], stable: bool | None) -> list[str]:
-    """Say what makes the figures doubtful."""
+    """Return warnings about conditions that make the figures doubtful."""
     found = [
         f"WARNING: while rank {rank}'s GPU was measured, {change}"
         for rank, change in enumerate(changes)

@@ -8,7 +8,7 @@ from hpcprof.workloads.sequence_parallel.parameters import Parameters, Sweep
 
 
 class ResultFormatter:
-    """What is printed of each point: of a single one the whole table, of those of a sweep a few lines."""
+    """Formats the results of points: a full table for a single point, a few lines for each of a sweep."""
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
@@ -16,7 +16,7 @@ class ResultFormatter:
         self._notes: set[str] = set()
 
     def text(self, result: RankResult, parameters: Parameters, nodes: int, worst: dict[str, float]) -> str:
-        """Return the lines of the next point; the parameters are those of `table`."""
+        """Return the lines of the next point; the other arguments are as in `result_table`."""
         if not self._sweep.swept:
             return result_table(result, parameters, nodes, worst)
         check = _check(result)
@@ -26,7 +26,7 @@ class ResultFormatter:
             points = _count(len(self._sweep.points), "point")
             lines = [f"{_ranks(result, nodes)}; {points}", "of bound and hidden in percent", _columns(result)]
         known = _figures(result)
-        # What holds at every point is said once, but a warning is about one point.
+        # A note that holds at every point is printed once; a warning belongs to its point.
         notes = [note for note in result.notes if note not in self._notes or note.startswith("WARNING")]
         self._notes |= set(notes)
         return "\n".join(
@@ -45,18 +45,18 @@ class ResultFormatter:
 def result_table(
     result: RankResult, parameters: Parameters, nodes: int, worst_errors: dict[str, float]
 ) -> str:
-    """Return the lines to print.
+    """Return the table of a single point as text.
 
     Parameters
     ----------
     result : RankResult
-        Rank 0's, with the step latencies over all ranks.
+        The result of rank 0, with the step latencies over all ranks.
     parameters : Parameters
-        The shape, for the rate.
+        The shape of the point.
     nodes : int
-        Nodes of the run.
+        The number of nodes of the run.
     worst_errors : dict
-        By mode, the largest relative error of all ranks; NaN if one is not finite.
+        The largest relative error over the ranks, by mode; NaN if a result is not finite.
     """
     check = _check(result)
     return "\n".join(
@@ -66,7 +66,7 @@ def result_table(
             "",
             *(_of_modes(result, parameters) if result.modes else _of_one(result, parameters)),
             *(_correct(name, worst, check) for name, worst in worst_errors.items()),
-            f"n = {check.rows} rows a rank; reference: {check.reference}",
+            f"n = {check.rows} rows per rank; reference: {check.reference}",
             *(f"note: {note}" for note in result.notes),
         ]
     )
@@ -91,28 +91,28 @@ def _of_one(result: RankResult, parameters: Parameters) -> list[str]:
 
 
 def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
-    """Return a line a mode: its step, and how near that is to perfect overlap."""
+    """Return a line per mode: its step time, and how close it is to perfect overlap."""
     known = _figures(result)
     lines = [_columns(result), *(_mode(name, found) for name, found in known.items())]
     lines += ["", _fastest(known)]
     if result.bound_ns is not None:
         parts = [f"{name} {time / 1e6:.3f}" for name, time in result.parts_ns.items()]
         lines += [
-            f"bound {result.bound_ns / 1e6:.3f} ms: the larger of the matmuls and the collectives, alone",
-            "of bound and hidden in percent; GB/s: all collectives' over the step, on each rank's links",
-            f"parts of serial, ms, slowest rank: {', '.join(parts)}",
+            f"bound {result.bound_ns / 1e6:.3f} ms: the longer of matmuls and collectives, each alone",
+            "of bound and hidden in percent; GB/s: bytes of all collectives over the step, per rank",
+            f"phases of serial, ms, slowest rank: {', '.join(parts)}",
         ]
     if result.rates:
         parts = [
             f"{name} {_digits(rate)} {'TFLOP/s' if is_matmul(name) else 'GB/s'}"
             for name, rate in result.rates.items()
         ]
-        lines.append(f"which is: {', '.join(parts)}")
+        lines.append(f"rates of the phases: {', '.join(parts)}")
     return lines + _conditions(result, known)
 
 
 def _ranks(result: RankResult, nodes: int) -> str:
-    """Say what was measured, and where."""
+    """Describe what was measured, and where."""
     names = ", ".join(result.modes) or result.mode
     return (
         f"{result.workload} ({names}): {_count(result.world_size, 'rank')} on {_count(nodes, 'node')}, "
@@ -125,7 +125,7 @@ def _shape(parameters: Parameters) -> str:
 
 
 def _figures(result: RankResult) -> dict[str, Figures]:
-    """Return the figures of each mode, of a single one too."""
+    """Return the figures of each mode, also if there is only one."""
     found = {name: mode.figures for name, mode in result.modes.items()} or {result.mode: result.figures}
     return {name: figures for name, figures in found.items() if figures is not None}
 
@@ -146,7 +146,7 @@ def _mode(name: str, found: Figures) -> str:
 
 
 def _check(result: RankResult) -> Correctness:
-    """Return the check of the first mode: rows, bound and reference are those of all modes."""
+    """Return the check of the first mode; rows, bound and reference are the same for all modes."""
     check = next(iter(result.modes.values())).correctness if result.modes else result.correctness
     assert check is not None
     return check
@@ -157,7 +157,7 @@ def _fastest(known: dict[str, Figures]) -> str:
     if len(known) == 1:
         return f"n = {steps} steps"
     fastest = min(known, key=lambda name: known[name].step.p50_ns)
-    return f"fastest: {fastest}; n = {steps} steps of each mode, in turns"
+    return f"fastest: {fastest}; n = {steps} steps per mode, in turns"
 
 
 def _digits(rate: float) -> str:
@@ -165,7 +165,7 @@ def _digits(rate: float) -> str:
 
 
 def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
-    """Say under which conditions the figures were found."""
+    """Describe the conditions of the measurement."""
     spread = ", ".join(f"{name} {found.spread_pct:.1f}" for name, found in known.items())
     skew = ", ".join(f"{name} {found.skew_p50_ns / 1e3:.0f}" for name, found in known.items())
     marks = ", ".join(f"{name} {found.marks_pct:.2f}" for name, found in known.items())
@@ -178,23 +178,24 @@ def _conditions(result: RankResult, known: dict[str, Figures]) -> list[str]:
     lines = [
         *marked,
         f"spread (standard deviation), % of the mean: {spread}",
-        f"skew (slowest less fastest rank), us, p50: {skew}",
-        f"what the marks cost, % of a step: {marks}",
+        f"skew (slowest minus fastest rank), us, p50: {skew}",
+        f"cost of the time marks, % of a step: {marks}",
     ]
     peaks = {name: found.of_peak_pct for name, found in known.items() if found.of_peak_pct is not None}
     if peaks:
         lines.append(
-            "of the datasheet's peak, %: " + ", ".join(f"{name} {peak:.1f}" for name, peak in peaks.items())
+            "of the peak in the data sheet, %: "
+            + ", ".join(f"{name} {peak:.1f}" for name, peak in peaks.items())
         )
     memory = {name: mode.peak_bytes for name, mode in result.modes.items() if mode.peak_bytes is not None}
     if memory:
         each = ", ".join(f"{name} {count / 2**30:.2f}" for name, count in memory.items())
-        lines.append(f"memory, GiB, rank {result.rank}, without symmetric memory: {each}")
+        lines.append(f"peak memory, GiB, rank {result.rank}, without symmetric memory: {each}")
     for when, state in (("before", result.gpu_before), ("after", result.gpu_after)):
         if state is not None:
             lines.append(
                 f"GPU {when}: SM {state.sm_mhz} MHz, memory {state.memory_mhz} MHz, {state.power_w:.0f} W, "
-                f"{state.temperature_c} °C, slowed down by {', '.join(state.throttled_by) or 'nothing'}"
+                f"{state.temperature_c} °C, throttled by {', '.join(state.throttled_by) or 'nothing'}"
             )
     return lines
 
@@ -218,7 +219,7 @@ def _row(label: str, summary: Summary) -> str:
 
 
 def _work(parameters: Parameters) -> str:
-    """Return the formula of a step's operations on a rank."""
+    """Return the formula for the operations of a step on a rank."""
     return f"{2 * (2 * parameters.forward + 4 * parameters.backward)} R h f / N"
 
 

@@ -1,4 +1,4 @@
-"""A measured step of a mode: forward, backward, or both, eagerly or as a CUDA graph."""
+"""A measured step of a mode: forward, backward or both, eagerly or as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hpcprof.workloads.timing import PhaseTimer, UntimedPhases
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a step left: its output [R/N, h], its gradients, or both."""
+    """The results of a step: its output [R/N, h], its gradients, or both."""
 
     output: torch.Tensor | None
     gradients: Gradients | None
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return all of them."""
+        """Return all result tensors."""
         output = [] if self.output is None else [self.output]
         return output + list(self.gradients or ())
 
 
 class Step:
-    """Runs a mode in one direction; the backward goes through autograd, as in a training."""
+    """Runs a mode forward, backward or both; the backward goes through autograd, as in training."""
 
     def __init__(self, parameters: Parameters, buffers: Buffers, mode: Mode) -> None:
         self.mode = mode
@@ -43,12 +43,12 @@ class Step:
             ]
             self._call = Call(mode, 0, UntimedPhases())
             if not self._forward:
-                # One forward, whose gradients every step computes.
+                # One forward; every step computes its gradients.
                 buffers.weights.use(0)
                 self._output = self._apply(0)
 
     def __call__(self, index: int, timer: PhaseTimer) -> Outputs:
-        """Run the step ``index``; on CUDA it only enqueues work."""
+        """Run step ``index``; with CUDA this only enqueues work."""
         self._buffers.weights.use(index)
         if not self._backward:
             return Outputs(self.mode.forward(index, timer), None)
@@ -56,7 +56,7 @@ class Step:
         output = self._apply(index) if self._forward else self._output
         assert self._buffers.backward is not None
         self._call.gradient = self._buffers.backward.source(index)
-        # In this thread: the engine's own would mark the phases where no profiler looks for them.
+        # Stay in this thread: threads of the autograd engine would mark phases where no profiler looks.
         with torch.autograd.set_multithreading_enabled(False):
             found = torch.autograd.grad(
                 output,
@@ -67,7 +67,7 @@ class Step:
         return Outputs(output.detach() if self._forward else None, Gradients(*found))
 
     def run_untimed(self, index: int) -> Outputs:
-        """Run the step without autograd and without times: the same work in the same order."""
+        """Run the same work in the same order without autograd and without times."""
         self._buffers.weights.use(index)
         output = self.mode.forward(index, UntimedPhases()) if self._forward else None
         return Outputs(output, self.mode.backward(index, UntimedPhases()) if self._backward else None)
@@ -89,7 +89,7 @@ class Step:
 
 
 class GraphedStep:
-    """The same work from CUDA graphs, one for each of the rotating inputs with its copy of the weights.
+    """Replays a step from CUDA graphs, one for each rotating input and its copy of the weights.
 
     It has no phases.
     """
@@ -99,19 +99,19 @@ class GraphedStep:
     def __init__(self, step: Step, inputs: int) -> None:
         self.poison = step.poison
         self._graphs = []
-        # Everything that is made at the first use must exist before a capture.
+        # Everything that is allocated on first use must exist before a capture.
         for index in range(inputs):
             step.run_untimed(index)
         torch.cuda.synchronize()
         for index in range(inputs):
             graph = torch.cuda.CUDAGraph()
-            # Other threads of the process may ask CUDA for something meanwhile.
+            # Other threads of the process may call CUDA meanwhile.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outputs = step.run_untimed(index)
             self._graphs.append((graph, outputs))
 
     def __call__(self, index: int, timer: PhaseTimer) -> Outputs:
-        """Replay the graph of the step ``index``."""
+        """Replay the graph of step ``index``."""
         graph, outputs = self._graphs[index % len(self._graphs)]
         graph.replay()
         return outputs

@@ -56,9 +56,11 @@ def test_a_sweep_under_a_profiler_is_refused_before_launch() -> None:
     workload = catalogue.find("sequence-parallel")
     workload.check(["--sweep", "dtype=float32,bfloat16"], 2)
     workload.check(["--dtype", "bfloat16"], 2, profiled=True)
-    with pytest.raises(UsageError, match="--sweep measures without a profiler, as a profile would mix"):
+    with pytest.raises(
+        UsageError, match="--sweep does not work with a profiler, because a profile would mix"
+    ):
         workload.check(["--sweep", "dtype=float32,bfloat16"], 2, profiled=True)
-    with pytest.raises(UsageError, match="--sweep measures without a profiler"):
+    with pytest.raises(UsageError, match="--sweep does not work with a profiler"):
         make_job(
             load_site("local"),
             workload="sequence-parallel",

@@ -1,5 +1,5 @@
-"""The built-in models: ``build()``, ``batch(parameters, device)`` and ``loss(model, inputs)`` each.
+"""The built-in models. Each defines ``build()``, ``batch(parameters, device)`` and ``loss(model, inputs)``.
 
-A module may have ``optimizer(parameters)``; without it the model file's default is taken. Data are drawn
-from torch's default generator, which the workload seeds.
+A module may define ``optimizer(parameters)``; otherwise the optimizer of model files is used. Data come from
+torch's default generator, which the workload seeds.
 """

@@ -1,4 +1,4 @@
-"""A BERT-like encoder (Devlin et al. 2018) that fills in masked tokens of random text."""
+"""A BERT-like encoder (Devlin et al. 2018) that predicts masked tokens of random text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def build() -> Any:
 
 
 def batch(parameters: Parameters, device: Any) -> Any:
-    """Return random tokens, a part of them masked, and the tokens to be found."""
+    """Return random tokens, some of them masked, and the masked tokens as labels."""
     text = tokens(parameters, "cpu", _VOCABULARY)
     masked = torch.rand(text.shape) < _MASKED_SHARE
     masked[:, 0] = True

@@ -1,8 +1,8 @@
-"""Two layers of graph attention (Veličković et al. 2018) that learn to retrieve, on generated graphs.
+"""Two layers of graph attention (Veličković et al. 2018) that learn retrieval on random graphs.
 
-The trainer's sizes: hidden 256, out 128, one head, dropout 0.5, 512 random negatives, temperature 0.01,
-results of length 1, Adam with learning rate 0.005 and weight decay 0.0005. ``--batch-size`` is the number
-of queries, each with one node that it shall find; every node hears from ten others.
+The sizes are those of GiGL's trainer: hidden 256, out 128, one head, dropout 0.5, 512 random negatives,
+temperature 0.01, embeddings of length 1, Adam with learning rate 0.005 and weight decay 0.0005.
+``--batch-size`` is the number of queries, each with one node to retrieve; every node has ten neighbours.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TEMPERATURE = 0.01
 
 
 class GraphAttention(nn.Module):
-    """One layer: every node takes the weighted mean of its neighbours' projections.
+    """One attention layer: a node becomes the weighted mean of the projections of its neighbours.
 
     Parameters
     ----------
     inputs, outputs, heads : int
-        The result has ``outputs`` columns for each head.
+        The sizes; the result has ``outputs`` columns per head.
     """
 
     def __init__(self, inputs: int, outputs: int, heads: int = _HEADS) -> None:
@@ -42,13 +42,13 @@ class GraphAttention(nn.Module):
             nn.init.xavier_uniform_(weight)
 
     def forward(self, nodes: Any, edges: Any) -> Any:
-        """Return [n, heads * outputs] of ``nodes`` [n, inputs]; ``edges`` [2, e] has sources over targets."""
+        """Return [n, heads * outputs] for ``nodes`` [n, inputs] and ``edges`` [2, e], sources and targets."""
         source, target = edges
         projected = self.project(nodes).view(-1, self.heads, self.outputs)
         sent = (projected * self.from_source).sum(-1)[source]
         received = (projected * self.from_target).sum(-1)[target]
         score = nn.functional.leaky_relu(sent + received, 0.2)
-        # A softmax over the edges into each node; no exponent is above 0.
+        # A softmax over the incoming edges of each node; subtract the maximum to avoid overflow.
         largest = score.new_full((len(nodes), self.heads), -torch.inf)
         column = target.unsqueeze(1).expand_as(score)
         largest = largest.scatter_reduce(0, column, score.detach(), "amax")
@@ -76,7 +76,7 @@ def build() -> Any:
 
 
 def batch(parameters: Parameters, device: Any) -> Any:
-    """Return a graph whose first nodes are queries, the next their answers, the next random negatives."""
+    """Return a graph whose nodes are queries, then their answers, then random negatives."""
     queries = parameters.batch_size
     count = 2 * queries + _NEGATIVES
     target = torch.arange(count).repeat_interleave(_NEIGHBOURS)
@@ -84,13 +84,13 @@ def batch(parameters: Parameters, device: Any) -> Any:
     itself = torch.arange(count)
     edges = torch.stack((torch.cat((source, itself)), torch.cat((target, itself))))
     nodes = torch.randn(count, _FEATURES)
-    # Answers resemble their queries, so that there is something to learn.
+    # Answers resemble their queries, so that the model can learn something.
     nodes[queries : 2 * queries] = nodes[:queries] + 0.5 * torch.randn(queries, _FEATURES)
     return [{"samples": nodes.to(device), "edges": edges.to(device), "queries": queries}]
 
 
 def loss(model: Any, inputs: Any) -> Any:
-    """Return the retrieval loss: cross entropy of each query's own answer among all other nodes."""
+    """Return the retrieval loss: the cross entropy of the answer of each query among all other nodes."""
     queries = inputs["queries"]
     found = model(inputs["samples"], inputs["edges"])
     scores = found[:queries] @ found[queries:].T / _TEMPERATURE
@@ -98,5 +98,5 @@ def loss(model: Any, inputs: Any) -> Any:
 
 
 def optimizer(parameters: Any) -> Any:
-    """Return the trainer's."""
+    """Return the optimizer of the trainer."""
     return torch.optim.Adam(parameters, lr=0.005, weight_decay=0.0005)

@@ -1,4 +1,4 @@
-"""Four linear layers: small enough for a CPU."""
+"""Four linear layers, small enough for a CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLASSES = 10
 
 
 def build() -> Any:
-    """Return the model: 256 inputs, three hidden layers of 256, 10 classes."""
+    """Return the model, with 256 inputs, three hidden layers of 256 and 10 classes."""
     layers = [layer for _ in range(3) for layer in (nn.Linear(_WIDTH, _WIDTH), nn.ReLU())]
     return nn.Sequential(*layers, nn.Linear(_WIDTH, _CLASSES))
 

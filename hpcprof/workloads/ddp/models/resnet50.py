@@ -1,4 +1,4 @@
-"""ResNet-50 for ImageNet (He et al. 2015), with the stride in the 3x3 convolution as is usual today."""
+"""ResNet-50 for ImageNet (He et al. 2015), with the stride in the 3x3 convolutions as is usual today."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hpcprof.workloads.ddp.options import Parameters
 _CLASSES = 1000
 _PIXELS = 224
 _EXPANSION = 4
-# Blocks and inner channels of the four stages.
+# The number of blocks and of inner channels in the four stages.
 _STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
 
 
 class _Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut, which is projected where shapes differ."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut, which is a projection if the shapes differ."""
 
     def __init__(self, channels: int, inner: int, stride: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def build() -> Any:
 
 
 def batch(parameters: Parameters, device: Any) -> Any:
-    """Return random pictures and their classes."""
+    """Return random images and their classes."""
     samples = torch.randn(parameters.batch_size, 3, _PIXELS, _PIXELS).to(device)
     return [{"samples": samples, "classes": torch.randint(0, _CLASSES, (len(samples),)).to(device)}]
 
@@ -73,5 +73,5 @@ def loss(model: Any, inputs: Any) -> Any:
 
 
 def optimizer(parameters: Any) -> Any:
-    """Return SGD with momentum, as the paper trains."""
+    """Return SGD with momentum, as in the paper."""
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=1e-4)

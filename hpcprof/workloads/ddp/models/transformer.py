@@ -1,7 +1,6 @@
-"""Models of the library transformers with random weights: nothing is downloaded.
+"""Models of the transformers library with random weights, so that nothing is downloaded.
 
-Model files may call these without importing them (``transformer.gpt2()``); their outputs have
-``last_hidden_state``.
+Model files may call these without an import (``transformer.gpt2()``); the outputs have ``last_hidden_state``.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from hpcprof.workloads.ddp.options import Parameters
 
 
 def library() -> Any:
-    """Return the module transformers.
+    """Return the module ``transformers``.
 
     Raises
     ------
     UsageError
-        If it is not installed.
+        It is not installed.
     """
     try:
         return importlib.import_module("transformers")

@@ -1,4 +1,4 @@
-"""The modes of the benchmark by name."""
+"""The modes of the benchmark, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mode is: one order of the communication and the compute of a step."""
+"""The base class of modes; a mode is one way to order communication and compute in a step."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from hpcprof.workloads.timing import PhaseTimer
 
 
 class Unavailable(Exception):
-    """A mode cannot run here; the message is a sentence without its full stop that says why."""
+    """A mode cannot run here; the message gives the reason, without a full stop."""
 
 
 class Mode(ABC):
-    """One order of all-gather, two matmuls and reduce-scatter, and of the four matmuls backward.
+    """One way to order all-gather, two matmuls and reduce-scatter, and the matmuls of the backward.
 
     With X the gathered input, Y = X W1 and P = Y W2 the forward returns this rank's rows of the ranks' sum of
     P. Backward, with dP gathered from the ranks' gradients: dY = dP W2ᵀ, dW2 = Yᵀ dP, dW1 = Xᵀ dY, and this
-    rank's rows of the sum of dY W1ᵀ. Y stays from the forward; X is gathered again unless it is kept.
+    rank's rows of the sum of dY W1ᵀ. Y is kept from the forward; X is gathered again unless it is kept.
 
-    A mode is made on all ranks together, before the first step, with all its memory; it raises `Unavailable`
-    on every rank where it cannot run.
+    A mode is created on all ranks together before the first step, and allocates all its memory then. If it
+    cannot run, it raises `Unavailable` on every rank.
 
     Attributes
     ----------
     phases : tuple of str
-        Parts of a step that follow each other, and are timed; empty where they overlap.
+        The parts of a step that are timed; empty if they overlap.
     note : str
-        What the mode found out that a reader of its figures should know; may be empty.
+        Information for readers of the figures; may be empty.
     """
 
     phases: tuple[str, ...] = ()
@@ -44,20 +44,20 @@ class Mode(ABC):
 
     @abstractmethod
     def forward(self, index: int, timer: PhaseTimer) -> torch.Tensor:
-        """Run the block on `Buffers.input` of ``index``, which stays as it is; return the output, [R/N, h].
+        """Run the block on `Buffers.input` of ``index``, without changing it; return the output, [R/N, h].
 
-        On CUDA it only enqueues work, and the current stream waits for all of it.
+        With CUDA this only enqueues work, and the current stream waits for all of it.
         """
 
     @abstractmethod
     def backward(self, index: int, timer: PhaseTimer) -> Gradients:
-        """Run the gradients of the latest forward, from `BackwardBuffers.source` of ``index``.
+        """Compute the gradients of the latest forward from `BackwardBuffers.source` of ``index``.
 
-        As the forward it only enqueues work.
+        Like the forward, this only enqueues work.
         """
 
     def poison(self) -> None:
-        """Fill everything that the forward writes with NaN, so that a part it leaves out shows."""
+        """Fill everything that the forward writes with NaN, so that a part that it leaves out is detected."""
         self._buffers.poison()
 
     def poison_backward(self) -> None:

@@ -1,4 +1,4 @@
-"""The chunked mode: the collectives of one part of the rows run beside the matmuls of another."""
+"""The chunked mode: the collectives of one part of the rows run during the matmuls of another."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hpcprof.workloads.timing import PhaseTimer
 
 
 class Chunked(Mode):
-    """Each rank's own rows are cut into C chunks, which needs no permutation of the result.
+    """Divides the rows of each rank into C chunks; the result needs no permutation.
 
-    All collectives of a group share one stream, in the order in which they are issued: the all-gather of
-    chunk c + 1 goes before the matmuls of chunk c, whose reduce-scatter goes after them. Backward, the
-    gradients of the weights sum over all rows: they come last, beside the last reduce-scatter.
+    All collectives of a group run on one stream in the order in which they are issued. So the all-gather of
+    chunk c + 1 is issued before the matmuls of chunk c, and the reduce-scatter of chunk c after them. In the
+    backward, the gradients of the weights sum over all rows and come last, during the last reduce-scatter.
     """
 
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
         rows, chunks = len(buffers.output), parameters.chunks
         if rows % chunks:
-            raise Unavailable(f"the {rows} rows of a rank cannot be cut into --chunks {chunks}")
+            raise Unavailable(f"--chunks {chunks} does not divide the {rows} rows of a rank")
         self._reduce_scatter = world.reduce_scatter
         self._chunks = chunks
-        # The rows of chunk c of all ranks; the tensors of a chunk are parts of the whole ones.
+        # Chunk c holds rows of all ranks; its tensors are views of the whole ones.
         self._gathered = buffers.gathered.chunk(chunks)
         self._inner = buffers.inner.chunk(chunks)
         self._partial = buffers.partial.chunk(chunks)

@@ -1,9 +1,10 @@
-"""The copy-engine mode: peers' rows are copied by the GPUs' copy engines, and no SM communicates.
+"""The copy-engine mode: the copy engines of the GPUs move the rows, and no SM communicates.
 
-Each rank multiplies its own rows first, while it pulls the peers' from symmetric memory one after the other;
-then the peers' rows, whose products it pushes to their owners as they are ready; and its own rows last,
-while the last push is under way. At the end each rank adds up the N parts that it was sent. Backward the same
-is done with the gradients, and the gradients of the weights come before the own rows: they need no peer.
+Each rank starts with the first matmul of its own rows while it pulls the rows of its peers, one peer after
+the other, from symmetric memory. Then it multiplies the rows of the peers and pushes each product to its
+owner as soon as it is ready. The second matmul of its own rows comes last, during the last push. Finally
+each rank sums the N parts that it has received. The backward does the same with the gradients; the gradients
+of the weights, which need no peer, come before the last matmul of its own rows.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import PhaseTimer
 
 _TRIALS, _WARM = 12, 4
-# Matmuls compute tiles of so many rows or a multiple of it; into so many parts the rows are cut at most.
+# The rows of a matmul tile, and the largest number of places where the rows may be divided.
 _TILE, _CUTS = 128, 32
 
 RowGroups = tuple[int, ...]
-"""How many of the peers' rows are multiplied at once: ``(a, b)`` for the first a rows, then b rows."""
+"""The numbers of peer rows that are multiplied at once: ``(a, b)`` is the first a rows, then b rows."""
 
 Grouping = tuple[RowGroups, RowGroups]
-"""The groups of the first matmul and those of the second.
+"""The row groups of the first matmul and of the second.
 
-Large groups make efficient matmuls; small ones can begin before all rows are there, and be sent before all
-are done.
+Large groups make matmuls efficient. Small groups start before all rows have arrived, and are sent before all
+products are done.
 """
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], object]
@@ -47,10 +48,10 @@ Sum = Callable[[torch.Tensor, torch.Tensor], object]
 
 
 def candidate_groups(peers: int, rows: int) -> list[RowGroups]:
-    """Return the ways to group the rows of so many peers, ``rows`` each, that are worth a trial.
+    """Return the ways to group ``rows`` rows of each of ``peers`` peers that are worth trying.
 
-    All at once, peer by peer, and two groups, which need not end where a peer's rows do: then they can fill
-    the GPU's multiprocessors where the rows of one peer leave many idle.
+    These are: peer by peer, all at once, and any two groups that end at a tile. Groups need not end where the
+    rows of a peer end, so they can fill all multiprocessors where the rows of one peer would leave many idle.
     """
     total = peers * rows
     if not total:
@@ -61,9 +62,9 @@ def candidate_groups(peers: int, rows: int) -> list[RowGroups]:
 
 
 def matmul_order(grouping: Grouping) -> list[tuple[int, slice]]:
-    """Return the matmuls of a grouping in their order: 0 for the first or 1 for the second, and which rows.
+    """Return the matmuls of a grouping in order, each as 0 (first) or 1 (second) and its rows.
 
-    A second matmul comes as soon as the first ones have made its rows.
+    A second matmul follows as soon as the first matmuls have computed its rows.
     """
     matmuls: list[tuple[int, slice]] = []
     ready, done = 0, 0
@@ -78,12 +79,12 @@ def matmul_order(grouping: Grouping) -> list[tuple[int, slice]]:
 
 
 def split_by_peer(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
-    """Cut a part of the peers' rows where one peer's end.
+    """Divide a part of the rows of all peers at the borders between peers.
 
     Returns
     -------
     list of (int, slice, slice)
-        Which peer, which of its rows, and where these are among all.
+        The peer, the rows in its own numbering, and the rows in the numbering over all peers.
     """
     found = []
     start = part.start
@@ -96,7 +97,7 @@ def split_by_peer(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
 
 
 class CopyEngine(Mode):
-    """All-gather and reduce-scatter by peer copies."""
+    """Implements all-gather and reduce-scatter by copies between peers."""
 
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
@@ -104,7 +105,7 @@ class CopyEngine(Mode):
         self._rank, self._size = world.rank, world.size
         rows, hidden = buffers.output.shape
         dtype = buffers.output.dtype
-        # Peers in the order of their ranks after this one, so that no two ranks pull from the same one.
+        # Start with the next rank, so that no two ranks pull from the same peer at once.
         self._peers = [(world.rank + distance) % world.size for distance in range(1, world.size)]
         self._received = symmetric.empty(world.size, rows, hidden, dtype=dtype, device=world.device)
         try:
@@ -120,11 +121,11 @@ class CopyEngine(Mode):
         self._copies = torch.cuda.Stream(priority=-1)
         self._sum = _fastest_sum()
         self._grouping = self._best_grouping(world, self._run_forward)
-        self.note = f"copy-engine multiplies its peers' rows in groups of {_said(self._grouping)}"
+        self.note = f"copy-engine multiplies the rows of its peers in groups of {_said(self._grouping)}"
         if buffers.backward is not None:
             self._backward_grouping = self._best_grouping(world, self._run_backward)
             self.note += f", backward {_said(self._backward_grouping)}"
-        self.note += ", the fastest here"
+        self.note += ", the fastest grouping here"
 
     def forward(self, index: int, timer: PhaseTimer) -> torch.Tensor:
         """Run one step forward."""
@@ -137,17 +138,17 @@ class CopyEngine(Mode):
         return self._backward.gradients
 
     def poison(self) -> None:
-        """Fill also what the peers write."""
+        """Also fill what the peers write."""
         super().poison()
         self._received.fill_(math.nan)
 
     def poison_backward(self) -> None:
-        """Fill also what the peers write."""
+        """Also fill what the peers write."""
         super().poison_backward()
         self._received.fill_(math.nan)
 
     def _of_peers(self, symmetric: Any, rotating: torch.Tensor) -> list[torch.Tensor]:
-        """Return the peers' part of a tensor in symmetric memory."""
+        """Return the tensors of the peers that correspond to one in symmetric memory."""
         handle = symmetric.rendezvous(rotating, torch.distributed.group.WORLD)
         return [handle.get_buffer(peer, rotating.shape, rotating.dtype) for peer in self._peers]
 
@@ -173,7 +174,7 @@ class CopyEngine(Mode):
 
         arrived = self._pull(self._grad_shards, index, backward.gathered, grouping[0])
         with torch.cuda.stream(copies):
-            # The weights' gradients sum over all rows: they need the own ones beside the peers'.
+            # The gradients of the weights sum over all rows, including this rank's own.
             backward.gathered[:rows].copy_(source, non_blocking=True)
             buffers.gathered[:rows].copy_(buffers.input(self._index), non_blocking=True)
             if self._regather:
@@ -190,10 +191,10 @@ class CopyEngine(Mode):
     def _pull(
         self, shards: list[torch.Tensor], index: int, into: torch.Tensor, groups: RowGroups
     ) -> dict[int, Any]:
-        """Copy the peers' rows, and return the event of each group by the row at which it ends."""
+        """Copy the rows of the peers; return the event of each group, by the row at which it ends."""
         self._copies.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._copies):
-            # Every rank's shard is there, and the parts of the step before have been added up.
+            # After the barrier all shards are ready, and the parts of the previous step have been summed.
             self._handle.barrier(channel=0)
             return self._copy_shards(shards, index, into, groups)
 
@@ -201,7 +202,7 @@ class CopyEngine(Mode):
         self, shards: list[torch.Tensor], index: int, into: torch.Tensor, groups: RowGroups
     ) -> dict[int, Any]:
         arrived = {}
-        # The first rows are this rank's own.
+        # This rank's own rows come first.
         gathered = into[self._rows :]
         for stop, count in zip(itertools.accumulate(groups), groups, strict=True):
             for peer, theirs, here in split_by_peer(slice(stop - count, stop), self._rows):
@@ -218,7 +219,7 @@ class CopyEngine(Mode):
         grouping: Grouping,
         arrived: dict[int, Any],
     ) -> None:
-        """Multiply the peers' rows twice and push each product to its owner."""
+        """Run both matmuls on the rows of the peers, and push each product to its owner."""
         compute, copies = torch.cuda.current_stream(), self._copies
         gathered, inner = gathered[self._rows :], inner[self._rows :]
         partial = self._buffers.partial[self._rows :]
@@ -234,14 +235,14 @@ class CopyEngine(Mode):
                     self._slots[peer][theirs].copy_(partial[here], non_blocking=True)
 
     def _add(self, output: torch.Tensor) -> None:
-        """Add up the parts once every rank has sent its own."""
+        """Sum the parts once every rank has sent its own."""
         with torch.cuda.stream(self._copies):
             self._handle.barrier(channel=1)
         torch.cuda.current_stream().wait_stream(self._copies)
         self._sum(self._received, output)
 
     def _best_grouping(self, world: World, run: Callable[[int, Grouping], None]) -> Grouping:
-        """Return a good grouping, the same on every rank: the best first groups, then the best second."""
+        """Return a fast grouping, the same on every rank: tune the first matmul, then the second."""
         groups = candidate_groups(world.size - 1, self._rows)
         first, _ = self._fastest(world, run, [(first, groups[0]) for first in groups])
         return self._fastest(world, run, [(first, second) for second in groups])
@@ -249,9 +250,9 @@ class CopyEngine(Mode):
     def _fastest(
         self, world: World, run: Callable[[int, Grouping], None], candidates: list[Grouping]
     ) -> Grouping:
-        """Return the grouping whose slowest rank is the fastest."""
+        """Return the grouping with the shortest time on its slowest rank."""
         trials: list[list[tuple[Any, Any]]] = [[] for _ in candidates]
-        # In turns and without a wait between them, as in the steps to come: an idle GPU is cool and fast.
+        # In turns and without waiting in between, as in later steps: an idle GPU is cool and fast.
         for index in range(_TRIALS * len(candidates)):
             which = index % len(candidates)
             self._buffers.weights.use(index)
@@ -267,9 +268,9 @@ class CopyEngine(Mode):
 
 
 def _fastest_sum() -> Sum:
-    """Return the fastest sum of the ranks' parts: Triton's where it is installed, else PyTorch's.
+    """Return the fastest sum of the ranks' parts: with Triton if it is installed, else with PyTorch.
 
-    On an H200, 4 parts of 1152 x 9216 in bfloat16 take 28 us (3.8 TB/s) by the one and 45 us by the other.
+    On an H200, 4 parts of 1152 x 9216 in bfloat16 take 28 us (3.8 TB/s) with Triton, 45 us with PyTorch.
     """
     try:
         return cast(Sum, import_module(f"{__package__}.triton_sum").add_parts)
@@ -278,7 +279,7 @@ def _fastest_sum() -> Sum:
 
 
 def sum_by_torch(parts: torch.Tensor, output: torch.Tensor) -> None:
-    """Add up the parts by PyTorch; see `Sum`."""
+    """Sum the parts with PyTorch; see `Sum`."""
     torch.sum(parts, 0, out=output)
 
 

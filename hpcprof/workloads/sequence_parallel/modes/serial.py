@@ -1,4 +1,4 @@
-"""The serial mode: the collectives and the matmuls one after the other."""
+"""The serial mode: collectives and matmuls one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcprof.workloads.timing import PhaseTimer
 
 
 class Serial(Mode):
-    """NCCL and cuBLAS (gloo and the CPU's BLAS), each waiting for the one before."""
+    """Runs collectives of NCCL (or gloo) and matmuls of cuBLAS (or a CPU's BLAS) one after the other."""
 
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)

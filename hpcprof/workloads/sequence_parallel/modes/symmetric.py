@@ -1,4 +1,4 @@
-"""The symmetric mode: PyTorch's operators that fuse a collective with a matmul over symmetric memory."""
+"""The symmetric mode: PyTorch operators over symmetric memory that fuse a collective with a matmul."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from hpcprof.workloads.timing import PhaseTimer
 
 
 def symmetric_memory(world: World) -> Any:
-    """Return torch's module of symmetric memory, ready for all ranks.
+    """Return PyTorch's module for symmetric memory, enabled for all ranks.
 
     Raises
     ------
     Unavailable
-        Without CUDA, on several nodes, or where this PyTorch has none.
+        There is no CUDA, there are several nodes, or this PyTorch has no symmetric memory.
     """
     if world.device.type != "cuda":
         raise Unavailable("symmetric memory needs CUDA")
     if world.nodes > 1:
-        raise Unavailable("the GPUs of several nodes share no memory")
+        raise Unavailable("GPUs on different nodes share no memory")
     try:
         import torch.distributed._symmetric_memory as symmetric
     except ImportError:
         raise Unavailable(f"PyTorch {torch.__version__} has no symmetric memory") from None
     with warnings.catch_warnings():
-        # Needed by some versions, deprecated by the next.
+        # Some versions need it, and later ones deprecate it.
         warnings.simplefilter("ignore")
         enable = getattr(symmetric, "enable_symm_mem_for_group", None)
         if enable is not None:
@@ -47,12 +47,12 @@ def _group_name() -> str:
 
 
 class Symmetric(Mode):
-    """``fused_all_gather_matmul``, then ``fused_matmul_reduce_scatter``."""
+    """Runs ``fused_all_gather_matmul``, then ``fused_matmul_reduce_scatter``."""
 
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
         if buffers.scales is not None:
-            raise Unavailable("it multiplies no float8 here")
+            raise Unavailable("it does not support float8 here")
         symmetric_memory(world)
         operators = torch.ops.symm_mem
         names = ("fused_all_gather_matmul", "fused_matmul_reduce_scatter")
@@ -78,7 +78,7 @@ class Symmetric(Mode):
         return output
 
     def backward(self, index: int, timer: PhaseTimer) -> Gradients:
-        """Run one step backward; no operator fuses the gradients of the weights, which follow."""
+        """Run one step backward; the gradients of the weights follow, since no operator fuses them."""
         buffers, backward = self._buffers, self._backward
         if self._regather:
             self._gathered = buffers.gathered

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The sum of the ranks' parts as a Triton kernel; importing this needs Triton."""
+"""The sum of the ranks' parts as a Triton kernel; importing this module requires Triton."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BLOCK = 1024
 
 
 def add_parts(parts, output):
-    """Add parts [N, R/N, h] over the first dimension, in float32, into output [R/N, h]."""
+    """Sum ``parts`` [N, R/N, h] over the first dimension, in float32, into ``output`` [R/N, h]."""
     count = output.numel()
     _add[(triton.cdiv(count, _BLOCK),)](parts, output, count, len(parts), _BLOCK)
 

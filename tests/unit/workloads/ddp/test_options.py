@@ -70,9 +70,9 @@ def test_the_global_file_comes_before_the_local_one(tmp_path: Path) -> None:
         ({**LOCAL, "epochs": True}, {}, "epochs is true: it must be a whole number"),
         ({**LOCAL, "cap_size": "2"}, {}, 'cap_size is "2": it must be a number of MB above 0.'),
         (LOCAL, {"cuda_version_check": 12.1}, "cuda_version_check is 12.1: it must be a text"),
-        (LOCAL, {"nsys_path": "/no/nsys"}, "nsys_path is /no/nsys: there is no such file."),
-        (LOCAL, {"python_path": "/no/python"}, "python_path is /no/python: there is no such file."),
-        ("[1]", {}, "must hold a JSON object"),
+        (LOCAL, {"nsys_path": "/no/nsys"}, "nsys_path is /no/nsys, which does not exist."),
+        (LOCAL, {"python_path": "/no/python"}, "python_path is /no/python, which does not exist."),
+        ("[1]", {}, "must contain a JSON object"),
         ('{\n"epochs": }', {}, "local_config.json, line 2: not JSON"),
     ],
 )  # fmt: skip
@@ -82,7 +82,7 @@ def test_a_wrong_setting_is_one_sentence(local: Any, other: Any, says: str, tmp_
 
 
 def test_a_missing_folder_or_file_is_one_sentence(tmp_path: Path) -> None:
-    assert sentence("--input", str(tmp_path / "no")).endswith("there is no such folder.")
+    assert sentence("--input", str(tmp_path / "no")).endswith("the folder does not exist.")
     path = folder(tmp_path / "in")
     (path / "global_config.json").unlink()
     assert "global_config.json cannot be read: No such file" in sentence("--input", str(path))
@@ -91,11 +91,14 @@ def test_a_missing_folder_or_file_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--model gtp2", "unknown model 'gtp2' (a model file ends in .py); did you mean 'gpt2'"),
+        (
+            "--model gtp2",
+            "unknown model 'gtp2' (the name of a model file ends with .py); did you mean 'gpt2'",
+        ),
         ("--bucket-cap-mb 0", "'0' is not a number of MB above 0"),
         ("--bucket-cap-mb nan", "'nan' is not a number of MB above 0"),
-        ("--epochs 2 --warmup-epochs 2", "2 warm-up epochs of 2: no epoch is left to measure."),
-        ("--model bert --sequence-length 513", "--sequence-length 513: bert takes at most 512."),
+        ("--epochs 2 --warmup-epochs 2", "--warmup-epochs 2 leaves none of the 2 epochs to measure."),
+        ("--model bert --sequence-length 513", "--sequence-length 513: bert supports at most 512."),
         ("--comm-hook none", "argument --comm-hook: invalid choice"),
         ("--bucket-cap 2", "unknown option '--bucket-cap' of ddp; did you mean '--bucket-cap-mb'"),
         ("--model no.py", "no.py cannot be read: No such file or directory."),
@@ -115,8 +118,8 @@ def test_what_only_a_settings_file_can_say_is_no_option_and_not_offered_as_one(k
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("def backward_pass(output)", "def backward(output)"), "lacks the function backward_pass(output); "
-         "it has get_model in line 2, get_dataloader in line 3, forward_pass in line 4."),
+        (("def backward_pass(output)", "def backward(output)"), "does not define backward_pass(output); "
+         "it defines get_model in line 2, get_dataloader in line 3, forward_pass in line 4."),
         (("(model, inputs)", "(model)"), "line 4: forward_pass takes (model), but is called with (model, "),
         (("(output)", "(output, loss)"), "line 5: backward_pass takes (output, loss), but is called with"),
         (("(rank, cap_size): ...", "(rank, cap_size) ..."), "line 2: expected ':'."),
@@ -151,7 +154,7 @@ def test_settings_for_another_number_of_ranks_are_refused(tmp_path: Path) -> Non
     path = folder(tmp_path / "in", {**LOCAL, "world_size": 2})
     workload = catalogue.find("ddp")
     workload.check(["--input", str(path)], 2)
-    with pytest.raises(UsageError, match="world_size 2, but the job has 4 ranks"):
+    with pytest.raises(UsageError, match=r"world_size is 2 in .*, but the job has 4 ranks"):
         workload.check(["--input", str(path)], 4)
 
 

@@ -174,5 +174,5 @@ def test_the_sentence_names_the_first_rank_that_fails() -> None:
     )
     broken = Correctness(False, float("nan"), 1e-5, 8, "r")
     assert correctness.sentence([broken]) == (
-        "rank 0: the results are wrong: the output holds NaN or infinity."
+        "rank 0: the results are wrong: the output contains NaN or infinity."
     )

@@ -66,8 +66,8 @@ def test_what_does_not_fit_into_a_gpus_free_memory_is_refused_with_the_bytes_of_
     with pytest.raises(HpcprofError) as caught:
         check_device(shape, 4, gpu)
     assert str(caught.value) == (
-        f"a rank needs {needed / 2**30:.1f} GiB and cuda:1 has {needed / 2**30:.1f} GiB free: make the shape "
-        "smaller, use more ranks, or fewer modes (--plan RANKS prints what needs it)."
+        f"a rank needs {needed / 2**30:.1f} GiB, but cuda:1 has {needed / 2**30:.1f} GiB free: use a smaller "
+        "shape, more ranks, or fewer modes (--plan RANKS lists what needs the memory)."
     )
 
 

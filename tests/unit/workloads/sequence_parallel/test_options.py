@@ -47,11 +47,11 @@ def test_every_option_reaches_its_field() -> None:
         (["--sweep", "hidden-size=32,0"], "argument --hidden-size: '0' is not a whole number from 1."),
         (
             ["-s", "8", "--sweep", "sequence_length=8,16"],
-            "--sequence-length is given and swept: leave one of",
+            "--sequence-length is both given and swept: remove one",
         ),
         (
             ["--sweep", "dtype=float32,float16,float32"],
-            "--sweep: dtype=float32 and dtype=float32 are the same: a value stands there twice",
+            "--sweep: dtype=float32 and dtype=float32 are the same point: a value is repeated",
         ),
         (["--model", "gpt2", "--sweep", "hidden-size=8,16"], "hidden-size=8 and hidden-size=16 are the same"),
         (
@@ -91,7 +91,7 @@ def test_a_sweep_of_one_value_still_names_its_point() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("-s 64 --mode chunked --sweep chunks=4,5", "at chunks=5: the 32 rows of a rank cannot be cut into"),
+        ("-s 64 --mode chunked --sweep chunks=4,5", "at chunks=5: --chunks 5 does not divide the 32 rows"),
         ("--mode symmetric --sweep dtype=bfloat16,float8", "at dtype=float8: --dtype float8: the mode symm"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_model_gives_the_shape_and_a_plan_is_asked_for_instead_of_a_run() -> N
     with pytest.raises(InformationRequested) as asked:
         parse(["--plan", "2", "--sweep", "hidden-size=32,64"])
     told = asked.value.text
-    assert [told.count(text) for text in ("at hidden-size=32:", "h = 64, f = 256", "memory of a rank")] == [
+    assert [told.count(text) for text in ("at hidden-size=32:", "h = 64, f = 256", "memory per rank")] == [
         1,
         1,
         2,

@@ -66,6 +66,6 @@ def test_the_table_of_several_modes_says_how_near_each_is_to_perfect_overlap() -
     # 3.2 / 4.0 and 3.2 / 3.4 of the bound; 0 and 0.6 of the 0.8 ms that can be hidden.
     assert serial[-2:] == ["80.0", "0.0"]
     assert other[-2:] == ["94.1", "75.0"]
-    assert "fastest: copy-engine; n = 3 steps of each mode, in turns" in lines
+    assert "fastest: copy-engine; n = 3 steps per mode, in turns" in lines
     assert "serial: p50 4.020 ms with marked phases, 4.000 without" in lines
     assert all(len(line) <= 80 for line in lines if line.startswith(("serial ", "copy-engine ", "ms,")))

@@ -92,7 +92,7 @@ def test_a_gradient_that_the_peers_do_not_see_is_refused(monkeypatch: pytest.Mon
         step, buffers = made(monkeypatch, Serial, Parameters(24, 16, direction="backward"))
         assert buffers.backward is not None
         step(0, UntimedPhases())
-        with pytest.raises(RuntimeError, match="not where the mode's peers read it"):
+        with pytest.raises(RuntimeError, match="not in the memory that the peers read"):
             torch.autograd.grad(step._output, step._leaves(0), buffers.backward.source(0).clone())
 
 
