@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES, FULL_REPORT
 from hpcprof.cli.main import COMMANDS, cli
 from hpcprof.results.store.tables import METADATA
 from hpcprof.submit.profilers import PROFILERS
@@ -23,6 +23,12 @@ def test_every_analysis_is_documented_with_its_keys(name: str) -> None:
     row = re.search(rf"^\| `{name}` \| ([^|]*) \|", text, re.MULTILINE)
     assert row is not None
     assert row[1].split(", ") == [column.name for column in (ANALYSES | ACROSS_RUNS)[name].columns]
+
+
+def test_the_guide_to_the_report_explains_every_table_of_it() -> None:
+    text = (ROOT / "docs/how-to/read-the-report.md").read_text(encoding="utf-8")
+    headings = "".join(re.findall(r"^## .*", text, re.MULTILINE))
+    assert set(FULL_REPORT) <= set(re.findall(r"`(\w+)`", headings))
 
 
 def test_the_overview_of_commands_names_every_command() -> None:
