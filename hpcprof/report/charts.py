@@ -135,7 +135,7 @@ def _phases(rows: list[Row]) -> Chart:
         "Median, with whiskers up to the 95th percentile. "
         f"n = {counted(steps, 'step')} on {ranks_drawn(ranks)}."
     )
-    return "Time by phase", note, figure
+    return "Phase time", note, figure
 
 
 def _breakdown(rows: list[Row]) -> Chart:

@@ -18,6 +18,7 @@ from hpcprof.report.formatting import cell, format_value, header
 from hpcprof.results.analysis_table import Row
 
 _SHORTEST_NAME = 8
+_USABLE_NAME = 24
 _READABLE_NAME = 40
 _GAP = 2
 
@@ -57,7 +58,7 @@ def main_table(analysis: Analysis, rows: Sequence[Row], main: tuple[str, ...], w
     while count > 1 and columns.width(main[:count], _SHORTEST_NAME, two_lines=True) > width:
         count -= 1
     keys = main[:count]
-    one_line = columns.width(keys, _SHORTEST_NAME) <= width
+    one_line = columns.width(keys, _USABLE_NAME) <= width
     headers = columns.single_line(keys) if one_line else columns.two_lines(keys)
     return Layout(keys, columns.table(keys, headers, width))
 

@@ -66,6 +66,7 @@ def test_a_unit_is_in_the_header_or_in_the_cell_but_not_in_both(name: str) -> No
         ("achieved_flops", 4.536e13, "45.36 TFLOP/s"),
         ("ratio", 1.23456, "1.235"),
         ("count", 1024, "1,024"),
+        ("peak_per_s", 4.8e12, "4,800,000,000,000.0"),
         ("count", None, "–"),
         ("name", "clear \x1b[2J", r"clear \x1b[2J"),
     ],
