@@ -27,8 +27,8 @@ from hpcprof.common.errors import UsageError
 def command(runs_dir: Path, db: str | None, form: str, schema: bool, sql: str | None) -> None:
     """Ask the results database in SQL.
 
-    SQL is one statement that reads; nothing can be changed. Every analysis is a table, analysis_NAME, with
-    a row's run in run_id; runs, profiles, gpus, facts and reasons say where the rows come from.
+    SQL is one read-only statement. Each analysis has a table analysis_NAME, whose column run_id is the run;
+    the tables runs, profiles, gpus, facts and reasons describe the origin of the rows.
     """
     from hpcprof.results import query
     from hpcprof.results.store.store import open_store

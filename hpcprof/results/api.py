@@ -23,9 +23,9 @@ from hpcprof.submit.runs.directory import Run, find_run, runs_directory
 
 
 class Results:
-    """A run and what was collected of it.
+    """The collected results of a run.
 
-    Every analysis is a method without arguments, ``results.kernels()``; `analysis` takes its name.
+    Every analysis is a method without arguments, as in ``results.kernels()``; `analysis` accepts its name.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Results:
 
     @property
     def id(self) -> str:
-        """The run's id, which is ``run_id`` in the store."""
+        """The id of the run, ``run_id`` in the store."""
         return self.run.id
 
     @property
@@ -48,18 +48,18 @@ class Results:
         return sorted(self._collected())
 
     def collect(self) -> Collected:
-        """Bring the store up to date with the run's profiles, as ``hpcprof collect`` does.
+        """Read the profiles of the run into the store, as ``hpcprof collect`` does.
 
         Raises
         ------
         HpcprofError
-            If there is no profile, or two of them are of the same rank.
+            If there are no profiles, or two have the same rank.
         """
         self.store.prepare()
         return collect(self.run, self.store)
 
     def analysis(self, name: str) -> pd.DataFrame:
-        """Return an analysis; ``attrs["reasons"]`` says by rank why rows or values are missing.
+        """Return an analysis; ``attrs["reasons"]`` has, by rank, why rows or values are missing.
 
         An analysis of a plug-in (entry point group ``hpcprof.analyses``) is computed on each call.
 
@@ -75,7 +75,9 @@ class Results:
         return _frame(analysis, read_or_compute(analysis, self.run, self.store))
 
     def against(self, name: str, *others: Results) -> pd.DataFrame:
-        """Return an analysis of this run (side b) against others (side a, repeats of each other).
+        """Return an analysis that compares this run (the candidate, side b) with others.
+
+        The others are repeats of each other (the baseline, side a).
 
         ``name`` is ``compare``, ``slowdown_pairs``, ``slowdown_by_overlap`` or ``roofline``;
         ``attrs["reasons"]`` as in `analysis`.
@@ -95,7 +97,7 @@ class Results:
         return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in others], self.store))
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
-        """Return why analyses, or the one named, have no rows or a null; rank -1 is the run as a whole."""
+        """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""
         self._collected()
         analyses = ANALYSES.values() if analysis is None else [find_analysis(analysis)]
         rows = [
@@ -107,12 +109,12 @@ class Results:
         return frame
 
     def timeline(self, rank: int) -> Timeline:
-        """Read a rank's timeline from its profile; its columns are numpy arrays in nanoseconds.
+        """Read the timeline of a rank from its profile; its columns are numpy arrays, times in ns.
 
         Raises
         ------
         UsageError
-            If there is no profile of that rank.
+            If no profile with a timeline has that rank.
         DamagedInput
             If the profile cannot be read.
         """
@@ -123,7 +125,7 @@ class Results:
 
     def __getattr__(self, name: str) -> Callable[[], pd.DataFrame]:
         if name not in ANALYSES:
-            raise AttributeError(f"{name!r} is no analysis: {', '.join(ANALYSES)}")
+            raise AttributeError(f"{name!r} is not an analysis: {', '.join(ANALYSES)}")
         return partial(self.analysis, name)
 
     def __dir__(self) -> list[str]:

@@ -175,7 +175,7 @@ def _store_profile(run: Run, store: Store, task: ProfileTask, found: ProfileResu
 
 
 def _collect_run(run: Run, store: Store) -> None:
-    """Compute the analyzes that span the ranks unless they are stored.
+    """Compute the analyses that span the ranks unless they are stored.
 
     Should another collect replace a profile in the meantime, they are computed again.
     """
@@ -183,21 +183,21 @@ def _collect_run(run: Run, store: Store) -> None:
         return
     while True:
         sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
-        if store.put_run(run.id, _analyzes_over_ranks(run, store), sha256):
+        if store.put_run(run.id, _analyses_over_ranks(run, store), sha256):
             return
 
 
-def _analyzes_over_ranks(run: Run, store: Store) -> dict[str, AnalysisTable]:
+def _analyses_over_ranks(run: Run, store: Store) -> dict[str, AnalysisTable]:
     # pandas is not needed before this, and not at all if no profile has changed.
     from hpcprof.analysis.framework.outcome import analyze_run, outcome_from_columns
 
-    analyzes = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
-    names = {analysis.name for analysis in analyzes}
-    needs = {need for analysis in analyzes for need in analysis.needs} - names
+    analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
+    names = {analysis.name for analysis in analyses}
+    needs = {need for analysis in analyses for need in analysis.needs} - names
     outcomes = {
         need: outcome_from_columns(ANALYSES[need], store.read(run.id, need).columns) for need in needs
     }
-    for analysis in analyzes:
+    for analysis in analyses:
         outcomes[analysis.name] = analyze_run(analysis, outcomes)
     return {name: AnalysisTable.from_outcome(outcomes[name]) for name in names}
 

@@ -1,7 +1,7 @@
-"""Ways to run one function over many tasks: here, in processes of this machine, or over MPI.
+"""Runs one function over many tasks: in this process, in processes of this machine, or over MPI.
 
-Each yields every task with its result as soon as there is one, in any order. The function and the tasks
-have to be picklable. An exception of the function is raised here.
+Each executor yields every task with its result as soon as it has one, in any order. The function and the
+tasks must be picklable. An exception that the function raises is raised here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Lost:
-    """Stands for the result of a task whose process ended before it had one; ``reason`` says how."""
+    """Replaces the result of a task whose process ended early; ``reason`` is a clause that says how."""
 
     reason: str
 
@@ -46,18 +46,18 @@ class Executor(Protocol):
 def serially(
     function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
 ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-    """Run in this process, one task after the other."""
+    """Run in this process, one task after another."""
     for task in tasks:
         yield task, function(task)
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Runs each task in a process of its own, so many at a time.
+    """Runs each task in a process of its own, ``jobs`` at a time.
 
-    What a task used of memory is given back with its process, and a process that is killed takes one task
-    with it. The processes are forked from a server that has imported the modules ``preload``, and never
-    from this process, which may have threads. They end when this process does, however it ends.
+    The memory of a task is freed with its process, and a process that is killed loses only one task. The
+    processes are forked from a server that has imported the modules ``preload``, never from this process,
+    which may have threads. They end when this process ends, however that happens.
     """
 
     jobs: int
@@ -66,7 +66,7 @@ class Processes:
     def __call__(
         self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
     ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-        """Yield each task with its result; a single one, or one at a time, needs no other process."""
+        """Yield each task with its result; a single task, or one job at a time, runs in this process."""
         if self.jobs == 1 or len(tasks) <= 1:
             yield from serially(function, tasks)
             return
@@ -83,7 +83,7 @@ class Processes:
                     with _interrupted_later():
                         process.start()
                         running[receiver] = task, process
-                    # With no copy of it here, the death of the process closes the pipe.
+                    # Without a copy here, the pipe closes when the process dies.
                     sender.close()
                 for receiver in cast("list[Connection]", wait(list(running))):
                     task, answering = running[receiver]
@@ -101,7 +101,7 @@ class Processes:
 def over_mpi(
     function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
 ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-    """Run on the other ranks of an MPI job that was started with ``python -m mpi4py.futures``.
+    """Run on the other ranks of an MPI job started with ``python -m mpi4py.futures``.
 
     Raises
     ------
@@ -120,13 +120,13 @@ def over_mpi(
 
 @contextmanager
 def _interrupted_later() -> Iterator[None]:
-    """Hold Ctrl-C back until the block has ended: half of what the server is sent would make it fail.
+    """Hold Ctrl-C back until the end of the block: an incomplete message would make the fork server fail.
 
-    A process that is started in the block never gets it. Ctrl-C reaches all processes of a terminal: the
-    first one decides, and ends the others by SIGTERM.
+    A process that is started in the block never receives it. Ctrl-C reaches all processes of a terminal; the
+    first one handles it, and ends the others by SIGTERM.
     """
     held: list[int] = []
-    # The mask is inherited by what is started here; it holds for this thread only, and the handler for all.
+    # Processes started here inherit the mask. It holds for this thread only; the handler holds for all.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main else None
@@ -141,16 +141,16 @@ def _interrupted_later() -> Iterator[None]:
 
 
 def _answer(sender: Connection, function: Callable[[Any], Any], task: Any) -> None:
-    """Run one task in a process of its own and send what it returns or raises."""
+    """Run one task in a process of its own, and send its result or its exception."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Unwound, so that no temporary files are left.
+    # Exiting by an exception removes temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer = True, function(task)
     except Exception as error:
         answer = False, error
-    # The first process may have been interrupted, and no longer listen.
+    # The first process may have been interrupted and no longer be listening.
     with suppress(OSError):
         sender.send(answer)
 
@@ -177,9 +177,9 @@ def _received(receiver: Connection, process: BaseProcess) -> Any:
 
 
 def _how(code: int) -> str:
-    """Say how a process ended that gave no answer."""
+    """Return a clause that says how a process ended without an answer."""
     if code == -signal.SIGKILL:
-        return "its process was killed, as the system does when memory runs out"
+        return "its process was killed, as happens when memory runs out"
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
     return f"its process ended with exit code {code}"

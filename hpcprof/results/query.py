@@ -1,4 +1,4 @@
-"""A user's SQL on the results database, which it can read and not change."""
+"""Executes a user's SQL on the results database, read-only."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from hpcprof.results.store.tables import METADATA
 
 Value = int | float | str | None
 
-# What SQLite may do for a query: everything else, ATTACH and VACUUM INTO included, it refuses.
+# The actions that a query may take; SQLite refuses all others, ATTACH and VACUUM INTO included.
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The rows of a query; every column has a name of its own."""
+    """The rows of a query; the names of the columns are distinct."""
 
     columns: list[str]
     rows: list[tuple[Value, ...]]
 
 
 def query(store: Store, sql: str) -> Answer:
-    """Execute one statement that reads.
+    """Execute one read-only statement.
 
     Raises
     ------
     HpcprofError
         If nothing has been collected into the store.
     UsageError
-        If the SQL is wrong, changes something, or is more than one statement.
+        If the SQL is wrong, would change something, or is more than one statement.
     UnicodeEncodeError
-        If it is no UTF-8 text.
+        If the SQL cannot be encoded in UTF-8.
     """
     if not store.exists():
         raise HpcprofError(f"nothing has been collected into {store}: run hpcprof collect first.")
     try:
         with _reading(store) as connection:
-            # Without parameters, so that neither % nor : in the SQL has a meaning of its own. PostgreSQL
-            # is sent DECLARE CURSOR FOR with the SQL, which takes one query and no COPY to a file.
+            # Without parameters, % and : in the SQL have no special meaning. PostgreSQL gets the SQL as
+            # DECLARE CURSOR FOR, which accepts one query and no COPY to a file.
             reading = connection.execution_options(no_parameters=True, stream_results=True)
             result = reading.exec_driver_sql(sql)
             if not result.returns_rows:
@@ -67,7 +67,7 @@ def query(store: Store, sql: str) -> Answer:
 
 
 def schema() -> Answer:
-    """Return every table of the results database with its columns, in the order they have there."""
+    """Return every table of the results database with its columns in their order."""
     rows: list[tuple[Value, ...]] = []
     for table in sorted(METADATA.tables.values(), key=lambda table: table.name):
         for column in table.columns:
@@ -78,14 +78,14 @@ def schema() -> Answer:
 
 @contextmanager
 def _reading(store: Store) -> Iterator[Connection]:
-    """Connect so that nothing can be written, whatever the connection is told."""
+    """Connect so that nothing can be written, whatever the SQL is."""
     if store.url.get_backend_name() == "sqlite":
         uri = f"{Path(store.url.database or '').absolute().as_uri()}?mode=ro"
         engine = create_engine(
             "sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool
         )
     else:
-        # The option holds for later transactions too, should the SQL end this one.
+        # The option also holds for later transactions, in case the SQL ends this one.
         options = {"options": "-c default_transaction_read_only=on"}
         engine = create_engine(store.url, connect_args=options, poolclass=NullPool)
         engine = engine.execution_options(postgresql_readonly=True)
@@ -101,7 +101,7 @@ def _authorize(action: int, *_: object) -> int:
 
 
 def _plain(value: Any) -> Value:
-    """Return a value as JSON and CSV know it; PostgreSQL's sums of whole numbers are decimals."""
+    """Convert a value to a type of JSON and CSV; PostgreSQL returns sums of whole numbers as decimals."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     return value if value is None or isinstance(value, (int, float, str)) else str(value)

@@ -1,8 +1,7 @@
-"""Reads the profile of one rank and runs its analyzes: the part of a collect that can run in any process."""
+"""Reads the profile of one rank and runs its analyses: the part of a collect that can run in any process."""
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.malloc import return_freed_memory, use_one_heap
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.kernel_report import KernelReport
@@ -30,16 +30,15 @@ PRELOAD = (
 )
 """The modules that a process needs to read and analyze a profile.
 
-A collect of 16 small ranks takes 3.8 s of CPU time when they are imported once, before the processes are
-forked, and 11.0 s when each process imports them (docs/explanation/performance.md, "Tricks kept and
-removed").
+Imported once, before the processes are forked, they save two thirds of the CPU time of a collect of 16 small
+ranks (docs/explanation/performance.md, "Tricks kept and removed").
 """
 
 _HASHED_AT_ONCE = 1 << 22
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
 _LARGE = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
-"""The analyzes that use most memory: they run one after another, beside the others."""
+"""The analyses that use most memory: they run one after another, beside the others."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class ProfileTask:
     timelines : Path or None
         The folder to keep the timeline in; None to keep none.
     threads : int
-        How many threads run the analyzes.
+        How many threads run the analyses.
     """
 
     path: Path
@@ -97,12 +96,13 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged:
     sha256 = _sha256(task.path)
     if sha256 == task.known:
         return Unchanged()
+    use_one_heap()
     profile = read_profile(task.path)
     if _size_and_time(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
-    _return_freed_memory()
+    return_freed_memory()
     with ThreadPoolExecutor(task.threads) as pool:
-        large = pool.submit(_large_analyzes, profile, task.rank)
+        large = pool.submit(_large_analyses, profile, task.rank)
         kept = pool.submit(_keep_timeline, task, profile, sha256)
         small = [analysis.name for analysis in _OF_RANKS if not analysis.memory_heavy]
         tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), small))
@@ -130,17 +130,6 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _return_freed_memory() -> None:
-    """Return freed memory to the system, where the C library (glibc) does not do so by itself.
-
-    glibc keeps freed arrays of up to 32 MB for later ones. For an export of 318 MB a collect takes up to
-    696 MiB with this and 814 MiB without (docs/explanation/performance.md, "Tricks kept and removed").
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def _contradictions(tables: Mapping[str, AnalysisTable]) -> dict[str, str]:
     from hpcprof.analysis.framework.crosschecks import contradictions
 
@@ -163,12 +152,12 @@ def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: 
     return ()
 
 
-def _large_analyzes(profile: Timeline | KernelReport, rank: int) -> dict[str, AnalysisTable]:
-    """Run the analyzes that use most memory, and return what each has freed to the system."""
+def _large_analyses(profile: Timeline | KernelReport, rank: int) -> dict[str, AnalysisTable]:
+    """Run the analyses that use most memory, and return what each has freed to the system."""
     found = {}
     for name in _LARGE:
         found[name] = _table(name, profile, rank)
-        _return_freed_memory()
+        return_freed_memory()
     return found
 
 

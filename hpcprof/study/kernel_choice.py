@@ -1,4 +1,4 @@
-"""Which kernels, and which launches of them, Nsight Compute shall measure, taken from a timeline."""
+"""Chooses the kernels and launches that Nsight Compute measures, from a timeline."""
 
 from __future__ import annotations
 
@@ -17,11 +17,18 @@ _NAMELESS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{lambda[^}]*\}|\{unn
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """A filter of kernels as ncu takes it.
+    """A filter of kernels for ncu.
 
-    ``pattern`` matches the function names of the kernels and no communication; of the launches that it
-    matches ``skip`` are passed over and ``count`` measured. ``names`` are the kernels, by falling time,
-    ``share`` is the part of the time of all compute kernels that they take.
+    Attributes
+    ----------
+    pattern : str
+        A regular expression that matches the function names of the kernels, and no communication.
+    skip, count : int
+        Of the launches that match, ``skip`` are passed over and the next ``count`` measured.
+    names : tuple of str
+        The kernels, the one with most time first.
+    share : float
+        Their share of the time of all compute kernels, 0 to 1.
     """
 
     pattern: str
@@ -32,11 +39,10 @@ class KernelChoice:
 
 
 def choose_kernels(timeline: Timeline, top: int, launches: int) -> KernelChoice:
-    """Choose the ``top`` compute kernels that take longest, and ``launches`` launches in a row of them.
+    """Choose the ``top`` compute kernels that take longest, and ``launches`` consecutive launches of them.
 
-    ncu measures launches in a row, so the row is the one whose kernels, each counted once, stand for the
-    most time: in a training step rather the end of one step and the beginning of the next than one
-    layer's.
+    ncu measures consecutive launches. The window is the one whose kernels, each counted once, account for
+    most time: in training, rather the end of one step and the beginning of the next than a single layer.
 
     Raises
     ------
@@ -67,12 +73,12 @@ def choose_kernels(timeline: Timeline, top: int, launches: int) -> KernelChoice:
 
 
 def pattern(functions: Sequence[str]) -> str:
-    """Return the regular expression that matches functions of any namespace; empty for none."""
+    """Return a regular expression that matches the functions in any namespace; empty without functions."""
     return f"^(.*::)?({'|'.join(map(re.escape, functions))})$" if functions else ""
 
 
 def best_window(sequence: Sequence[str], weight: dict[str, float], count: int) -> int:
-    """Return where the ``count`` elements in a row begin whose distinct names weigh most; the first such."""
+    """Return the start of the first window of ``count`` elements whose distinct names weigh most."""
     inside: Counter[str] = Counter()
     best, start, covered = -1.0, 0, 0.0
     for index, name in enumerate(sequence):
@@ -82,16 +88,16 @@ def best_window(sequence: Sequence[str], weight: dict[str, float], count: int) -
             gone = sequence[index - count]
             inside[gone] -= 1
             covered -= 0 if inside[gone] else weight[gone]
-        # A sum of the same weights in another order differs in its last digits.
+        # The same weights added in another order differ in the last digits.
         if index >= count - 1 and covered > best * (1 + 1e-9):
             best, start = covered, index - count + 1
     return start
 
 
 def function_name(demangled: str) -> str:
-    """Return the name that ncu filters by: without result, namespaces, template arguments and parameters.
+    """Return the name that ncu filters by, without result, namespaces, template arguments and parameters.
 
-    ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``f``; empty where there is none.
+    ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``f``; the result may be empty.
     """
     depth, kept = 0, []
     for character in _NAMELESS.sub("_", demangled):

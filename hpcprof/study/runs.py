@@ -245,7 +245,7 @@ class StudyRuns:
                 "hpcprof report RUN shows one, with --analysis NAME --against RUN two together"
             )
         if self._folder is None:
-            return f"{text}. The same command begins the study anew."
+            return f"{text}. The same command starts the study again."
         return f"{text}. To go on: {resume_command(self._folder)}"
 
     def _cancel(self) -> str:
@@ -255,7 +255,7 @@ class StudyRuns:
         if self._current is None or self._current.manifest is None:
             return ""
         if not self._waiting:
-            return f"{self._current.id} has ended and is not collected; "
+            return f"{self._current.id} has ended, but is not collected; "
         try:
             cancel([self._current])
         except HpcprofError as error:

@@ -157,14 +157,14 @@ def _plan(
 
     request = without_profiler(request)
     if alone is Alone.HOOK and request.workload != "ddp":
-        raise UsageError("--alone hook is for --workload ddp: choose --alone one-rank for another program.")
+        raise UsageError("--alone hook needs --workload ddp: use --alone one-rank for another program.")
     runs = []
     for planned in plan_runs(points(sweep), repeats):
         program = program_at(planned.point, request.program, request.workload, "--sweep")
         site, job = _request_of(request, planned.arm, alone, program).resolve()
         runs.append(StudyRun(planned.point, planned.arm, planned.repeat, job=job))
     if max(planned.job.ranks for planned in runs) < 2:
-        raise UsageError("one rank has nobody to communicate with: give --ranks-per-node 2 or more.")
+        raise UsageError("a single rank does not communicate: give --ranks-per-node 2 or more.")
     template = request.template
     return SlowdownRecord("slowdown", site, runs, str(template.absolute()) if template else None)
 
@@ -251,7 +251,7 @@ def _earlier(planned: StudyRun, runs_dir: Path) -> tuple[Run, JobStatus] | None:
     run = open_run(runs_dir / planned.run)
     status = poll([run])[run.id]
     if status.state is JobState.UNKNOWN:
-        raise HpcprofError(f"whether {run.id} has ended is not known: {status.reason.rstrip('.')}.")
+        raise HpcprofError(f"cannot tell whether {run.id} has ended: {status.reason.rstrip('.')}.")
     if status.state.ended and status.state is not JobState.COMPLETED:
         return None
     return run, status

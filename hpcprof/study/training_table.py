@@ -1,4 +1,4 @@
-"""Kernels with their metrics and their slowdown in one table, to train models with."""
+"""Merges the metrics of kernels with their slowdown into one table, to train models with."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.analysis.slowdown.against_baseline import CONTROL
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_families import family
 from hpcprof.profiles.kernel_matching import ByKernel
 from hpcprof.profiles.kernel_names import short_name
@@ -22,7 +23,7 @@ from hpcprof.submit.runs.directory import find_run
 _KERNEL = ("name", "grid", "block")
 _SLOWDOWN = ACROSS_RUNS["slowdown_pairs"].columns
 _METRICS = tuple(c for c in ANALYSES["ncu_kernels"].columns if c.name not in ("rank", "id", *_KERNEL))
-# The share of the overlap is missing in tables of older studies, and in those of one run.
+# Tables of older studies, and those of a single run, lack the share of the overlap.
 _OPTIONAL = ("overlap_pct",)
 
 COLUMNS = (
@@ -39,16 +40,17 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     Parameters
     ----------
     slowdown : DataFrame
-        Rows of ``slowdown_pairs``, with further columns for the parameters of a sweep.
+        Rows of ``slowdown_pairs``, and further columns for the parameters of a sweep.
     metrics : DataFrame
-        Rows of ``ncu_kernels``; launches of one kernel count by their median, ``launches`` is how many.
+        Rows of ``ncu_kernels``. The launches of a kernel are merged into their median; ``launches`` is their
+        number.
 
     Returns
     -------
     DataFrame
-        One row for each row of ``slowdown`` but the total and the control, with the metrics of the same
-        name, grid and block, and then one for each kernel that only ``metrics`` has. What one side does not
-        tell is missing.
+        One row for each row of ``slowdown`` except the total and the control, with the metrics of the same
+        name, grid and block, and then one for each kernel that only ``metrics`` has. Values that one of
+        them does not have are missing.
     """
     keys = [name for name in slowdown if name not in COLUMNS]
     compared = slowdown[~slowdown["name"].isin([TOTAL, CONTROL])]
@@ -75,7 +77,7 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
 
 
 def _typical(launches: pd.DataFrame) -> dict[str, Any]:
-    """Return the metrics of one kernel, medians of its launches; those that a launch lacks are missing."""
+    """Return the metrics of one kernel, medians of its launches, without those that a launch lacks."""
     typical: dict[str, Any] = {"launches": len(launches)}
     for column in _METRICS:
         values = launches[column.name]
@@ -90,17 +92,17 @@ def _typical(launches: pd.DataFrame) -> dict[str, Any]:
 
 
 def what_is_in(table: pd.DataFrame) -> str:
-    """Return a sentence that counts the kernels that have both, and those that have one."""
+    """Return a sentence that counts the kernels with both and those with either."""
     kernels = table.drop_duplicates(list(_KERNEL))
     metrics, slowdown = kernels["launches"].notna(), kernels["slowdown"].notna()
     return (
-        f"{int((metrics & slowdown).sum())} kernels have metrics and a slowdown, {int((~metrics).sum())} a "
-        f"slowdown only, {int((~slowdown).sum())} metrics only: their other cells are empty"
+        f"{counted(int((metrics & slowdown).sum()), 'kernel')} with metrics and slowdown, "
+        f"{int((~metrics).sum())} with slowdown only, {int((~slowdown).sum())} with metrics only"
     )
 
 
 def kernels_to_measure(table: pd.DataFrame) -> str:
-    """Return the filter by which ncu measures the kernels that have no metrics; empty where all have."""
+    """Return the filter by which ncu measures the kernels without metrics; empty if all have metrics."""
     return pattern(
         sorted({function_name(name) for name in table.loc[table["launches"].isna(), "name"]} - {""})
     )
@@ -135,23 +137,23 @@ def find_table(given: str, name: str, runs_dir: Path) -> Path:
 
 
 def read_slowdown(path: Path) -> pd.DataFrame:
-    """Read a table of slowdowns as the study writes it.
+    """Read a table of slowdowns that a study has written.
 
     Raises
     ------
     UsageError
-        If the file is no such table.
+        If the file is not such a table.
     """
     return _read(path, "slowdowns", _SLOWDOWN)
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
-    """Read a table of metrics as the study writes it.
+    """Read a table of metrics that a study has written.
 
     Raises
     ------
     UsageError
-        If the file is no such table.
+        If the file is not such a table.
     """
     return _read(path, "metrics", ANALYSES["ncu_kernels"].columns)
 
@@ -162,11 +164,11 @@ def _read(path: Path, what: str, columns: Sequence[Column]) -> pd.DataFrame:
     except OSError as error:
         raise HpcprofError(f"cannot read {path}: {error.strerror}.") from None
     except ValueError as error:
-        raise UsageError(f"{path} is no table: {' '.join(str(error).split())}.") from None
+        raise UsageError(f"{path} is not a table: {' '.join(str(error).split())}.") from None
     missing = [c.name for c in columns if c.name not in table and c.name not in _OPTIONAL]
     if missing:
-        more = f" and {len(missing) - 1} more that it should have" if len(missing) > 1 else ""
-        raise UsageError(f"{path} is no table of {what}: it has no column {missing[0]}{more}.")
+        more = f" and lacks {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UsageError(f"{path} is not a table of {what}: it has no column {missing[0]}{more}.")
     for column in columns:
         if column.name in table and column.kind is not Kind.TEXT:
             table[column.name] = _numbers(table[column.name], column, path)

@@ -315,7 +315,7 @@ def test_kernel_metrics_names_the_run_that_it_has_when_it_is_interrupted(
     interrupted.send_signal(signal.SIGTERM)
     _, said = interrupted.communicate(timeout=60)
     assert interrupted.returncode == 128 + signal.SIGTERM
-    assert "is cancelled; 0 of 2 runs are complete. The same command begins the study anew." in said
+    assert "is cancelled; 0 of 2 runs are complete. The same command starts the study again." in said
 
 
 def test_one_rank_against_two_is_the_other_comparison(hpcprof: Hpcprof, tools: Path, tmp_path: Path) -> None:
@@ -331,6 +331,6 @@ def test_one_rank_against_two_is_the_other_comparison(hpcprof: Hpcprof, tools: P
 def test_slowdown_needs_somebody_to_communicate_with(hpcprof: Hpcprof) -> None:
     done = hpcprof("study", "slowdown", "--workload", "ddp")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "one rank has nobody to communicate with" in done.stderr
+    assert "a single rank does not communicate" in done.stderr
     done = hpcprof("study", "slowdown", "--", "true")
-    assert "--alone hook is for --workload ddp" in done.stderr
+    assert "--alone hook needs --workload ddp" in done.stderr

@@ -59,7 +59,7 @@ def test_a_single_task_and_a_single_job_need_no_other_process() -> None:
 
 def test_a_task_whose_process_is_killed_is_lost_and_the_others_are_not() -> None:
     results = dict(Processes(2)(die_on_three, range(6)))
-    assert results.pop(3) == Lost("its process was killed, as the system does when memory runs out")
+    assert results.pop(3) == Lost("its process was killed, as happens when memory runs out")
     assert results == {n: n for n in (0, 1, 2, 4, 5)}
 
 

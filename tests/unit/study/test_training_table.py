@@ -133,7 +133,7 @@ def test_the_command_takes_files_and_folders(
     metrics.rename(folder / metrics.name)
     command.main(["training-table", str(slowdowns), str(tmp_path)], standalone_mode=False)
     out = capsys.readouterr().out
-    assert "1 kernels have metrics and a slowdown, 1 a slowdown only, 10 metrics only" in out
+    assert "1 kernel with metrics and slowdown, 1 with slowdown only, 10 with metrics only" in out
     assert "--profiler-option 'kernel=^(.*::)?(gelu)$'" in out
     table = pd.read_csv(tmp_path / "training.csv")
     assert len(table) == 6 + 10 and list(table) == ["bucket_cap_mb", *COLUMNS]
@@ -149,10 +149,10 @@ def test_a_table_of_an_older_study_has_no_share(slowdowns: Path, metrics: Path) 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is no table: No columns"),
-        ("a,b\n1,2\n", "is no table of slowdowns: it has no column rank and 10 more"),
-        ("a\n1,2\n1,2,3\n", "is no table: "),
-        ("\x00\xff", "is no table"),
+        ("", "is not a table: No columns"),
+        ("a,b\n1,2\n", "is not a table of slowdowns: it has no column rank and lacks 10 more"),
+        ("a\n1,2\n1,2,3\n", "is not a table: "),
+        ("\x00\xff", "is not a table"),
     ],
 )
 def test_a_file_that_is_no_table_is_named(text: str, says: str, tmp_path: Path) -> None:
