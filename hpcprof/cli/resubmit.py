@@ -17,7 +17,7 @@ from hpcprof.cli.options import repeated, runs_dir_option
 @click.argument("run")
 def command(runs_dir: Path, wait: bool, run: str) -> None:
     """Submit a run's job again, exactly as it was."""
-    from hpcprof.cli.waiting import wait_for
+    from hpcprof.cli.submit import wait_for
     from hpcprof.submit.submission import submit
 
     site, job = repeated(run, runs_dir)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site
+
+if TYPE_CHECKING:
+    from hpcprof.submit.runs.directory import Run
 
 
 @click.command(
@@ -56,7 +60,6 @@ def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, 
         click.echo(f"\n{texts[JOB_SCRIPT]}", nl=False)
         return
     # Imported here: --dry-run needs neither a scheduler nor a run directory, and is to be quick.
-    from hpcprof.cli.waiting import wait_for
     from hpcprof.submit.submission import submit
 
     run = submit(site, job, runs_dir, command_line, template, script)
@@ -78,3 +81,23 @@ def _summary(site: Site, job: Job) -> str:
             f"profiler   {job.profiler} on {chosen}",
         )
     )
+
+
+def wait_for(run: Run) -> None:
+    """Wait until a run has ended, printing its states and its output; exit 1 unless it succeeded.
+
+    Ctrl-C leaves the run running.
+    """
+    from hpcprof.submit.schedulers.base import JobState
+    from hpcprof.submit.waiting import describe_failure, wait_until_ended
+
+    try:
+        status = wait_until_ended(run, click.echo, lambda text: click.echo(text, nl=False))
+    except KeyboardInterrupt:
+        click.echo(f"\nleft {run.id} running: hpcprof status {run.id}, hpcprof cancel {run.id}", err=True)
+        sys.exit(130)
+    if status.state is JobState.COMPLETED:
+        click.echo("completed")
+        return
+    click.echo("hpcprof: " + "\n".join(describe_failure(run, status)), err=True)
+    sys.exit(1)

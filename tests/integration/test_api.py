@@ -108,7 +108,7 @@ def test_a_timeline_is_read_from_the_profile(profiles: Path, database: Database)
 def test_runs_and_databases_are_found_as_on_the_command_line(
     profiles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match=f"there is no run in {tmp_path / 'none'} yet"):
+    with pytest.raises(UsageError, match=f"no runs in {tmp_path / 'none'} yet"):
         hpcprof.open(runs_dir=tmp_path / "none")
     run = hpcprof.open(profiles, runs_dir=tmp_path / "runs")
     run.collect()

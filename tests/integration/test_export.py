@@ -85,7 +85,7 @@ def test_exported_timelines_can_be_collected_and_say_the_same(
         (["--to", "excel", "tables"], 2, "'excel' is not one of"),
         (["tables"], 2, "Missing option '--to'"),
         (["nothing", "--to", "csv", "tables"], 2, "unknown run 'nothing'"),
-        (["--to", "csv", "tables"], 2, "there is no run in runs yet"),
+        (["--to", "csv", "tables"], 2, "no runs in runs yet"),
         (["empty", "--to", "csv", "tables"], 1, "has not been collected: run hpcprof collect"),
         (["empty", "--to", "chrome", "tables"], 1, "nothing written to tables: empty-"),
     ],

@@ -249,7 +249,7 @@ def find_run(reference: str, runs: Path) -> Run:
     ids = [m.parent.name for m in manifests]
     if reference == "last":
         if not ids:
-            raise UsageError(f"there is no run in {runs} yet: submit one with hpcprof submit.")
+            raise UsageError(f"no runs in {runs} yet: submit one with hpcprof submit.")
         return open_run(manifests[-1].parent)
     if reference in ids:
         return open_run(runs / reference)
