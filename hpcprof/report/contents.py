@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hpcprof.analysis.framework.declaration import Reads, SampleBasis
+from hpcprof.analysis.framework.declaration import SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
+from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.results.store.store import Store
@@ -56,7 +57,7 @@ class Contents:
 
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has."""
-        kinds = {Reads.of(profile.kind) for profile in self.profiles.values()}
+        kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
         return {name: self.analyses[name] for name in names if ANALYSES[name].reads in kinds}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Reads, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError
-from hpcprof.profiles.readers.discovery import find_profiles, read_profile
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of, find_profiles, read_profile
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
@@ -45,12 +46,12 @@ def _rank_by_rank(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:
     from hpcprof.results.profile_ranks import profiles_by_rank
     from hpcprof.results.run_inputs import run_data
 
-    timelines = analysis.reads is Reads.TIMELINE
+    timelines = analysis.reads is ProfileContent.TIMELINE
     data = run_data(run, store, ())
     columns: dict[str, list[object]] = {column.name: [] for column in analysis.columns}
     reasons: dict[int, str] = {}
     profiles = store.profiles(run.id)
-    ranks = [rank for rank, profile in profiles.items() if Reads.of(profile.kind) is analysis.reads]
+    ranks = [rank for rank, profile in profiles.items() if content_of(profile.kind) is analysis.reads]
     if not ranks:
         reasons[WHOLE_RUN] = f"{analysis.name} needs {analysis.reads.value}, and no rank has one"
     paths = {} if timelines else profiles_by_rank(find_profiles(run.path)).paths

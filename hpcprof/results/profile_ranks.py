@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
-from hpcprof.profiles.readers.discovery import readable
-from hpcprof.profiles.readers.rank_identity import identify_rank
+from hpcprof.profiles.readers.discovery import file_to_read, identify_rank
 from hpcprof.results.executors import Executor, Lost, serially
 
 Identified = tuple[Path, int | None] | DamagedInput
@@ -28,7 +27,7 @@ def identify(paths: Sequence[Path]) -> list[Identified]:
     found: list[Identified] = []
     for file in paths:
         try:
-            path = readable(file)
+            path = file_to_read(file)
             found.append((path, identify_rank(path)))
         except DamagedInput as error:
             found.append(error)

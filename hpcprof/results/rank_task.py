@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, reading
-from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.discovery import BUILT_IN, read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:  # only a changed profile needs these modules at run time
 PRELOAD = (
     "hpcprof.analysis.framework.crosschecks",
     "hpcprof.analysis.framework.outcome",
-    "hpcprof.profiles.readers.nsys.reader",
-    "hpcprof.profiles.readers.kineto.reader",
     "hpcprof.profiles.timeline_parquet",
+    *(reader.read.partition(":")[0] for reader in BUILT_IN),
     *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
 )
 """The modules that a process needs to read and analyze a profile.

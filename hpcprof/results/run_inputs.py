@@ -8,11 +8,12 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.declaration import Reads
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles import timeline_parquet
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.results.store.store import Store
@@ -35,7 +36,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
     exists = store.exists()
     profiles = store.profiles(run.id) if exists else {}
     results = read_results(run.path).ranks
-    timelines = {rank: p for rank, p in profiles.items() if Reads.of(p.kind) is Reads.TIMELINE}
+    timelines = {rank: p for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE}
     first = results[0] if results else None
     return RunData(
         id=run.id,

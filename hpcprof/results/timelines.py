@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from hpcprof.analysis.framework.declaration import Reads
-from hpcprof.profiles.readers.discovery import find_profiles, profile_kind, read_profile
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.profile_ranks import profiles_by_rank
 from hpcprof.submit.runs.directory import Run
@@ -45,5 +45,5 @@ def find_timelines(run: Run) -> Timelines:
 
 
 def _has_timeline(path: Path) -> bool:
-    kind = profile_kind(path)
-    return kind is not None and Reads.of(kind) is Reads.TIMELINE
+    reader = reader_of(path)
+    return reader is not None and reader.content is ProfileContent.TIMELINE

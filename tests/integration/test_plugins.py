@@ -15,8 +15,9 @@ DATA = Path(__file__).parents[1] / "data"
 _ANALYSES = """
 import pandas as pd
 
-from hpcprof.analysis.framework.declaration import Analysis, Reads, Scope, columns
+from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.profiles.readers.declaration import ProfileContent
 
 LONGEST = Analysis(
     "longest", "Longest kernels", Scope.RANK, columns("rank kernel:text ns"), "extras_analyses:longest",
@@ -27,7 +28,7 @@ LAST = Analysis(
 )
 MEASURED = Analysis(
     "measured", "Measured kernels", Scope.RANK, columns("rank kernels"), "extras_analyses:measured",
-    reads=Reads.KERNEL_REPORT,
+    reads=ProfileContent.KERNEL_REPORT,
 )
 ACROSS = Analysis(
     "across", "Runs", Scope.STORE, columns("run:text steps"), "extras_analyses:across", needs=("step_times",)
@@ -239,3 +240,90 @@ def test_a_package_that_cannot_be_used_is_one_sentence(hpcprof: Hpcprof, tmp_pat
     done = hpcprof("submit", "--dry-run", "--profiler", "seven", "--", "true")
     assert done.returncode == 2
     assert "the plug-in 'seven' is not an hpcprof.submit.profilers.Profiler: 7." in done.stderr
+
+
+_READERS = '''\
+"""A reader of text files with one kernel per line: its name, start and end."""
+
+import numpy as np
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.declaration import ProfileContent, Reader
+from hpcprof.profiles.timeline import (
+    ApiCalls, Category, Kernels, MemoryOperations, Origin, Ranges, Timeline
+)
+
+LINES = Reader(
+    "lines",
+    suffixes=(".kernels",),
+    files="*.kernels",
+    content=ProfileContent.TIMELINE,
+    read="extras_readers:read",
+    identify_rank="extras_readers:identify_rank",
+)
+NOT_A_READER = "lines"
+
+
+def identify_rank(path):
+    return int(path.name.partition("-")[0])
+
+
+def read(path):
+    try:
+        rows = [line.split() for line in path.read_text().splitlines()]
+        start, end = (np.array([int(row[i]) for row in rows]) for i in (1, 2))
+    except ValueError:
+        raise DamagedInput(f"{path} has a line without a start or an end.") from None
+    zero = np.zeros(len(rows), np.int64)
+    return Timeline(
+        origin=Origin(path, LINES.name, identify_rank(path)),
+        strings=np.array([row[0] for row in rows], object),
+        kernels=Kernels(
+            start=start, end=end, device=zero, stream=zero, name=np.arange(len(rows)),
+            category=np.full(len(rows), int(Category.COMP)), correlation=zero - 1, process=zero,
+            grid=np.ones((len(rows), 3), np.int64), block=np.ones((len(rows), 3), np.int64),
+        ),
+        memops=MemoryOperations.empty(),
+        calls=ApiCalls.empty(),
+        ranges=Ranges.empty(),
+    )
+'''
+
+
+def test_profiles_of_another_package_are_collected_beside_the_built_in_ones(
+    profiles: Path, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(
+        tmp_path / "installed",
+        {"extras_readers": _READERS},
+        {"hpcprof.readers": {"lines": "extras_readers:LINES"}},
+    )
+    monkeypatch.setenv("PYTHONPATH", search_path(tmp_path / "installed"))
+    (profiles / "7-mine.kernels").write_text("work 100 350\nwork_more 400 420\n")
+    (profiles / "8-mine.kernels").write_text("work soon\n")
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 1
+    assert "8-mine.kernels has a line without a start or an end." in done.stderr
+    done = hpcprof("report", str(profiles), "--analysis", "kernels", "--format", "json")
+    rows = [row for row in json.loads(done.stdout) if row["rank"] == 7]
+    assert [(row["name"], row["total_ns"]) for row in rows] == [("work", 250), ("work_more", 20)]
+    # The store knows the kind, so that analyses of kernel reports are not asked for.
+    assert hpcprof("report", str(profiles)).returncode == 0
+
+
+def test_a_reader_of_another_package_is_loaded_only_for_files_that_no_built_in_reader_takes(
+    profiles: Path, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(
+        tmp_path / "installed",
+        {"extras_readers": _READERS},
+        {"hpcprof.readers": {"lines": "extras_readers:NOT_A_READER"}},
+    )
+    monkeypatch.setenv("PYTHONPATH", search_path(tmp_path / "installed"))
+    assert hpcprof("collect", str(profiles)).returncode == 0
+    (profiles / "7-mine.kernels").write_text("work 100 350\n")
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 2
+    assert (
+        "the plug-in 'lines' is not an hpcprof.profiles.readers.declaration.Reader: 'lines'." in done.stderr
+    )

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.framework.declaration import Reads, Scope
+from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.cli.tables import show_analysis
+from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.report.formatting import cell, header
 from hpcprof.results.analysis_table import AnalysisTable, Row
@@ -42,7 +43,7 @@ def printed(
     export = tmp_path / "rank0.sqlite"
     export.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
     path = DATA / OF_TRACES[name] if name in OF_TRACES else export
-    if ANALYSES[name].reads is Reads.KERNEL_REPORT:
+    if ANALYSES[name].reads is ProfileContent.KERNEL_REPORT:
         path = DATA / "ncu/ddp.raw.csv.gz"
     outcome = analyze_rank(ANALYSES[name], read_profile(path), 0)
     stored = AnalysisTable({key: values[:3] for key, values in outcome.columns().items()}, {})

@@ -17,6 +17,7 @@ from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
+from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_NAME,
@@ -100,7 +101,7 @@ def _why_unknown(timeline: Timeline) -> str:
     """Say what is missing where communicators are."""
     file = timeline.origin.path.name
     if not len(timeline.collectives):
-        nsys = timeline.origin.kind == "nsys"
+        nsys = timeline.origin.kind == NSYS.name
         without = (
             "has no calls of NCCL (nsys --trace=nvtx records them)"
             if nsys

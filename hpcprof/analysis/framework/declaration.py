@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hpcprof.profiles.readers.declaration import ProfileContent
+
 
 class Kind(Enum):
     """The type of a column's values."""
@@ -26,18 +28,6 @@ class Scope(Enum):
     RUN = "run"
     PAIR = "pair"
     STORE = "store"
-
-
-class Reads(Enum):
-    """The kind of profile that an analysis is computed from, in words."""
-
-    TIMELINE = "a timeline of Nsight Systems or PyTorch"
-    KERNEL_REPORT = "a profile of Nsight Compute"
-
-    @classmethod
-    def of(cls, profile_kind: str) -> Reads:
-        """Return what a profile of this kind (``nsys``, ``torch``, ``ncu``) gives."""
-        return cls.KERNEL_REPORT if profile_kind == "ncu" else cls.TIMELINE
 
 
 class SampleBasis(Enum):
@@ -84,7 +74,7 @@ class Analysis:
     needs : tuple of str
         For RUN, the analyses whose rows and reasons it takes over: of scope RANK, or of scope RUN and
         declared before it. For PAIR and STORE, the tables of each run that it reads.
-    reads : Reads
+    reads : ProfileContent
         The kind of profile that it is computed from.
     sort_by : tuple of str
         The columns by which its rows are sorted, the first one decides; ``-name`` sorts downwards. These
@@ -109,7 +99,7 @@ class Analysis:
     columns: tuple[Column, ...]
     function: str
     needs: tuple[str, ...] = field(default=(), kw_only=True)
-    reads: Reads = field(default=Reads.TIMELINE, kw_only=True)
+    reads: ProfileContent = field(default=ProfileContent.TIMELINE, kw_only=True)
     sort_by: tuple[str, ...] = field(default=(), kw_only=True)
     main_columns: tuple[str, ...] = field(default=(), kw_only=True)
     report_position: int | None = field(default=None, kw_only=True)

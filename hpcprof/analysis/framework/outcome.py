@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.declaration import Analysis, Kind, Reads
+from hpcprof.analysis.framework.declaration import Analysis, Kind
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline import Timeline
 
 # The types of a column's values that are neither numpy's nor pandas' own.
@@ -76,7 +77,7 @@ def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int
 
     There are no rows if the analysis reads another kind of profile.
     """
-    if analysis.reads is Reads.of(profile.origin.kind):
+    if analysis.reads is content_of(profile.origin.kind):
         outcome: Outcome = _function(analysis)(profile)
     else:
         outcome = no_rows(f"{analysis.name} needs {analysis.reads.value}: {profile.origin.path.name} is none")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.profiles.columns.joins import matches
+from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.timeline import NO_CORRELATION, GpuMarks, Ints, Table, Timeline, concatenate
 
 _STEP = "ProfilerStep"
@@ -42,7 +43,7 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
     ``non_compute_time_us`` is the time that is neither compute nor idle.
     """
     file = timeline.origin.path.name
-    if timeline.origin.kind != "torch":
+    if timeline.origin.kind != TORCH.name:
         return no_rows(f"{file} is not a PyTorch trace, the only input of HolisticTraceAnalysis")
     work = _kept(timeline, _work(timeline))
     if not len(work):

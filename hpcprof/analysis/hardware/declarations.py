@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpcprof.analysis.framework.declaration import Analysis, Reads, Scope, columns
+from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.profiles.readers.declaration import ProfileContent
 
 _ROOFLINE = Analysis(
     "roofline",
@@ -16,7 +17,7 @@ _ROOFLINE = Analysis(
     ),
     "hpcprof.analysis.hardware.roofline:roofline_of_run",
     needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape"),
-    reads=Reads.KERNEL_REPORT,
+    reads=ProfileContent.KERNEL_REPORT,
     main_columns=("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
     report_position=90,
 )
@@ -34,7 +35,7 @@ ANALYSES = (
             "flops_fp16 flops_fp32 flops_fp64 flops_tensor tensor_type:text dram_bytes"
         ),
         "hpcprof.analysis.hardware.ncu_kernels:ncu_kernels",
-        reads=Reads.KERNEL_REPORT,
+        reads=ProfileContent.KERNEL_REPORT,
         main_columns=("rank", "id", "name", "duration_ns", "compute_throughput_pct", "dram_throughput_pct"),
         report_position=100,
     ),
@@ -44,7 +45,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank resource:text peak_per_s:float"),
         "hpcprof.analysis.hardware.ncu_peaks:ncu_peaks",
-        reads=Reads.KERNEL_REPORT,
+        reads=ProfileContent.KERNEL_REPORT,
     ),
     _ROOFLINE,
     replace(_ROOFLINE, scope=Scope.PAIR, function="hpcprof.analysis.hardware.roofline:roofline_against"),

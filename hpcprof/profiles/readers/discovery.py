@@ -2,111 +2,121 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.file_names import rank_from_name
+from hpcprof.common.errors import DamagedInput, UsageError
+from hpcprof.common.plugins import READERS, load_plugin, plugin_names
+from hpcprof.profiles.readers.declaration import ProfileContent, Reader, load
+from hpcprof.profiles.readers.kineto import TORCH
+from hpcprof.profiles.readers.ncu import NCU
+from hpcprof.profiles.readers.nsys import NSYS
 
 if TYPE_CHECKING:  # numpy is not needed to find profiles
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Timeline
 
-__all__ = ["PROFILES", "find_profiles", "profile_kind", "rank_from_name", "read_profile", "readable"]
-
-# ``.pt.trace.json`` ends with ``.trace.json``.
-_SUFFIXES = {
-    ".sqlite": "nsys",
-    ".nsys-rep": "nsys",
-    ".trace.json": "torch",
-    ".trace.json.gz": "torch",
-    ".ncu-rep": "ncu",
-    ".ncu-repz": "ncu",
-    ".csv": "ncu",
-    ".csv.gz": "ncu",
-}
-PROFILES = "*.sqlite or *.nsys-rep, *.trace.json[.gz], *.ncu-rep[z] or ncu's *.csv[.gz]"
-"""What `find_profiles` looks for, for people."""
-
-_READERS = {
-    "nsys": "hpcprof.profiles.readers.nsys.reader",
-    "torch": "hpcprof.profiles.readers.kineto.reader",
-    "ncu": "hpcprof.profiles.readers.ncu.reader",
-}
-_NCU_REPORTS = (".ncu-rep", ".ncu-repz")
-NCU_TABLES = (".csv", ".csv.gz")
-"""The suffixes of ncu's tables: one beside the report of the same name is of that report."""
+BUILT_IN = (NSYS, TORCH, NCU)
+PROFILES = ", ".join(reader.files for reader in BUILT_IN)
+"""What the built-in readers read, for people."""
 
 # What editors, downloads and atomic writers leave while a file is not complete.
 _TEMPORARY = (".tmp", ".part", ".partial", "~")
 
 
-def profile_kind(path: Path) -> str | None:
-    """Return ``"nsys"``, ``"torch"`` or ``"ncu"`` by the file's suffix, None for anything else."""
-    name = path.name.lower()
-    return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), None)
+def reader_of(path: Path) -> Reader | None:
+    """Return the reader that takes files of this name; other packages are asked after the built-in ones."""
+    built_in = next((reader for reader in BUILT_IN if reader.takes(path)), None)
+    return built_in or next((reader for reader in _added_readers() if reader.takes(path)), None)
+
+
+def content_of(kind: str) -> ProfileContent:
+    """Return what profiles of a kind hold; a timeline if their reader is no longer installed."""
+    readers = {reader.name: reader for reader in BUILT_IN}
+    if kind not in readers:
+        readers |= {reader.name: reader for reader in _added_readers()}
+    return readers[kind].content if kind in readers else ProfileContent.TIMELINE
+
+
+def _added_readers() -> list[Reader]:
+    """Return the readers of other packages."""
+    readers = []
+    for name in plugin_names(READERS):
+        reader = load_plugin(READERS, name)
+        if not isinstance(reader, Reader):
+            raise UsageError(f"the plug-in {name!r} is not an {Reader.__module__}.Reader: {reader!r}.")
+        readers.append(reader)
+    return readers
 
 
 def read_profile(path: Path) -> Timeline | KernelReport:
-    """Read a profile with the reader of its kind; readers are imported when they are needed.
+    """Read a profile with the reader of its kind, which is imported only then.
 
     Raises
     ------
     DamagedInput
-        If no reader knows the suffix, or the file cannot be read.
+        If no reader takes files of this name, or the file cannot be read.
     """
-    kind = profile_kind(path)
-    if kind is None:
-        raise DamagedInput(f"{path} is no profile that hpcprof reads: valid are {', '.join(_SUFFIXES)}.")
-    read = import_module(_READERS[kind]).read
-    return cast("Timeline | KernelReport", read(path))
+    return cast("Timeline | KernelReport", load(_known_reader(path).read)(path))
 
 
-def readable(path: Path) -> Path:
-    """Return the file to read for a profile: its own, or what stands for a report that only a tool reads.
-
-    That is the export of a report of Nsight Systems, and without ncu the table of one of Nsight Compute.
+def identify_rank(path: Path) -> int | None:
+    """Return the rank in a profile, else in its name, without reading all of it; None if neither has one.
 
     Raises
     ------
     DamagedInput
-        If the export has to be made, and cannot be, or the table is older than its report.
+        If the file cannot be opened as what its name says.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".nsys-rep":
-        from hpcprof.profiles.readers.nsys.report_export import exported
+    return cast("int | None", load(_known_reader(path).identify_rank)(path))
 
-        return exported(path)
-    if suffix in _NCU_REPORTS:
-        from hpcprof.profiles.readers.ncu.report import report_or_table
 
-        return report_or_table(path)
-    return path
+def _known_reader(path: Path) -> Reader:
+    reader = reader_of(path)
+    if reader is None:
+        valid = ", ".join(suffix for reader in BUILT_IN for suffix in reader.suffixes)
+        raise DamagedInput(f"{path} is not a profile that hpcprof reads: valid are {valid}.")
+    return reader
+
+
+def file_to_read(path: Path) -> Path:
+    """Return the file to read for a profile: itself, or what takes the place of a report.
+
+    That is the export of a report of Nsight Systems, and without ncu the table of a report of Nsight Compute.
+
+    Raises
+    ------
+    DamagedInput
+        If the file has to be made and cannot be, or is older than the report.
+    """
+    reader = reader_of(path)
+    if reader is None or path.suffix.lower() not in reader.reports:
+        return path
+    return cast("Path", load(reader.convert)(path))
 
 
 def find_profiles(folder: Path) -> list[Path]:
     """Return the profiles in a run directory (its ``profiles`` folder) or in any other folder, sorted.
 
-    Hidden and temporary files are left out, and folders inside are not searched. An export that stands
-    beside its ``.nsys-rep``, or a table beside its ``.ncu-rep``, is not listed: the report stands for both.
+    Hidden and temporary files are left out, and folders inside are not searched. An export beside its
+    ``.nsys-rep`` and a table beside its ``.ncu-rep`` are not listed: the report stands for both.
     """
     inside = folder / "profiles"
     place = inside if inside.is_dir() else folder
-    found = {path for path in place.iterdir() if _is_profile(path)}
-    exports = {path.with_suffix(".sqlite") for path in found if path.suffix.lower() == ".nsys-rep"}
-    reports = [path for path in found if path.suffix.lower() in _NCU_REPORTS]
-    tables = {path.with_suffix(suffix) for path in reports for suffix in NCU_TABLES}
-    return sorted(found - exports - tables)
+    found = {path: reader for path in place.iterdir() if (reader := _reader_of_profile(path))}
+    made = {
+        path.with_suffix(suffix)
+        for path, reader in found.items()
+        for suffix in reader.reports.get(path.suffix.lower(), ())
+    }
+    return sorted(found.keys() - made)
 
 
-def _is_profile(path: Path) -> bool:
+def _reader_of_profile(path: Path) -> Reader | None:
+    """Return the reader of a file if the file is a profile, by its name and where needed its first bytes."""
     name = path.name
     hidden = name.startswith((".", "~", "#")) or name.lower().startswith("tmp.") or name.endswith(_TEMPORARY)
-    if hidden or profile_kind(path) is None or not path.is_file():
-        return False
-    if not name.lower().endswith((".csv", ".csv.gz")):
-        return True
-    from hpcprof.profiles.readers.ncu.csv_table import is_table
-
-    return is_table(path)
+    reader = None if hidden or not path.is_file() else reader_of(path)
+    if reader and reader.shared_suffixes and name.lower().endswith(reader.shared_suffixes):
+        return reader if load(reader.recognize)(path) else None
+    return reader

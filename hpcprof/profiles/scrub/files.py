@@ -6,15 +6,14 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
-from hpcprof.profiles.readers.discovery import profile_kind
+from hpcprof.profiles.readers.declaration import Scrubber, load
+from hpcprof.profiles.readers.discovery import BUILT_IN, reader_of
 from hpcprof.profiles.scrub.names import Names
 
-_SCRUBBERS = {"nsys": "hpcprof.profiles.scrub.nsys", "torch": "hpcprof.profiles.scrub.torch"}
 # PyTorch's own names: HOST_PID.TIME.pt.trace.json
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
 
@@ -49,17 +48,16 @@ def scrub_files(
         If a copy cannot be written.
     """
     paths = list(files)
-    _check(paths, folder)
+    scrubbers = _scrubbers(paths, folder)
     done, names = Scrubbed(), Names()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in paths:
+        for path, scrubber in zip(paths, scrubbers, strict=True):
             progress(path)
             target = folder / path.name
             try:
                 with replacing(target) as temporary:
-                    scrubber = import_module(_SCRUBBERS[profile_kind(path) or ""])
-                    left_out = scrubber.scrub(path, temporary, names)
+                    left_out = load(scrubber.function)(path, temporary, names)
             except DamagedInput as error:
                 done.skipped.append(str(error))
                 continue
@@ -70,22 +68,29 @@ def scrub_files(
     return done
 
 
-def _check(paths: list[Path], folder: Path) -> None:
+def _scrubbers(paths: list[Path], folder: Path) -> list[Scrubber]:
+    """Return the scrubber of each file, after checking that all of them can be copied."""
+    scrubbers = []
     targets: dict[Path, Path] = {}
     for path in paths:
-        report = path.suffix == ".nsys-rep"
-        if report or profile_kind(path) not in _SCRUBBERS:
-            hint = ": export it with nsys export --type sqlite first" if report else ""
-            raise UsageError(
-                f"{path} cannot be scrubbed{hint}: valid are *.sqlite of Nsight Systems and "
-                "*.trace.json[.gz] of PyTorch."
-            )
+        scrubbers.append(_scrubber(path))
         target = folder / path.name
         if target.exists():
             raise UsageError(f"{target} exists and is not replaced: give another --output.")
         if target in targets:
             raise UsageError(f"{targets[target]} and {path} have one name: scrub them into two folders.")
         targets[target] = path
+    return scrubbers
+
+
+def _scrubber(path: Path) -> Scrubber:
+    reader = reader_of(path)
+    scrubber = reader.scrubber if reader else None
+    if scrubber and path.name.lower().endswith(scrubber.suffixes):
+        return scrubber
+    hint = f": {scrubber.otherwise}" if scrubber and scrubber.otherwise else ""
+    valid = " and ".join(reader.scrubber.files for reader in BUILT_IN if reader.scrubber)
+    raise UsageError(f"{path} cannot be scrubbed{hint}: valid are {valid}.")
 
 
 def _about_name(path: Path, names: Names) -> list[str]:

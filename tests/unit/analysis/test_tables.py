@@ -5,16 +5,17 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.framework.declaration import Analysis, Kind, Reads, Scope
+from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank, analyze_run, outcome_from_columns
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMP, timeline
 
 FIXTURES = {
-    Reads.TIMELINE: ["sequence_parallel", "torch_step", "allocator"],
-    Reads.KERNEL_REPORT: ["kernel_report"],
+    ProfileContent.TIMELINE: ["sequence_parallel", "torch_step", "allocator"],
+    ProfileContent.KERNEL_REPORT: ["kernel_report"],
 }
 RANK = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
 # What only some profiles record.
@@ -59,7 +60,7 @@ def test_the_columns_are_those_of_the_catalogue(
 def test_run_analyses_return_the_columns_of_the_catalogue(
     analysis: Analysis, sequence_parallel: Timeline, kernel_report: KernelReport
 ) -> None:
-    profiles = {Reads.TIMELINE: sequence_parallel, Reads.KERNEL_REPORT: kernel_report}
+    profiles = {ProfileContent.TIMELINE: sequence_parallel, ProfileContent.KERNEL_REPORT: kernel_report}
 
     def result(needed: Analysis) -> Outcome:
         if needed.scope is Scope.RUN:

@@ -9,7 +9,7 @@ from hpcprof.common.memoize import computed_once
 
 
 class Numbers:
-    """An input that cannot be hashed, as timelines and frames cannot."""
+    """An input that cannot be hashed, like a DataFrame."""
 
     __hash__ = None  # type: ignore[assignment]
 

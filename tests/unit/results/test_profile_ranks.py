@@ -22,7 +22,7 @@ def identified(monkeypatch: pytest.MonkeyPatch) -> None:
             raise DamagedInput(f"{path} is damaged.")
         return int(path.stem) if path.stem.isdigit() else None
 
-    monkeypatch.setattr(profile_ranks, "readable", lambda path: path)
+    monkeypatch.setattr(profile_ranks, "file_to_read", lambda path: path)
     monkeypatch.setattr(profile_ranks, "identify_rank", rank)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.readers.file_names import rank_from_name
+from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.collectives import collectives
 from hpcprof.profiles.readers.kineto.events import Events
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
@@ -147,7 +148,7 @@ def _origin(path: Path, trace: dict[str, Any], notes: tuple[str, ...]) -> Origin
     gpus = tuple(_gpus(devices if isinstance(devices, list) else []))
     return Origin(
         path=path,
-        kind="torch",
+        kind=TORCH.name,
         rank=rank_from_name(path) if rank is None else rank,
         world_size=_natural(distributed.get("world_size")),
         device_names=tuple(gpu.name for gpu in gpus),

@@ -1,1 +1,18 @@
 """Reports and tables of Nsight Compute."""
+
+from hpcprof.profiles.readers.declaration import ProfileContent, Reader
+
+TABLES = (".csv", ".csv.gz")
+"""The suffixes of the tables that ncu prints."""
+
+NCU = Reader(
+    "ncu",
+    suffixes=(".ncu-rep", ".ncu-repz", *TABLES),
+    files="*.ncu-rep[z] or ncu's *.csv[.gz]",
+    content=ProfileContent.KERNEL_REPORT,
+    read="hpcprof.profiles.readers.ncu.reader:read",
+    shared_suffixes=TABLES,
+    recognize="hpcprof.profiles.readers.ncu.csv_table:is_table",
+    reports={".ncu-rep": TABLES, ".ncu-repz": TABLES},
+    convert="hpcprof.profiles.readers.ncu.report:report_or_table",
+)

@@ -17,8 +17,7 @@ from typing import Any
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.profiles.kernel_report import MeasuredKernel
-from hpcprof.profiles.readers.discovery import NCU_TABLES
-from hpcprof.profiles.readers.ncu import dump_script
+from hpcprof.profiles.readers.ncu import TABLES, dump_script
 from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, parse
 from hpcprof.profiles.readers.ncu.units import factor
 from hpcprof.submit.profilers.ncu import complaint
@@ -38,7 +37,7 @@ def report_or_table(path: Path) -> Path:
     """
     if _module_folder() is not None or shutil.which("ncu") is not None:
         return path
-    table = next((t for t in map(path.with_suffix, NCU_TABLES) if t.is_file()), None)
+    table = next((t for t in map(path.with_suffix, TABLES) if t.is_file()), None)
     if table is None:
         return path
     if table.stat().st_mtime_ns < path.stat().st_mtime_ns:

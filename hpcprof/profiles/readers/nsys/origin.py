@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from sqlalchemy import or_, select
 
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.file_names import rank_from_name
-from hpcprof.profiles.readers.nsys.export import NsysExport
+from hpcprof.profiles.readers.nsys import NSYS
+from hpcprof.profiles.readers.nsys.export import NsysExport, open_export
 from hpcprof.profiles.timeline import Fact, Gpu, Origin
 
 # What says how the capture was made, and is of interest years later. Of everything else that
@@ -41,7 +43,7 @@ def origin(export: NsysExport, notes: Iterable[str]) -> Origin:
     listed = ", ".join(map(str, ranks))
     return Origin(
         path=export.path,
-        kind="nsys",
+        kind=NSYS.name,
         rank=_rank(export, ranks, variables),
         world_size=_first_number(variables, environment_allowlist.SIZES),
         host=_text(export, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
@@ -58,10 +60,17 @@ def origin(export: NsysExport, notes: Iterable[str]) -> Origin:
     )
 
 
-def rank_of(export: NsysExport) -> int | None:
-    """Return the rank that an export, else its name, tells; None where neither does."""
-    ranks = _mpi_ranks(export)
-    return _rank(export, ranks, {} if ranks else _environment(export))
+def identify_rank(path: Path) -> int | None:
+    """Return the rank in an export, else in its name; None if neither has one.
+
+    Raises
+    ------
+    DamagedInput
+        If the export cannot be read.
+    """
+    with open_export(path) as export:
+        ranks = _mpi_ranks(export)
+        return _rank(export, ranks, {} if ranks else _environment(export))
 
 
 def _rank(export: NsysExport, ranks: Sequence[int], variables: Mapping[str, str]) -> int | None:

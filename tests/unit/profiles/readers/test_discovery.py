@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.discovery import find_profiles, profile_kind, rank_from_name, read_profile
+from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
+from hpcprof.profiles.readers.file_names import rank_from_name
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,8 @@ from hpcprof.profiles.readers.discovery import find_profiles, profile_kind, rank
     ],
 )
 def test_the_suffix_tells_the_kind(name: str, kind: str | None) -> None:
-    assert profile_kind(Path(name)) == kind
+    reader = reader_of(Path(name))
+    assert (reader.name if reader else None) == kind
 
 
 @pytest.mark.parametrize(
@@ -71,5 +73,5 @@ def test_any_other_folder_is_searched_itself(tmp_path: Path) -> None:
 def test_each_kind_goes_to_its_reader(export: Path, torch_trace: Path) -> None:
     assert read_profile(export).origin.kind == "nsys"
     assert read_profile(torch_trace).origin.kind == "torch"
-    with pytest.raises(DamagedInput, match=r"notes\.txt is no profile"):
+    with pytest.raises(DamagedInput, match=r"notes\.txt is not a profile"):
         read_profile(Path("notes.txt"))

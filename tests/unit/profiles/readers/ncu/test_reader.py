@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.kernel_report import KernelReport
-from hpcprof.profiles.readers.discovery import find_profiles, rank_from_name, readable
+from hpcprof.profiles.readers.discovery import file_to_read, find_profiles
+from hpcprof.profiles.readers.file_names import rank_from_name
 from hpcprof.profiles.readers.ncu import report as ncu_report
 from hpcprof.profiles.readers.ncu.csv_table import parse
 from hpcprof.profiles.readers.ncu.reader import read
@@ -405,15 +406,15 @@ def test_without_ncu_the_table_beside_a_report_is_read_unless_it_is_older(
     assert find_profiles(folder) == [report]
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ncu_report, "_PACKAGES", tmp_path / "none")
-    assert readable(report) == table
-    assert read(readable(report)).origin.rank == 3
+    assert file_to_read(report) == table
+    assert read(file_to_read(report)).origin.rank == 3
     os.utime(report, ns=(table.stat().st_mtime_ns + 1,) * 2)
     with pytest.raises(DamagedInput, match="beside it is older, and there is no ncu"):
-        readable(report)
+        file_to_read(report)
 
 
 def test_where_ncu_is_a_report_is_read_itself(ncu: Path, tmp_path: Path) -> None:
     report = tmp_path / "rank0.ncu-rep"
     report.write_bytes(b"readable")
     (tmp_path / "rank0.csv").write_bytes(gzip.decompress((DATA / "module.raw.csv.gz").read_bytes()))
-    assert readable(report) == report
+    assert file_to_read(report) == report

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.discovery import find_profiles, readable
+from hpcprof.profiles.readers.discovery import file_to_read, find_profiles
 from hpcprof.profiles.readers.nsys.report_export import exported
 
 NSYS = """#!{python}
@@ -185,4 +185,4 @@ def test_a_report_and_its_export_are_one_profile(report: Path) -> None:
 
 
 def test_other_profiles_are_read_as_they_are(tmp_path: Path) -> None:
-    assert readable(tmp_path / "rank0.sqlite") == tmp_path / "rank0.sqlite"
+    assert file_to_read(tmp_path / "rank0.sqlite") == tmp_path / "rank0.sqlite"

@@ -1,4 +1,4 @@
-"""Which rank a profile is of, told without reading all of it."""
+"""The rank in a trace, found without reading all of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import zlib
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.discovery import profile_kind
 from hpcprof.profiles.readers.file_names import rank_from_name
 
 # Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
@@ -17,22 +16,13 @@ _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank that a profile, else its name, tells; None where neither does.
+    """Return the rank in a trace, else in its name; None if neither has one.
 
     Raises
     ------
     DamagedInput
-        If the file cannot be opened as what its suffix says.
+        If the file cannot be opened or unpacked.
     """
-    kind = profile_kind(path)
-    if kind == "ncu":
-        return rank_from_name(path)
-    if kind == "nsys":
-        from hpcprof.profiles.readers.nsys.export import open_export
-        from hpcprof.profiles.readers.nsys.origin import rank_of
-
-        with open_export(path) as export:
-            return rank_of(export)
     found = _DISTRIBUTED.search(_head(path))
     return int(found[1]) if found else rank_from_name(path)
 

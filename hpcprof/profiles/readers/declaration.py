@@ -1,0 +1,103 @@
+"""How a package declares a reader.
+
+The package of a reader holds a `Reader` and imports neither numpy nor the reader itself, so that finding
+profiles stays quick. Other packages add a `Reader` by an entry point of the group ``hpcprof.readers``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+class ProfileContent(Enum):
+    """What a profile holds, and so which analyses can be computed from it. The values are for messages."""
+
+    TIMELINE = "a timeline of Nsight Systems or PyTorch"
+    KERNEL_REPORT = "a profile of Nsight Compute"
+
+
+@dataclass(frozen=True)
+class Scrubber:
+    """How profiles of one kind are copied without what should not be shared.
+
+    Parameters
+    ----------
+    function : str
+        ``module:name`` of ``f(path, target, names) -> list of str``. It writes the copy and returns what it
+        left out; ``names`` is a `hpcprof.profiles.scrub.names.Names`.
+    suffixes : tuple of str
+        The files that it copies, as in `Reader`.
+    files : str
+        The same for people.
+    otherwise : str
+        What to do with the other files of the reader; may be empty.
+    """
+
+    function: str
+    suffixes: tuple[str, ...]
+    files: str
+    otherwise: str = ""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What hpcprof knows of a kind of profiles without importing their reader.
+
+    References have the form ``module:name``; each function takes the path of a file and raises
+    `hpcprof.common.errors.DamagedInput` for one that it cannot read.
+
+    Parameters
+    ----------
+    name : str
+        The kind of profile, as in `hpcprof.profiles.timeline.Origin` and the store.
+    suffixes : tuple of str
+        How the names of the files end, in lower case.
+    files : str
+        The same for people, for example ``*.trace.json[.gz]``.
+    content : ProfileContent
+        What ``read`` returns: a `hpcprof.profiles.timeline.Timeline` or a
+        `hpcprof.profiles.kernel_report.KernelReport`.
+    read : str
+        Reads a profile.
+    identify_rank : str
+        Returns the rank of a profile or None, without reading all of it. By default it is that in the
+        file's name.
+    shared_suffixes : tuple of str
+        The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these.
+    recognize : str
+        Returns whether a file is a profile of this kind, by its first bytes.
+    reports : mapping of str to tuple of str
+        The suffixes of files that only the profiler's own tool can read, each with the suffixes of what
+        is made from them. Such a file beside its report is not a profile of its own.
+    convert : str
+        Returns for a report the file to read, which it may have to make.
+    scrubber : Scrubber, optional
+        Without one, profiles of this kind cannot be scrubbed.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    files: str
+    content: ProfileContent
+    read: str
+    identify_rank: str = "hpcprof.profiles.readers.file_names:rank_from_name"
+    shared_suffixes: tuple[str, ...] = ()
+    recognize: str = ""
+    reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    convert: str = ""
+    scrubber: Scrubber | None = None
+
+    def takes(self, path: Path) -> bool:
+        """Return whether the name of a file ends as those of this kind do."""
+        return path.name.lower().endswith(self.suffixes)
+
+
+def load(reference: str) -> Any:
+    """Return the object that ``module:name`` refers to."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
