@@ -1,4 +1,4 @@
-"""Fine-tune a causal language model on a text, with one process a GPU (or two on a CPU) under torchrun."""
+"""Fine-tune a causal language model on a text, with one process per GPU, or on CPUs, under torchrun."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _BYTES = 256
 
 
 def main() -> None:
-    """Train, and print the loss of each tenth step on rank 0."""
+    """Train the model, and print the loss of every tenth step on rank 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path(__file__).with_name("data.txt"))
-    parser.add_argument("--model", type=Path, help="folder of a pretrained model; else a small new one")
+    parser.add_argument("--model", type=Path, help="folder of a pretrained model (default: a new one)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=4)
-    parser.add_argument("--length", type=int, default=64, help="tokens of a sample")
+    parser.add_argument("--length", type=int, default=64, help="tokens per sample")
     options = parser.parse_args()
 
     cuda = torch.cuda.is_available()
