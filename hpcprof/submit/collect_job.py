@@ -1,7 +1,7 @@
-"""A collect as a job of its own, on the site of the runs that it reads.
+"""Collecting in a job of its own, at the site of the runs.
 
-The job is described, rendered, submitted and watched as every other one. Its run directory stands in
-``collect/`` of the first run that it reads: it is no run whose results anybody asks for.
+The job is rendered, submitted and watched like any other. Its run directory is in ``collect/`` of the first
+run, and not among the runs, since it has no results of its own.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FOLDER = "collect"
 class CollectPlacement:
     """Where the collect runs: with ``mpi`` on the ranks of an MPI job, else in processes of one node.
 
-    ``jobs`` are the ranks of each node, or the processes. What is None is as in the run that is collected,
-    but for the walltime, which is the site's.
+    ``jobs`` is the number of ranks on each node, or of processes. Values that are None come from the first
+    run, the walltime from its site.
     """
 
     mpi: bool = False
@@ -45,14 +45,14 @@ class CollectPlacement:
 def submit_collect(
     runs: Sequence[Run], database: URL, place: CollectPlacement, command_line: list[str]
 ) -> Run:
-    """Submit the collect of runs as one job; it starts when those that have not ended have succeeded.
+    """Submit the collect of runs as one job, which starts once the runs have succeeded.
 
     Raises
     ------
     UsageError
-        If it can be no job, or a value does not fit the site.
+        If the runs cannot be collected by a job, or a value does not fit the site.
     SchedulerError
-        If the scheduler did not take it.
+        If the scheduler did not accept the job.
     """
     site, job = make_collect_job(runs, database, place)
     states = poll(runs)
@@ -62,14 +62,12 @@ def submit_collect(
 
 
 def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement) -> tuple[Site, Job]:
-    """Return the site and the job of a collect.
-
-    It has the account and the site's options of the first run.
+    """Return the site and the job of a collect, with the account and the site's options of the first run.
 
     Raises
     ------
     UsageError
-        If it can be no job, or a value does not fit the site.
+        If the runs cannot be collected by a job, or a value does not fit the site.
     """
     manifest = _manifest(runs)
     site = manifest.site
@@ -79,9 +77,11 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
     if place.mpi:
         ranks_per_node = place.jobs or manifest.job.ranks_per_node
         if nodes * ranks_per_node < 2:
-            raise UsageError("--executor mpi needs two ranks or more, of which one hands out: give --jobs.")
+            raise UsageError(
+                "--executor mpi needs at least two ranks, one of which distributes the work: give --jobs."
+            )
     elif nodes > 1:
-        raise UsageError(f"--nodes {nodes}: processes are of one node; give --executor mpi.")
+        raise UsageError(f"--nodes {nodes}: processes run on one node; give --executor mpi.")
     else:
         # A launcher may bind what it starts to one core.
         site, ranks_per_node = msgspec.structs.replace(site, launcher=Launcher(LauncherName.NONE)), 1
@@ -99,21 +99,23 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
 
 
 def _manifest(runs: Sequence[Run]) -> Manifest:
-    """Return the manifest of the first run; all have to be of one site."""
+    """Return the manifest of the first run, after checking that all runs are of one site."""
     for run in runs:
         if run.manifest is None:
             raise UsageError(
-                f"--submit: {run.path} is a folder of profiles that hpcprof did not submit, so that its site "
-                "is not known: submit hpcprof collect as a program instead."
+                f"--submit: {run.path} is a folder of profiles that hpcprof did not submit, so its site is "
+                "unknown: submit hpcprof collect as a program instead."
             )
         if runs[0].manifest is not None and run.manifest.site.name != runs[0].manifest.site.name:
-            raise UsageError(f"--submit: {runs[0].id} and {run.id} are of two sites: submit one by one.")
+            raise UsageError(
+                f"--submit: {runs[0].id} and {run.id} are of different sites: submit one by one."
+            )
     assert runs[0].manifest is not None
     return runs[0].manifest
 
 
 def _command(runs: Sequence[Run], database: URL, place: CollectPlacement) -> list[str]:
-    """Return the collect's own command, with absolute paths."""
+    """Return the command of the collect, with absolute paths."""
     words = [sys.executable, *(["-m", "mpi4py.futures"] if place.mpi else []), "-m", "hpcprof", "collect"]
     if place.mpi:
         words += ["--executor", "mpi"]
@@ -123,12 +125,18 @@ def _command(runs: Sequence[Run], database: URL, place: CollectPlacement) -> lis
 
 
 def _shown(database: URL) -> str:
-    """Return the database as it stands in a script, which anybody may be able to read."""
+    """Return the database for a script, which others may be able to read.
+
+    Raises
+    ------
+    UsageError
+        If the URL has a password.
+    """
     if database.get_backend_name() == "sqlite":
         return str(Path(database.database or "").absolute())
     if database.password is not None or "password" in database.query:
         raise UsageError(
-            "--submit: --db holds a password, which would stand in the job's script: leave it out there, and "
+            "--submit: --db holds a password, which would be written to the job's script: leave it out, and "
             "put it into ~/.pgpass."
         )
     return database.render_as_string()

@@ -23,7 +23,7 @@ _SLURM = ("slurm", "pmi", "pmix", "ompi", "flux")
 _TORCHRUN = ("torchrun",)
 
 MEETING = "{meeting}"
-"""Stands in an argv for the first node of the job and a port there, which the script finds out."""
+"""Placeholder in an argv for the first node of the job and a port, which the script determines."""
 
 
 class LauncherDescription(msgspec.Struct, frozen=True):
@@ -60,18 +60,18 @@ class LauncherDescription(msgspec.Struct, frozen=True):
 
 
 def launch_command(site: Site, job: Job) -> list[str]:
-    """Return the launcher's argv, to be followed by the program of each rank; empty for none.
+    """Return the launcher's argv, which the program of each rank follows; empty for no launcher.
 
     Raises
     ------
     UsageError
-        If the job needs a launcher that is not there.
+        If the job needs a launcher, and there is none.
     """
     return LAUNCHERS[site.launcher.name].command(site, job)
 
 
 def find_mpiexec() -> str | None:
-    """Return mpiexec: beside hpcprof's own Python first, so that an unactivated environment works."""
+    """Return the path of mpiexec, beside hpcprof's Python (whose environment may be inactive) or on the PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.is_file() else shutil.which("mpiexec")
 
@@ -83,7 +83,7 @@ def _none(site: Site, job: Job) -> list[str]:
 
 
 def _mpiexec(site: Site, job: Job) -> list[str]:
-    """Whichever MPI is found, on this machine: ``-n`` is what all of them understand."""
+    """Start ranks on one node by whichever MPI is found: all of them understand ``-n``."""
     mpiexec = job.options.get("mpiexec") or find_mpiexec()
     if mpiexec is None:
         if job.ranks == 1 and job.workload is None:
@@ -123,8 +123,8 @@ def _openmpi(site: Site, job: Job) -> list[str]:
 
 
 def _srun(site: Site, job: Job) -> list[str]:
-    # --wait=0: by default srun ends the other ranks a while after the first has ended, and with them a
-    # profiler that is still writing.
+    # By default srun ends the other ranks some time after the first one has ended, and with them a profiler
+    # that is still writing.
     patient = ["--wait=0"] if job.profiled_ranks else []
     return [
         "srun",
@@ -138,7 +138,7 @@ def _srun(site: Site, job: Job) -> list[str]:
 
 
 def _torchrun(site: Site, job: Job) -> list[str]:
-    """One torchrun a node; on several nodes they meet at the first one."""
+    """Start one torchrun per node; on several nodes they meet at the first node."""
     local = ["torchrun", "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
     if job.nodes == 1:
         return [*local, "--standalone", *site.launcher.arguments]

@@ -1,4 +1,4 @@
-"""From scripts to a submitted run."""
+"""Submission: from a site and a job to a run in the hands of the scheduler."""
 
 from __future__ import annotations
 
@@ -35,16 +35,18 @@ def submit(
 ) -> runs.Run:
     """Make a run directory, hand its job.sh to the scheduler, and record the job id.
 
-    What is refused before the job is handed over leaves no run directory.
+    An error before the job is handed over leaves no run directory.
 
     Raises
     ------
+    UsageError
+        If a template, or a run to wait for, is wrong.
     SchedulerError
-        If the scheduler did not take the job; the run directory stays for a look at it.
+        If the scheduler did not accept the job; the run directory remains for inspection.
     """
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(job, runs_directory, client)
-    # Rendered once for nothing: what is wrong with a template is said before anything is made.
+    # Rendered once to find mistakes in a template before anything is made.
     render_scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
     run_id = runs.new_run_id(job.name, runs_directory)
     with _removed_on_failure(runs_directory / run_id):
@@ -75,25 +77,26 @@ def submit_array(
     at_once: int | None = None,
     template: Path | None = None,
 ) -> list[runs.Run]:
-    """Submit jobs of a site with arrays as one job array, ``at_once`` of which may run together.
+    """Submit jobs as one job array, ``at_once`` of which may run together (None: all).
 
-    Each member is a run with a directory and a job id of its own;
-    `hpcprof.submit.runs.directory.sweep_of` returns the sweep that they belong to. Jobs refused before the
-    array is handed over leave no directory.
+    Each member is a run with its own directory and job id; `hpcprof.submit.runs.directory.sweep_of` returns
+    the sweep that they belong to. An error before the array is handed over leaves no directory.
 
     Raises
     ------
-    SchedulerError
-        If the scheduler did not take the array; the run directories stay for a look at them.
     UsageError
-        If they can not be one array.
+        If the jobs cannot be one array.
+    SchedulerError
+        If the scheduler did not accept the array; the run directories remain for inspection.
     """
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(jobs[0], runs_directory, client)
     largest = client.largest_array()
     if largest is not None and len(jobs) > largest:
-        raise UsageError(f"--array: {len(jobs)} runs are more than an array may have here ({largest}).")
-    # Rendered once for nothing: what is wrong is said before anything is made.
+        raise UsageError(
+            f"--array: {len(jobs)} runs exceed the scheduler's limit of {largest} for one job array."
+        )
+    # Rendered once to find mistakes before anything is made.
     render_array(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
     sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
     directories = [member_directory(sweep, index) for index in range(len(jobs))]
@@ -116,7 +119,7 @@ def _ignore(text: str) -> None:
 
 @contextmanager
 def _removed_on_failure(*directories: Path) -> Iterator[None]:
-    """Remove new directories with all that is in them if they cannot be filled."""
+    """Remove new directories with their contents if an error occurs while they are filled."""
     try:
         yield
     except BaseException:
@@ -132,12 +135,12 @@ def _submitted(run: runs.Run, job_id: str) -> runs.Run:
 
 
 def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[str]:
-    """Return the ids of the jobs to wait for; one that has succeeded already is not waited for.
+    """Return the ids of the jobs that must still succeed before this one starts.
 
     Raises
     ------
     UsageError
-        If one of them can not succeed any more, or is not known to be alive.
+        If one of them has failed, or its state is unknown.
     SchedulerError
         If the scheduler cannot wait for one of them.
     """

@@ -80,11 +80,11 @@ def test_over_mpi_the_job_has_the_ranks_of_the_run_or_those_asked_for(hpcprof: H
     [
         (["--queue", "debug"], "--queue is for --submit"),
         (["--submit", "--nodes", "2"], "--nodes 2: processes are of one node; give --executor mpi"),
-        (["--submit", "--executor", "mpi", "--jobs", "1"], "needs two ranks or more"),
+        (["--submit", "--executor", "mpi", "--jobs", "1"], "needs at least two ranks"),
         (["--submit", "--walltime", "soon"], "soon"),
         (["--submit", "--db", "postgresql+psycopg://me:hush@host/results"], "holds a password"),
         (["--submit", "--db", "postgresql+psycopg://me@host/results?password=hush"], "holds a password"),
-        (["--submit", "profiles"], "did not submit, so that its site is not known"),
+        (["--submit", "profiles"], "did not submit, so its site is unknown"),
     ],
 )
 def test_what_can_be_no_job_is_one_sentence_and_nothing_is_submitted(

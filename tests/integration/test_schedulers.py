@@ -387,7 +387,7 @@ def test_an_array_larger_than_the_scheduler_takes_is_refused_before_anything_is_
     values = ",".join(map(str, range(limit + 1)))
     done = hpcprof("sweep", "--site", plain, "--array", "-P", f"n={values}", "--", "echo", "{n}")
     assert done.returncode == 2
-    assert f"{limit + 1} runs are more than an array may have here ({limit})" in done.stderr
+    assert f"{limit + 1} runs exceed the scheduler's limit of {limit} for one job array" in done.stderr
     assert not Path("runs").exists()
 
 

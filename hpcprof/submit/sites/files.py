@@ -1,4 +1,4 @@
-"""Finding and loading sites: one YAML file a machine."""
+"""Site files: one YAML file per site, found on a search path and loaded with what it extends."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from hpcprof.submit.profilers import PROFILERS, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.model import Site
 
-# A profiler makes sockets in a rank's own folder below TMPDIR, whose path may have 107 characters in all
-# (sockaddr_un); this leaves room for that folder and for the socket's name.
+# Profilers make sockets in a rank's own folder below TMPDIR. The path of a socket has at most 107 characters
+# (sockaddr_un); this leaves room for that folder and for the name.
 _TMPDIR_LENGTH = 48
 _SPAN = re.compile(r"(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?")
 
 
 def search_path() -> list[Path]:
-    """Return the folders that hold sites, first found first taken."""
+    """Return the folders that may hold site files, in the order of preference."""
     return [Path("site_configs"), user_config() / "sites", packaged("site_configs")]
 
 
 def site_files() -> dict[str, Path]:
-    """Return every site's name and file, in the order of the search path.
+    """Return the file of each site by name, in the order of the search path.
 
-    A file whose name begins with ``_`` is only there to be extended.
+    A file whose name begins with ``_`` is not a site: others extend it.
     """
     return {name: path for name, path in _all_files().items() if not name.startswith("_")}
 
@@ -42,7 +42,7 @@ def load_site(name: str) -> Site:
     Raises
     ------
     UsageError
-        If there is no such site (with the close matches), or its file is wrong.
+        If there is no such site, with the close matches, or its file is wrong.
     """
     files = site_files()
     if name not in files:
@@ -51,12 +51,13 @@ def load_site(name: str) -> Site:
 
 
 def load_site_file(path: Path) -> Site:
-    """Load one site file; what it ``extends`` is looked for beside it, then on the search path.
+    """Load one site file. The site that it ``extends`` is searched beside it, then on the search path.
 
     Raises
     ------
     UsageError
-        Naming the file, the key, its value and what would be valid.
+        If the file cannot be read, or a value is wrong; the message names the file, the key, the value, and
+        what would be valid.
     """
     merged: dict[str, Any] = {}
     for data in reversed(list(_chain(path))):
@@ -76,7 +77,7 @@ def _all_files() -> dict[str, Path]:
 
 
 def _chain(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield a site's mapping, then that of the site it extends, and so on."""
+    """Yield the mapping of a site, then that of the site that it extends, and so on."""
     seen: list[Path] = []
     while True:
         if path in seen:
@@ -97,12 +98,14 @@ def _chain(path: Path) -> Iterator[dict[str, Any]]:
 def _read_yaml(path: Path) -> dict[str, Any]:
     data = read_mapping(path, "site file")
     if "name" in data:
-        raise UsageError(f"{path}: name = {data['name']!r}: a site is named by its file; remove the key.")
+        raise UsageError(
+            f"{path}: name = {data['name']!r}: the file's name is the name of the site; remove the key."
+        )
     return data
 
 
 def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``parent`` with ``child`` over it; mappings merge, anything else is replaced."""
+    """Return ``parent`` updated by ``child``: mappings are merged, other values replaced."""
     merged = dict(parent)
     for key, value in child.items():
         old = merged.get(key)
@@ -112,13 +115,13 @@ def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any
 
 
 def _check(site: Site, path: Path) -> None:
-    """Check what the types cannot: that the parts of a site file fit together."""
+    """Check that the parts of a site file fit together, which their types do not say."""
     for key, problem in _problems(site):
         raise UsageError(f"{path}: {key}: {problem}.")
 
 
 def _problems(site: Site) -> Iterator[tuple[str, str]]:
-    """Yield the key and the sentence of everything that is wrong, in the order of the file."""
+    """Yield a key and the end of a sentence for each mistake."""
     for index, cores in enumerate(site.launcher.cpu_bind):
         problem = _core_problem(site, cores)
         if problem:
@@ -126,7 +129,10 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
     starter = site.launcher.starter
     if starter not in STARTERS:
         valid = ", ".join(launcher.value for launcher in STARTERS)
-        yield f"launcher.starter = {starter.value!r}", f"it starts no process on each node; valid: {valid}"
+        yield (
+            f"launcher.starter = {starter.value!r}",
+            f"it cannot start one process on each node; valid: {valid}",
+        )
     for key, text in _walltimes(site):
         try:
             parse_walltime(text)
@@ -145,13 +151,13 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
         yield (
             f"tmpdir = {site.tmpdir!r}",
             f"write an absolute path of at most {_TMPDIR_LENGTH} characters: profilers make sockets below "
-            "it, whose paths must be short",
+            "it, and the path of a socket must be short",
         )
     for name, option in site.options.items():
         for value in option.default.split(":") if option.default and option.valid else ():
             if value not in option.valid:
                 valid = ", ".join(option.valid)
-                yield f"options.{name}.default = {option.default!r}", f"it is not valid here: {valid}"
+                yield f"options.{name}.default = {option.default!r}", f"valid: {valid}"
 
 
 def _walltimes(site: Site) -> Iterator[tuple[str, str]]:
@@ -165,12 +171,12 @@ def _walltimes(site: Site) -> Iterator[tuple[str, str]]:
 
 
 def _core_problem(site: Site, cores: str) -> str:
-    """Say what is wrong with the cores of one rank; empty where nothing is."""
+    """Return what is wrong with the cores of one rank, as the end of a sentence; empty if nothing."""
     spans = [_SPAN.fullmatch(part) for part in cores.split(",")]
     if not all(spans):
-        return "write core numbers and spans of them, as in 0-7,32-39"
+        return "write core numbers and spans, as in 0-7,32-39"
     if LAUNCHERS[site.launcher.name].binds_one_core and not cores.isdigit():
-        return "srun binds a rank by one core (map_cpu); write its number"
+        return "srun binds a rank to one core (map_cpu); write its number"
     numbers = {n for s in spans if s for n in range(int(s["first"]), int(s["last"] or s["first"]) + 1)}
     reserved = numbers & set(site.node.reserved_cores)
     if reserved:

@@ -1,6 +1,6 @@
-"""The site: a machine and how it is used. The keys of a site file are the fields of these models.
+"""The site: a machine and how it is used. The fields of these models are the keys of a site file.
 
-The text under each field is its description in the JSON Schema (``hpcprof sites schema``).
+The text below each field is its description in the JSON Schema (``hpcprof sites schema``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import msgspec
 
 
 class LauncherName(Enum):
-    """What starts the ranks on the nodes.
+    """The programs that start the ranks on the nodes.
 
-    ``mpiexec`` stands for whichever MPI's is found, and is for one node; several nodes need its dialect:
-    ``pals`` (Cray), ``mpich`` (Hydra, Intel MPI too) or ``openmpi``.
+    ``mpiexec`` is that of whichever MPI is found, for one node. On several nodes the dialects differ:
+    ``pals`` (Cray), ``mpich`` (Hydra, also of Intel MPI) or ``openmpi``.
     """
 
     MPIEXEC = "mpiexec"
@@ -28,7 +28,7 @@ class LauncherName(Enum):
 
 
 class Vendor(Enum):
-    """Who made a node's GPUs, which decides what can profile them."""
+    """The maker of a node's GPUs, on which depends what can profile them."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
@@ -36,14 +36,14 @@ class Vendor(Enum):
 
 
 class Preemption(Enum):
-    """What the site does with a preempted job: queue it again, or end it."""
+    """What the site does with a preempted job: requeue it, or end it."""
 
     REQUEUE = "requeue"
     CANCEL = "cancel"
 
 
 class Required(Enum):
-    """What a job must be given where the site has no default for it."""
+    """What a job must be given because the site has no default."""
 
     ACCOUNT = "account"
     QUEUE = "queue"
@@ -57,7 +57,7 @@ class Chunk(Enum):
 
 
 VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-"""The name of an environment variable; it stands unquoted in the script."""
+"""The name of an environment variable, which is written to the script unquoted."""
 
 
 class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -68,66 +68,66 @@ class Launcher(_Model, frozen=True):
     """What starts the ranks."""
 
     name: LauncherName = LauncherName.MPIEXEC
-    """The launcher; mpiexec is whichever MPI's is found, for one node; pals, mpich, openmpi are dialects."""
+    """The launcher; mpiexec of whichever MPI is found, for one node; pals, mpich, openmpi are dialects."""
     arguments: list[str] = []
-    """Arguments of every launch."""
+    """Arguments that are added to every launch."""
     starter: LauncherName = LauncherName.SRUN
-    """What starts one torchrun on each of several nodes: srun, pals, mpich or openmpi."""
+    """The launcher that starts one torchrun on each of several nodes: srun, pals, mpich or openmpi."""
     cpu_bind: list[str] = []
-    """The cores of each local rank, in the order of the ranks: 0-7,32-39; for srun one core each."""
+    """The cores of each local rank, in the order of the ranks, as in 0-7,32-39; one core each for srun."""
     cpu_bind_default: str = ""
-    """What --cpu-bind gets for another number of ranks; empty leaves it to the launcher."""
+    """The value of --cpu-bind for other numbers of ranks; empty leaves binding to the launcher."""
 
 
 class Node(_Model, frozen=True):
-    """The shape of one node; what is absent is not checked."""
+    """The shape of one node; jobs are not checked against values that are absent."""
 
     cores: int | None = None
-    """Cores that jobs can use."""
+    """The number of cores that jobs can use."""
     threads: int = 1
-    """Hardware threads of a core; their numbers follow those of the cores."""
+    """Hardware threads per core; their numbers follow those of the cores."""
     reserved_cores: list[int] = []
-    """Numbers of cores that the system keeps for itself; no binding may name them."""
+    """Numbers of the cores that the system keeps for itself; no binding may name them."""
     gpus: int | None = None
-    """GPUs as a rank can be given them: tiles or dies where those are devices of their own."""
+    """The number of GPUs that ranks can be given; tiles or dies count if they are separate devices."""
     gpu: str = ""
-    """What they are, for people."""
+    """The model of the GPUs, for people."""
     vendor: Vendor = Vendor.NVIDIA
-    """Who made them: nsys and ncu need nvidia."""
+    """The maker of the GPUs: nvidia, amd or intel. nsys and ncu need nvidia."""
 
 
 class Affinity(_Model, frozen=True):
     """Which GPU a rank sees."""
 
     variable: VariableName = "CUDA_VISIBLE_DEVICES"
-    """The variable that is set for each rank."""
+    """The environment variable that is set for each rank."""
     devices: list[str] = []
-    """Its value by local rank, beginning again beyond their number; empty leaves it alone."""
+    """Its values by local rank, used in turn; empty leaves the variable alone."""
 
 
 class Queue(_Model, frozen=True):
     """A queue, partition or QOS, and its limits."""
 
     min_nodes: int = 1
-    """Fewest nodes of a job."""
+    """The fewest nodes of a job."""
     max_nodes: int | None = None
-    """Most nodes of a job."""
+    """The most nodes of a job."""
     min_walltime: str = ""
-    """Shortest walltime, HH:MM:SS."""
+    """The shortest walltime, HH:MM:SS."""
     max_walltime: str = ""
-    """Longest walltime, HH:MM:SS."""
+    """The longest walltime, HH:MM:SS."""
     walltime_by_nodes: dict[int, str] = {}
-    """Longest walltime of jobs up to so many nodes, where it depends on them: {91: "02:00:00"}."""
+    """The longest walltime by the number of nodes: {91: "02:00:00"} applies to jobs of up to 91."""
     chunk: Chunk = Chunk.NODE
-    """What PBS's select counts: node, or gpu (a job then has one node, and as many GPUs as ranks)."""
+    """What PBS's select counts: node, or gpu (a job then has one node and one GPU per rank)."""
     chunks: list[int] = []
-    """Numbers of chunks that are accepted; empty accepts any."""
+    """The accepted numbers of chunks; empty accepts any."""
     max_array: int | None = None
-    """Members of a job array that may run at once; a wider array never runs whole."""
+    """The most members of a job array that may run at once."""
     routes: list[str] = []
     """The execution queues behind a routing queue."""
     route_only: bool = False
-    """Jobs come here through a routing queue only."""
+    """Whether the queue accepts jobs from a routing queue only."""
     directives: list[str] = []
     """Directives of this queue's jobs, without #PBS or #SBATCH."""
     note: str = ""
@@ -135,37 +135,37 @@ class Queue(_Model, frozen=True):
 
 
 class Option(_Model, frozen=True):
-    """A setting of this site that a user gives by ``-o KEY=VALUE``."""
+    """An option of the site that a user sets by ``-o KEY=VALUE``."""
 
     help: str
-    """What it is, for people."""
+    """The meaning, for people."""
     default: str = ""
-    """Its value where none is given."""
+    """The value if none is given."""
     required: bool = False
-    """It must be given."""
+    """Whether a value must be given."""
     directive: str = ""
-    """Directive that is written when there is a value; {} stands for it."""
+    """A directive that is written if there is a value, which replaces {}."""
     valid: list[str] = []
-    """Accepted values, several of them joined by a colon; empty accepts any."""
+    """The accepted values; a user may join several by colons. Empty accepts any."""
     retired: dict[str, str] = {}
-    """Values that were accepted once, each with the sentence that says what became of it."""
+    """Values that are no longer accepted, each with a sentence that explains why."""
 
 
 class Site(_Model, frozen=True):
     """A machine and how it is used."""
 
     name: str
-    """The name of the file; not a key of it."""
+    """The name of the file; not a key in it."""
     scheduler: str
     """The batch system: local, pbs, slurm, kubernetes, or one that another package adds."""
     description: str = ""
     """One line for people."""
     source: str = ""
-    """Where the facts stand, with a date."""
+    """Where the facts come from, with a date."""
     verified: bool = True
-    """False where the facts are second hand."""
+    """Whether the facts are first hand."""
     notes: list[str] = []
-    """What else a user should know; shown by hpcprof sites show."""
+    """What else a user should know; hpcprof sites show prints it."""
     launcher: Launcher = Launcher()
     """What starts the ranks."""
     node: Node = Node()
@@ -173,21 +173,21 @@ class Site(_Model, frozen=True):
     affinity: Affinity = Affinity()
     """Which GPU a rank sees."""
     walltime: str = "01:00:00"
-    """The walltime of a job that gives none."""
+    """The walltime of a job that does not set one."""
     queue: str = ""
-    """The queue of a job that gives none."""
+    """The queue of a job that does not set one."""
     queues: dict[str, Queue] = {}
-    """The queues by name; where some are listed, a job must be for one of them."""
+    """The queues by name; if any are listed, a job must name one of them."""
     queue_directive: str = "--partition"
-    """The option by which Slurm gets the queue: --partition, or --qos."""
+    """The Slurm option that names the queue: --partition or --qos."""
     requires: list[Required] = []
-    """What a job must be given: account, queue. (A walltime always stands in the script.)"""
+    """What a job must be given: account, queue. (The script always has a walltime.)"""
     directives: list[str] = []
     """Directives of every batch script, without #PBS or #SBATCH."""
     select: str = ""
-    """What is appended to PBS's -l select=N:."""
+    """Text that is appended to PBS's -l select=N:."""
     preemption: Preemption = Preemption.REQUEUE
-    """What happens to a preempted job: requeue, or cancel."""
+    """What happens to a preempted job: requeue or cancel."""
     modules: list[str] = []
     """Modules to load."""
     setup: list[str] = []
@@ -195,13 +195,13 @@ class Site(_Model, frozen=True):
     environment: dict[VariableName, str] = {}
     """Environment variables of the job."""
     tmpdir: str = ""
-    """TMPDIR of the job: on the node's own disk, there on every node, and short."""
+    """TMPDIR of the job: a short path on a local disk that every node has."""
     dcgm: bool = False
-    """Whether DCGM reads the hardware counters of the GPUs there; it is paused for profilers that do too."""
+    """Whether DCGM reads the GPUs' hardware counters; it is paused while a profiler reads them."""
     profilers: list[str] = []
-    """Profilers that work there; empty is all that the GPUs allow."""
+    """The profilers that work at the site; empty means all that support its GPUs."""
     options: dict[str, Option] = {}
-    """Settings of this site that users give by -o KEY=VALUE."""
+    """Options of the site that users set by -o KEY=VALUE."""
 
     def chunks(self, queue: str, nodes: int, ranks_per_node: int) -> int:
         """Return N of PBS's ``-l select=N``."""

@@ -60,7 +60,7 @@ def test_a_site_that_extends_another_replaces_values_and_merges_mappings(tmp_pat
             "scheduler: local\nenvironment: {'A B': x}\n",
             r"s\.yaml: a key under environment: expected .*matching regex",
         ),
-        ("scheduler: local\nname: other\n", "a site is named by its file"),
+        ("scheduler: local\nname: other\n", "the file's name is the name of the site"),
         ("scheduler: [local\n", r"s\.yaml, line 2: not valid YAML"),
         (
             "scheduler: local\nwalltime: 1h\nscheduler: pbs\n",
@@ -94,10 +94,10 @@ def test_an_unknown_site_names_the_close_ones() -> None:
         ("queues: {a: {walltime_by_nodes: {9: x}}}\n", r"a\.walltime_by_nodes\[9\]: walltime 'x' is not"),
         ("profilers: [nsight]\n", r"profilers = 'nsight': there is no such profiler; valid: none, nsys"),
         ("tmpdir: scratch\n", r"tmpdir = 'scratch': write an absolute path of at most 48 characters"),
-        (f"tmpdir: /{'x' * 48}\n", "sockets below it, whose paths must be short"),
+        (f"tmpdir: /{'x' * 48}\n", "sockets below it, and the path of a socket must be short"),
         (
             "options: {q: {help: h, valid: [a], default: 'a:b'}}\n",
-            r"options\.q\.default = 'a:b': it is not valid here: a",
+            r"options\.q\.default = 'a:b': valid: a",
         ),
         ("requires: [acount]\n", r", requires\[0\]; did you mean 'account'"),
         ("launcher: {cpu_bind: ['0-']}\n", r"launcher\.cpu_bind\[0\] = '0-': write core numbers and spans"),
@@ -109,7 +109,7 @@ def test_an_unknown_site_names_the_close_ones() -> None:
             "node: {cores: 7, reserved_cores: [0], threads: 2}\nlauncher: {cpu_bind: ['1-16']}\n",
             "a node has hardware threads 0 to 15",
         ),
-        ("launcher: {name: srun, cpu_bind: ['0-7']}\n", "srun binds a rank by one core"),
+        ("launcher: {name: srun, cpu_bind: ['0-7']}\n", "srun binds a rank to one core"),
     ],
 )
 def test_parts_of_a_site_file_that_do_not_fit_together_are_one_sentence(
