@@ -71,7 +71,7 @@ def launch_command(site: Site, job: Job) -> list[str]:
 
 
 def find_mpiexec() -> str | None:
-    """Return the path of mpiexec, beside hpcprof's Python (whose environment may be inactive) or on the PATH."""
+    """Return mpiexec beside hpcprof's Python, so that no environment need be active, else on the PATH."""
     beside = Path(sys.executable).with_name("mpiexec")
     return str(beside) if beside.is_file() else shutil.which("mpiexec")
 

@@ -79,7 +79,7 @@ def test_over_mpi_the_job_has_the_ranks_of_the_run_or_those_asked_for(hpcprof: H
     ("words", "says"),
     [
         (["--queue", "debug"], "--queue is for --submit"),
-        (["--submit", "--nodes", "2"], "--nodes 2: processes are of one node; give --executor mpi"),
+        (["--submit", "--nodes", "2"], "--nodes 2: processes run on one node; give --executor mpi"),
         (["--submit", "--executor", "mpi", "--jobs", "1"], "needs at least two ranks"),
         (["--submit", "--walltime", "soon"], "soon"),
         (["--submit", "--db", "postgresql+psycopg://me:hush@host/results"], "holds a password"),
@@ -104,5 +104,5 @@ def test_a_run_that_has_not_ended_is_waited_for_or_refused(hpcprof: Hpcprof, tmp
     done = hpcprof("collect", "--submit")
     hpcprof("cancel", "last")
     assert done.returncode == 1
-    assert "this machine has no queue to wait in: submit it when the other run has ended" in done.stderr
+    assert "this machine has no queue to wait in: submit the job when the other run has ended" in done.stderr
     assert not list(tmp_path.glob("runs/*/collect/2*"))

@@ -129,7 +129,7 @@ def test_every_template_of_a_script_is_checked_and_of_others_it_is_said(
             assert done.stdout == f"{file.absolute()} renders\n", done.stderr
         else:
             assert (done.returncode, done.stdout) == (2, "")
-            assert "is no template of a script" in done.stderr
+            assert "is not a template of a script" in done.stderr
     mine = tmp_path / "array.sh.j2"
     mine.write_text("{{ shebang }}\n{{ directives + 1 }}")
     done = hpcprof("templates", "check", str(mine))

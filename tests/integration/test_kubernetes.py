@@ -125,7 +125,7 @@ def test_submitting_creates_the_job_with_its_scripts(cluster: Cluster, run: Run)
 
 def test_without_the_operator_nothing_is_left_behind(cluster: Cluster, run: Run) -> None:
     cluster.set(operator=False)
-    with pytest.raises(SchedulerError, match=r"did not take .* ensure CRDs are installed first"):
+    with pytest.raises(SchedulerError, match=r"did not accept .* ensure CRDs are installed first"):
         KubernetesClient().submit(run)
     assert cluster.names() == []
 
@@ -153,7 +153,7 @@ def test_an_image_that_cannot_be_pulled_is_why_a_run_waits(cluster: Cluster, run
 @pytest.mark.parametrize(
     ("reason", "message", "expected"),
     [
-        ("DeadlineExceeded", "was active longer", (JobState.TIMEOUT, "the walltime was over")),
+        ("DeadlineExceeded", "was active longer", (JobState.TIMEOUT, "the walltime limit was exceeded")),
         ("MPIJobEvicted", "1/2 workers are evicted", (JobState.FAILED, "evicted: 1/2 workers are evicted")),
         ("BackoffLimitExceeded", "no", (JobState.FAILED, "BackoffLimitExceeded: no")),
         ("", "", (JobState.FAILED, "failed")),
@@ -218,7 +218,7 @@ def test_an_api_server_that_cannot_be_reached_leaves_the_state_unknown(cluster: 
     cluster.set(down=True)
     state, reason = state_of(run)
     assert state is JobState.UNKNOWN
-    assert reason.startswith("the cluster does not answer: The connection to the server")
+    assert reason.startswith("the cluster did not answer: The connection to the server")
 
 
 def test_a_machine_without_kubectl_leaves_the_state_unknown(

@@ -93,7 +93,7 @@ def test_a_rank_that_fails_fails_the_run_and_is_named_with_its_last_words(hpcpro
 def test_a_job_over_its_walltime_is_ended_and_said_to_be(hpcprof: Hpcprof, tmp_path: Path) -> None:
     done = hpcprof("submit", "--walltime", "1s", "--wait", "--", "sleep", "300")
     assert done.returncode == 1
-    assert "timeout: the walltime of 1 s was over" in done.stderr
+    assert "timeout: the walltime limit (00:00:01) was exceeded" in done.stderr
     assert state(hpcprof) == "timeout"
     assert not (run_of(tmp_path) / "state/finished").exists()
 

@@ -118,7 +118,9 @@ def test_slurm_runs_a_job_after_one_that_is_not_known_so_it_is_refused_before(
 ) -> None:
     fake("squeue", error="slurm_load_jobs error: Invalid job id specified\n", code=1)
     fake("sacct")
-    with pytest.raises(SchedulerError, match="job 999999, to run after, is not known to the scheduler"):
+    with pytest.raises(
+        SchedulerError, match="job 999999, which this one must wait for, is unknown to the scheduler"
+    ):
         SlurmClient().unfinished(["999999"])
 
 
@@ -244,7 +246,7 @@ def test_pbs_members_are_deleted_by_one_command(fake: Fake, calls: Calls, make_r
 def test_pbs_can_not_wait_for_the_success_of_a_member_so_that_is_refused(fake: Fake) -> None:
     array = {"job_state": "B", "array_indices_submitted": "0-1", "array_indices_remaining": "0-1"}
     fake("qstat", json.dumps({"Jobs": {"8[].s": array}}))
-    with pytest.raises(SchedulerError, match=r"job 8\[1\]\.s, to run after, is a member of an array"):
+    with pytest.raises(SchedulerError, match=r"job 8\[1\]\.s, .*, is a member of an array"):
         PbsClient().unfinished(["8[1].s"])
 
 

@@ -171,7 +171,10 @@ def test_a_job_over_its_walltime_is_a_timeout(
         running: Cluster = request.getfixturevalue("slurm")
         running.command("scontrol", "update", f"jobid={job_id(the_run())}", "EndTime=now+1")
     until(lambda: last(hpcprof)[0] not in ("queued", "running"))
-    assert last(hpcprof) == ("timeout", f"the walltime of {walltime.removesuffix('s')} s was over")
+    assert last(hpcprof) == (
+        "timeout",
+        f"the walltime limit ({'00:01:00' if site == 'slurm' else '00:00:01'}) was exceeded",
+    )
     assert the_run().state_file("finished") != "0"  # job.sh may outlive its ranks, and note their end
 
 
@@ -226,11 +229,11 @@ def test_a_job_after_one_that_has_failed_or_is_not_known_is_not_submitted(site: 
     failed = submitted(site, "sh", "-c", "exit 3")
     until(lambda: state(failed).ended)
     with pytest.raises(
-        SchedulerError, match=f"job {job_id(failed)}, to run after, has not succeeded: failed"
+        SchedulerError, match=f"job {job_id(failed)}, which this one must wait for, has not succeeded: failed"
     ):
         scheduler.unfinished([job_id(failed)])
     unknown = "999999" if site == "slurm" else "999999.pbshost"
-    with pytest.raises(SchedulerError, match=f"job {unknown}, to run after, is not known"):
+    with pytest.raises(SchedulerError, match=f"job {unknown}, which this one must wait for, is unknown"):
         scheduler.unfinished([unknown])
 
 
@@ -238,10 +241,10 @@ def test_a_job_after_one_that_has_failed_or_is_not_known_is_not_submitted(site: 
 def test_a_refused_job_leaves_a_run_that_says_so(site: str, hpcprof: Hpcprof) -> None:
     done = hpcprof("submit", "--site", site, "--queue", "nosuch", "--", "true")
     assert done.returncode == 1
-    assert {"slurm": "invalid partition specified: nosuch", "pbs": "there is no such queue: Unknown queue"}[
+    assert {"slurm": "invalid partition specified: nosuch", "pbs": "the queue does not exist: Unknown queue"}[
         site
     ] in done.stderr
-    assert last(hpcprof) == ("failed", "the scheduler did not take it")
+    assert last(hpcprof) == ("failed", "the scheduler did not accept it")
 
 
 def swept(hpcprof: Hpcprof, site: str, values: str, program: str, *options: str) -> list[Run]:
@@ -495,7 +498,7 @@ def test_slurm_a_job_that_can_never_run_says_so(slurm: Cluster, hpcprof: Hpcprof
     until(lambda: "never" in last(hpcprof)[1])
     state, reason = last(hpcprof)
     # Slurm names the limit first, and may later say less.
-    limit = "it can never run: its walltime is over the partition's limit (PartitionTimeLimit)"
+    limit = "it can never run: its walltime exceeds the partition's limit (PartitionTimeLimit)"
     less = "it can never run: it asks for more than the partition has or permits (PartitionConfig)"
     assert (state, reason) in [("queued", limit), ("queued", less)]
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")

@@ -1,4 +1,4 @@
-"""What a profiler is to the rank wrapper, and how its settings are read."""
+"""What a profiler declares: how the rank wrapper starts it, and which settings it has."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.sites.model import Vendor
 
 OUTPUT = "{output}"
-"""Stands in an argument for the path of the rank's profile without its suffix."""
+"""Placeholder in an argument for the path of the rank's profile, without its suffix."""
 
 FOLDER = "{profiles}"
-"""Stands for the folder of the run's profiles."""
+"""Placeholder for the folder of the run's profiles."""
 
 NAME = "{name}"
-"""Stands for the name of the rank's profile in that folder, without its suffix."""
+"""Placeholder for the name of the rank's profile in that folder, without its suffix."""
 
 SCRATCH = "{scratch}"
-"""Stands for a folder of the rank's own on the node, which is removed at the end."""
+"""Placeholder for a temporary folder of the rank on the node."""
 
 GPUS = "{gpus}"
-"""Stands for the numbers of the GPUs that the rank sees."""
+"""Placeholder for the numbers of the GPUs that the rank sees."""
 
 Settings = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What ``--profiler-option KEY=VALUE`` can set. ``valid`` lists the values, empty accepts any."""
+    """A setting for ``--profiler-option KEY=VALUE``. ``valid`` lists its values; empty accepts any."""
 
     help: str
     default: str = ""
@@ -37,10 +37,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Versioned:
-    """A flag that not every version of a tool has, or that they spell differently.
+    """A flag that some versions of a tool lack or spell differently.
 
-    The rank wrapper takes the first of ``spellings`` that the tool's own help knows, with ``=value`` where
-    there is one, and stops with a sentence where it knows none.
+    The rank wrapper uses the first of ``spellings`` that the tool's help lists, with ``=value`` unless that
+    is empty, and stops with an error if the help lists none.
     """
 
     spellings: tuple[str, ...]
@@ -54,9 +54,9 @@ Word = str | Versioned
 class Target:
     """What a profiler runs.
 
-    ``workload`` is None for a program of the user's, which may not open a capture range as ours do.
-    ``captures`` is the number of spans of steps that were chosen, 0 for all measured steps.
-    ``profiled`` is how many of the ``ranks`` run under the profiler.
+    ``workload`` is None for a program of the user's, which may not open a capture range as workloads do.
+    ``captures`` is the number of spans of steps to capture, 0 for all measured steps. ``profiled`` is how
+    many of the ``ranks`` run under the profiler.
     """
 
     workload: str | None
@@ -73,30 +73,30 @@ class Profiler:
     Attributes
     ----------
     name : str
-        The word for ``--profiler``.
+        The value of ``--profiler``.
     summary : str
         One line for people.
     settings : dict
-        What the user can set, by name.
+        The settings by name.
     check : callable
-        ``(target, settings) -> None``; raises `UsageError` for what must not be run.
+        ``(target, settings) -> None``; raises `UsageError` for a combination that must not be run.
     command : tuple of str
-        What starts the profiler, empty for one that needs nothing before the program.
+        The command that starts the profiler; empty if it runs inside the program.
     flags : callable
-        ``(target, settings) -> words`` to put between the command and the program, in any order; `OUTPUT`
-        and `GPUS` may stand in them.
+        ``(target, settings) -> arguments`` between the command and the program, in any order; they may
+        contain `OUTPUT` and `GPUS`.
     environment : callable
-        ``(target, settings) -> variables`` for the profiled ranks.
+        ``(target, settings) -> environment variables`` of the profiled ranks.
     afterwards : callable
-        ``(target, settings) -> commands`` on the node once the program has ended, each only if the one
-        before succeeded; `OUTPUT` and `SCRATCH` may stand in them.
+        ``(target, settings) -> commands`` to run on the node after the program, each only if the one before
+        succeeded; they may contain `OUTPUT`, `SCRATCH`, `FOLDER` and `NAME`.
     complaint : callable
         ``text -> str``: why the profiler failed, from what a rank printed, as the end of a sentence
         (``": ncu says …"``); empty if the text holds no complaint.
     counters : callable
-        ``(target, settings) -> bool``: whether it reads hardware counters, which one program alone can do.
+        ``(target, settings) -> bool``: whether it reads hardware counters, as only one program can at once.
     suffix : str
-        Suffix of the file that it leaves.
+        The suffix of the profile.
     vendors : tuple of Vendor
         Whose GPUs it can profile, empty if it does not depend on them.
     capabilities : tuple of str
@@ -123,7 +123,7 @@ class Profiler:
         Raises
         ------
         UsageError
-            For a name or a value that the profiler does not have.
+            If the profiler has no such setting, or the setting does not accept the value.
         """
         for key, value in given.items():
             if key not in self.settings:
@@ -143,7 +143,7 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
     Raises
     ------
     UsageError
-        If it is none.
+        If it is not such a number.
     """
     text = settings[key]
     if not (text.isascii() and text.isdigit()) or int(text) < least:

@@ -1,9 +1,9 @@
 """Nsight Compute.
 
 It replays each kernel that it measures. A communication kernel waits for the other ranks, which do not
-replay theirs, so replaying one hangs the job for ever, whatever the replay mode. With more than one rank
-hpcprof therefore never runs ncu without a filter that cannot match such a kernel, and a launch count,
-unless the ranks' ncus are told of each other (`communicator`), which only newer versions can.
+replay theirs, so the job hangs in any replay mode. With several ranks hpcprof therefore requires a launch
+count and a filter that cannot match such a kernel, unless the ranks replay in step (`communicator`), which
+only newer versions can.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hpcprof.submit.profilers.base import (
 )
 from hpcprof.submit.sites.model import Vendor
 
-# One name of each family that a filter must not match; the newest and an older spelling of NCCL's.
+# A name from each family of kernels that a filter must not match; for NCCL a new and an old spelling.
 _COMMUNICATION = (
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
     "ncclDevKernel_AllGather_RING_LL",
@@ -125,11 +125,13 @@ NCU = Profiler(
     "Nsight Compute: hardware metrics of chosen kernels",
     settings={
         "kernel": Setting("regular expression of the kernels' names; must not match communication"),
-        "launch-count": Setting("how many launches to measure; needed with several ranks"),
-        "launch-skip": Setting("matching launches to pass over first", "0"),
+        "launch-count": Setting("number of launches to measure; needed with several ranks"),
+        "launch-skip": Setting("number of matching launches to skip first", "0"),
         "sections": Setting("what to measure, joined by commas", _SECTIONS),
-        "set": Setting("a named set of sections instead", "", ("", "basic", "detailed", "full", "roofline")),
-        "replay-mode": Setting("what is repeated for all metrics", "kernel", ("kernel", "application")),
+        "set": Setting(
+            "named set of sections, instead of sections", "", ("", "basic", "detailed", "full", "roofline")
+        ),
+        "replay-mode": Setting("what to repeat for all metrics", "kernel", ("kernel", "application")),
         "clock-control": Setting(
             "base locks the clocks, so durations do not compare with nsys; none leaves them",
             "none",

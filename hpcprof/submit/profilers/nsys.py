@@ -1,8 +1,8 @@
 """Nsight Systems.
 
-Sampling and context switches are off: they made a file of gigabytes out of a run of seconds, and they
-need a ``perf_event_paranoid`` that many sites do not grant. The end of the capture range is spelled
-out because the default, ``stop-shutdown``, ends the program with it.
+Sampling and context switches are off: they make gigabytes of a run of seconds, and need a
+``perf_event_paranoid`` that many sites do not grant. The end of the capture range is given explicitly
+because the default, ``stop-shutdown``, also ends the program.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ def _counters(target: Target, settings: Settings) -> bool:
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:
-    # With a part of the ranks under nsys, its tracking of MPI communicators waits for the others and the
-    # job hangs; this keeps each rank's to itself.
+    # If only some ranks run under nsys, its tracking of MPI communicators waits for the others and the job
+    # hangs; with this variable each rank tracks its own.
     return {"NSYS_MPI_STORE_TEAMS_PER_RANK": "1"} if "mpi" in settings["trace"] else {}
 
 
 def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
-    """Export the report, or one for each span of steps: the further ones go into folders beside the first."""
+    """Export the report of each span of steps; those after the first get folders of their own."""
     if target.captures < 2:
         return _export(OUTPUT, "profile", OUTPUT)
     commands = _export(f"{OUTPUT}.1", "profile", OUTPUT)
@@ -70,8 +70,8 @@ def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
 
 
 def _export(report: str, scratch: str, output: str) -> list[tuple[str, ...]]:
-    # SQLite's locks cannot be trusted on parallel file systems, so the export is made on the node. Blobs
-    # hold NCCL's communicator and message size. The file gets its final name only when it is whole.
+    # SQLite's locks are unreliable on parallel file systems, so the export is made on the node. Blobs hold
+    # NCCL's communicators and message sizes. The file gets its final name once it is complete.
     exported = f"{SCRATCH}/{scratch}.sqlite"
     return [
         (
@@ -93,9 +93,11 @@ NSYS = Profiler(
     "Nsight Systems: CUDA, NVTX and MPI",
     settings={
         "trace": Setting("what to trace, joined by commas", "cuda,nvtx,mpi"),
-        "mpi-impl": Setting("the MPI, where nsys does not see it", "", ("", "openmpi", "mpich")),
+        "mpi-impl": Setting("the MPI, if nsys does not recognize it", "", ("", "openmpi", "mpich")),
         "sample": Setting("CPU sampling; makes very large files", "none", ("none", "process-tree")),
-        "cuda-graph-trace": Setting("CUDA graphs as a whole, or node by node", "graph", ("graph", "node")),
+        "cuda-graph-trace": Setting(
+            "trace CUDA graphs as a whole, or node by node", "graph", ("graph", "node")
+        ),
         "capture": Setting(
             "range: only between cudaProfilerStart and Stop; whole: everything; auto: range for hpcprof's "
             "workloads, whole for other programs",

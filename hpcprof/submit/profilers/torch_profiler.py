@@ -1,7 +1,7 @@
-"""The PyTorch profiler, which runs inside the program: nothing stands before it on the command line.
+"""The PyTorch profiler, which runs inside the program.
 
-The workloads of hpcprof start and stop it themselves (`hpcprof.workloads.capture`); a program of the
-user's does so with the same class. The settings reach it as one JSON object in the environment.
+The built-in workloads start and stop it themselves (`hpcprof.workloads.capture`); a program of the user's can
+use the same class. The settings reach it as one JSON object in the environment.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def _check(target: Target, settings: Settings) -> None:
     wait, warmup, active, _ = (whole_number(settings, key, 0) for key in _SCHEDULE)
     if (wait or warmup) and not active:
         raise UsageError(
-            "the schedule of the torch profiler records nothing: wait and warmup come before active steps; "
-            "give --profiler-option active=N."
+            "the schedule of the torch profiler records nothing: wait and warmup precede active steps; give "
+            "--profiler-option active=N."
         )
     if "://" in settings["log_dir"]:
         raise UsageError(
-            f"--profiler-option log_dir={settings['log_dir']}: the ranks copy to folders only; leave it "
-            "out, and copy the run's profiles afterwards."
+            f"--profiler-option log_dir={settings['log_dir']}: the ranks copy to folders only; leave it out, "
+            "and copy the run's profiles afterwards."
         )
     if active and target.captures:
         raise UsageError("--capture-steps and a schedule (active=N) both choose steps: give one of them.")
@@ -47,13 +47,13 @@ TORCH = Profiler(
     "torch",
     "the PyTorch profiler, CPU and GPU",
     settings={
-        "wait": Setting("steps that each cycle passes over first", "0"),
-        "warmup": Setting("steps traced and dropped, for the profiler's own start-up", "0"),
-        "active": Setting("steps recorded in each cycle; 0 records all measured steps", "0"),
-        "repeat": Setting("cycles; 0 repeats to the end", "1"),
+        "wait": Setting("steps that each cycle skips first", "0"),
+        "warmup": Setting("steps that are traced and dropped while the profiler starts up", "0"),
+        "active": Setting("steps that each cycle records; 0 records all measured steps", "0"),
+        "repeat": Setting("number of cycles; 0 repeats to the end", "1"),
         "record_shapes": Setting("record the shapes of inputs", "false", _BOOLEAN),
         "profile_memory": Setting("record allocations", "false", _BOOLEAN),
-        "with_stack": Setting("record Python's stacks", "false", _BOOLEAN),
+        "with_stack": Setting("record Python stacks", "false", _BOOLEAN),
         "with_flops": Setting("estimate FLOPs", "false", _BOOLEAN),
         "log_dir": Setting("a folder that receives a copy of the traces"),
     },

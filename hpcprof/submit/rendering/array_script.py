@@ -1,7 +1,7 @@
-"""The script of a job array, which starts the job.sh of the member that the scheduler's index names.
+"""The script of a job array, array.sh, which starts the job.sh of the member with the scheduler's index.
 
-A sweep's directory holds it; the members' run directories stand beside that directory, under its name, a
-dot and their index.
+It is in the directory of the sweep. The run directories of the members are beside that directory; their names
+are its name, a dot and the index.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ def render_array_script(
     at_once: int | None = None,
     template: Path | None = None,
 ) -> str:
-    """Return the text of array.sh for members that were rendered for their own run directories.
+    """Return the text of array.sh.
 
     Parameters
     ----------
     arrays : JobArrays
         How the scheduler spells a job array.
     job_scripts : sequence of str
-        The members' job.sh, in the order of their indices.
+        The texts of the members' job.sh, rendered for their run directories, in the order of the indices.
     sweep_directory : Path
-        Where array.sh will stand; its name is the sweep's id.
+        The directory of array.sh; its name is the sweep's id.
     command_line : sequence of str
-        What the user asked for.
+        The command that the user ran.
     at_once : int, optional
-        How many members may run together.
+        How many members may run together; all by default.
     template : Path, optional
-        The template of job.sh, whose folder comes first.
+        The template of job.sh; its folder is searched first for templates.
 
     Raises
     ------
     UsageError
-        If the members' directives differ in more than where their logs go: an array has one set of them.
+        If the members' directives differ in more than the paths of logs: an array has one set of directives.
     """
     values = _values(arrays, job_scripts, sweep_directory, command_line, at_once)
     return render_text(ARRAY_TEMPLATE, values, template)
 
 
 def check_array_template(file: Path) -> None:
-    """Render a template of array.sh with a plain array.
+    """Render a template of array.sh with a simple array.
 
     Raises
     ------
     UsageError
-        If it is broken, or uses a name that does not exist.
+        If the template is broken, or uses a name that does not exist.
     """
     arrays = JobArrays("#BATCH", "#BATCH --array={}", "INDEX", "%i")
     values = _values(arrays, ["#!/bin/bash\n"] * 2, Path("/sweep"), ["hpcprof"], None)
@@ -78,7 +78,7 @@ def _values(
     command_line: Sequence[str],
     at_once: int | None,
 ) -> dict[str, Any]:
-    """Return what the template gets."""
+    """Return the values for the template."""
     directory = sweep_directory.absolute()
     sets = []
     for index, text in enumerate(job_scripts):
@@ -103,7 +103,7 @@ def _values(
 
 
 def _directives(script: str, mark: str) -> list[str]:
-    """Return the directives of a script, which both batch systems read up to the first command."""
+    """Return the directives of a script: batch systems read them up to the first command."""
     found = []
     for line in script.split("\n"):
         if line.strip() and not line.startswith("#"):
@@ -117,4 +117,4 @@ def _difference(first: Sequence[str], other: Sequence[str]) -> str:
     ours = [line for line in first if line not in other]
     theirs = [line for line in other if line not in first]
     named = " and ".join(filter(None, (", ".join(ours), ", ".join(theirs)))) or "the order of directives"
-    return f"the runs differ in {named}, but all of an array have the same; make it so, or leave --array out"
+    return f"the runs differ in {named}, but those of an array share their directives; leave --array out"

@@ -1,4 +1,4 @@
-"""From a site and a job to the texts of the run's scripts."""
+"""The scripts of a run, or of all runs of a job array, from a site and its jobs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,24 @@ def render_scripts(
     template: Path | None = None,
     script: Path | None = None,
 ) -> dict[str, str]:
-    """Render the run's scripts for a run directory; nothing is written.
+    """Return the texts of a run's scripts by file name; nothing is written.
 
-    ``template`` is used instead of the scheduler's, ``script`` (an edited job.sh) instead of rendering one.
+    Parameters
+    ----------
+    site, job : Site, Job
+    run_directory : Path
+        The directory that they are rendered for.
+    command_line : list of str
+        The command that the user ran.
+    template : Path, optional
+        A template of job.sh, instead of the scheduler's.
+    script : Path, optional
+        An edited job.sh, instead of a rendered one.
+
+    Raises
+    ------
+    UsageError
+        If a template or the script is wrong, or the launcher is missing.
     """
     scheduler = find_scheduler(site.scheduler)
     if script and scheduler.submitted_file != JOB_SCRIPT:
@@ -56,9 +71,12 @@ def render_array(
     at_once: int | None = None,
     template: Path | None = None,
 ) -> tuple[str, list[dict[str, str]]]:
-    """Render array.sh for a sweep's directory, and the scripts of each of its runs; nothing is written.
+    """Return the text of array.sh, and the scripts of each run as `render_scripts` does; nothing is written.
 
-    A run's scripts are those that it would have as a job of its own.
+    Raises
+    ------
+    UsageError
+        If the jobs cannot be one array, or a template is wrong.
     """
     texts = [
         render_scripts(site, job, member_directory(sweep_directory, index), command_line, template)
@@ -71,12 +89,12 @@ def render_array(
 
 
 def _edited(script: Path, run_directory: Path) -> str:
-    """Return an edited job.sh with the run directory that it was made for replaced by this run's.
+    """Return an edited job.sh in which this run's directory replaces the one that it was rendered for.
 
     Raises
     ------
     UsageError
-        If it has no line ``run_dir=…``, so that nothing would land in the run.
+        If the script cannot be read, or has no line ``run_dir=…``.
     """
     try:
         text = script.read_text(encoding="utf-8")

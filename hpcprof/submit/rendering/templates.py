@@ -1,4 +1,4 @@
-"""Templates: from a site and a job to the text of the batch script and the rank wrapper."""
+"""Templates: from a site and a job to the texts of the batch script and the rank wrapper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
-# What stands in a profiler's words for values that only the rank knows, and the wrapper's name for each.
+# Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
 _PLACES = {
     OUTPUT: '"$output"',
     SCRATCH: '"$scratch"',
@@ -39,9 +39,9 @@ _DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
 
 
 class _Compiled(BytecodeCache):
-    """Compiled templates, kept in memory: a sweep renders the same ones for every run.
+    """Compiled templates in memory, since a sweep renders the same ones for every run.
 
-    Jinja compares a checksum of the source, so that a changed template is compiled anew.
+    Jinja compares a checksum of the source, so a changed template is compiled again.
     """
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ _COMPILED = _Compiled()
 
 
 def template_path() -> list[Path]:
-    """Return the folders that hold templates, first found first taken."""
+    """Return the folders that may hold templates, in the order of preference."""
     return [Path("templates"), user_config() / "templates", packaged("templates")]
 
 
 def template_files() -> dict[str, Path]:
-    """Return every template's name and the file that it is taken from."""
+    """Return the file of each template by name."""
     files: dict[str, Path] = {}
     for folder in template_path():
         for path in sorted(folder.rglob("*.j2")):
@@ -73,16 +73,16 @@ def template_files() -> dict[str, Path]:
 
 
 def check_template(file: Path) -> None:
-    """Render a template of job.sh with a plain job.
+    """Render a template of job.sh with a simple job.
 
     Raises
     ------
     UsageError
-        If it is broken, uses a name that does not exist, or is for something else.
+        If the template is broken, uses a name that does not exist, or is not one of a script.
     """
     elsewhere = [name for name in template_files() if Path(name).name == file.name]
     if elsewhere and not elsewhere[0].endswith(".sh.j2"):
-        raise UsageError(f"{file} is no template of a script: only those (*.sh.j2) are checked here.")
+        raise UsageError(f"{file} is not a template of a script: only those (*.sh.j2) can be checked.")
     site = load_site("local")
     job = make_job(site, arguments=["true"])
     render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
@@ -137,17 +137,17 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
 
 
 def _found(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a command with its program replaced by the path that ``tools`` has for it."""
+    """Return a command whose program is replaced by its path in ``tools``, if there is one."""
     return (tools.get(words[0], words[0]), *words[1:]) if words else words
 
 
 def render_text(name: str, values: dict[str, Any], template: Path | None = None) -> str:
-    """Return the text of one template; the folder of ``template`` is looked in first.
+    """Return the text of one template; the folder of ``template`` is searched first.
 
     Raises
     ------
     UsageError
-        If it is missing, broken, or uses a name that does not exist.
+        If the template is missing, broken, or uses a name that does not exist.
     """
     return _render(_environment(template), name, {"version": __version__, **values})
 
@@ -190,14 +190,14 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
 
 
 def _argv(words: Sequence[str], places: Mapping[str, str]) -> str:
-    """Quote the words of a command; what stands for a value of the run becomes the script's variable."""
+    """Quote the words of a command, and replace placeholders by the script's variables."""
     place = re.compile(f"({'|'.join(map(re.escape, places))})")
     parts = ([part for part in place.split(word) if part] or [""] for word in words)
     return " ".join("".join(places.get(part) or shlex.quote(part) for part in word) for word in parts)
 
 
 def _directives(site: Site, job: Job) -> list[str]:
-    """Return the site's, its queue's and its options' directives, without ``#PBS`` or ``#SBATCH``."""
+    """Return the directives of the site, its queue and its options, without ``#PBS`` or ``#SBATCH``."""
     queue = site.queues.get(job.queue)
     lines = [*site.directives, *(queue.directives if queue else [])]
     for key, option in site.options.items():
@@ -207,21 +207,21 @@ def _directives(site: Site, job: Job) -> list[str]:
 
 
 def _directive(text: str) -> str:
-    """Return a value for a directive, where no shell quoting exists.
+    """Return a value for a directive, in which nothing can be quoted.
 
     Raises
     ------
     UsageError
-        If a batch system would take it for more than one word, or for a pattern.
+        If a batch system would read the value as several words, or as a pattern.
     """
     if not _DIRECTIVE.fullmatch(text):
         raise UsageError(
-            f"{text!r} cannot stand in a batch directive: use letters, digits and _ . , : / = @ + & - only "
-            "(for a run's path, choose another --runs-dir)."
+            f"{text!r} cannot be written to a batch directive: use only letters, digits, _ . , : / = @ + & "
+            "and - (for a run's path, choose another --runs-dir)."
         )
     return text
 
 
 def _comment(text: str) -> str:
-    """Keep text inside a shell comment: a line break in it must not end the comment."""
+    """Return text for a shell comment, which a line break must not end."""
     return text.replace("\r", "\\r").replace("\n", "\\n")

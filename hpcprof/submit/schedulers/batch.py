@@ -1,4 +1,4 @@
-"""What Slurm and PBS have in common: submit, poll and cancel around the commands of each."""
+"""What the clients of Slurm and PBS share: submit, poll and cancel, around the commands of each."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
 
 class BatchClient(SchedulerClient):
-    """A scheduler that is spoken to by commands; each has its own hand-over, question and deletion."""
+    """The client of a batch system; a subclass runs the commands that submit, ask and delete."""
 
     @abstractmethod
     def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
-        """Submit ``script`` from ``directory`` to run after jobs that are not over; return its job id."""
+        """Submit ``script`` from ``directory``, to start after the jobs ``after`` succeed; return its id."""
 
     @abstractmethod
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Return what is known of jobs, all submitted after ``since``; one not known is left out.
+        """Return the records of jobs that were submitted after ``since``; unknown jobs are left out.
 
         Raises
         ------
         SchedulerError
-            If the scheduler gave no answer.
+            If the scheduler did not answer.
         """
 
     @abstractmethod
     def delete(self, job_ids: Sequence[str]) -> None:
-        """End jobs; one that is over or not known is left as it is."""
+        """End jobs; those that have ended or are unknown are left as they are."""
 
     @abstractmethod
     def member_id(self, array_id: str, index: int) -> str:
@@ -47,13 +47,13 @@ class BatchClient(SchedulerClient):
 
     @abstractmethod
     def largest_array(self) -> int | None:
-        """Return how many members a job array may have, None where the scheduler does not tell."""
+        """Return how many members a job array may have, None if the scheduler does not say."""
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
-        """Return the jobs that are still to be waited for.
+        """Return the subset of ``job_ids`` that a dependent job must still wait for.
 
-        Slurm runs a job after one that it does not know, and PBS drops it without a word; so both are
-        asked before. A job that has succeeded needs no waiting.
+        Slurm starts a job whose dependency it does not know, and PBS drops such a job silently, so both are
+        asked first.
         """
         if not job_ids:
             return []
@@ -62,25 +62,27 @@ class BatchClient(SchedulerClient):
         for job_id in job_ids:
             record = records.get(job_id)
             if record is None:
-                raise SchedulerError(f"job {job_id}, to run after, is not known to the scheduler.")
+                raise SchedulerError(
+                    f"job {job_id}, which this one must wait for, is unknown to the scheduler."
+                )
             if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
                 how = f"{record.state.value} {record.reason}".strip()
-                raise SchedulerError(f"job {job_id}, to run after, has not succeeded: {how}.")
+                raise SchedulerError(f"job {job_id}, which this one must wait for, has not succeeded: {how}.")
         return [job_id for job_id in job_ids if not records[job_id].state.ended or records[job_id].preempted]
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
-        """Hand over the run's ``job.sh``; it is submitted from the directory where its program runs."""
+        """Submit the run's ``job.sh`` from the working directory of its program."""
         assert run.manifest is not None
         return self.hand_over(run.path / JOB_SCRIPT, Path(run.manifest.job.directory), after)
 
     def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
-        """Hand over the script of a job array of runs, and return the job id of each."""
+        """Submit the script of a job array, and return the job id of each member."""
         assert members[0].manifest is not None
         array_id = self.hand_over(script, Path(members[0].manifest.job.directory), after)
         return [self.member_id(array_id, index) for index in range(len(members))]
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
-        """Return each run's status by run id; all are unknown where the scheduler gives no answer."""
+        """Return each run's status by run id; all are unknown if the scheduler does not answer."""
         ids = {run.id: run.manifest.scheduler_job_id for run in runs if run.manifest is not None}
         known = [job_id for job_id in ids.values() if job_id]
         records: Mapping[str, Record] = {}
@@ -92,7 +94,7 @@ class BatchClient(SchedulerClient):
         return {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
 
     def cancel(self, *runs: Run) -> None:
-        """Delete the runs' jobs; they may show as running for seconds more while their processes end."""
+        """Delete the runs' jobs; they may remain listed as running for seconds while their processes end."""
         states = self.poll(runs)
         alive = [run for run in runs if not states[run.id].state.ended]
         for run in alive:
@@ -100,7 +102,7 @@ class BatchClient(SchedulerClient):
                 raise SchedulerError(f"{run.id} was not cancelled: {states[run.id].reason}")
         if not alive:
             return
-        # Before the deletion: once the scheduler forgets a job, nothing else tells that it was no failure.
+        # Before the deletion: once the scheduler forgets a job, only the mark shows that it did not fail.
         marks = [run.path / "state" / CANCELLED_FILE for run in alive]
         for mark in marks:
             write_atomically(mark, "by hpcprof cancel\n")

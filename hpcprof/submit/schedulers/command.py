@@ -17,14 +17,14 @@ _FIRST_PAUSE = 0.5
 _RETRIES = 3
 _RETRY_SECONDS = 8.0
 
-# Settings of the user's that change which jobs squeue and sacct list, and how they print times.
+# Settings of the user that change which jobs squeue and sacct list, and how they print times.
 _IGNORED = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
 
 Answer = TypeVar("Answer")
 
 
 class Unreachable(SchedulerError):
-    """The scheduler gave no answer: nothing is known of any job, and asking again may help."""
+    """The scheduler did not answer: no job's state is known, and asking again may help."""
 
 
 def run_scheduler_command(
@@ -59,10 +59,9 @@ def retry_pauses() -> Iterator[float]:
 
 
 def ask_again_while_silent(ask: Callable[[], Answer]) -> Answer:
-    """Return the answer to a question that changes nothing, asked again while the scheduler is silent.
+    """Return the answer to a question that changes nothing; ask again while the scheduler is silent.
 
-    Slurm's commands try for 9 to 18 seconds by themselves before they give up (seen on 22.05); they are
-    not asked again.
+    Slurm's commands retry for 9 to 18 seconds before they give up (seen on 22.05), so they are not run again.
     """
     began = time.monotonic()
     for pause in retry_pauses():
@@ -76,6 +75,6 @@ def ask_again_while_silent(ask: Callable[[], Answer]) -> Answer:
 
 
 def complaint(text: str) -> str:
-    """Return what a command complained of as the end of a sentence, without its usage and prefixes."""
+    """Return the error that a command printed as the end of a sentence, without the command's usage."""
     lines = [line.strip() for line in text.partition("\nusage:")[0].splitlines() if line.strip()]
     return " ".join(lines).rstrip(".") or "it gave no reason"

@@ -1,4 +1,4 @@
-"""A run's state, from the scheduler's record of the job and the run's own state files."""
+"""The state of a run, from the scheduler's record of its job and the run's own state files."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.sites.model import Preemption
 
 CANCELLED_FILE = "cancelled"
-"""The state file by which a cancelled job is known once the scheduler has forgotten it."""
+"""The state file that marks a cancelled job, for when the scheduler has forgotten it."""
 
 GRACE_SECONDS = 30.0
-"""How long after a job's end its ``finished`` file may still be on its way: NFS shows new names late."""
+"""How long after a job's end to wait for its ``finished`` file: NFS shows new names late."""
 
 _UNFINISHED_FILE = "unfinished"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a scheduler says of one job.
+    """What a scheduler reports about one job.
 
     Attributes
     ----------
     state : JobState
-        ``COMPLETED`` only says that the scheduler saw no failure.
+        ``COMPLETED`` means only that the scheduler saw no failure.
     reason : str
-        Why, in words; empty where the state says it all.
+        Why, in words; empty if the state says enough.
     exit_code : int or None
-        The exit code of job.sh where the scheduler knows it, negative for a signal.
+        The exit code of job.sh if the scheduler knows it; negative for a signal.
     ended_seconds : float or None
-        How long ago the job ended.
+        How long ago the job ended, None if that is not known.
     preempted : bool
-        Whether another job took its nodes; what that means is the site's policy.
+        Whether another job took its nodes; the site's policy decides what happens then.
     """
 
     state: JobState
@@ -53,7 +54,7 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
     run : Run
         A submitted run.
     record : Record or None
-        None if the scheduler does not know the job, which by itself is neither success nor failure.
+        None if the scheduler does not know the job, which alone means neither success nor failure.
     """
     assert run.manifest is not None
     if record is None:
@@ -65,7 +66,9 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
     if record.state is JobState.FAILED:
         return _failed(run, record)
     if record.state is JobState.TIMEOUT:
-        reason = record.reason or f"the walltime of {run.manifest.job.walltime} s was over"
+        reason = (
+            record.reason or f"the walltime limit ({format_walltime(run.manifest.job.walltime)}) was exceeded"
+        )
         return JobStatus(JobState.TIMEOUT, reason, record.exit_code)
     if record.state is JobState.CANCELLED:
         return JobStatus(JobState.CANCELLED, record.reason or "cancelled by the user", record.exit_code)
@@ -81,22 +84,22 @@ def _completed(run: Run, record: Record) -> JobStatus:
     if finished is not None:
         return JobStatus(JobState.FAILED, f"exit code {finished}", finished)
     if _still_awaited(run, record.ended_seconds):
-        return JobStatus(JobState.RUNNING, "the job has ended; its finished file is not here yet")
+        return JobStatus(JobState.RUNNING, "the job has ended; its finished file has not arrived yet")
     return JobStatus(JobState.FAILED, "job.sh ended without its finished file", record.exit_code)
 
 
 def _failed(run: Run, record: Record) -> JobStatus:
-    # job.sh's own word comes first: sacct subtracts 128 from exit codes above it.
+    # job.sh's own exit code takes precedence: sacct subtracts 128 from larger ones.
     code = _finished(run) or record.exit_code
     generic = "failed" if code is None else f"exit code {code}"
     return JobStatus(JobState.FAILED, record.reason or generic, code)
 
 
 def _without_record(run: Run) -> JobStatus:
-    """Judge a job that the scheduler has forgotten, or will list in a moment, by its files alone."""
+    """Return the status of a job that the scheduler has forgotten or does not list yet, from its files."""
     assert run.manifest is not None
     if not run.manifest.scheduler_job_id:
-        return JobStatus(JobState.FAILED, "the scheduler did not take it")
+        return JobStatus(JobState.FAILED, "the scheduler did not accept it")
     finished = _finished(run)
     if finished == 0:
         return JobStatus(JobState.COMPLETED, "", 0)
@@ -107,7 +110,7 @@ def _without_record(run: Run) -> JobStatus:
     started = run.state_file("started") is not None
     if _still_awaited(run, None):
         state = JobState.RUNNING if started else JobState.QUEUED
-        return JobStatus(state, "the scheduler does not list it; its finished file is not here yet")
+        return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
     how = "left no finished file" if started else "never started"
     return JobStatus(JobState.FAILED, f"the scheduler no longer knows it, and it {how}")
 
@@ -118,7 +121,7 @@ def _finished(run: Run) -> int | None:
 
 
 def _still_awaited(run: Run, ended_seconds: float | None) -> bool:
-    """Whether the grace still lasts; where the end is not known it starts with the first question."""
+    """Whether to wait longer for the finished file; if the end is not known, from the first poll on."""
     if ended_seconds is not None:
         return ended_seconds < GRACE_SECONDS
     noted = run.state_file(_UNFINISHED_FILE)
@@ -126,5 +129,5 @@ def _still_awaited(run: Run, ended_seconds: float | None) -> bool:
         with suppress(OSError):
             write_atomically(run.path / "state" / _UNFINISHED_FILE, f"{time.time():.0f}\n")
             return True
-        return False  # someone else's run: there is nowhere to note the time
+        return False  # another user's run: the time cannot be noted
     return time.time() - float(noted) < GRACE_SECONDS

@@ -1,4 +1,4 @@
-"""Kubernetes by kubectl: a run is an MPIJob of Kubeflow's operator, found again by its name and label.
+"""The client of Kubernetes, by kubectl: a run is an MPIJob of Kubeflow's operator, found by its label.
 
 The state comes from the conditions that the operator sets (``JobCondition`` in
 github.com/kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/types.go), from the pods' own, and, where the
@@ -26,12 +26,14 @@ _DELETE_SECONDS = 120.0
 
 
 class KubernetesClient(SchedulerClient):
-    """Speaks to the API server of each run's context and namespace."""
+    """Talks to the API server in each run's context and namespace."""
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Refuse to wait for any job."""
         if job_ids:
-            raise SchedulerError("Kubernetes starts no MPIJob after another: submit it once that has ended.")
+            raise SchedulerError(
+                "Kubernetes cannot start one MPIJob after another: submit it once the other has ended."
+            )
         return []
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
@@ -45,11 +47,11 @@ class KubernetesClient(SchedulerClient):
         if name is None:
             # kubectl creates what it can: without the operator, the ConfigMap alone.
             _kubectl(run, "delete", f"configmap/{object_name(run.id)}", "--ignore-not-found")
-            raise SchedulerError(f"kubectl did not take {run.id}: {last_line(done.stderr)}")
+            raise SchedulerError(f"kubectl did not accept {run.id}: {last_line(done.stderr)}")
         return name
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
-        """Return each run's status, with one question to each cluster and namespace."""
+        """Return each run's status, asking each cluster and namespace once."""
         places: dict[tuple[str, ...], list[Run]] = {}
         for run in runs:
             places.setdefault(tuple(_place(run)), []).append(run)
@@ -64,7 +66,7 @@ class KubernetesClient(SchedulerClient):
         return statuses
 
     def cancel(self, *runs: Run) -> None:
-        """Delete the MPIJobs and wait until their pods are gone; one that has ended keeps its record."""
+        """Delete the MPIJobs and wait until their pods have ended; an MPIJob that has ended is kept."""
         for run in runs:
             self._cancel(run)
 
@@ -91,7 +93,7 @@ class KubernetesClient(SchedulerClient):
 
 
 def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
-    """Return a run's status from the objects of its namespace and its own state files."""
+    """Return a run's status, from the objects of its namespace and its own state files."""
     found = objects.get(_name(run))
     if found is None:
         return _without_record(run)
@@ -107,7 +109,7 @@ def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
 
 
 def _without_record(run: Run) -> JobStatus:
-    """Judge a run whose MPIJob is gone: deleted by a user, or by its time to live."""
+    """Return the status of a run whose MPIJob was deleted, by a user or at the end of its time to live."""
     if run.state_file(_CANCELLED) is not None:
         return JobStatus(JobState.CANCELLED, "cancelled by the user")
     finished = run.state_file("finished")
@@ -116,12 +118,12 @@ def _without_record(run: Run) -> JobStatus:
     if finished is not None:
         return JobStatus(JobState.FAILED, f"exit code {finished}", int(finished))
     return JobStatus(
-        JobState.FAILED, f"there is no MPIJob {_name(run)} any more, and no finished file: it was deleted"
+        JobState.FAILED, f"the MPIJob {_name(run)} was deleted, and the run has no finished file"
     )
 
 
 def _objects(run: Run) -> dict[str, Objects]:
-    """Ask for every MPIJob of hpcprof's and its pods in a run's namespace, all at once."""
+    """Ask for all MPIJobs of hpcprof in a run's namespace, and for their pods, at once."""
     done = _kubectl(
         run,
         "get",
@@ -189,14 +191,14 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """An MPIJob or a pod, with the fields that tell its state; both have them under the same names."""
+    """An MPIJob or a pod, with the fields that determine its state, which have the same names in both."""
 
     kind: str
     metadata: _Metadata
     status: _Status = _Status()
 
     def condition(self, kind: str) -> Condition | None:
-        """Return the condition of a kind if it holds."""
+        """Return the condition of type ``kind`` if it is true."""
         return next((c for c in self.status.conditions or () if (c.type, c.status) == (kind, "True")), None)
 
 
@@ -212,7 +214,7 @@ class Objects(msgspec.Struct, frozen=True):
 
     def status(self) -> JobStatus:
         """Return the state that the cluster shows."""
-        # Ended comes first: the operator leaves Created true, and Running too where a worker was evicted.
+        # The end comes first: the operator leaves Created true, and also Running if a worker was evicted.
         if failed := self.job.condition("Failed"):
             return self._failed(failed)
         if self.job.condition("Succeeded"):
@@ -228,7 +230,7 @@ class Objects(msgspec.Struct, frozen=True):
     def _failed(self, condition: Condition) -> JobStatus:
         code = launcher_exit_code(self.pods)
         if condition.reason == "DeadlineExceeded":
-            return JobStatus(JobState.TIMEOUT, "the walltime was over", code)
+            return JobStatus(JobState.TIMEOUT, "the walltime limit was exceeded", code)
         if condition.reason == "MPIJobEvicted":
             return JobStatus(JobState.FAILED, f"evicted: {condition.message}", code)
         if code:
@@ -243,14 +245,14 @@ def parse_objects(code: int, out: str, error: str) -> dict[str, Objects]:
     Raises
     ------
     SchedulerError
-        If the API server did not answer, or not with such a list.
+        If the API server did not answer, or its answer is not such a list.
     """
     if code != 0:
-        raise SchedulerError(f"the cluster does not answer: {last_line(error)}")
+        raise SchedulerError(f"the cluster did not answer: {last_line(error)}")
     try:
         items = msgspec.json.decode(out, type=_List).items
     except msgspec.MsgspecError as wrong:
-        raise SchedulerError(f"kubectl get printed no list of objects: {wrong}.") from None
+        raise SchedulerError(f"the output of kubectl get is not a list of objects: {wrong}.") from None
     jobs: dict[str, Item] = {}
     pods: dict[str, list[Item]] = {}
     for item in items:
@@ -269,7 +271,7 @@ def parse_created(out: str) -> str | None:
 
 
 def why_pending(pods: Sequence[Item]) -> str:
-    """Return why pods do not run: what the scheduler of the cluster or the node says of the first."""
+    """Return why pods do not run: the reason that the cluster's scheduler or the node gives for one."""
     for pod in pods:
         for condition in pod.status.conditions or ():
             if condition.type == "PodScheduled" and condition.status == "False":
@@ -292,6 +294,6 @@ def launcher_exit_code(pods: Sequence[Item]) -> int | None:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of an error, where kubectl says what is wrong after retries and warnings."""
+    """Return the last line of kubectl's error output, which has the reason after retries and warnings."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{lines[-1].rstrip('.')}." if lines else "it gave no reason."

@@ -1,4 +1,4 @@
-"""A job as a Kubeflow MPIJob: what changes in the pods, and the values of ``mpijob.yaml``.
+"""The manifest of a job as a Kubeflow MPIJob: the paths in the pods, and the values of ``mpijob.yaml``.
 
 The scripts are those of every site. They reach the pods by a ConfigMap; the launcher pod copies them to
 the volume of results, which every pod mounts, and runs job.sh, which starts all ranks by one mpirun.
@@ -76,12 +76,12 @@ _PLAIN = re.compile(
 
 
 def in_pods(site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]:
-    """Return the job and its rendering as they are inside the pods, where paths differ from here.
+    """Return the job and its rendering with the paths that they have in the pods.
 
     Raises
     ------
     UsageError
-        For what a Kubernetes job cannot have, or an option's value that is none.
+        If a Kubernetes job cannot have this launcher or queue, or the value of an option is wrong.
     """
     _check(site, job)
     directory = pod_directory(rendering.run_directory, Path(job.options["mount"]))
@@ -98,7 +98,7 @@ def in_pods(site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]
 
 
 def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the template of the manifest gets beyond the values of job.sh."""
+    """Return the values for the template of the manifest, beside those for job.sh."""
     selector = job.options["node_selector"]
     return {
         "name": object_name(run_id),
@@ -113,9 +113,9 @@ def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str
 
 
 def object_name(run_id: str) -> str:
-    """Return the name of a run's objects in the cluster, by which they are found again.
+    """Return the name of a run's objects in the cluster.
 
-    A Service gets it too, whose name must begin with a letter (RFC 1035).
+    One of them is a Service, whose name must begin with a letter (RFC 1035).
     """
     name = re.sub(r"[^a-z0-9]+", "-", f"hpcprof-{run_id}".lower()).strip("-")
     if len(name) > _NAME_LENGTH or name != f"hpcprof-{run_id}":
@@ -125,14 +125,14 @@ def object_name(run_id: str) -> str:
 
 
 def pod_directory(run_directory: Path, mount: Path) -> Path:
-    """Return the run directory in the pods: the same path where the volume is mounted here too."""
+    """Return the run directory in the pods: the same path if the volume is mounted here too."""
     if run_directory.is_relative_to(mount):
         return run_directory
     return mount / run_directory.name
 
 
 def resources(job: Job) -> dict[str, str]:
-    """Return what each worker asks for, by Kubernetes' names; GPUs are one a rank unless said."""
+    """Return the resources of each worker by Kubernetes' names; by default one GPU per rank."""
     asked = {**job.options, "gpus": job.options["gpus"] or str(job.ranks_per_node)}
     return {name: asked[key] for key, name in _RESOURCES.items() if asked[key] not in ("", "0")}
 
@@ -140,7 +140,7 @@ def resources(job: Job) -> dict[str, str]:
 def yaml_value(value: object) -> str:
     """Return a value as YAML on one line: JSON, with everything beyond printable ASCII escaped.
 
-    JSON's own escapes would do, but for characters beyond U+FFFF: YAML knows no surrogate pairs.
+    JSON's own escapes would serve, except beyond U+FFFF: YAML has no surrogate pairs.
     """
     text = json.dumps(value, ensure_ascii=False)
     return _SPECIAL.sub(lambda match: f"\\U{ord(match[0]):08x}", text)
@@ -152,8 +152,8 @@ def pod_argument(text: str) -> str:
 
 
 def yaml_text(text: str) -> str:
-    """Return a script as a YAML literal block under a key indented by two; quoted where that is not exact."""
-    # White space at the ends would be read as indentation, or cut.
+    """Return a script as a YAML literal block under a key indented by two; quoted if a block would differ."""
+    # A block would lose white space at the ends, or read it as indentation.
     if not _PLAIN.fullmatch(text) or f"{text.strip()}\n" != text:
         return yaml_value(text)
     return "|\n" + "\n".join(f"    {line}" if line else "" for line in text[:-1].split("\n"))
@@ -162,10 +162,11 @@ def yaml_text(text: str) -> str:
 def _check(site: Site, job: Job) -> None:
     if not LAUNCHERS[site.launcher.name].mpi_operator_name:
         raise UsageError(
-            f"site {site.name} launches by {site.launcher.name.value}: an MPIJob takes openmpi or mpich."
+            f"the launcher of site {site.name} is {site.launcher.name.value}; an MPIJob needs openmpi "
+            "or mpich."
         )
     if job.queue and not _NAME[0].fullmatch(job.queue):
-        raise UsageError(f"--queue {job.queue}: a queue of Kueue has {_NAME[1]} in its name.")
+        raise UsageError(f"--queue {job.queue}: the name of a Kueue queue has only {_NAME[1]}.")
     for key, (pattern, valid) in _VALID.items():
         value = job.options.get(key)
         if value is None:
@@ -174,6 +175,6 @@ def _check(site: Site, job: Job) -> None:
             raise UsageError(f"-o {key}={value}: write {valid}.")
     if job.options["hugepages"] and not (job.options["memory"] or job.options["cpus"]):
         raise UsageError(
-            f"-o hugepages={job.options['hugepages']}: Kubernetes gives huge pages only with -o memory=… or "
-            "-o cpus=…; add one of them."
+            f"-o hugepages={job.options['hugepages']}: Kubernetes grants huge pages only with memory or "
+            "CPUs; give -o memory=… or -o cpus=… too."
         )

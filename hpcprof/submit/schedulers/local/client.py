@@ -36,18 +36,18 @@ _START_SECONDS = 30.0
 
 
 class LocalClient(SchedulerClient):
-    """Runs jobs at once, on this machine."""
+    """Starts jobs at once, on this machine."""
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
-        """Refuse to wait for any job."""
+        """Refuse to wait for any job: there is no queue."""
         if job_ids:
             raise SchedulerError(
-                "this machine has no queue to wait in: submit it when the other run has ended."
+                "this machine has no queue to wait in: submit the job when the other run has ended."
             )
         return []
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
-        """Start the supervisor in a session of its own; the job id is its process id."""
+        """Start the supervisor in its own session; the job id is its process id."""
         assert run.manifest is not None
         command = [
             sys.executable,
@@ -71,7 +71,7 @@ class LocalClient(SchedulerClient):
         return str(process.pid)
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
-        """Return each run's status from its supervisor and its state files."""
+        """Return each run's status, from its supervisor and its state files."""
         return {run.id: local_status(run) for run in runs}
 
     def cancel(self, *runs: Run) -> None:
@@ -92,7 +92,7 @@ def _cancel(run: Run) -> None:
     deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
     while identity.alive():
         if time.monotonic() > deadline:
-            raise SchedulerError(f"{run.id} did not end: its supervisor is process {identity.pid}.")
+            raise SchedulerError(f"{run.id} did not end; its supervisor is process {identity.pid}.")
         time.sleep(0.02)
 
 
@@ -101,7 +101,7 @@ def local_status(run: Run) -> JobStatus:
     identity = Identity.parse(run.state_file(SUPERVISOR))
     if identity is None:
         return JobStatus(JobState.FAILED, "it was never started")
-    # Asked before the record is read: a supervisor that ends in between has left the record by then.
+    # Before the record is read: a supervisor that ends in between has written the record by then.
     alive = identity.alive()
     outcome = Outcome.parse(run.state_file(ENDED))
     if outcome is not None:
@@ -113,17 +113,17 @@ def local_status(run: Run) -> JobStatus:
     if finished is not None:
         return _ended(Outcome("exited", int(finished)), run)
     if processes_of(run.path):
-        return JobStatus(JobState.RUNNING, "its supervisor was killed: nothing enforces the walltime")
+        return JobStatus(JobState.RUNNING, "its supervisor was killed, so nothing enforces the walltime")
     return JobStatus(
         JobState.FAILED,
-        "its process is gone without a finished file: it was killed, or the machine was restarted",
+        "its process has disappeared without a finished file: it was killed, or the machine restarted",
     )
 
 
 def _ended(outcome: Outcome, run: Run) -> JobStatus:
     states = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
     succeeded = JobState.COMPLETED if outcome.exit_code == 0 else JobState.FAILED
-    # No grace: what job.sh wrote to a disk of this machine is there.
+    # Without waiting: files on a local disk appear at once.
     return status_from_record(
         run, Record(states.get(outcome.how, succeeded), "", outcome.exit_code, math.inf)
     )

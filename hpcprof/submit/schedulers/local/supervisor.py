@@ -1,4 +1,4 @@
-"""The process that stands for a local job: starts job.sh, enforces the walltime, ends every process.
+"""The supervisor of a local job: starts job.sh, enforces the walltime, ends every process.
 
 It is started as ``python -m hpcprof.submit.schedulers.local.supervisor RUN_DIRECTORY WALLTIME_SECONDS`` in a
 session of its own. It imports only the standard library, to start in a few milliseconds.
@@ -20,14 +20,14 @@ from hpcprof.common.atomic import write_atomically
 SUPERVISOR = "supervisor"
 ENDED = "ended"
 GRACE_SECONDS = 10.0
-"""How long the job has, after SIGTERM, to end by itself before SIGKILL."""
+"""How long the job has after SIGTERM to end by itself, before SIGKILL."""
 
 _MARK = "HPCPROF_JOB_DIRECTORY"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A process that cannot be mistaken for another one: pid, its start time in ticks, the boot."""
+    """A process, identified by its pid, its start time in ticks and the boot."""
 
     pid: int
     start_ticks: str
@@ -35,7 +35,7 @@ class Identity:
 
     @staticmethod
     def of(pid: int) -> Identity | None:
-        """Return the identity of a process, None if there is none or it is a zombie."""
+        """Return the identity of a process, None if it does not exist or is a zombie."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
@@ -54,13 +54,13 @@ class Identity:
         return f"{self.pid} {self.start_ticks} {self.boot_id}"
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether the process is still running."""
         return Identity.of(self.pid) == self
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: ``exited``, ``cancelled`` or ``timeout``, and job.sh's exit code."""
+    """How a job ended (``exited``, ``cancelled`` or ``timeout``), and the exit code of job.sh."""
 
     how: str
     exit_code: int
@@ -80,7 +80,7 @@ class _Cancelled(Exception):
 
 
 def supervise(run: Path, walltime: float) -> Outcome:
-    """Run ``run/job.sh`` to its end, its walltime's end, or SIGTERM, whichever comes first."""
+    """Run ``run/job.sh`` until it ends, its walltime is exceeded, or this process gets SIGTERM."""
 
     def cancelled(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -118,8 +118,8 @@ def supervise(run: Path, walltime: float) -> Outcome:
 def processes_of(run: Path) -> list[int]:
     """Return the processes of the run's job.
 
-    They are known by a variable in their environment: ranks may stand in sessions of their own (Hydra
-    puts them there), so no process group holds all of them.
+    A variable in their environment marks them: no process group holds all of them, since launchers such as
+    Hydra give each rank its own session.
     """
     mark = f"{_MARK}={run}".encode()
     found = []
@@ -132,7 +132,7 @@ def processes_of(run: Path) -> list[int]:
 
 
 def end_processes(run: Path) -> None:
-    """Kill every process of the run's job, and those that they start meanwhile."""
+    """Kill every process of the run's job, including those that are started meanwhile."""
     deadline = time.monotonic() + GRACE_SECONDS
     while (left := processes_of(run)) and time.monotonic() < deadline:
         for pid in left:
@@ -152,7 +152,7 @@ def _wait(job: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def main() -> None:
-    """Write who supervises, run the job, write how it ended."""
+    """Write the identity of this process, run the job, and write how it ended."""
     run, walltime = Path(sys.argv[1]), float(sys.argv[2])
     write_atomically(run / "state" / SUPERVISOR, f"{Identity.of(os.getpid())}\n")
     outcome = supervise(run, walltime)

@@ -24,34 +24,35 @@ from hpcprof.submit.schedulers.run_state import Record
 # -x shows finished jobs too, for as long as the server keeps their history.
 _QSTAT = ("qstat", "-x", "-f", "-F", "json")
 
-# Up to so many jobs are asked for one by one; for more, one question for all jobs of the server is less work.
 _SINGLY = 8
+"""Up to this many jobs are asked for one by one; beyond, asking for all jobs of the server is less work."""
 
 
 class PbsClient(BatchClient):
-    """Speaks to this machine's default PBS server."""
+    """Talks to this machine's default PBS server."""
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
-        """Return which jobs have to be waited for; members of arrays cannot be."""
+        """Return the subset of ``job_ids`` to wait for; refuse members of arrays."""
         left = super().unfinished(job_ids)
         arrays = [job_id for job_id in left if "[" in job_id]
         if arrays:
             raise SchedulerError(
-                f"job {arrays[0]}, to run after, is a member of an array, for whose success PBS can not "
-                "wait: submit this when it has ended, or the sweep without --array."
+                f"job {arrays[0]}, which this one must wait for, is a member of an array, and PBS cannot "
+                "wait for the success of a member: submit this job when it has ended, or the sweep without "
+                "--array."
             )
         return left
 
     def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
-        """Submit by ``qsub``; the environment stays behind, as exported functions break qstat's JSON."""
+        """Submit by ``qsub``, without the environment: exported functions break qstat's JSON."""
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
         done = run_scheduler_command(["qsub", *depends, str(script)], directory)
         return parse_qsub(done.exit_code, done.stdout, done.stderr)
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Ask for each job, for an array with all its members, or for all at once where they are many.
+        """Ask for each job or whole array by itself, or for all jobs of the server if they are many.
 
-        ``qstat -F json`` prints only the first of several ids (seen on OpenPBS 23.06): one, or none.
+        ``qstat -F json`` prints only the first of several ids (seen on OpenPBS 23.06): it gets one or none.
         """
         groups: dict[str, list[str]] = {}
         for job_id in job_ids:
@@ -62,7 +63,7 @@ class PbsClient(BatchClient):
             except Unreachable:
                 raise
             except SchedulerError:
-                pass  # someone's job has made the JSON of all invalid
+                pass  # some job has made the JSON of all invalid
         found: dict[str, Record] = {}
         for asked, group in groups.items():
             try:
@@ -74,7 +75,7 @@ class PbsClient(BatchClient):
         return found
 
     def delete(self, job_ids: Sequence[str]) -> None:
-        """Delete the jobs; they show as running for some seconds more."""
+        """Delete the jobs; they remain listed as running for some seconds."""
         done = run_scheduler_command(["qdel", *job_ids])
         parse_qdel(done.exit_code, done.stdout, done.stderr)
 

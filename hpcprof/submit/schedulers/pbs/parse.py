@@ -1,4 +1,4 @@
-"""What PBS's commands print, as records. Seen on OpenPBS 23.06.06 where nothing else is said."""
+"""Parsers of PBS's commands. Their output was seen on OpenPBS 23.06.06, unless noted otherwise."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _USAGE = 2
 _QSUB = {
     160: "the PBS server cannot be reached",
     166: "a value that it asks for is not valid",
-    170: "there is no such queue",
-    173: "the queue does not take jobs at present",
-    174: "the queue does not take jobs from you: is it the one behind a routing queue?",
+    170: "the queue does not exist",
+    173: "the queue does not accept jobs at present",
+    174: "the queue does not accept jobs from you; is it behind a routing queue?",
     187: "it asks for a resource that the site does not have",
-    188: "it is over a limit of the queue or the server, in nodes or in walltime",
+    188: "it exceeds a limit of the queue or the server, in nodes or in walltime",
     32: "a rule of the site refuses it",
 }
 
@@ -41,28 +41,28 @@ def parse_qsub(code: int, out: str, error: str) -> str:
     Raises
     ------
     SchedulerError
-        If PBS did not take the job: what its exit code means, and PBS's own words.
+        If PBS did not accept the job, with the meaning of the exit code and PBS's own message.
     """
     ids = [line.strip() for line in out.splitlines() if _JOB_ID.fullmatch(line.strip())]
     if code == 0 and ids:
         return ids[-1]
     own = _complaint(error if code else f"{error}\n{out}")
     meaning = "an option or directive is wrong" if code == _USAGE else _QSUB.get(code, "")
-    raise SchedulerError(f"qsub did not take the job: {f'{meaning}: ' if meaning else ''}{own}.")
+    raise SchedulerError(f"qsub did not accept the job: {f'{meaning}: ' if meaning else ''}{own}.")
 
 
 def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
     """Return the records by job id that ``qstat -x -f -F json`` printed for one id, or for none.
 
-    A job that is not known (exit code 153), or has finished and left no history (35), is left out. With
-    ``-t`` an array's members have records too.
+    A job that is unknown (exit code 153), or has finished without a history (35), is left out. With ``-t``
+    the members of an array have records too.
 
     Raises
     ------
     Unreachable
         If the server did not answer.
     SchedulerError
-        If it cannot be understood.
+        If the output cannot be understood.
     """
     if code in (_UNKNOWN_JOB, _FINISHED_JOB):
         return {}
@@ -72,7 +72,7 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
     except ValueError:
         document = _salvage(out)
     if not isinstance(document, dict):
-        raise SchedulerError("qstat printed something else than JSON.")
+        raise SchedulerError("the output of qstat is not a JSON object.")
     asked_at = _number(document.get("timestamp"))
     jobs = document.get("Jobs") or {}  # absent where there is no job to show
     attributes = {job_id: _texts(job) for job_id, job in jobs.items()}
@@ -91,10 +91,10 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
 def _without_own(array_id: str, job: Mapping[str, str], record: Record) -> dict[str, Record]:
     """Return the records of the members that wait, or that ended with their array before they ran.
 
-    A job of its own, which has an ``array_index``, is made of a member when it starts. What PBS shows of
-    one that has none are its array's attributes, another member's exit status among them
-    (``status_subjob`` of OpenPBS, src/server/stat_job.c); so only the array can tell, and of one that was
-    deleted from it while it waited nothing does.
+    PBS makes a separate job, which has an ``array_index``, of a member when it starts. Until then it shows
+    the array's attributes for the member, with another member's exit status among them (``status_subjob`` of
+    OpenPBS, src/server/stat_job.c). So the state comes from the array, and a member that was deleted while it
+    waited has none.
     """
     everyone = parse_array_indices(job.get("array_indices_submitted", ""))
     if record.state in (JobState.QUEUED, JobState.CANCELLED):
@@ -106,7 +106,7 @@ def _without_own(array_id: str, job: Mapping[str, str], record: Record) -> dict[
 
 
 def parse_largest_array(code: int, out: str, error: str) -> int | None:
-    """Return the ``max_array_size`` that ``qstat -B -f -F json`` printed; None if it is not there.
+    """Return the ``max_array_size`` that ``qstat -B -f -F json`` printed; None if it is missing.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def parse_largest_array(code: int, out: str, error: str) -> int | None:
 
 
 def parse_qdel(code: int, out: str, error: str) -> None:
-    """Check what qdel left; a job that has finished or is not known needs no deletion.
+    """Check the result of qdel; a job that has finished or is unknown need not be deleted.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def parse_qdel(code: int, out: str, error: str) -> None:
 
 
 def array_of(job_id: str) -> str:
-    """Return the id of the array that a member is of; other ids as they are."""
+    """Return the id of a member's array; other ids are returned unchanged."""
     return re.sub(r"\[\d+\]", "[]", job_id, count=1)
 
 
@@ -141,7 +141,7 @@ def member_of(array_id: str, index: int) -> str:
 
 
 def same_job(name: str, job_id: str) -> bool:
-    """Whether two ids are of one job: servers differ in how much of their own name they print."""
+    """Whether two ids name the same job: servers differ in how much of their name they print."""
     first, _, first_server = name.partition(".")
     second, _, second_server = job_id.partition(".")
     servers = (first_server.partition(".")[0], second_server.partition(".")[0])
@@ -149,7 +149,7 @@ def same_job(name: str, job_id: str) -> bool:
 
 
 def _texts(job: Mapping[str, Any]) -> dict[str, str]:
-    """Return a job's plain attributes as text: qstat writes what looks like a number or a truth as one."""
+    """Return a job's plain attributes as text: qstat writes some of them as numbers and booleans."""
     return {name: str(value) for name, value in job.items() if not isinstance(value, dict | list)}
 
 
@@ -161,11 +161,11 @@ def _number(value: object) -> float | None:
 
 
 def _salvage(out: str) -> dict[str, Any]:
-    """Read the attributes that matter from the JSON of one job that is not valid.
+    """Read the attributes that matter from the invalid JSON of one job.
 
-    An exported shell function or a quote in the job's environment can break it. ``job_state`` and
-    ``substate`` stand before the environment, so their first line is the true one; ``comment`` and
-    ``Exit_status`` stand after it, so their last line is.
+    An exported shell function or a quote in the job's environment can make it invalid. ``job_state`` and
+    ``substate`` come before the environment, so their first line counts; ``comment`` and ``Exit_status`` come
+    after it, so their last line counts.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _salvage(out: str) -> dict[str, Any]:
     first = dict(reversed(values))
     last = dict(values)
     if len(job_ids) != 1 or "job_state" not in first:
-        raise SchedulerError("qstat printed JSON that is not valid.")
+        raise SchedulerError("the output of qstat is not valid JSON.")
     job = {name: first[name] for name in ("job_state", "substate", "Hold_Types", "depend") if name in first}
     job |= {
         name: last[name] for name in ("comment", "Exit_status", "history_timestamp", "etime") if name in last
@@ -191,10 +191,10 @@ def _check(code: int, out: str, error: str) -> None:
         return
     reason = _complaint(error or out)
     if any(words in error for words in _SILENT):
-        raise Unreachable(f"PBS gives no answer: {reason}.")
+        raise Unreachable(f"PBS did not answer: {reason}.")
     raise SchedulerError(f"qstat failed with exit code {code}: {reason}.")
 
 
 def _complaint(error: str) -> str:
-    """Keep PBS's own message, without its usage and the command's name."""
+    """Return PBS's message without the usage and the name of the command."""
     return re.sub(r"(^|\n)(?:\S*/)?q(?:sub|stat|del): +", r"\1", complaint(error))

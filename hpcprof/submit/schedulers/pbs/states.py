@@ -1,4 +1,4 @@
-"""PBS's job states, substates and exit statuses in hpcprof's words.
+"""PBS's job states, substates and exit statuses, as records.
 
 States as in the PBS reference guide, "Job States"; what the attributes of finished jobs look like was
 seen on OpenPBS 23.06.06. A finished job has ``job_state`` F (a subjob of an array: X), and:
@@ -41,19 +41,19 @@ _NEGATIVE = {
 }
 
 _HOLDS = {
-    "u": "held by the user: qrls lets it go",
+    "u": "held by the user: qrls releases it",
     "o": "held by an operator",
     "s": "held by the system",
     "p": "held: its password is wrong",
 }
 
-_QUEUED = {"T": "on its way to another queue", "W": "its start time has not come yet"}
+_QUEUED = {"T": "being moved to another queue", "W": "its start time has not been reached"}
 
 _RUNNING = {
     "B": "the array has begun",
     "E": "ending: its output is being copied",
     "S": "suspended by the scheduler",
-    "U": "suspended: the workstation's user is back",
+    "U": "suspended: the user of the workstation is active",
 }
 
 
@@ -74,7 +74,7 @@ def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Re
     if state in ("Q", "H", *_QUEUED):
         return Record(JobState.QUEUED, _pending(state, job, comment))
     if state == "R" or state in _RUNNING:
-        # After qdel the job still shows R for seconds; only the comment tells.
+        # After qdel the job still has state R for seconds; only the comment shows the deletion.
         dying = "terminated by" in comment
         return Record(JobState.RUNNING, "being deleted" if dying else _RUNNING.get(state, ""))
     if state == "M":
@@ -125,7 +125,7 @@ def _never_ran(job: Mapping[str, str]) -> str:
     if why:
         return f"deleted from the queue; it could never run: {why.removesuffix('and terminated').strip()}"
     if job.get("substate") != _DELETED and job.get("depend"):
-        return "removed by PBS: a job that it waited for did not succeed"
+        return "removed by PBS: a job that it depended on did not succeed"
     return "deleted while it waited in the queue"
 
 

@@ -22,20 +22,20 @@ from hpcprof.submit.schedulers.slurm.parse import (
 
 
 class SlurmClient(BatchClient):
-    """Speaks to the Slurm of this machine, and to the clusters that sbatch handed jobs to."""
+    """Talks to the Slurm of this machine, and to the clusters that sbatch passed jobs on to."""
 
     def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
         """Submit by ``sbatch --parsable``; the job id is ``123``, or ``123;cluster`` on another cluster."""
         depends = []
         if after:
             numbers = ":".join(job_id.partition(";")[0] for job_id in after)
-            # Without the second option a job whose dependency fails stays in the queue for ever.
+            # Without the second option a job whose dependency fails stays in the queue.
             depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
         done = run_scheduler_command(["sbatch", "--parsable", *depends, str(script)], directory)
         return parse_sbatch(done.exit_code, done.stdout, done.stderr)
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Ask squeue once for each cluster's jobs, then sacct once for those that it no longer has."""
+        """Ask squeue once for each cluster's jobs, then sacct once for those that squeue no longer lists."""
         clusters: dict[str, list[str]] = {}
         for job_id in job_ids:
             clusters.setdefault(job_id.partition(";")[2], []).append(job_id)
@@ -50,7 +50,7 @@ class SlurmClient(BatchClient):
         return found
 
     def delete(self, job_ids: Sequence[str]) -> None:
-        """Cancel the jobs; scancel succeeds even for one that it does not know."""
+        """Cancel the jobs; scancel succeeds even for unknown jobs."""
         clusters: dict[str, list[str]] = {}
         for job_id in job_ids:
             number, _, cluster = job_id.partition(";")
@@ -58,9 +58,9 @@ class SlurmClient(BatchClient):
         for cluster, numbers in clusters.items():
             members = [number for number in numbers if "_" in number]
             if members:
-                # A member that waits leaves its array without a trace when it is cancelled, and jobs that
-                # wait for its success then run (seen on 22.05); a hold makes a job of its own of it before.
-                # For those that run already it fails, which is all the same.
+                # A waiting member that is cancelled leaves no record, and jobs that wait for its success then
+                # start (seen on 22.05); a hold makes a separate job of it first. For members that already
+                # run the hold fails, which does no harm.
                 run_scheduler_command(["scontrol", *_of(cluster), "hold", ",".join(members)])
             done = run_scheduler_command(["scancel", *_of(cluster), *numbers])
             parse_scancel(done.exit_code, done.stdout, done.stderr)
@@ -77,14 +77,14 @@ class SlurmClient(BatchClient):
 
 
 def _whole(numbers: Iterable[str]) -> list[str]:
-    """Return the jobs to ask for: an array once for all its members."""
+    """Return the jobs to ask for: an array once, for all its members."""
     return list(dict.fromkeys(number.partition("_")[0] for number in numbers))
 
 
 def _of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
-    """Return the records of jobs; a member that has none has its array's, if that stands there alone.
+    """Return the records of jobs; a member without a record has that of its array.
 
-    Slurm shows an array all of whose waiting members were cancelled under its plain id for a while.
+    For a while Slurm lists an array whose waiting members were all cancelled under its plain id.
     """
     found = {}
     for number in numbers:
@@ -95,14 +95,14 @@ def _of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[s
 
 
 def _squeue(numbers: Sequence[str], cluster: str) -> Mapping[str, Record]:
-    # --states=all shows ended jobs too, from the controller's memory, for MinJobAge (300 s by default):
-    # what scontrol shows, but of many jobs at once.
+    # --states=all lists ended jobs too, from the controller's memory, for MinJobAge (300 s by default), as
+    # scontrol does, but many jobs at once.
     done = run_scheduler_command(
         [
             "squeue",
             "--noheader",
             "--states=all",
-            "--array",  # a line for each member, also of those that wait
+            "--array",  # one line per member, waiting ones included
             f"--jobs={','.join(numbers)}",
             f"--Format={SQUEUE_FORMAT}",
             *_of(cluster),

@@ -1,4 +1,4 @@
-"""What Slurm's commands print, as records. Seen on Slurm 22.05.8 where nothing else is said."""
+"""Parsers of Slurm's commands. Their output was seen on Slurm 22.05.8, unless noted otherwise."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpcprof.submit.schedulers.command import Unreachable, complaint
 from hpcprof.submit.schedulers.run_state import Record
 from hpcprof.submit.schedulers.slurm.states import SLURM_STATES, pending_reason
 
-# Fixed columns, wide enough that no value but the reason can fill its own, and the one value that may
-# hold spaces last. A job's name stays out: it may hold anything.
+# Columns of fixed width, which no value but the reason can fill, and last the only value that may contain
+# spaces. The job's name is left out, since it may contain anything.
 SQUEUE_FORMAT = "JobArrayID:40,State:24,exit_code:12,EndTime:24,Reason:200"
 SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
 
@@ -40,14 +40,14 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
     Raises
     ------
     SchedulerError
-        If Slurm did not take the job.
+        If Slurm did not accept the job.
     """
     lines = out.split("\n")
     ids = [line.strip() for line in lines if _JOB_ID.fullmatch(line.strip())]
     if code == 0 and ids:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")
-    raise SchedulerError(f"sbatch did not take the job: {reason}.")
+    raise SchedulerError(f"sbatch did not accept the job: {reason}.")
 
 
 def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
@@ -56,7 +56,7 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
     Parameters
     ----------
     code, out, error : int, str, str
-        What the command left. For one id that is unknown it fails, among several it leaves it out.
+        The result of the command. It fails for a single unknown id, and leaves out unknown ones of several.
     now : float
         The present time in seconds since the epoch.
 
@@ -80,8 +80,8 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
 def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
     """Return the records of ended jobs that ``sacct --parsable2 --noheader --allocations`` printed.
 
-    A job that squeue no longer has but sacct shows as waiting or running is left out: accounting lags by
-    seconds, or has missed the end. Without accounting no job is known.
+    A job that sacct shows as waiting or running though squeue no longer lists it is left out: accounting lags
+    by seconds, or has missed the end. Without accounting the result is empty.
 
     Raises
     ------
@@ -103,9 +103,9 @@ def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Rec
 
 
 def parse_largest_array(code: int, out: str, error: str) -> int | None:
-    """Return how many members an array may have, from ``scontrol show config``; None if it does not tell.
+    """Return how many members an array may have, from ``scontrol show config``; None if it does not say.
 
-    Indices from 0 stay below ``MaxArraySize``; ``max_array_tasks`` is a lower limit of some sites.
+    Indices are below ``MaxArraySize``; some sites set a lower limit, ``max_array_tasks``.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def parse_largest_array(code: int, out: str, error: str) -> int | None:
 
 
 def parse_scancel(code: int, out: str, error: str) -> None:
-    """Check what scancel left: it succeeds for ended and unknown jobs too.
+    """Check the result of scancel, which also succeeds for ended and unknown jobs.
 
     Raises
     ------
@@ -130,10 +130,10 @@ def parse_scancel(code: int, out: str, error: str) -> None:
 
 
 def _by_member(records: Mapping[str, Record]) -> dict[str, Record]:
-    """Give each member that stands in a line such as ``129_[2-3%2]`` the record of that line.
+    """Give each member in a line such as ``129_[2-3%2]`` the record of that line.
 
-    Waiting members share a line, and in sacct those that were cancelled while waiting share one for ever;
-    that line may also name members that ran, whose own line is the true one.
+    Waiting members share a line; in sacct, so do members that were cancelled while they waited. That line may
+    also name members that ran, whose own line takes precedence.
     """
     found = dict(records)
     for job_id, record in records.items():
@@ -149,12 +149,12 @@ def _record(state: str, reason: str, code: int | None, end: str, now: float) -> 
     if word == "PENDING":
         words = pending_reason(reason)
     elif present is JobState.CANCELLED and reason == "DependencyNeverSatisfied":
-        words = "a job that it waited for did not succeed"
+        words = "a job that it depended on did not succeed"
     elif word == "FAILED" and reason == "JobLaunchFailure":
         words = _signal(code)
     if not present.ended:
         return Record(present, words)
-    # An exit code of 0 beside a failure says nothing: timeouts and lost nodes are 0:0 in sacct.
+    # An exit code of 0 with a failure means nothing: timeouts and lost nodes are 0:0 in sacct.
     known = code if present is JobState.COMPLETED or code else None
     return Record(present, words, known, _seconds_since(end, now), preempted=word == "PREEMPTED")
 
@@ -164,7 +164,7 @@ def _signal(code: int | None) -> str:
 
 
 def _from_wait_status(text: str) -> int | None:
-    """Read squeue's exit_code, which is what wait(2) gives: 768 is exit code 3, 11 is signal 11."""
+    """Read squeue's exit_code, a status of wait(2): 768 is exit code 3, 11 is signal 11."""
     if not text.isdigit():
         return None
     status = int(text)
@@ -191,12 +191,12 @@ def _check(command: str, code: int, error: str) -> None:
         return
     reason = _complaint(error)
     if any(words in error for words in _SILENT):
-        raise Unreachable(f"Slurm gives no answer: {reason}.")
+        raise Unreachable(f"Slurm did not answer: {reason}.")
     raise SchedulerError(f"{command} failed: {reason}.")
 
 
 def _complaint(error: str) -> str:
-    """Drop the prefixes ``sbatch: error:`` of each line, and the hint at --help."""
+    """Return Slurm's message without the prefix ``sbatch: error:`` of each line and the hint at --help."""
     lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line) for line in error.splitlines()]
     text = complaint("\n".join(line for line in lines if not line.startswith("Try ")))
     return text.removeprefix("Batch job submission failed: ").replace(" Batch job submission failed:", ":")

@@ -1,4 +1,4 @@
-"""Slurm's job states and pending reasons in hpcprof's words.
+"""Slurm's job states and pending reasons, in hpcprof's words.
 
 States and reasons as in squeue's manual, "JOB STATE CODES" and "JOB REASON CODES".
 """
@@ -29,48 +29,48 @@ SLURM_STATES: dict[str, tuple[JobState, str]] = {
     "CANCELLED": (JobState.CANCELLED, ""),
     "PREEMPTED": (JobState.CANCELLED, "preempted by another job"),
     "TIMEOUT": (JobState.TIMEOUT, ""),
-    "DEADLINE": (JobState.TIMEOUT, "its deadline was over"),
+    "DEADLINE": (JobState.TIMEOUT, "its deadline has passed"),
     "FAILED": (JobState.FAILED, ""),
     "BOOT_FAIL": (JobState.FAILED, "a node did not start for it"),
     "LAUNCH_FAILED": (JobState.FAILED, "Slurm could not start job.sh"),
     "RECONFIG_FAIL": (JobState.FAILED, "a node could not be made ready for it"),
     "NODE_FAIL": (JobState.FAILED, "a node of the job failed"),
     "OUT_OF_MEMORY": (JobState.FAILED, "out of memory"),
-    # The other cluster's job has another id, which this cluster does not tell.
+    # The job has another id on the other cluster, which this cluster does not report.
     "REVOKED": (JobState.UNKNOWN, "another cluster of the federation has taken it"),
 }
 
 _NEVER = {
-    "AccountNotAllowed": "the partition does not take this account",
-    "AssociationJobLimit": "it is over a limit of the account",
+    "AccountNotAllowed": "the partition does not accept this account",
+    "AssociationJobLimit": "it exceeds a limit of the account",
     "BadConstraints": "no nodes have what it asks for",
-    "DependencyNeverSatisfied": "a job that it waits for did not succeed",
+    "DependencyNeverSatisfied": "a job that it depends on did not succeed",
     "InvalidAccount": "the account is not valid",
     "InvalidQOS": "the QOS is not valid",
     "JobHoldMaxRequeue": "it was queued again too often and is held",
     "PartitionConfig": "it asks for more than the partition has or permits",
     "PartitionNodeLimit": "it asks for more or fewer nodes than the partition permits",
-    "PartitionTimeLimit": "its walltime is over the partition's limit",
-    "QOSNotAllowed": "the partition does not take this QOS",
+    "PartitionTimeLimit": "its walltime exceeds the partition's limit",
+    "QOSNotAllowed": "the partition does not accept this QOS",
 }
 
 _WAITING = {
     "AssocMaxJobsLimit": "the account's limit of jobs is reached",
-    "BeginTime": "its start time has not come yet",
+    "BeginTime": "its start time has not been reached",
     "BurstBufferResources": "waits for burst buffers",
     "Cleaning": "an earlier run of it is still being cleaned up",
     "Dependency": "waits for another job to succeed",
     "InactiveLimit": "the system's inactive limit is reached",
     "JobArrayTaskLimit": "the array's limit of tasks at once is reached",
     "JobHeldAdmin": "held by an administrator",
-    "JobHeldUser": "held by the user: scontrol release lets it go",
+    "JobHeldUser": "held by the user: scontrol release releases it",
     "Licenses": "waits for a licence",
     "MaxSubmitJobLimit": "the limit of submitted jobs is reached",
     "NodeDown": "a node that it needs is down",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition does not start jobs at present",
     "Prolog": "its nodes are being made ready",
-    "Priority": "jobs of higher priority wait before it",
+    "Priority": "jobs of higher priority are ahead of it",
     "QOSMaxJobsPerUserLimit": "the QOS's limit of jobs of one user is reached",
     "QOSResourceLimit": "a limit of the QOS is reached",
     "ReqNodeNotAvail": "nodes that it asks for are not available",
@@ -78,12 +78,12 @@ _WAITING = {
     "Resources": "waits for nodes to become free",
 }
 
-# One job alone is over such a limit, whatever else runs: QOSMaxNodePerJobLimit and its like.
+# A single job exceeds such a limit, whatever else runs: QOSMaxNodePerJobLimit and the like.
 _PER_JOB = re.compile(r"(?:Assoc|QOS|Max)\w*PerJob(?:Limit)?$")
 
 
 def pending_reason(reason: str) -> str:
-    """Return why a job waits, in plain words that keep Slurm's own for a search in its manual.
+    """Return why a job waits, in plain words, with Slurm's own in parentheses for a search in its manual.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def pending_reason(reason: str) -> str:
     if word in _NEVER:
         return f"it can never run: {_NEVER[word]} ({reason})"
     if _PER_JOB.match(word):
-        return f"it can never run: it is over a limit for one job ({reason})"
+        return f"it can never run: it exceeds a limit for one job ({reason})"
     if word in _WAITING:
         return f"{_WAITING[word]} ({reason})"
     if word.startswith(("AssocGrp", "QOSGrp")):

@@ -76,7 +76,7 @@ def test_runs_whose_directives_differ_are_no_array_and_the_difference_is_named(t
         render_array(site, jobs, tmp_path / "s", ["hpcprof"])
     assert str(refused.value) == (
         "--array: the runs differ in #SBATCH --nodes=1, #SBATCH --time=00:05:00 and #SBATCH --nodes=2, "
-        "#SBATCH --time=00:10:00, but all of an array have the same; make it so, or leave --array out."
+        "#SBATCH --time=00:10:00, but those of an array share their directives; leave --array out."
     )
 
 

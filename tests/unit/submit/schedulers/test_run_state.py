@@ -22,7 +22,7 @@ def test_success_needs_the_schedulers_word_and_the_runs_own(make_run: MakeRun) -
 def test_a_finished_file_that_is_not_here_yet_is_waited_for_a_while(make_run: MakeRun) -> None:
     run = make_run(started="now")
     present = status_from_record(run, ENDED)
-    assert (present.state, "finished file is not here yet" in present.reason) == (JobState.RUNNING, True)
+    assert (present.state, "finished file has not arrived yet" in present.reason) == (JobState.RUNNING, True)
     late = status_from_record(run, LONG_AGO)
     assert (late.state, late.reason) == (JobState.FAILED, "job.sh ended without its finished file")
 
@@ -69,7 +69,7 @@ def test_a_job_that_never_started_and_is_not_known_is_a_failure_in_the_end(make_
 
 
 def test_a_run_whose_submission_failed_says_so(make_run: MakeRun) -> None:
-    assert status_from_record(make_run(job_id=""), None).reason == "the scheduler did not take it"
+    assert status_from_record(make_run(job_id=""), None).reason == "the scheduler did not accept it"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_preempted_is_queued_or_ended_as_the_site_has_it(
 
 def test_a_timeout_names_the_walltime(make_run: MakeRun) -> None:
     present = status_from_record(make_run(), Record(JobState.TIMEOUT))
-    assert (present.state, present.reason) == (JobState.TIMEOUT, "the walltime of 60 s was over")
+    assert (present.state, present.reason) == (JobState.TIMEOUT, "the walltime limit (00:01:00) was exceeded")
 
 
 def test_a_job_that_was_cancelled_and_still_runs_says_so(make_run: MakeRun) -> None:

@@ -194,7 +194,7 @@ def test_runs_that_differ_only_in_case_have_different_names() -> None:
         ({"options": {"image": "${REGISTRY}x"}}, r"-o image=\$\{REGISTRY\}x: write the name of an image"),
         ({"options": {"gpus": "four"}}, "-o gpus=four: write a whole number"),
         ({"options": {"mount": "relative"}}, "-o mount=relative: write an absolute path"),
-        ({"options": {"hugepages": "5120Mi"}}, "huge pages only with -o memory"),
+        ({"options": {"hugepages": "5120Mi"}}, "huge pages only with memory or CPUs"),
         ({"options": {"node_selector": "gpu"}}, "KEY=VALUE"),
         ({"queue": "My Queue"}, "--queue My Queue"),
     ],
@@ -266,7 +266,7 @@ def new_run(tmp_path: Path, run_id: str, **options: str) -> Run:
 
 @pytest.mark.parametrize("out", ["", "not json", "[]", '{"kind": "List"}', '{"items": [{"kind": 3}]}'])
 def test_an_answer_that_is_no_list_is_an_error_and_never_a_state(out: str) -> None:
-    with pytest.raises(SchedulerError, match="printed no list"):
+    with pytest.raises(SchedulerError, match="is not a list of objects"):
         parse_objects(0, out, "")
 
 

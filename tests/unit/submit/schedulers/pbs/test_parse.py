@@ -42,18 +42,18 @@ def test_qsub_prints_the_id() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("bad_queue", "there is no such queue: Unknown queue."),
+        ("bad_queue", "the queue does not exist: Unknown queue."),
         ("bad_select", "a value that it asks for is not valid: Illegal attribute or resource value "),
-        ("queue_disabled", "the queue does not take jobs at present: Queue is not enabled."),
+        ("queue_disabled", "the queue does not accept jobs at present: Queue is not enabled."),
         (
             "route_only_queue",
-            "the queue does not take jobs from you: is it the one behind a routing queue?: ",
+            "the queue does not accept jobs from you; is it behind a routing queue?: ",
         ),
         ("unknown_resource", "it asks for a resource that the site does not have: Unknown resource "),
-        ("walltime_too_long", "it is over a limit of the queue or the server, in nodes or in walltime: "),
+        ("walltime_too_long", "it exceeds a limit of the queue or the server, in nodes or in walltime: "),
         (
             "too_many_nodes_for_queue",
-            "it is over a limit of the queue or the server, in nodes or in walltime: ",
+            "it exceeds a limit of the queue or the server, in nodes or in walltime: ",
         ),
         ("hook_no_account", "a rule of the site refuses it: Account_Name is required to be set."),
         (
@@ -69,7 +69,7 @@ def test_qsub_prints_the_id() -> None:
 def test_qsubs_exit_code_is_said_with_pbs_own_message(name: str, words: str) -> None:
     with pytest.raises(SchedulerError) as refused:
         parse_qsub(*recorded(f"pbs/err_{name}.txt"))
-    assert str(refused.value).startswith(f"qsub did not take the job: {words}")
+    assert str(refused.value).startswith(f"qsub did not accept the job: {words}")
     assert "usage" not in str(refused.value)
 
 
@@ -77,7 +77,7 @@ def test_qsubs_exit_code_is_said_with_pbs_own_message(name: str, words: str) -> 
     ("job_id", "state", "code", "reason"),
     [
         ("9", JobState.COMPLETED, 0, ""),
-        ("8", JobState.CANCELLED, None, "removed by PBS: a job that it waited for did not succeed"),
+        ("8", JobState.CANCELLED, None, "removed by PBS: a job that it depended on did not succeed"),
         (
             "10",
             JobState.CANCELLED,
@@ -173,7 +173,7 @@ def test_the_members_of_an_array_that_waits_or_was_removed_have_its_record() -> 
     removed = parse_qstat(0, json.dumps({"Jobs": {"199[].pbshost": array}}), "")["199[3].pbshost"]
     assert (removed.state, removed.reason) == (
         JobState.CANCELLED,
-        "removed by PBS: a job that it waited for did not succeed",
+        "removed by PBS: a job that it depended on did not succeed",
     )
 
 
@@ -213,9 +213,9 @@ def test_a_job_whose_first_node_died_is_queued_again_though_it_has_an_exit_statu
         ("192", JobState.RUNNING, ""),
         ("197", JobState.QUEUED, "waits for another job to succeed (afterok:192.pbshost@pbshost)"),
         ("199[]", JobState.RUNNING, "the array has begun"),
-        ("200", JobState.QUEUED, "held by the user: qrls lets it go"),
+        ("200", JobState.QUEUED, "held by the user: qrls releases it"),
         ("201", JobState.QUEUED, "Insufficient amount of resource: ncpus (R: 32 A: 16 T: 32)"),
-        ("202", JobState.QUEUED, "its start time has not come yet"),
+        ("202", JobState.QUEUED, "its start time has not been reached"),
     ],
 )
 def test_jobs_that_wait_or_run(job_id: str, state: JobState, reason: str) -> None:
@@ -268,7 +268,7 @@ def test_of_several_ids_the_json_has_the_first_alone() -> None:
 
 
 def test_values_that_look_like_numbers_are_coerced_and_change_nothing() -> None:
-    assert job("qstat_f_json_numeric_looking").reason == "held by the user: qrls lets it go"
+    assert job("qstat_f_json_numeric_looking").reason == "held by the user: qrls releases it"
     answer = {"Jobs": {"7.s": {"job_state": "F", "substate": "92", "Exit_status": "0", "comment": True}}}
     assert parse_qstat(0, json.dumps(answer), "")["7.s"].state is JobState.COMPLETED
 
@@ -297,7 +297,7 @@ def test_invalid_json_of_many_jobs_is_an_error_and_not_a_guess() -> None:
 
 
 def test_a_server_that_does_not_answer_is_silent_and_not_a_failure() -> None:
-    with pytest.raises(Unreachable, match=r"PBS gives no answer: .*cannot connect to server pbshost"):
+    with pytest.raises(Unreachable, match=r"PBS did not answer: .*cannot connect to server pbshost"):
         parse_qstat(111, "", "Connection refused\nqstat: cannot connect to server pbshost (errno=111)\n")
     with pytest.raises(SchedulerError, match="exit code 2: conflicting options"):
         parse_qstat(2, "", "qstat: conflicting options.\nusage: \nqstat [-f]\n")

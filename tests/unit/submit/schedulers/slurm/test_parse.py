@@ -58,11 +58,11 @@ def test_sbatch_prints_the_id_and_with_federations_the_cluster() -> None:
 def test_a_refusal_of_sbatch_is_one_sentence_with_slurms_words(name: str, words: str) -> None:
     with pytest.raises(SchedulerError) as refused:
         parse_sbatch(*recorded(f"slurm/{name}.txt"))
-    assert str(refused.value).startswith(f"sbatch did not take the job: {words}")
+    assert str(refused.value).startswith(f"sbatch did not accept the job: {words}")
 
 
 def test_sbatch_that_prints_no_id_did_not_take_the_job() -> None:
-    with pytest.raises(SchedulerError, match="did not take the job"):
+    with pytest.raises(SchedulerError, match="did not accept the job"):
         parse_sbatch(0, "", "")
 
 
@@ -76,7 +76,7 @@ def test_sbatch_that_prints_no_id_did_not_take_the_job() -> None:
         ("5", JobState.TIMEOUT, -15, ""),
         ("6", JobState.CANCELLED, -15, ""),
         ("7", JobState.FAILED, -15, "a node of the job failed"),
-        ("16", JobState.CANCELLED, None, "a job that it waited for did not succeed"),
+        ("16", JobState.CANCELLED, None, "a job that it depended on did not succeed"),
         ("9", JobState.RUNNING, None, ""),
     ],
 )
@@ -90,14 +90,14 @@ def test_squeue_shows_how_jobs_ended_by_the_raw_wait_status(
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        ("10", "it can never run: its walltime is over the partition's limit (PartitionTimeLimit)"),
+        ("10", "it can never run: its walltime exceeds the partition's limit (PartitionTimeLimit)"),
         ("11", "it can never run: it asks for more or fewer nodes than the partition permits"),
-        ("15", "it can never run: a job that it waits for did not succeed"),
+        ("15", "it can never run: a job that it depends on did not succeed"),
         ("12", "held by the user"),
-        ("13", "its start time has not come yet (BeginTime)"),
+        ("13", "its start time has not been reached (BeginTime)"),
         ("14", "waits for another job to succeed (Dependency)"),
         ("18", "waits for nodes to become free (Resources)"),
-        ("20", "jobs of higher priority wait before it (Priority)"),
+        ("20", "jobs of higher priority are ahead of it (Priority)"),
     ],
 )
 def test_a_job_in_the_queue_says_why_and_whether_it_can_ever_run(
@@ -110,7 +110,7 @@ def test_a_job_in_the_queue_says_why_and_whether_it_can_ever_run(
 def test_a_job_requeued_after_its_node_failed_is_queued(queue: dict[str, Record]) -> None:
     assert (queue["8"].state, queue["8"].reason) == (
         JobState.QUEUED,
-        "its start time has not come yet (BeginTime)",
+        "its start time has not been reached (BeginTime)",
     )
 
 
@@ -124,8 +124,8 @@ def test_the_age_of_an_end_is_counted_from_the_end_time(queue: dict[str, Record]
     [
         ("AssocGrpCPUMinutesLimit", "the account's jobs together use all of a limit"),
         ("QOSGrpNodeLimit", "the QOS's jobs together use all of a limit"),
-        ("QOSMaxNodePerJobLimit", "it can never run: it is over a limit for one job"),
-        ("AssocMaxWallDurationPerJobLimit", "it can never run: it is over a limit for one job"),
+        ("QOSMaxNodePerJobLimit", "it can never run: it exceeds a limit for one job"),
+        ("AssocMaxWallDurationPerJobLimit", "it can never run: it exceeds a limit for one job"),
         ("QOSMaxJobsPerUserLimit", "the QOS's limit of jobs of one user is reached"),
         ("MaxJobsPerAccount", "a limit of the account, the QOS or the user is reached"),
         ("ReqNodeNotAvail, UnavailableNodes:n4", "nodes that it asks for are not available"),
@@ -167,7 +167,7 @@ def test_a_controller_that_is_down_is_silent_and_not_a_failure() -> None:
     for text in error.splitlines()[:2]:
         with pytest.raises(Unreachable):
             parse_squeue(1, "", text, NOW)
-    with pytest.raises(Unreachable, match=r"Slurm gives no answer: .*connect failure"):
+    with pytest.raises(Unreachable, match=r"Slurm did not answer: .*connect failure"):
         parse_sacct(1, "", "sacct: error: Connection refused (connect failure)", NOW)
     with pytest.raises(SchedulerError, match="squeue failed: Invalid job format"):
         parse_squeue(1, "", "squeue: error: Invalid job format", NOW)
