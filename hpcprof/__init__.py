@@ -143,7 +143,7 @@ def open(
     runs_dir: str | os.PathLike[str] | None = None,
     db: str | None = None,
 ) -> Results:
-    """Open a run and what was collected of it.
+    """Open a run and its collected results.
 
     Parameters
     ----------

@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, HpcprofError
+from hpcprof.common.units import counted
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.executors import Executor, Lost, Processes, serially
@@ -136,12 +137,13 @@ def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]
     if run.manifest and run.manifest.job.ranks > 1:
         expected, who = run.manifest.job.ranks, "the run has"
     else:
-        expected, who = Counter(world_sizes.values()).most_common(1)[0][0], "others are of"
+        expected, who = Counter(world_sizes.values()).most_common(1)[0][0], "most others have"
     other = sorted(path for path, size in world_sizes.items() if size != expected)
     if not other:
         return []
     more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
-    return [f"{other[0]}{more} is of {world_sizes[other[0]]} ranks, {who} {expected}: is it of another run?"]
+    size = counted(world_sizes[other[0]], "rank")
+    return [f"{other[0]}{more} has {size}, but {who} {expected}: is it from another run?"]
 
 
 def _tasks(run: Run, store: Store, profiles: Mapping[int, Path], threads: int) -> list[ProfileTask]:

@@ -54,7 +54,8 @@ def profiles_by_rank(files: list[Path], executor: Executor = serially, jobs: int
         path, rank = identity
         if rank is None and len(files) > 1:
             raise HpcprofError(
-                f"neither {path} nor its name tells the rank: rename it, for example rank00000{path.suffix}."
+                f"the rank of {path} is unknown: neither the profile nor its name contains it. Rename it, "
+                f"for example to rank00000{path.suffix}."
             )
         rank = rank or 0
         if rank in found.paths:

@@ -253,7 +253,9 @@ def test_a_profile_of_another_number_of_ranks_than_the_run_has_is_named(hpcprof:
     done = hpcprof("collect", "--jobs", "1")
     assert done.returncode == 0
     path = run / "profiles/rank00001.sqlite"
-    assert sentences(done.stderr) == [f"hpcprof: {path} is of 8 ranks, the run has 3: is it of another run?"]
+    assert sentences(done.stderr) == [
+        f"hpcprof: {path} has 8 ranks, but the run has 3: is it from another run?"
+    ]
     assert {row["rank"] for row in rows(hpcprof, run, "kernels")} == {0, 1, 2}
 
 
@@ -265,7 +267,7 @@ def test_a_profile_of_another_number_of_ranks_than_the_others_is_named(
     done = hpcprof("collect", "--jobs", "1", str(folder))
     path = folder / "rank00002.sqlite"
     assert sentences(done.stderr) == [
-        f"hpcprof: {path} is of 16 ranks, others are of 4: is it of another run?"
+        f"hpcprof: {path} has 16 ranks, but most others have 4: is it from another run?"
     ]
 
 

@@ -81,7 +81,7 @@ def study(hpcprof: Hpcprof, *words: str) -> tuple[int, str, str]:
     job = ["--ranks-per-node", "2", "--workload", "ddp", "--", *SMALL]
     done = hpcprof("study", *words, *job)
     # The stand-in's profiles are of a run on four ranks.
-    said = [line for line in done.stderr.splitlines(True) if "is of 4 ranks, the run has 2" not in line]
+    said = [line for line in done.stderr.splitlines(True) if "has 4 ranks, but the run has 2" not in line]
     return done.returncode, done.stdout, "".join(said)
 
 

@@ -38,7 +38,7 @@ def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
 
 @pytest.mark.parametrize(
     ("names", "says"),
-    [(("a.x", "1.x"), "neither a.x nor its name"), (("1.x", "1.y"), "two profiles of rank 1: 1.x and 1.y")],
+    [(("a.x", "1.x"), "the rank of a.x is unknown"), (("1.x", "1.y"), "two profiles of rank 1: 1.x and 1.y")],
 )
 def test_profiles_that_cannot_be_told_apart_are_refused(names: tuple[str, str], says: str) -> None:
     with pytest.raises(HpcprofError, match=says):
