@@ -1,7 +1,7 @@
 """Columns of a SQLite file through ADBC's SQLite driver, which hands over Arrow arrays.
 
 Python's sqlite3 makes an object of every value; for the large tables of an export that takes three times as
-long (docs/performance.md).
+long (docs/explanation/performance.md).
 """
 
 from __future__ import annotations
