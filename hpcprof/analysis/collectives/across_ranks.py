@@ -19,7 +19,7 @@ from hpcprof.analysis.collectives.clock_alignment import (
 from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
-from hpcprof.analysis.statistics.grouped import round_half_even
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
 
@@ -111,13 +111,17 @@ def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> dict[str, ND
         "bytes": _nullable(size, known),
         "ranks": np.full(count, len(one.ranks)),
         "latency_ns": latency,
-        "algbw_gbps": _nullable(round_half_even(bandwidth, 6), timed),
-        "busbw_gbps": _nullable(round_half_even(bandwidth * (factor or 0), 6), timed & (factor is not None)),
+        "algbw_gbps": _nullable(_six_decimals(bandwidth), timed),
+        "busbw_gbps": _nullable(_six_decimals(bandwidth * (factor or 0)), timed & (factor is not None)),
         "first_rank": first,
         "last_rank": last,
         "spread_ns": spread,
         "begin": one.start[:, 0],
     }
+
+
+def _six_decimals(values: Floats) -> Floats:
+    return np.array([round(value, 6) for value in values.tolist()], np.float64)
 
 
 def _nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:

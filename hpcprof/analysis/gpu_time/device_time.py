@@ -46,9 +46,7 @@ def device_times(timeline: Timeline) -> list[DeviceTime]:
     """Return the time of each device that has operations."""
     tables: list[Operations] = [timeline.kernels, timeline.memops, timeline.graphs]
     devices = sorted({device for table in tables for device in distinct(table.device).tolist()})
-    if len(devices) == 1:
-        return [_device_time(tables)]
-    return [_device_time([table.take(table.device == device) for table in tables]) for device in devices]
+    return [_device_time(tables, device) for device in devices]
 
 
 def category_intervals(operations: Operations, category: Category, device: int | None = None) -> Intervals:
@@ -59,11 +57,12 @@ def category_intervals(operations: Operations, category: Category, device: int |
     return union(operations.start[chosen], operations.end[chosen])
 
 
-def _device_time(tables: Sequence[Operations]) -> DeviceTime:
-    """Return the time of one device from the tables of its operations."""
-    used = [table for table in tables if len(table)]
-    first, last = min(int(table.start.min()) for table in used), max(int(table.end.max()) for table in used)
-    merged = [_union([category_intervals(table, category) for table in used]) for category in Category]
+def _device_time(tables: Sequence[Operations], device: int) -> DeviceTime:
+    """Return the time of one device from the tables of operations."""
+    rows = [(table, table.device == device) for table in tables if device in table.device]
+    first = min(int(table.start[own].min()) for table, own in rows)
+    last = max(int(table.end[own].max()) for table, own in rows)
+    merged = [_merged(tables, category, device) for category in Category]
     return DeviceTime(
         # Negative only if the single operation ends before it starts: then it takes no time.
         span=max(last - first, 0),
@@ -72,7 +71,7 @@ def _device_time(tables: Sequence[Operations]) -> DeviceTime:
     )
 
 
-def _union(sets: Sequence[Intervals]) -> Intervals:
-    """Return the union of merged intervals; usually only one of the sets has any."""
-    some = [one for one in sets if len(one[0])] or sets[:1]
-    return some[0] if len(some) == 1 else union(*map(np.concatenate, zip(*some, strict=True)))
+def _merged(tables: Sequence[Operations], category: Category, device: int) -> Intervals:
+    """Return the merged intervals of one category in all tables."""
+    parts = [category_intervals(table, category, device) for table in tables]
+    return union(*map(np.concatenate, zip(*parts, strict=True)))

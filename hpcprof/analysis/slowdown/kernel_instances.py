@@ -104,11 +104,10 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
     If several are open, the one that began last is returned.
     """
     result = np.full(len(moment), OUTSIDE, np.int64)
-    processes = distinct(process).tolist()
-    for number in processes:
+    for number in distinct(process).tolist():
         rows = np.flatnonzero(ranges.process == number)
         rows = rows[np.argsort(ranges.start[rows], kind="stable")]
-        own = process == number if len(processes) > 1 else slice(None)
+        own = process == number
         ends = np.append(_EARLIEST, ranges.end[rows])
         last, end = as_of(ranges.start[rows], moment[own], np.append(OUTSIDE, rows), ends)
         last[moment[own] > end] = OUTSIDE
@@ -120,8 +119,7 @@ def _covered(kernels: Kernels, rows: Ints) -> Ints:
     """Return how long communication ran on the device of each of these kernels during the kernel."""
     start, end, device = kernels.start[rows], kernels.end[rows], kernels.device[rows]
     covered = np.zeros(len(rows), np.int64)
-    devices = distinct(device).tolist()
-    for number in devices:
-        own = device == number if len(devices) > 1 else slice(None)
+    for number in distinct(device).tolist():
+        own = device == number
         covered[own] = coverage(start[own], end[own], category_intervals(kernels, Category.COMM, number))
     return covered

@@ -57,10 +57,8 @@ def launches(timeline: Timeline) -> Outcome:
     kernel, call = operation[:launched], call[:launched]
     if not len(kernel):
         return no_rows(f"no kernel of {file} has a recorded launch call")
-    # Usually each kernel has one launch, and a slice copies nothing.
-    chosen = slice(None) if np.array_equal(kernel, np.arange(len(table))) else kernel
-    columns, group = _groups(timeline, chosen, call)
-    start, end = table.start[chosen], table.end[chosen]
+    columns, group = _groups(timeline, kernel, call)
+    start, end = table.start[kernel], table.end[kernel]
     called, returned = calls.start[call], calls.end[call]
     total = summarize(group, np.maximum(end, returned) - called)
     waited = start >= returned
@@ -81,7 +79,7 @@ def launches(timeline: Timeline) -> Outcome:
     return Outcome(rows)
 
 
-def _groups(timeline: Timeline, kernel: Ints | slice, call: Ints) -> tuple[dict[str, Any], Ints]:
+def _groups(timeline: Timeline, kernel: Ints, call: Ints) -> tuple[dict[str, Any], Ints]:
     """Return the columns that identify the groups of launches, and the group of each launch."""
     table, calls = timeline.kernels, timeline.calls
     names, name = number_texts(timeline, table.name[kernel])
