@@ -1,4 +1,4 @@
-"""Start a program on real ranks of this machine."""
+"""Start programs on MPI ranks on this machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import RankResult
 
 WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.sequence_parallel"]
-# Long enough for ranks that share one busy core, and far below the half hour that gloo waits for a lost rank.
+# Enough for ranks that share one busy core, and far less than the half hour that gloo waits for a lost rank.
 LIMIT_S = 480
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a command left behind."""
+    """The results of a command."""
 
     code: int
     stdout: str
@@ -29,7 +29,7 @@ class Finished:
 
     @property
     def said(self) -> list[str]:
-        """The lines on stderr that are not MPI's own note of an abort."""
+        """The lines on stderr, without MPI's own message about an abort."""
         return [line for line in self.stderr.splitlines() if not line.startswith("Abort(")]
 
     def results(self) -> list[RankResult]:
@@ -44,7 +44,7 @@ def mpi(
     **variables: str,
 ) -> Finished:
     """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``."""
-    # Beside the interpreter, not its resolved path: a virtual environment links to a python elsewhere.
+    # Next to the interpreter, not its resolved path: a virtual environment links to a Python elsewhere.
     mpiexec = Path(sys.executable).with_name("mpiexec")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
     root = Path(hpcprof.__file__).parents[1]

@@ -24,12 +24,12 @@ EXAMPLES = 25
 
 
 def wrong(parameters: Parameters, world: World) -> list[str]:
-    """Return what is wrong with any mode on any rank."""
+    """Return the first error of any mode on any rank."""
     found = []
     for name in parameters.modes:
         buffers = allocate(parameters, world.rank, world.size, world.device)
         step = Step(parameters, buffers, MODES[name](parameters, world, buffers))
-        # The second step finds what the first one left, and other weights.
+        # The second step runs on the memory of the first, with other weights.
         for index in (0, 1):
             step.poison()
             outputs = step(index, UntimedPhases())
@@ -50,10 +50,10 @@ def wrong(parameters: Parameters, world: World) -> list[str]:
 
 
 def main() -> None:
-    """Serve as one rank."""
+    """Run as one rank."""
     comm = MPI.COMM_WORLD
     world = connect(comm, device="cpu", backend="gloo")
-    # As on a GPU, where several copies of small weights are used in turns.
+    # As on a GPU, where steps rotate through several copies of small weights.
     memory.rotation_on = lambda *_: Rotation(inputs=2, weights=2)
     examples = 0
 

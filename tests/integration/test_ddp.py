@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.ddp"]
 SMALL = ["--epochs", "2", "--steps-per-epoch", "8", "--bucket-cap-mb", "0.3"]
 
-# The model file that the two READMEs of the first seeds show, which imports nothing.
+# A model file that uses torch, DDP and transformer without importing them.
 README_MODEL = """
 def get_model(rank, cap_size):
     model_name = 'gpt2'
@@ -158,7 +158,7 @@ def test_the_folder_of_the_seeds_readme_runs_as_it_stands(tmp_path: Path, hpcpro
     folder = tmp_path / "input"
     folder.mkdir()
     (folder / "define_model.py").write_text(README_MODEL)
-    # A small model in place of the library's: the folder's own module of that name comes first.
+    # The folder has its own module transformer, with a small model, which takes precedence.
     (folder / "transformer.py").write_text(SMALL_GPT2)
     local = {"world_size": 1, "cap_size": 2, "epochs": 3, "batchsize": 16}
     (folder / "local_config.json").write_text(json.dumps(local))

@@ -32,7 +32,7 @@ SMALL = ["-s", "64", "--hidden-size", "32", "--warmup", "2", "--steps", str(STEP
 def plain(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[int, str, Finished]:
-    """Return ranks, dtype and what a plain ``mpiexec`` run of them left."""
+    """Return the ranks, the dtype and the results of a run with plain ``mpiexec``."""
     ranks, dtype = request.param
     folder = tmp_path_factory.mktemp("run")
     return ranks, dtype, mpi(ranks, [*WORKLOAD, *SMALL, "--dtype", dtype], folder)
@@ -103,11 +103,11 @@ def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tm
         assert all(len(mode.latency_ns) == STEPS for mode in result.modes.values())
         serial, chunked = (mode.figures for mode in result.modes.values())
         assert (serial.marked.n, chunked.marked) == (STEPS, None)
-        # On a CPU communication and compute share the cores.
+        # On a CPU, communication and compute share the cores.
         assert all(mode.figures.overlapped is None for mode in result.modes.values())
         medians = [summarize(times).p50_ns for times in result.modes["serial"].phase_ns.values()]
         assert result.bound_ns is not None
-        # It is made of maxima over the ranks, which are not below any one rank's.
+        # It is computed from maxima over the ranks, which are at least the values of any rank.
         assert result.bound_ns >= max(medians[0] + medians[3], medians[1] + medians[2]) * 0.99
     assert "symmetric is left out: symmetric memory needs CUDA" in run.stdout
     assert "fastest: " in run.stdout
@@ -127,7 +127,7 @@ def test_a_mode_that_cannot_run_alone_is_one_sentence(tmp_path: Path) -> None:
 
 
 def events(path: Path) -> list[tuple[str, float, float]]:
-    """Return name, start and end of the ranges that the program marked, in order of time."""
+    """Return name, start and end of the ranges that the program marked, in chronological order."""
     trace = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     marked = (event for event in trace if event.get("cat") == "user_annotation")
     named = ((e["name"], e["ts"], e["ts"] + e["dur"]) for e in marked if e["name"] in {"iteration", *PHASES})
@@ -137,7 +137,7 @@ def events(path: Path) -> list[tuple[str, float, float]]:
 def test_under_the_torch_profiler_each_profiled_rank_writes_a_trace_of_the_measured_steps(
     tmp_path: Path,
 ) -> None:
-    # What the rank wrapper does; rank 1 is not selected.
+    # As the rank wrapper does; rank 1 is not selected.
     wrapper = (
         'export HPCPROF_RUN_DIR="$PWD/a run" HPCPROF_RANK="$PMI_RANK" HPCPROF_WORLD_SIZE="$PMI_SIZE"\n'
         'if [ "$PMI_RANK" -ne 1 ]; then\n'
@@ -160,7 +160,7 @@ def test_under_the_torch_profiler_each_profiled_rank_writes_a_trace_of_the_measu
             assert all(start <= begin <= stop <= end for _, begin, stop in inside)
     results = [parse_result(p.read_text()) for p in sorted((tmp_path / "a run" / "results").iterdir())]
     for result in results:
-        # The steps of the profile are those that are timed, on the rank without a profiler too.
+        # The profile contains the steps that are timed, also on the rank without a profiler.
         assert not result.marked_ns
         for step, phases in zip(result.step_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
             assert 0 < sum(phases) <= step
@@ -290,8 +290,8 @@ def test_weights_that_are_used_in_turns_give_right_results_in_every_direction(
 ) -> None:
     damage = (
         "damaged = mm\n"
-        "from hpcprof.workloads.sequence_parallel import buffers, plan\n"
-        "buffers.rotation_on = lambda *_: plan.Rotation(inputs=6, weights=3)\n"
+        "from hpcprof.workloads.sequence_parallel import buffers, cost_model\n"
+        "buffers.rotation_on = lambda *_: cost_model.Rotation(inputs=6, weights=3)\n"
     )
     run = mpi(2, [*driver(tmp_path, damage), "--direction", direction, "--mode", "auto"], tmp_path)
     assert run.code == 0, run.stderr
@@ -305,7 +305,7 @@ def test_float8_multiplies_scaled_or_says_why_it_cannot(tmp_path: Path) -> None:
     run = mpi(1, [*WORKLOAD, *SMALL, "--dtype", "float8"], tmp_path)
     if run.code == 0:
         (result,) = run.results()
-        # The error of three bits of mantissa: more would be wrong, less would not be float8.
+        # The error of three bits of mantissa: a larger one would be wrong, a smaller one would not be float8.
         assert 5e-3 < result.correctness.relative_error < 6e-2
     else:
         assert run.said[-1].startswith("rank 0: --dtype float8: cpu has no scaled matmul")
@@ -371,7 +371,7 @@ HANG = (
     [
         ("import time; time.sleep(600)", "rank 1 hangs in matmul_2 of step"),
         (
-            # Until it is stopped it lives long enough to tell where it is.
+            # It lives long enough to publish its position before it is stopped.
             "import os, signal, time; time.sleep(3); os.kill(os.getpid(), signal.SIGSTOP)",
             "rank 1 died or was stopped; its last sign of life came from matmul_2 of step",
         ),
@@ -387,7 +387,7 @@ def test_a_rank_that_hangs_ends_the_job_within_the_timeout_and_is_named_with_its
 
 
 def test_a_rank_that_is_killed_ends_the_job(tmp_path: Path) -> None:
-    # This launcher ends the others at once; where one does not, the watch says which rank is gone.
+    # This launcher ends the others at once; if one does not, the watchdog names the lost rank.
     damage = HANG.format(fate="import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert mpi(4, [*driver(tmp_path, damage), "--step-timeout", "4"], tmp_path).code != 0
 
@@ -395,7 +395,7 @@ def test_a_rank_that_is_killed_ends_the_job(tmp_path: Path) -> None:
 def test_a_rank_that_is_killed_is_named_where_the_launcher_lets_the_others_live(tmp_path: Path) -> None:
     damage = HANG.format(fate="import os, signal, time; time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)")
     command = [*driver(tmp_path, damage), "--step-timeout", "4"]
-    # This launcher would end the others, more or less at once: it sees a shell that lives on.
+    # This launcher would end the others almost at once, so it gets a shell that lives on.
     outlived = ["sh", "-c", '"$@"; code=$?; [ $code -ne 137 ] || exec sleep 120; exit $code', "sh"]
     run = mpi(4, [*outlived, *command], tmp_path)
     assert run.code != 0
@@ -403,7 +403,7 @@ def test_a_rank_that_is_killed_is_named_where_the_launcher_lets_the_others_live(
 
 
 def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:
-    # MPICH's own emulation: ranks are split into nodes that share no memory.
+    # MPICH emulates nodes that share no memory.
     run = mpi(
         4,
         [*WORKLOAD, *SMALL, "--mode", "auto", "--direction", "both"],
@@ -442,7 +442,7 @@ def test_a_sweep_measures_every_point_in_one_start_and_each_has_its_whole_entry(
     assert sum(line.startswith(("serial  ", "chunked  ")) for line in lines) == 8
     assert sum(line.startswith("fastest: ") for line in lines) == 4
     assert [line.partition(":")[0] for line in lines if line.startswith("hidden-size=")] == names
-    # What holds at every point is said once.
+    # A note that holds at every point is printed once.
     assert run.stdout.count("symmetric is left out") == 1
 
 

@@ -1,4 +1,4 @@
-"""One rank's failure ends the job."""
+"""The failure of one rank ends the job."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_a_clock_that_moved_and_a_new_reason_are_told() -> None:
 
 
 class FakeNvml(SimpleNamespace):
-    """What the library answers on a GPU at its power cap."""
+    """The library on a GPU at its power cap."""
 
     NVMLError = RuntimeError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = range(3)

@@ -1,4 +1,4 @@
-"""Which device, backend and cores a rank gets."""
+"""The device, backend and cores of a rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rank wrapper exports, and what holds without it."""
+"""The variables of the rank wrapper, and the defaults without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results file: what is written is read back, and what is wrong is refused in one sentence."""
+"""The results file is read back as it was written, and a damaged one is rejected in one sentence."""
 
 from __future__ import annotations
 

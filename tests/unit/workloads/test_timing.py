@@ -39,13 +39,13 @@ def test_each_step_and_each_phase_gives_one_time() -> None:
             with timer.phase("b"):
                 pass
     times = timer.read()
-    # Three marks a step: the phases share one, and their outer ones with the step.
+    # Three marks per step: the phases share one, and their outer marks are those of the step.
     assert times.step_ns == [2_000_000] * 3
     assert times.phase_ns == {"a": [1_000_000] * 3, "b": [1_000_000] * 3}
 
 
 class Seen:
-    """A watch that keeps what begins."""
+    """A watchdog that records what begins."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -65,7 +65,7 @@ def test_a_phase_that_is_not_timed_costs_no_mark_and_is_told_where_the_host_know
                 with timer.phase(name):
                     pass
     times = timer.read()
-    # The marks of the step alone.
+    # Only the marks of the step.
     assert (times.step_ns, times.phase_ns, clock.now) == ([1_000_000] * 2, {}, 4_000_000)
     told = ("", "a of ", "b of ") if follows_host else ("",)
     assert watchdog.seen == [f"{what}step {step} of iteration" for step in range(2) for what in told]

@@ -1,4 +1,4 @@
-"""The watch over the ranks names the one that is lost and where it was."""
+"""The watchdog names the rank that is lost and where it was."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpcprof.workloads.watchdog import Watchdog
 
 
 class Comm:
-    """One of several ranks that live in this process."""
+    """The communicator of one of several ranks in this process."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -35,7 +35,7 @@ def nothing(one: Watchdog) -> None:
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
-    """Make three ranks that share a store; what they say goes into a queue.
+    """Create three ranks that share a store; their messages go into a queue.
 
     Where they have come to when they start to tell each other is one step, on a machine however busy.
     """
@@ -52,7 +52,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
         def make(timeout_s: float, begin: Begin = nothing) -> Ranks:
             store = dist.HashStore()
             made = [Watchdog(Comm(rank, 3), store, timeout_s, end) for rank in range(3)]
-            # The fall-back ends the process, which here is that of the tests.
+            # The fallback would end the process of the tests.
             monkeypatch.setattr(watchdog.os, "_exit", lambda code: None)
             for one in made:
                 begin(one)
@@ -83,7 +83,7 @@ def test_a_rank_of_which_nothing_is_heard_is_named_with_what_it_said_last(
         time.sleep(0.01)
     made[2]._tell()
     assert made[0].lost() is None
-    # Its thread ends as it does when the process is killed.
+    # Its thread ends as if the process were killed.
     made[2]._stopped.set()
     made[2]._thread.join()
     expected = "rank 2 died or was stopped; its last sign of life came from matmul_1 of step 7."

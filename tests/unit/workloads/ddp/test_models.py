@@ -1,4 +1,4 @@
-"""The built-in models: they are what their papers say, and compute what slower code computes."""
+"""The built-in models match their papers, and compute what plain reference code computes."""
 
 from __future__ import annotations
 

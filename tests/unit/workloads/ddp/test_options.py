@@ -1,4 +1,4 @@
-"""The ddp workload's options, settings and model files: a mistake is one sentence that says where."""
+"""Options, settings and model files of the ddp workload: an error is one sentence with its place."""
 
 from __future__ import annotations
 

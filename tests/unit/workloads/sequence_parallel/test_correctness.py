@@ -1,4 +1,4 @@
-"""The check of the results passes on a right step and fails on every wrong one."""
+"""The check passes for correct results and fails for every wrong one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step needs: memory, operations, bytes, and copies of the inputs and weights."""
+"""The cost of a step: memory, operations, bytes, and copies of the inputs and weights."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_twice_the_cache_is_read_before_an_input_or_a_copy_of_the_weights_comes_
     assert turns.inputs % turns.weights == 0
     assert turns.inputs * one["inputs"] >= 2 * L2
     assert turns.weights * (one["inputs"] + one["weights"]) >= 2 * L2
-    # And no more than is needed.
+    # And no more than necessary.
     assert turns.weights == 1 or (turns.weights - 1) * (one["inputs"] + one["weights"]) < 2 * L2
     assert turns.inputs < max(2, 2 * L2 / one["inputs"] + 1) + turns.weights
 
@@ -111,7 +111,7 @@ def test_large_weights_stay_the_same_and_small_ones_rotate_by_the_cache() -> Non
 
 
 def tensors(buffers: Buffers) -> list[torch.Tensor]:
-    """Return every tensor in the buffers, but for the scales of a few bytes."""
+    """Return all tensors in the buffers, except the scales of a few bytes."""
     backward = buffers.backward
     more = (
         [] if backward is None else [backward.sources, backward.gathered, backward.inner, *backward.gradients]

@@ -36,7 +36,7 @@ def test_the_bound_of_both_directions_is_the_sum_of_each_ones_larger_part() -> N
 
 
 def test_the_figures_are_those_of_a_calculation_by_hand() -> None:
-    # Two ranks of four steps: the slowest of each is 4 ms, and the other is 1 ms faster.
+    # Two ranks and four steps: each takes 4 ms on the slower rank and 3 ms on the other.
     ranks = [[4_000_000] * 4, [3_000_000] * 4]
     found = mode_figures(
         ranks,
@@ -50,15 +50,15 @@ def test_the_figures_are_those_of_a_calculation_by_hand() -> None:
     flops = 4 * 8192 * 8192 * 32768 / 2
     assert found.tflops == pytest.approx(flops / 4e-3 / 1e12)
     assert found.of_peak_pct == pytest.approx(100 * found.tflops / 989)
-    # All-gather and reduce-scatter: each the half of the rows that the other rank has.
+    # All-gather and reduce-scatter each move the half of the rows that the other rank has.
     assert found.bus_gbps == pytest.approx(2 * 8192 * 8192 * 2 / 2 / 4e-3 / 1e9)
     assert (found.of_bound_pct, found.hidden_pct) == (75.0, 50.0)
     assert (found.skew_p50_ns, found.spread_pct, found.step.n) == (1_000_000, 0.0, 4)
 
 
 def judged(shares: list[float], **changes: Any) -> Figures:
-    """Return the figures of steps that hide these shares of the 1 ms that can be hidden of 4 ms."""
-    # The serial mode itself gets slower and slower: each step must be compared with that of its own round.
+    """Return the figures of steps of 4 ms that hide these shares of the 1 ms that can be hidden."""
+    # The serial mode becomes slower and slower, so each step must be compared with its own round.
     serial = [4_000_000 + 100_000 * (index - len(shares) // 2) for index in range(len(shares))]
     steps = [whole - round(share * 1_000_000) for whole, share in zip(serial, shares, strict=True)]
     given = {"device": "NVIDIA H200", "bound": 3_000_000, "serial_ns": serial, "ranks": 2, **changes}
@@ -68,7 +68,7 @@ def judged(shares: list[float], **changes: Any) -> Figures:
 
 def test_a_mode_overlaps_if_it_hides_communication_beyond_what_chance_gives() -> None:
     assert judged([0.6, 0.7, 0.8] * 7).overlapped is True
-    # Once ten times as slow.
+    # One step is ten times as slow.
     assert judged([0.6, 0.7, 0.8] * 7 + [-40.0]).overlapped is True
     for shares in ([0.0] * 21, [-0.2, 0.1, 0.2] * 7, [-1.0, 1.0] * 20, [0.04] * 21, [-0.3] * 21):
         found = judged(shares)
@@ -87,7 +87,7 @@ def test_whether_a_mode_overlaps_is_not_told_where_it_cannot_be_known() -> None:
         {"device": "cpu"},
         {"serial_ns": None},
         {"bound": None},
-        # The serial mode itself, no communication to speak of, and none at all.
+        # The serial mode itself, hardly any communication, and none at all.
         {"overlaps": False},
         {"bound": 3_900_000},
         {"bound": 4_100_000},
@@ -105,7 +105,7 @@ def test_the_interval_of_the_hidden_share_holds_the_median_in_95_of_100_runs(cou
     assert low + high == count - 1
     outside = round(low)
     coverage = 1 - 2 * sum(math.comb(count, below) for below in range(outside + 1)) / 2**count
-    # Of few steps it is all of them, which is less for fewer than six.
+    # For few steps the interval spans all of them, which covers less with fewer than six.
     assert coverage > 0.945 or count < 6
     assert coverage < 0.99 or count < 20
 

@@ -1,4 +1,4 @@
-"""The workload's options: what is wrong is one sentence with what would be valid."""
+"""Options of the workload: an error is one sentence with the valid values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of a problem: what the ranks cannot share is refused with the nearest valid values."""
+"""A shape that the ranks cannot share is rejected with the nearest valid values."""
 
 from __future__ import annotations
 

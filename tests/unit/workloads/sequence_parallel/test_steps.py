@@ -1,4 +1,4 @@
-"""A step goes through autograd, and gives the gradients that autograd itself finds."""
+"""A step goes through autograd and yields the gradients that autograd computes itself."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_gradients_are_those_of_autograd(
         for index in range(5):
             step.poison()
             outputs = step(index, UntimedPhases())
-            # The backward alone is of the forward of the first input.
+            # Without the forward, the gradients belong to the forward of the first input.
             forward = index if direction == "both" else 0
             weights = buffers.weights.first[index % copies], buffers.weights.second[index % copies]
             leaves = [tensor.double().requires_grad_() for tensor in (buffers.input(forward), *weights)]
@@ -57,7 +57,7 @@ def test_the_gradients_are_those_of_autograd(
             with torch.enable_grad():
                 product = leaves[0] @ leaves[1] @ leaves[2]
             expected = list(torch.autograd.grad(product, leaves, gradient))
-            # The second weight's gradient is of the rows between the matmuls, which the forward made.
+            # The gradient of the second weight uses the rows between the matmuls, from the forward.
             inner = leaves[0] @ buffers.weights.first[forward % copies].double()
             expected[2] = inner.t() @ gradient
             assert outputs.gradients is not None
@@ -106,7 +106,7 @@ def test_a_step_without_autograd_takes_the_same_copy_of_the_weights(
         for index in (3, 0, 5):
             plain = [tensor.clone() for tensor in step.run_untimed(index).tensors()]
             step.poison()
-            # What a step with another copy gave would differ.
+            # A step with another copy would give other results.
             for found, right in zip(step(index, UntimedPhases()).tensors(), plain, strict=True):
                 assert torch.equal(found, right)
         assert not torch.equal(step.run_untimed(4).tensors()[0], plain[0])
@@ -137,7 +137,7 @@ def test_there_is_a_graph_for_every_input_and_a_step_replays_its_own(monkeypatch
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     step = SimpleNamespace(run_untimed=run_untimed, poison=lambda: None)
     graphed = GraphedStep(step, 3)  # type: ignore[arg-type]
-    # Once each for what is made at the first use, then each into a graph.
+    # Each runs once to allocate what is created on first use, then once into a graph.
     assert happened == [("run", 0), ("run", 1), ("run", 2)] * 2
     for index in (0, 4, 8):
         output = graphed(index, UntimedPhases()).output
