@@ -222,8 +222,8 @@ def _from_kernel_names(timeline: Timeline) -> _Collectives:
     kernels = timeline.kernels
     used, row = numbered(kernels.name)
     named = [operation(name) if name else None for name in timeline.names(used)]
-    tells = np.array([name is not None for name in named], bool)
-    rows = np.flatnonzero((kernels.category == Category.COMM) & tells[row]) if len(used) else row
+    known = np.array([name is not None for name in named], bool)
+    rows = np.flatnonzero((kernels.category == Category.COMM) & known[row]) if len(used) else row
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     count = len(rows)
     kernel, call = _launches(timeline, rows)

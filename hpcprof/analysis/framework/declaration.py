@@ -90,7 +90,7 @@ class Analysis:
         Whether the store keeps the rows of a rank as one value: for analyses with so many rows that single
         rows would take too long, and that other analyses read as a whole.
     memory_heavy : bool
-        Whether it takes so much memory that a collect runs it after the others of its kind, not beside them.
+        Whether it takes so much memory that a collect runs such analyses one after another.
     """
 
     name: str

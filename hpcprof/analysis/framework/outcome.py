@@ -80,7 +80,8 @@ def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int
     if analysis.reads is content_of(profile.origin.kind):
         outcome: Outcome = _function(analysis)(profile)
     else:
-        outcome = no_rows(f"{analysis.name} needs {analysis.reads.value}: {profile.origin.path.name} is none")
+        file = profile.origin.path.name
+        outcome = no_rows(f"{analysis.name} needs {analysis.reads.value}, and {file} is not one")
     return as_declared(Outcome(outcome.rows.assign(rank=rank), outcome.reason), analysis)
 
 

@@ -16,9 +16,22 @@ from hpcprof.profiles.timeline import Ints, Timeline
 def number_texts(
     timeline: Timeline, ids: Ints, shown: Callable[[str | None], str | None] = lambda text: text
 ) -> tuple[NDArray[np.object_], Ints]:
-    """Return the texts that occur, in ascending order and None first, and each row's number.
+    """Number the texts that occur, in ascending order with None first.
 
-    Two ids may stand for the same text, and for texts that are ``shown`` as the same.
+    Parameters
+    ----------
+    timeline : Timeline
+    ids : ndarray of int64, shape (n,)
+        The id of each row's text in the timeline's string table. Several ids may have the same text.
+    shown : callable
+        Changes each text before the texts are compared.
+
+    Returns
+    -------
+    texts : ndarray of object
+        The distinct texts.
+    number : ndarray of int64, shape (n,)
+        The index of each row's text in ``texts``.
     """
     used = distinct(ids)
     names = [shown(name) for name in timeline.names(used)]

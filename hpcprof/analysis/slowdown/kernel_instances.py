@@ -75,9 +75,9 @@ def place_kernels(timeline: Timeline) -> KernelInstances:
         rows = rows[np.argsort(everything.start[rows], kind="stable")]
     duration = everything.end[rows] - everything.start[rows]
     covered = _covered(everything, rows)
-    beside = np.flatnonzero(covered)
+    touched = np.flatnonzero(covered)
     overlapped = np.zeros(len(rows), bool)
-    overlapped[beside] = covered[beside] >= OVERLAPPED_SHARE * duration[beside]
+    overlapped[touched] = covered[touched] >= OVERLAPPED_SHARE * duration[touched]
     # Kernels come first among the operations. No range is open at `NEVER`.
     launched = launch_starts(timeline)[rows]
     _, phases = phases_of(timeline, steps_of(timeline))

@@ -389,11 +389,11 @@ def test_an_analysis_of_timelines_gives_one_sentence_for_a_report_of_ncu(name: s
     outcome = analyze_rank(ANALYSES[name], read(DATA / "sp.details.csv.gz"), 0)
     assert outcome.rows.empty
     assert outcome.reason == (
-        f"{name} needs a timeline of Nsight Systems or PyTorch: sp.details.csv.gz is none"
+        f"{name} needs a timeline of Nsight Systems or PyTorch, and sp.details.csv.gz is not one"
     )
 
 
 def test_an_analysis_of_ncu_gives_one_sentence_for_a_timeline(sequence_parallel: Timeline) -> None:
     outcome = analyze_rank(ANALYSES["ncu_kernels"], sequence_parallel, 0)
     assert outcome.rows.empty
-    assert outcome.reason == "ncu_kernels needs a profile of Nsight Compute: rank00000.sqlite is none"
+    assert outcome.reason == "ncu_kernels needs a profile of Nsight Compute, and rank00000.sqlite is not one"
