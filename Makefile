@@ -1,4 +1,4 @@
-# make run: the quickstart, from nothing to a report. make test: the whole suite.
+# make run: the quickstart, from nothing to a report. make test: the whole suite. make docs: the documentation site.
 # make peers: our figures against HolisticTraceAnalysis, which it installs into build/peers. make fuzz: many
 # damaged profiles. make bench EXPORT=FILE: what a collect costs.
 PYTHON ?= python3
