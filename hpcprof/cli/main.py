@@ -25,7 +25,7 @@ SECTIONS = {
     "Submit and follow": {
         "submit": "Render a job's scripts and hand them to the scheduler.",
         "sweep": "Submit a run for every combination of parameters.",
-        "resubmit": "Submit a run's job again, exactly as it was.",
+        "resubmit": "Submit the job of a run again, unchanged.",
         "render": "Print or write the scripts that submit would use.",
         "list": "List the runs, oldest first.",
         "status": "Show the state of runs.",
@@ -46,8 +46,8 @@ SECTIONS = {
         "export": "Write results and timelines for other programs.",
     },
     "Sites, templates and containers": {
-        "sites": "List, show, check or begin the sites.",
-        "templates": "List, export or check the templates.",
+        "sites": "List, show, check or create sites.",
+        "templates": "List, export or check templates.",
         "container": "Render, build and run a container image with the profilers.",
         "doctor": "Check what works here, and name the remedy for what does not.",
     },

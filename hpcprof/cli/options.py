@@ -58,7 +58,7 @@ _REQUEST = (
 def job_options(command: CommandT) -> CommandT:
     """Add the options that describe a job; the command gets them as one ``request``, a `JobRequest`.
 
-    click gives none of them a default, so that a job file can fill in what was not given.
+    None of them has a default in click, so that a job file can supply values that were not given.
     """
     positive = click.IntRange(min=1)
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -92,33 +92,34 @@ def job_options(command: CommandT) -> CommandT:
                 "job_file",
                 type=file,
                 metavar="FILE",
-                help="A job file; options here come before it.",
+                help="Job file; options on the command line override it.",
             ),
             click.option("--site", help="Site to run on (hpcprof sites list).  [default: local]"),
-            click.option("--site-file", type=file, metavar="FILE", help="A site's file, not its name."),
-            click.option("--workload", help="Built-in workload; its own arguments go after --."),
+            click.option("--site-file", type=file, metavar="FILE", help="Site file, instead of a name."),
+            click.option("--workload", help="Built-in workload; its arguments go after --."),
             click.option("--nodes", type=positive, help="Number of nodes.  [default: 1]"),
-            click.option("--ranks-per-node", type=positive, help="Ranks on each node.  [default: 1]"),
-            click.option("--profiler", help="none, nsys, ncu or torch.  [default: none]"),
+            click.option(
+                "--ranks-per-node", type=positive, help="Number of ranks on each node.  [default: 1]"
+            ),
+            click.option("--profiler", help="none, nsys, ncu, torch, or a plug-in.  [default: none]"),
             click.option(
                 "--profile-ranks",
-                help="Ranks under the profiler: all, none, 0,4-7, local=0, nodes=0-1, every=16.  "
-                "[default: all]",
+                help="Ranks to profile: all, none, 0,4-7, local=0, nodes=0-1, every=16.  [default: all]",
             ),
-            _pairs_option("--profiler-option", "profiler_options", "The profiler's own option. Repeatable."),
-            click.option("--capture-steps", help="Measured steps to profile, 10-12.  [default: all]"),
+            _pairs_option("--profiler-option", "profiler_options", "Option of the profiler. Repeatable."),
+            click.option("--capture-steps", help="Measured steps to profile, as in 10-12.  [default: all]"),
             click.option("--queue", help="Queue, partition or QOS.  [default: the site's]"),
-            click.option("--account", help="Account or project that pays."),
-            click.option("--walltime", help="HH:MM:SS, or 90m, 1h30m.  [default: the site's]"),
+            click.option("--account", help="Account or project that is charged."),
+            click.option("--walltime", help="Time limit: HH:MM:SS, 90m or 1h30m.  [default: the site's]"),
             click.option("--job-name", help="Name of the job.  [default: the workload's]"),
             _pairs_option(
-                "-o", "options", "The site's own option (hpcprof sites show). Repeatable.", "--option"
+                "-o", "options", "Option of the site (hpcprof sites show). Repeatable.", "--option"
             ),
             click.option(
                 "--after",
                 multiple=True,
                 metavar="RUN",
-                help="Start once this run, or this array, has succeeded.",
+                help="Run or array that must succeed before the job starts. Repeatable.",
             ),
             click.option("--template", type=file, help="Template of job.sh, instead of the scheduler's."),
             runs_dir_option,
@@ -142,7 +143,7 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
 
 
 def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
-    """Return the site and the job of an earlier run, as they were."""
+    """Return the site and the job of an earlier run, unchanged."""
     from hpcprof.submit.runs.directory import find_run
 
     run = find_run(reference, runs_dir)

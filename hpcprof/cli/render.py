@@ -28,21 +28,21 @@ from hpcprof.submit.schedulers.registry import find_scheduler
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write the scripts there; what the job leaves will lie there too.",
+    help="Write the scripts to this folder, which is then the run directory of the job.",
 )
 @click.option(
-    "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a job file too."
+    "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Also write a job file."
 )
 def command(request: JobRequest, output: Path | None, save: Path | None) -> None:
     """Print or write the scripts that submit would use.
 
-    Without --output, job.sh is printed, or the manifest that kubectl takes (which holds it). What the site
-    requires may be missing; it is named.
+    Without --output, job.sh is printed, or for Kubernetes the manifest with job.sh in it. Options that the
+    site requires may be missing; they are named on standard error.
     """
     request = request.merged()
     site, job = request.resolve(draft=True)
     for sentence in missing_requirements(job, site):
-        click.echo(f"hpcprof: a draft, which submit would refuse: {sentence}", err=True)
+        click.echo(f"hpcprof: a draft that submit would refuse: {sentence}", err=True)
     directory = output or request.runs_dir / "RUN_ID"
     texts = render_scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], request.template)
     if save is not None:

@@ -13,10 +13,10 @@ from hpcprof.cli.options import repeated, runs_dir_option
 
 @click.command("resubmit", epilog=examples("hpcprof resubmit last --wait"))
 @runs_dir_option
-@click.option("--wait", is_flag=True, help="Stay until the job has ended; exit 0 only if it succeeded.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded.")
 @click.argument("run")
 def command(runs_dir: Path, wait: bool, run: str) -> None:
-    """Submit a run's job again, exactly as it was."""
+    """Submit the job of a run again, unchanged."""
     from hpcprof.cli.submit import wait_for
     from hpcprof.submit.submission import submit
 

@@ -15,15 +15,15 @@ from hpcprof.submit.sites.files import load_site, load_site_file, site_files
 
 @click.group("sites", cls=Group, epilog=examples("hpcprof sites show local"))
 def command() -> None:
-    """List, show, check or begin the sites.
+    """List, show, check or create sites.
 
-    Sites are YAML files in ./site_configs, ~/.config/hpcprof/sites, and hpcprof itself.
+    Sites are YAML files in ./site_configs and ~/.config/hpcprof/sites; hpcprof ships some.
     """
 
 
 @command.command("list", epilog=examples("hpcprof sites list"))
 def list_() -> None:
-    """List the sites that --site knows; what is not verified is second hand."""
+    """List the sites for --site; the facts about unverified sites are second hand."""
     rows = []
     for name, path in site_files().items():
         site = load_site_file(path)
@@ -34,14 +34,14 @@ def list_() -> None:
 @command.command("show", epilog=examples("hpcprof sites show local"))
 @click.argument("name", default="local")
 def show_(name: str) -> None:
-    """Print a site as it is resolved, with what it extends."""
+    """Print a site, merged with the site that it extends."""
     click.echo(msgspec.yaml.encode(load_site(name)).decode(), nl=False)
 
 
 @command.command("check", epilog=examples("hpcprof sites check site_configs/mine.yaml"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def check(file: Path) -> None:
-    """Check a site file; a wrong one is one sentence and exit code 2."""
+    """Check a site file; exit 2 and name the first mistake if it is wrong."""
     site = load_site_file(file)
     click.echo(f"{file}: site {site.name} is valid")
 
@@ -52,7 +52,7 @@ def check(file: Path) -> None:
         "hpcprof sites schema > site.schema.json", "hpcprof sites schema --job > job.schema.json"
     ),
 )
-@click.option("--job", is_flag=True, help="That of a job file (hpcprof submit job.yaml) instead.")
+@click.option("--job", is_flag=True, help="Print the schema of a job file instead.")
 def schema(job: bool) -> None:
     """Print the JSON Schema of a site file, for editors."""
     from hpcprof.submit.sites.schema import job_schema, site_schema
@@ -62,9 +62,9 @@ def schema(job: bool) -> None:
 
 @command.command("new", epilog=examples("hpcprof sites new mycluster --from generic-slurm"))
 @click.argument("name")
-@click.option("--from", "template", default="generic-slurm", show_default=True, help="Site to start from.")
+@click.option("--from", "template", default="generic-slurm", show_default=True, help="Site to extend.")
 def new(name: str, template: str) -> None:
-    """Write ./site_configs/NAME.yaml, filled from what this machine shows.
+    """Write ./site_configs/NAME.yaml, with what this machine's commands show.
 
     Queues and nodes come from scontrol and sinfo, or qstat and pbsnodes, GPUs from nvidia-smi. An existing
     file is never overwritten.
@@ -72,4 +72,4 @@ def new(name: str, template: str) -> None:
     from hpcprof.submit.sites.probe import new_site
 
     path = new_site(name, template, Path("site_configs"))
-    click.echo(f"wrote {path}; hpcprof sites check {path} checks it after your changes")
+    click.echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")

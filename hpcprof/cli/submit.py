@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     ),
 )
 @job_options
-@click.option("--dry-run", is_flag=True, help="Show what would be submitted, and submit nothing.")
-@click.option("--wait", is_flag=True, help="Stay until the job has ended; exit 0 only if it succeeded.")
-@click.option("--from", "source", metavar="RUN", help="Repeat this run exactly; gives the whole job.")
+@click.option("--dry-run", is_flag=True, help="Show the job and its script without submitting.")
+@click.option("--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded.")
+@click.option("--from", "source", metavar="RUN", help="Submit the job of this run again, unchanged.")
 @click.option(
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -42,13 +42,14 @@ if TYPE_CHECKING:
 def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, script: Path | None) -> None:
     """Render a job's scripts and hand them to the scheduler.
 
-    The program is a built-in workload (its arguments after --), any command after --, or a job file.
+    The program is a built-in workload, with its arguments after --, any command after --, or that of a job
+    file.
     """
     runs_dir, template = request.runs_dir, request.template
     if source:
         if given := request.given():
             name = "the program" if given[0] == "program" else flag_of(given[0])
-            raise UsageError(f"--from repeats a run as it was: leave out {name}.")
+            raise UsageError(f"--from repeats a run unchanged: leave out {name}.")
         site, job = repeated(source, runs_dir)
     else:
         site, job = request.resolve()

@@ -35,29 +35,29 @@ from hpcprof.workloads.sweep import parse_parameters, points, program_at
     multiple=True,
     required=True,
     metavar="KEY=VALUE,…",
-    help="Values of one parameter. Repeatable: every combination is a run.",
+    help="Values of a parameter. Repeatable: every combination is a run.",
 )
-@click.option("--array", "as_array", is_flag=True, help="Submit them as one job array (Slurm and PBS).")
+@click.option("--array", "as_array", is_flag=True, help="Submit the runs as one job array (Slurm and PBS).")
 @click.option(
     "--at-once",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Runs of the array that may run together.  [default: all]",
+    help="Number of members of the array that may run at once.  [default: all]",
 )
-@click.option("--dry-run", is_flag=True, help="Show the runs and the array's script, and submit nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the runs and the script of the array without submitting.")
 def command(
     request: JobRequest, parameters: tuple[str, ...], as_array: bool, at_once: int | None, dry_run: bool
 ) -> None:
     """Submit a run for every combination of parameters.
 
-    A parameter replaces {KEY} in the program's arguments; a built-in workload gets it as --KEY VALUE.
+    A value replaces {KEY} in the program's arguments; a built-in workload gets it as --KEY VALUE.
     Every run is checked before the first one is submitted.
 
-    With --array they are members of one job array, and still runs like any other, named SWEEP.0, SWEEP.1
-    and so on; status, cancel, collect and --after take SWEEP for all of them.
+    With --array the runs are members of one job array, with the names SWEEP.0, SWEEP.1 and so on; status,
+    cancel, collect and --after accept SWEEP for all of them.
     """
     if at_once is not None and not as_array:
-        raise UsageError("--at-once N is for --array: jobs of their own know nothing of each other.")
+        raise UsageError("--at-once needs --array: separate jobs run independently of each other.")
     request = request.merged()
     site = request.load_site()
     combinations = points(parse_parameters(parameters))
@@ -83,4 +83,4 @@ def command(
     for run, point in zip(submitted, combinations, strict=True):
         click.echo(f"submitted {run.id}  {' '.join(f'{key}={value}' for key, value in point.items())}")
     if as_array:
-        click.echo(f"they are one job array: hpcprof status {sweep_of(run.id)}")
+        click.echo(f"the runs are one job array: hpcprof status {sweep_of(run.id)}")

@@ -16,16 +16,16 @@ from hpcprof.submit.rendering.templates import check_template, template_files
 
 @click.group("templates", cls=Group, epilog=examples("hpcprof templates export job/base.sh.j2"))
 def command() -> None:
-    """List, export or check the templates.
+    """List, export or check templates.
 
-    Templates are Jinja files in ./templates, ~/.config/hpcprof/templates, and hpcprof itself; the first of
-    a name is used. To change one block of a script, extend its template and override that block.
+    Templates are Jinja files in ./templates, ~/.config/hpcprof/templates and hpcprof itself; the first one
+    with a name is used. To change one block of a script, extend its template and override that block.
     """
 
 
 @command.command("list", epilog=examples("hpcprof templates list"))
 def list_() -> None:
-    """List the templates and where each one is taken from."""
+    """List the templates and their files."""
     show([(name, str(path)) for name, path in template_files().items()], ("template", "file"))
 
 
@@ -35,17 +35,17 @@ def list_() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     default="templates",
     show_default=True,
-    help="Folder to copy it to.",
+    help="Folder to copy to.",
 )
 @click.argument("name")
 def export(output: Path, name: str) -> None:
-    """Copy a template, to be edited; in ./templates it is used instead of the original."""
+    """Copy a template for editing; in ./templates it replaces the original."""
     files = template_files()
     if name not in files:
         raise unknown("template", name, files)
     target = output / name
     if target.exists():
-        raise UsageError(f"{target} is there already: edit it, or move it away first.")
+        raise UsageError(f"{target} already exists: edit it, or move it away first.")
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(target, files[name].read_text(encoding="utf-8"))
@@ -55,9 +55,9 @@ def export(output: Path, name: str) -> None:
 @command.command("check", epilog=examples("hpcprof templates check mine.sh.j2"))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def check(file: Path) -> None:
-    """Check a template by rendering it; a wrong one is one sentence and exit code 2.
+    """Check a template by rendering it; exit 2 and name the mistake if it is wrong.
 
-    A file called array.sh.j2 is a template of array.sh, any other one of job.sh or wrapper.sh.
+    A file named array.sh.j2 is checked as a template of array.sh, any other as one of job.sh or wrapper.sh.
     """
     if file.name == Path(ARRAY_TEMPLATE).name:
         check_array_template(file)

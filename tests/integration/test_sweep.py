@@ -42,7 +42,7 @@ def test_an_array_is_shown_and_nothing_is_submitted(hpcprof: Hpcprof, tmp_path: 
     ("arguments", "words"),
     [
         (["--array", "-P", "n=1,2", "--", "echo", "{n}"], "site local has no job arrays; leave --array out"),
-        (["--at-once", "2", "-P", "n=1,2", "--", "echo", "{n}"], "--at-once N is for --array"),
+        (["--at-once", "2", "-P", "n=1,2", "--", "echo", "{n}"], "--at-once needs --array"),
         (
             ["--site", "generic-pbs", "--array", "-P", "n=1", "--", "echo", "{n}"],
             "an array of PBS has at least 2 members",
