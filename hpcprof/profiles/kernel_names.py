@@ -1,36 +1,72 @@
-"""Names of kernels in little room, so that they can be told apart.
+"""Names of kernels: shortened for people, and matched between Nsight Systems and Nsight Compute.
 
-Demangled C++ names begin alike (``void at::native::…``) and tell the kernel far behind.
+Demangled C++ names begin alike (``void at::native::…``) and differ only towards their end.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Generic, TypeVar
 
-_UNNAMED = re.compile(r"(?:<unnamed>|\(anonymous namespace\))::")
+T = TypeVar("T")
+
+_NAMESPACE = re.compile(r"(?:\b\w+|<unnamed>|\(anonymous namespace\))::")
 # A cast in front of a number: (int)4, (bool)1, (cudnnDataType_t)0.
 _CAST = re.compile(r"\([\w: ]+\)(?=-?\d)")
-_NAMESPACES = re.compile(r"(?:\b\w+::)+(?=[\w\[])")
 _VOID = re.compile(r"\bvoid (?=[\w\[])")
 # Less than this is not cut apart any further.
 _SHORTEST = 6
 
 
+def without_namespaces(name: str) -> str:
+    """Return a demangled name without namespaces and without casts in front of numbers.
+
+    ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``void f<4, Add<float>>(T2)``.
+    """
+    return _CAST.sub("", _NAMESPACE.sub("", name))
+
+
 def short_name(name: str) -> str:
-    """Return a kernel's name without result, namespaces, casts and parameters; its template arguments stay.
+    """Return a kernel's name also without result and parameters; its template arguments stay.
 
     ``void at::native::f<(int)4, at::native::Add<float>>(T2)`` becomes ``f<4, Add<float>>``.
     """
-    text = _VOID.sub("", _CAST.sub("", _UNNAMED.sub("", name)))
+    text = _VOID.sub("", without_namespaces(name))
     depth = 0
     for place, character in enumerate(text):
         if character == "(" and depth == 0:
             text = text[:place]
             break
         depth += {"<": 1, "[": 1, ">": -1, "]": -1}.get(character, 0)
-    return _NAMESPACES.sub("", text) or name
+    return text or name
+
+
+class KernelLookup(Generic[T]):
+    """A value for each kernel, found by the name that either profiler gives, and by grid and block.
+
+    ncu shortens names where it prints them and nsys does not: they agree only without namespaces and casts.
+
+    Parameters
+    ----------
+    values : iterable of (name, grid, block, value)
+        For a kernel that is listed twice, the last value counts.
+    """
+
+    def __init__(self, values: Iterable[tuple[str, str, str, T]]) -> None:
+        self._by_full_name: dict[tuple[str, str, str], T] = {}
+        self._by_short_name: dict[tuple[str, str, str], dict[str, T]] = {}
+        for name, grid, block, value in values:
+            self._by_full_name[name, grid, block] = value
+            self._by_short_name.setdefault((without_namespaces(name), grid, block), {})[name] = value
+
+    def find(self, name: str, grid: str, block: str) -> T | None:
+        """Return the value for the full name, else for the short name if only one kernel has it."""
+        if (name, grid, block) in self._by_full_name:
+            return self._by_full_name[name, grid, block]
+        candidates = self._by_short_name.get((without_namespaces(name), grid, block), {})
+        return next(iter(candidates.values())) if len(candidates) == 1 else None
 
 
 def labels(names: Collection[str], room: int) -> dict[str, str]:

@@ -13,7 +13,7 @@ from hpcprof.analysis.slowdown.against_baseline import CONTROL
 from hpcprof.analysis.slowdown.by_overlap import ALL_FAMILIES, COVERED
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.units import counted, time_unit
-from hpcprof.profiles.kernel_families import FAMILIES, family
+from hpcprof.profiles.kernel_classification import FAMILIES, family
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.charts import (
     COLOURS,

@@ -27,6 +27,7 @@ import numpy as np
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.units import named_ranks
+from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import (
     HOST,
     NO_CORRELATION,
@@ -281,7 +282,7 @@ class _Tracks:
         """
         track = np.empty(len(operations), np.int64)
         keys = np.stack((operations.device, operations.stream), axis=1)
-        for (device, stream), rows in _groups(keys):
+        for (device, stream), rows in rows_by_key(*keys.T):
             lanes = lane(operations.start[rows], operations.end[rows])
             track[rows] = self._new(f"GPU {device} stream {stream}{what}", lanes)
         return track
@@ -314,14 +315,6 @@ class _Tracks:
 
 def _named(what: str, rank: int, tid: int, values: dict[str, object]) -> str:
     return json.dumps({"ph": "M", "name": what, "pid": rank, "tid": tid, "args": values})
-
-
-def _groups(keys: Ints) -> Iterator[tuple[list[int], Ints]]:
-    """Yield each distinct row of ``keys``, shape (n, k), with the indices of the rows that equal it."""
-    unique, row = np.unique(keys, axis=0, return_inverse=True)
-    order = np.argsort(row.ravel(), kind="stable")
-    ends = np.cumsum(np.bincount(row.ravel(), minlength=len(unique)))
-    yield from zip(unique.tolist(), np.split(order, ends[:-1]), strict=True) if len(unique) else ()
 
 
 def lane(start: Ints, end: Ints) -> Ints:

@@ -14,9 +14,8 @@ from hpcprof.analysis.slowdown.against_baseline import CONTROL
 from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted
-from hpcprof.profiles.kernel_families import family
-from hpcprof.profiles.kernel_matching import ByKernel
-from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.kernel_classification import family
+from hpcprof.profiles.kernel_names import KernelLookup, short_name
 from hpcprof.study.kernel_choice import function_name, pattern
 from hpcprof.submit.runs.directory import find_run
 
@@ -57,7 +56,7 @@ def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFram
     groups = list(metrics.groupby(list(_KERNEL), sort=False))
     measured = [(str(name), str(grid), str(block), i) for i, ((name, grid, block), _) in enumerate(groups)]
     launches = [_typical(group) for _, group in groups]
-    known = ByKernel(measured)
+    known = KernelLookup(measured)
     used: set[int] = set()
     rows: list[dict[str, Any]] = []
     for row in compared.to_dict("records"):

@@ -20,7 +20,7 @@ from hpcprof.common.processes import (
     run_in_terminal,
     start_in_background,
 )
-from hpcprof.profiles.readers.ncu import report as ncu_report
+from hpcprof.profiles.readers.ncu import reader as ncu_reader
 from hpcprof.profiles.readers.nsys import report_export
 
 LIMIT = 60.0
@@ -142,14 +142,14 @@ def test_an_ncu_that_hangs_is_killed_and_its_report_is_named(
     pid = tmp_path / "pid"
     script(tmp_path / "bin/ncu", f"echo $$ >{pid}; sleep 600")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(ncu_report, "_PACKAGES", tmp_path / "no-packages")
-    monkeypatch.setattr(ncu_report, "_READ_SECONDS", 1.0)
+    monkeypatch.setattr(ncu_reader, "_PACKAGES", tmp_path / "no-packages")
+    monkeypatch.setattr(ncu_reader, "_READ_SECONDS", 1.0)
     report = tmp_path / "rank00000.ncu-rep"
     report.write_bytes(b"x")
     with pytest.raises(
         DamagedInput, match=r"cannot read .*rank00000\.ncu-rep: .* within 1 s and was killed\."
     ):
-        ncu_report.read_file(report)
+        ncu_reader.read(report)
     assert ends(int(pid.read_text()))
 
 

@@ -16,7 +16,7 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
-from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -173,11 +173,11 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     found = _Collectives(
         operation=texts[calls.operation[kept]],
         communicator=texts[calls.communicator[kept]],
-        seq=_running(kind)[kept],
+        seq=position_in_group(kind)[kept],
         bytes=calls.bytes[kept],
         ranks=calls.ranks[kept],
         fused=np.bincount(carrier, minlength=len(carriers))[carrier],
-        part=_running(carrier),
+        part=position_in_group(carrier),
         device=device[carrier],
         start=first[carrier],
         end=last[carrier],
@@ -207,16 +207,6 @@ def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:
     return result
 
 
-def _running(group: Ints) -> Ints:
-    """Return how many rows of the same group precede each row."""
-    order = np.argsort(group, kind="stable")
-    ordered = group[order]
-    first = np.searchsorted(ordered, ordered, side="left")
-    result = np.empty(len(group), np.int64)
-    result[order] = np.arange(len(group)) - first
-    return result
-
-
 def _from_kernel_names(timeline: Timeline) -> _Collectives:
     """List the communication kernels whose names contain an operation, sorted by start."""
     kernels = timeline.kernels
@@ -234,7 +224,7 @@ def _from_kernel_names(timeline: Timeline) -> _Collectives:
     return _Collectives(
         operation=object_array(names),
         communicator=np.full(count, None),
-        seq=_running(group),
+        seq=position_in_group(group),
         bytes=np.full(count, NO_BYTES),
         ranks=np.full(count, UNKNOWN_RANKS),
         fused=np.ones(count, np.int64),

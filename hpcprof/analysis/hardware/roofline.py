@@ -12,7 +12,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
 from hpcprof.analysis.hardware.ncu_peaks import DRAM
-from hpcprof.profiles.kernel_matching import ByKernel
+from hpcprof.profiles.kernel_names import KernelLookup
 
 _SHAPE = ["name", "grid", "block"]
 _FLOPS = [f"flops_{precision}" for precision in PRECISIONS] + ["flops_tensor"]
@@ -75,15 +75,15 @@ def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -
     return Outcome(frame.where(frame.notna(), None), _reasons(frame, shapes))
 
 
-def _in_situ(shapes: pd.DataFrame) -> ByKernel[int]:
+def _in_situ(shapes: pd.DataFrame) -> KernelLookup[int]:
     """Return the times of the kernels under Nsight Systems, in ns."""
     named = shapes.dropna(subset="name") if len(shapes) else pd.DataFrame(columns=[*_SHAPE, "med_ns"])
     medians = named["med_ns"].astype(float).groupby([named[key] for key in _SHAPE]).median()
-    return ByKernel((*kernel, round(float(time))) for kernel, time in medians.items())
+    return KernelLookup((*kernel, round(float(time))) for kernel, time in medians.items())
 
 
 def _row(
-    key: Any, launches: pd.DataFrame, peak: Mapping[str, float], in_situ: ByKernel[int]
+    key: Any, launches: pd.DataFrame, peak: Mapping[str, float], in_situ: KernelLookup[int]
 ) -> dict[str, object]:
     name, grid, block = key
     ncu_ns = _median(launches["duration_ns"])

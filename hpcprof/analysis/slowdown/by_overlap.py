@@ -25,7 +25,7 @@ from hpcprof.analysis.slowdown.ratio_estimates import (
 )
 from hpcprof.analysis.slowdown.step_occurrences import Occurrences
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES
-from hpcprof.profiles.kernel_families import FAMILIES, family
+from hpcprof.profiles.kernel_classification import FAMILIES, family
 from hpcprof.profiles.timeline import Ints
 
 ALL_FAMILIES = "(all)"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, open_range, place_kernels
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.profiles.columns.unique import numbered, numbered_rows
+from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints, Timeline
 
 Kernel = tuple[str | None, str, str]
@@ -58,7 +58,7 @@ def find_occurrences(timeline: Timeline, numbering: KernelNumbering) -> Occurren
     _, step = numbered(owner[inside])
     _, group = numbered_rows(step, kernel, phase)
     return Occurrences(
-        key=np.column_stack((kernel, phase, _counted(group))),
+        key=np.column_stack((kernel, phase, position_in_group(group))),
         step=step,
         duration=placed.duration[inside],
         covered=placed.covered[inside],
@@ -73,12 +73,3 @@ def _numbered(placed: KernelInstances, numbering: KernelNumbering) -> tuple[Ints
     kernel = [numbering.kernels.setdefault(shape, len(numbering.kernels)) for shape in shapes]
     phase = [numbering.phases.setdefault(name, len(numbering.phases)) for name in placed.phases]
     return np.array(kernel, np.int64)[placed.shape], np.array([*phase, OUTSIDE], np.int64)[placed.phase]
-
-
-def _counted(group: Ints) -> Ints:
-    """Return the position of each row among the rows of its group, from 0."""
-    order = np.argsort(group, kind="stable")
-    size = np.bincount(group)
-    result = np.empty(len(group), np.int64)
-    result[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
-    return result

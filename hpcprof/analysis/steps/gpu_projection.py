@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.ordering import ascends, by_time, split
-from hpcprof.profiles.columns.unique import distinct, numbered_rows
+from hpcprof.profiles.columns.ordering import ascends, by_time
+from hpcprof.profiles.columns.unique import distinct, rows_by_key
 from hpcprof.profiles.timeline import ApiCalls, Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
@@ -67,7 +67,7 @@ def launches(timeline: Timeline) -> Launches:
     shared = distinct(np.concatenate((call[twice], call[twice + 1])))
     return {
         (process, thread): list(_layers(*_launched(calls, call[rows], work.take(operation[rows]), shared)))
-        for (process, thread), rows in split(calls.process[call], calls.thread[call])
+        for (process, thread), rows in rows_by_key(calls.process[call], calls.thread[call])
     }
 
 
@@ -133,10 +133,7 @@ def _project(ranges: Ranges, layers: Mapping[Any, list[Layer]], *key: Ints) -> P
     """Project each range on the launches of its group that lie within it, including its ends."""
     n = len(ranges)
     result = Projection(np.full(n, _LATEST), np.full(n, _EARLIEST), np.zeros(n, np.int64))
-    keys, group = numbered_rows(*key)
-    order = np.argsort(group, kind="stable")
-    cuts = np.searchsorted(group[order], np.arange(1, len(keys)))
-    for of, rows in zip(keys.tolist(), np.split(order, cuts), strict=False):
+    for of, rows in rows_by_key(*key):
         _project_group(result, rows, ranges, layers.get(tuple(of), []))
     return result
 

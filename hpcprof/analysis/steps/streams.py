@@ -8,7 +8,8 @@ import numpy as np
 
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.ordering import by_time, split
+from hpcprof.profiles.columns.ordering import by_time
+from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints, Table, Timeline
 
 NEVER = int(np.iinfo(np.int64).max)
@@ -35,7 +36,7 @@ class _Place(Table):
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return the device, the stream and the rows of the operations, by start and end, of each stream."""
     place = timeline.columns_of_operations(_Place)
-    parts = split(place.device, place.stream)
+    parts = rows_by_key(place.device, place.stream)
     del place  # The columns of all operations take much memory.
     extent = timeline.columns_of_operations(OperationTimes)
     found = []

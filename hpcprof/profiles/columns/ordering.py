@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints
 
 
@@ -39,23 +38,3 @@ def by_time(start: Ints, end: Ints) -> Ints:
     begun = start[order]
     same = np.flatnonzero(begun[1:] == begun[:-1])
     return np.lexsort((end, start)) if np.any(end[order[same]] > end[order[same + 1]]) else order
-
-
-def split(*columns: Ints) -> list[tuple[list[int], Ints]]:
-    """Return the distinct rows of columns, ascending, and where each stands, ascending too.
-
-    Few runs of equal rows are numbered instead of many rows.
-    """
-    n = len(columns[0])
-    change = np.ones(n, bool)
-    change[1:] = False
-    for column in columns:
-        change[1:] |= column[1:] != column[:-1]
-    first = np.flatnonzero(change)
-    length = np.diff(first, append=n)
-    keys, number = numbered_rows(*(column[first] for column in columns))
-    order = np.argsort(number, kind="stable")
-    ends = np.cumsum(length[order])
-    rows = np.arange(n) + np.repeat(first[order] - ends + length[order], length[order])
-    cuts = ends[np.cumsum(np.bincount(number))[:-1] - 1]
-    return list(zip(keys.tolist(), np.split(rows, cuts), strict=False))

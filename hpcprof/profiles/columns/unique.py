@@ -1,4 +1,4 @@
-"""Numbering the distinct values of a column, in linear time where few are distinct."""
+"""The distinct values of columns and the rows that have them, in linear time if few values are distinct."""
 
 from __future__ import annotations
 
@@ -87,3 +87,32 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     one = np.empty(len(used), np.int64)
     one[number] = np.arange(len(number))
     return np.column_stack([column[one] for column in columns]), number
+
+
+def rows_by_key(*columns: Ints) -> list[tuple[list[int], Ints]]:
+    """Return the distinct rows of columns, in ascending order, and the indices of each, ascending.
+
+    Runs of equal rows are numbered instead of single rows: a profiler writes few and long ones.
+    """
+    n = len(columns[0])
+    change = np.ones(n, bool)
+    change[1:] = False
+    for column in columns:
+        change[1:] |= column[1:] != column[:-1]
+    first = np.flatnonzero(change)
+    length = np.diff(first, append=n)
+    keys, number = numbered_rows(*(column[first] for column in columns))
+    order = np.argsort(number, kind="stable")
+    ends = np.cumsum(length[order])
+    rows = np.arange(n) + np.repeat(first[order] - ends + length[order], length[order])
+    cuts = ends[np.cumsum(np.bincount(number))[:-1] - 1]
+    return list(zip(keys.tolist(), np.split(rows, cuts), strict=False))
+
+
+def position_in_group(group: Ints) -> Ints:
+    """Return how many rows of the same group precede each row, shape (n,); groups are numbered from 0."""
+    order = np.argsort(group, kind="stable")
+    size = np.bincount(group)
+    position = np.empty(len(group), np.int64)
+    position[order] = np.arange(len(group)) - np.repeat(np.cumsum(size) - size, size)
+    return position

@@ -6,12 +6,22 @@ profiles stays quick. Other packages add a `Reader` by an entry point of the gro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+# nsys writes local ranks too when asked to (%q{OMPI_COMM_WORLD_LOCAL_RANK}): they are no ranks.
+_RANK = re.compile(r"(?<![A-Za-z])(?<!local[-_.])rank[-_.]?(\d+)", re.IGNORECASE)
+# At most seven digits: PyTorch's own names hold a time stamp there (host_pid.1700000000000.pt.trace.json).
+_NUMBER = re.compile(r"\.(\d{1,7})$")
+_SUFFIX = re.compile(
+    r"((\.pt)?\.trace\.json(\.gz)?|\.sqlite|\.nsys-rep|\.ncu-repz?|(\.details|\.raw)?\.csv(\.gz)?)$",
+    re.IGNORECASE,
+)
 
 
 class ProfileContent(Enum):
@@ -85,7 +95,7 @@ class Reader:
     files: str
     content: ProfileContent
     read: str
-    identify_rank: str = "hpcprof.profiles.readers.file_names:rank_from_name"
+    identify_rank: str = "hpcprof.profiles.readers.declaration:rank_from_name"
     shared_suffixes: tuple[str, ...] = ()
     recognize: str = ""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -101,3 +111,13 @@ def load(reference: str) -> Any:
     """Return the object that ``module:name`` refers to."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
+
+
+def rank_from_name(path: Path) -> int | None:
+    """Return the rank in ``rank00003.sqlite``, ``rank3.sqlite``, ``name.3.sqlite`` or ``a_rank-3_b.sqlite``.
+
+    None where the name tells none.
+    """
+    stem = _SUFFIX.sub("", path.name)
+    found = _RANK.search(stem) or _NUMBER.search(stem)
+    return int(found[1]) if found else None

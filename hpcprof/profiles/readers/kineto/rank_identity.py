@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.file_names import rank_from_name
+from hpcprof.profiles.readers.declaration import rank_from_name
 
 # Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
 _HEAD_BYTES = 1 << 18

@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.readers.file_names import rank_from_name
+from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.collectives import collectives
 from hpcprof.profiles.readers.kineto.events import Events

@@ -14,5 +14,5 @@ NCU = Reader(
     shared_suffixes=TABLES,
     recognize="hpcprof.profiles.readers.ncu.csv_table:is_table",
     reports={".ncu-rep": TABLES, ".ncu-repz": TABLES},
-    convert="hpcprof.profiles.readers.ncu.report:report_or_table",
+    convert="hpcprof.profiles.readers.ncu.reader:report_or_table",
 )

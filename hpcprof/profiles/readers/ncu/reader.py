@@ -1,13 +1,32 @@
-"""Reader of what Nsight Compute measured: its reports, and the tables that ``ncu --csv`` prints."""
+"""Reader of what Nsight Compute measured: its reports, and the tables that ``ncu --csv`` prints.
+
+Only ncu can read a report. Its Python module is tried first, because it gives exact values and the full names
+of kernels; else its command prints the raw page, which shortens names (``at::native::`` to ``at::``).
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from hpcprof.profiles.kernel_report import KernelReport
-from hpcprof.profiles.readers.file_names import rank_from_name
-from hpcprof.profiles.readers.ncu import NCU, TABLES, csv_table, report
+from hpcprof.common.errors import DamagedInput
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
+from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.ncu import NCU, TABLES, csv_table, dump_script
+from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, parse
+from hpcprof.profiles.readers.ncu.units import factor
 from hpcprof.profiles.timeline import Origin
+from hpcprof.submit.profilers.ncu import complaint
+
+_PACKAGES = Path("/opt/nvidia/nsight-compute")
+# Reports of thousands of kernels with every metric take ncu minutes.
+_READ_SECONDS = 3600.0
 
 
 def read(path: Path) -> KernelReport:
@@ -19,7 +38,7 @@ def read(path: Path) -> KernelReport:
         In one sentence that names the file and what is wrong with it.
     """
     is_csv = path.name.lower().endswith(TABLES)
-    printed = csv_table.read_file(path) if is_csv else report.read_file(path)
+    printed = csv_table.read_file(path) if is_csv else _read_report(path)
     origin = Origin(
         path=path,
         kind=NCU.name,
@@ -28,3 +47,103 @@ def read(path: Path) -> KernelReport:
         notes=tuple(printed.notes),
     )
     return KernelReport(origin, tuple(printed.kernels))
+
+
+def report_or_table(path: Path) -> Path:
+    """Return what to read for a report: itself, or where there is no ncu a table of it beside it.
+
+    Raises
+    ------
+    DamagedInput
+        If the table is older than the report: it may be of another one.
+    """
+    if _module_folder() is not None or shutil.which("ncu") is not None:
+        return path
+    table = next((t for t in map(path.with_suffix, TABLES) if t.is_file()), None)
+    if table is None:
+        return path
+    if table.stat().st_mtime_ns < path.stat().st_mtime_ns:
+        raise DamagedInput(f"{path} cannot be read: {table.name} beside it is older, and there is no ncu.")
+    return table
+
+
+def _read_report(path: Path) -> Printed:
+    """Read a report.
+
+    Raises
+    ------
+    DamagedInput
+        If there is no ncu, or it cannot read the report or finds no kernel in it.
+    """
+    if not path.is_file():
+        raise DamagedInput(f"{path} cannot be read: there is no such file.")
+    module, command = _module_folder(), shutil.which("ncu")
+    if module is None and command is None:
+        raise DamagedInput(
+            f"{path} can be read by Nsight Compute only: put ncu on the PATH, or, where ncu is, run "
+            f"ncu --import {path.name} --csv --page raw > {path.stem}.csv and collect that."
+        )
+    printed = _by_module(module, path) if module else None
+    if printed is None and command is not None:
+        printed = _by_command(command, path)
+    if printed is None or not printed.kernels:
+        raise DamagedInput(f"{path} is damaged, of a newer version than the ncu here, or holds no kernel.")
+    return printed
+
+
+def _module_folder() -> Path | None:
+    """Return the folder of ncu's Python module: that of the ncu on the PATH, else the newest installed."""
+    return next((folder for folder in _candidates() if (folder / "ncu_report.py").is_file()), None)
+
+
+def _candidates() -> Iterator[Path]:
+    command = shutil.which("ncu")
+    if command is not None:
+        # The command is the package's own, or a CUDA toolkit's, which has the package beside its bin.
+        for parent in Path(command).resolve().parents[:3]:
+            yield parent / "extras/python"
+            yield from sorted(parent.glob("nsight-compute-*/extras/python"), reverse=True)
+    yield from sorted(_PACKAGES.glob("*/extras/python"), reverse=True)
+
+
+def _by_module(folder: Path, path: Path) -> Printed | None:
+    """Read by ncu's Python module; None where it cannot."""
+    script = dump_script.__file__
+    done = _run(path, sys.executable, script, str(folder), str(path))
+    if done.exit_code != 0:
+        return None
+    found = json.loads(done.stdout)
+    kernels = [_kernel(number, kernel["name"], kernel["metrics"]) for number, kernel in enumerate(found)]
+    device = next(
+        (kernel["metrics"][DEVICE_NAME][0] for kernel in found if DEVICE_NAME in kernel["metrics"]), None
+    )
+    return Printed(kernels, device)
+
+
+def _kernel(number: int, name: str, metrics: dict[str, tuple[Any, str]]) -> MeasuredKernel:
+    values = {
+        metric: float(value) * factor(unit)
+        for metric, (value, unit) in metrics.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+    return MeasuredKernel(number, name, _dimensions("grid", values), _dimensions("block", values), values)
+
+
+def _dimensions(what: str, values: dict[str, float]) -> str:
+    names = [f"launch__{what}_dim_{axis}" for axis in "xyz"]
+    return " ".join(str(int(values[name])) for name in names if name in values)
+
+
+def _by_command(command: str, path: Path) -> Printed:
+    done = _run(path, command, "--import", str(path), "--csv", "--page", "raw")
+    if done.exit_code != 0:
+        raise DamagedInput(f"ncu cannot read {path}{complaint(done.stdout + done.stderr)}.")
+    return parse(done.stdout, path)
+
+
+def _run(report: Path, *command: str) -> Completed:
+    """Run a command that reads a report; one that cannot start or hangs fails this report alone."""
+    try:
+        return run_command(command, timeout=_READ_SECONDS)
+    except (CommandNotStarted, CommandTimedOut) as error:
+        raise DamagedInput(f"ncu cannot read {report}: {error}") from None

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.columns.windows import windows
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.export import NO_ID, NsysExport
 from hpcprof.profiles.timeline import Ints
@@ -120,7 +119,7 @@ class Payloads:
         if not len(known):
             return found
         content, begin, length = self.blobs.content, self.blobs.begin[known], length[known]
-        header = windows(content, _HEADER.itemsize)[begin].view(_HEADER)
+        header = _windows(content, _HEADER.itemsize)[begin].view(_HEADER)
         # As signed numbers: none that fits is negative.
         kinds, kind = numbered_rows(*(header[name].view(np.int64) for name in _HEADER.names or ()))
         for number, (count, schema, size, offset) in enumerate(kinds.tolist()):
@@ -129,6 +128,17 @@ class Payloads:
                 continue
             chosen = np.flatnonzero((kind == number) & (length - size >= offset))
             if len(chosen):
-                parts = windows(content, size)[begin[chosen] + offset]
+                parts = _windows(content, size)[begin[chosen] + offset]
                 found.append((known[chosen], layout, parts.view(np.uint8).reshape(-1, size)))
         return found
+
+
+def _windows(content: NDArray[np.uint8], size: int) -> NDArray[np.void]:
+    """Return ``size`` bytes from every place in the content, as elements of one type that overlap.
+
+    Taking elements copies them: ``_windows(content, 8)[places].view(np.uint8).reshape(-1, 8)``.
+    """
+    found: NDArray[np.void] = np.ndarray(
+        (max(0, len(content) - size + 1),), f"V{size}", content, strides=(1,)
+    )
+    return found

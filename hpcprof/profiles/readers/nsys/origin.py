@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import or_, select
 
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.file_names import rank_from_name
+from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.export import NsysExport, open_export
 from hpcprof.profiles.timeline import Fact, Gpu, Origin

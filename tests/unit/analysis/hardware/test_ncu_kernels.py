@@ -15,7 +15,7 @@ from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
 from hpcprof.analysis.hardware.ncu_peaks import ncu_peaks
 from hpcprof.analysis.hardware.roofline import roofline
 from hpcprof.analysis.summaries.kernels import kernels_by_shape
-from hpcprof.profiles.kernel_matching import skeleton
+from hpcprof.profiles.kernel_names import without_namespaces
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 from hpcprof.profiles.readers.ncu.reader import read
 from hpcprof.profiles.timeline import Origin, Timeline
@@ -337,8 +337,8 @@ SHORT = (
 
 
 def test_a_name_that_ncu_shortened_is_found_by_what_is_left_of_it() -> None:
-    assert skeleton(FULL) == skeleton(SHORT)
-    assert skeleton(FULL) != skeleton(FULL.replace("(int)4", "(int)2"))
+    assert without_namespaces(FULL) == without_namespaces(SHORT)
+    assert without_namespaces(FULL) != without_namespaces(FULL.replace("(int)4", "(int)2"))
     shape = {"rank": 0, "grid": "1 1 1", "block": "32 1 1"}
     shapes = pd.DataFrame([{**shape, "name": FULL, "med_ns": 70.0}, {**shape, "name": "k", "med_ns": 80.0}])
     assert rows_of(launch(name=SHORT), shapes=shapes).rows["in_situ_ns"].tolist() == [70]

@@ -24,7 +24,7 @@ from hpcprof.analysis.slowdown.by_overlap import (
     slowdown_pairs_and_by_overlap,
 )
 from hpcprof.analysis.slowdown.within_run import TOTAL, slowdown
-from hpcprof.profiles.kernel_families import family
+from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.readers.nsys import reader as nsys
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.several import run

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.profiles.columns.ordering import as_of, ascends, by_time, ordered, split
+from hpcprof.profiles.columns.ordering import as_of, ascends, by_time, ordered
 
 few = st.integers(-3, 3)
 stamps = st.lists(st.integers(-20, 20))
@@ -33,11 +33,3 @@ def test_the_entry_that_holds_is_that_of_the_last_value_not_above_the_moment(
 def test_rows_stand_by_start_then_end_and_equal_ones_as_before(rows: list[tuple[int, int]]) -> None:
     start, end = np.array(rows, np.int64).reshape(-1, 2).T
     assert by_time(start, end).tolist() == sorted(range(len(rows)), key=lambda i: rows[i])
-
-
-@given(st.lists(st.tuples(few, few)))
-def test_equal_rows_are_found_wherever_they_stand(rows: list[tuple[int, int]]) -> None:
-    parts = split(*np.array(rows, np.int64).reshape(-1, 2).T)
-    expected = {row: [i for i, other in enumerate(rows) if other == row] for row in sorted(set(rows))}
-    assert {tuple(key): places.tolist() for key, places in parts} == expected
-    assert [tuple(key) for key, _ in parts] == sorted(expected)

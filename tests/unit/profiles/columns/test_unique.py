@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.profiles.columns.unique import numbered, numbered_rows
+from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group, rows_by_key
 
 close = st.integers(-3, 12)
 anywhere = st.one_of(close, st.integers(-(2**63), 2**63 - 1))
@@ -34,3 +34,20 @@ def test_so_many_combinations_that_no_integer_numbers_them_are_still_apart() -> 
     distinct, number = numbered_rows(*columns)
     assert len(distinct) == 1000
     assert np.array_equal(distinct[number], np.column_stack(columns))
+
+
+few = st.integers(-2, 2)
+
+
+@given(st.lists(st.tuples(few, few)))
+def test_equal_rows_are_found_wherever_they_are(rows: list[tuple[int, int]]) -> None:
+    parts = rows_by_key(*np.array(rows, np.int64).reshape(-1, 2).T)
+    expected = {row: [i for i, other in enumerate(rows) if other == row] for row in sorted(set(rows))}
+    assert {tuple(key): places.tolist() for key, places in parts} == expected
+    assert [tuple(key) for key, _ in parts] == sorted(expected)
+
+
+@given(st.lists(st.integers(0, 3)))
+def test_a_position_counts_the_earlier_rows_of_the_group(group: list[int]) -> None:
+    found = position_in_group(np.array(group, np.int64))
+    assert found.tolist() == [group[:i].count(number) for i, number in enumerate(group)]

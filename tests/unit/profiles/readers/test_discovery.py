@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
-from hpcprof.profiles.readers.file_names import rank_from_name
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import file_to_read, find_profiles
-from hpcprof.profiles.readers.file_names import rank_from_name
-from hpcprof.profiles.readers.ncu import report as ncu_report
+from hpcprof.profiles.readers.ncu import reader as ncu_reader
 from hpcprof.profiles.readers.ncu.csv_table import parse
 from hpcprof.profiles.readers.ncu.reader import read
 from hpcprof.profiles.readers.ncu.units import factor, number, uses_decimal_comma
@@ -386,7 +386,7 @@ def test_a_report_that_ncu_cannot_read_is_one_sentence(
 
 def test_a_report_without_ncu_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ncu_report, "_PACKAGES", tmp_path / "none")
+    monkeypatch.setattr(ncu_reader, "_PACKAGES", tmp_path / "none")
     path = tmp_path / "rank0.ncu-rep"
     path.touch()
     with pytest.raises(DamagedInput, match=r"run ncu --import rank0\.ncu-rep --csv --page raw > rank0\.csv"):
@@ -405,7 +405,7 @@ def test_without_ncu_the_table_beside_a_report_is_read_unless_it_is_older(
     table.write_bytes(packed if suffix == ".csv.gz" else gzip.decompress(packed))
     assert find_profiles(folder) == [report]
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ncu_report, "_PACKAGES", tmp_path / "none")
+    monkeypatch.setattr(ncu_reader, "_PACKAGES", tmp_path / "none")
     assert file_to_read(report) == table
     assert read(file_to_read(report)).origin.rank == 3
     os.utime(report, ns=(table.stat().st_mtime_ns + 1,) * 2)
