@@ -38,7 +38,7 @@ class LauncherDescription(msgspec.Struct, frozen=True):
     several_nodes : bool
         Whether it starts ranks on several nodes.
     on_each_node : callable or None
-        ``(nodes) -> argv`` that starts one process on each of so many nodes; None if it cannot.
+        ``(nodes) -> argv`` that starts one process on each of that many nodes; None if it cannot.
     needs_starter : bool
         Whether it must itself be started on each node, by ``launcher.starter`` of the site.
     binds_one_core : bool

@@ -1,1 +1,1 @@
-"""Jobs: what is asked for, checked against a site."""
+"""Jobs: requests, job files, and jobs that were checked against their sites."""

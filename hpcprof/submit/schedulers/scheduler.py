@@ -134,7 +134,7 @@ class Scheduler:
         raise NotImplementedError(f"{type(self).__name__} has no client")
 
     def check(self, job: Job, site: Site) -> None:
-        """Check what only this scheduler would refuse, or would change without a word.
+        """Check values that only this scheduler would reject, or change silently.
 
         Raises
         ------

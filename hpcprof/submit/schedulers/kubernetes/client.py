@@ -76,7 +76,7 @@ class KubernetesClient(SchedulerClient):
             return
         if present.state is JobState.UNKNOWN:
             raise SchedulerError(f"{run.id} was not cancelled: {present.reason}")
-        # Before the deletion: afterwards nothing else tells that it was no failure.
+        # Before the deletion: afterwards only the mark shows that the job did not fail.
         write_atomically(run.path / "state" / _CANCELLED, "deleted by hpcprof cancel\n")
         name = _name(run)
         done = _kubectl(

@@ -88,7 +88,7 @@ def _blocks(text: str) -> Iterable[dict[str, str]]:
 
 
 def _walltime(limit: str) -> str:
-    """Return a time limit as HH:MM:SS; empty for UNLIMITED, infinite and what is not understood."""
+    """Return a time limit as HH:MM:SS; empty for UNLIMITED, infinite and other texts."""
     if limit.isdigit():
         return format_walltime(int(limit) * 60)
     match = _TIME_LIMIT.fullmatch(limit)
