@@ -38,8 +38,8 @@ class WorkloadParser(argparse.ArgumentParser):
         self, name: str, minimum: int, text: str, *, maximum: int | None = None, also: Sequence[str] = ()
     ) -> None:
         """Add an option that takes a whole number; ``also`` lists further names of it."""
-        kind, said = whole_number(minimum, maximum), text + self.default(name)
-        self.add_argument(name, *also, type=kind, metavar="N", help=said)
+        kind, description = whole_number(minimum, maximum), text + self.default(name)
+        self.add_argument(name, *also, type=kind, metavar="N", help=description)
 
     def choice(self, name: str, choices: Sequence[str], text: str) -> None:
         """Add an option that takes one of ``choices``."""

@@ -47,8 +47,8 @@ class Program:
             raise
         except Exception as error:
             lines = str(error).strip().splitlines()
-            said = f": {lines[0].rstrip('.')}" if lines else ""
-            raise HpcprofError(f"{what}: {type(error).__name__}{said}{self._where(error)}.") from error
+            detail = f": {lines[0].rstrip('.')}" if lines else ""
+            raise HpcprofError(f"{what}: {type(error).__name__}{detail}{self._where(error)}.") from error
 
     def _where(self, error: Exception) -> str:
         frames = traceback.extract_tb(error.__traceback__)

@@ -24,7 +24,7 @@ class Block(torch.autograd.Function):
     ) -> torch.Tensor:
         """Run the mode forward; return the output, [R/N, h]."""
         ctx.call = call
-        # Return another tensor on the same memory, because autograd stores its history in what is returned.
+        # Return another tensor on the same memory, since autograd stores its history in the returned tensor.
         return call.mode.forward(call.index, call.timer).detach()
 
     @staticmethod

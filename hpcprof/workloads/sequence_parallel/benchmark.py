@@ -76,7 +76,7 @@ def _measure_and_write(
         with errors_at(name):
             result, checks = measure_point(name, parameters, environment, world, watchdog)
         results.append(result)
-        # Keep what is measured, whatever happens at later points.
+        # Keep the results so far, whatever happens at later points.
         whole = dataclasses.replace(results[0], points=results) if wanted.swept else result
         write(whole, environment.results_dir)
         if world.rank == 0:
@@ -90,8 +90,8 @@ def _measure_and_write(
 
 def _wrong(checks: Checks) -> list[str]:
     """Return a message for each mode whose results are wrong."""
-    said = ((mode, correctness.sentence(found)) for mode, found in checks.items())
-    return [f"{mode}: {sentence}" for mode, sentence in said if sentence]
+    messages = ((mode, correctness.error_message(found)) for mode, found in checks.items())
+    return [f"{mode}: {message}" for mode, message in messages if message]
 
 
 def _worst(checks: Checks) -> dict[str, float]:

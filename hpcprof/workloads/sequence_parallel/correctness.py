@@ -177,8 +177,8 @@ def worst(checks: Sequence[Correctness]) -> Correctness:
     return max(checks, key=lambda check: (math.isnan(check.relative_error), check.relative_error))
 
 
-def sentence(checks: list[Correctness]) -> str | None:
-    """Return what is wrong, from every rank's check in the order of the ranks; None if nothing is."""
+def error_message(checks: list[Correctness]) -> str | None:
+    """Return the error message for the checks of all ranks, in the order of the ranks; None if all pass."""
     failed = [rank for rank, result in enumerate(checks) if not result.passed]
     if not failed:
         return None

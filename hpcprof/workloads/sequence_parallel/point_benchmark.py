@@ -72,8 +72,8 @@ def measure_point(
     measured = Measurement(parameters, environment, world, steps, watchdog).run()
     checks = {}
     for mode, step in steps.items():
-        tell = functools.partial(watchdog.enter, f"the check of {mode}")
-        checks[mode] = _check(parameters, world, buffers, step, measured.steps, tell)
+        begin = functools.partial(watchdog.enter, f"the check of {mode}")
+        checks[mode] = _check(parameters, world, buffers, step, measured.steps, begin)
     watchdog.enter("the results")
     result = _result(parameters, environment, world, measured, checks, notes)
     everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
@@ -136,16 +136,16 @@ def _check(
     buffers: Buffers,
     step: Step | GraphedStep,
     steps: int,
-    tell: Callable[[], None],
+    begin: Callable[[], None],
 ) -> tuple[Correctness, int | None]:
     """Run a step on poisoned memory once with every copy of the weights that ``steps`` steps have used.
 
-    ``tell`` is called before each. Return the worst check and the peak memory in bytes, None on a CPU.
+    ``begin`` is called before each. Return the worst check and the peak memory in bytes, None on a CPU.
     """
     on_gpu = world.device.type == "cuda"
     checks, peaks = [], []
     for index in range(min(steps, len(buffers.weights.first))):
-        tell()
+        begin()
         step.poison()
         # Peers must not write into the memory of a rank that has not poisoned it yet.
         synchronize()
@@ -253,8 +253,8 @@ def _summary(mode: ModeResult) -> dict[str, Summary]:
 
 def _unseen(modes: dict[str, ModeResult]) -> list[str]:
     """Return a note for each mode that should overlap but does not."""
-    said = (no_overlap(name, mode.figures) for name, mode in modes.items() if mode.figures is not None)
-    return [sentence for sentence in said if sentence]
+    notes = (no_overlap(name, mode.figures) for name, mode in modes.items() if mode.figures is not None)
+    return [note for note in notes if note]
 
 
 def _parts(world: World, measured: Measured) -> dict[str, int]:

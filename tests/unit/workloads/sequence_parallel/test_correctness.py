@@ -168,11 +168,11 @@ def test_every_rank_draws_its_own_part() -> None:
 def test_the_sentence_names_the_first_rank_that_fails() -> None:
     right = Correctness(True, 1e-7, 1e-5, 8, "r")
     wrong = Correctness(False, 2e-3, 1e-5, 8, "r")
-    assert correctness.sentence([right, right]) is None
-    assert correctness.sentence([right, wrong, wrong]) == (
+    assert correctness.error_message([right, right]) is None
+    assert correctness.error_message([right, wrong, wrong]) == (
         "rank 1: the results are wrong: relative error 2.00e-03 is not below 1e-05 (2 of 3 ranks fail)."
     )
     broken = Correctness(False, float("nan"), 1e-5, 8, "r")
-    assert correctness.sentence([broken]) == (
+    assert correctness.error_message([broken]) == (
         "rank 0: the results are wrong: the output contains NaN or infinity."
     )
