@@ -294,6 +294,31 @@ def test_dcgm_is_paused_while_a_profiler_reads_hardware_counters_and_resumed_wha
     assert said == (["profile --pause", "profile --resume"] if pauses else [])
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("library_path", [None, "", "/own/lib:/a lib"])
+def test_the_program_gets_the_search_paths_of_the_job_whatever_the_launcher_puts_first(
+    shell: str, library_path: str | None, tmp_path: Path
+) -> None:
+    # As Open MPI does when it is called by an absolute path.
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(
+        "#!/bin/sh\nexport PATH=/mpi/bin:$PATH LD_LIBRARY_PATH=/mpi/lib:${LD_LIBRARY_PATH-}\n"
+        'export PMI_RANK=0 PMI_SIZE=1\nshift 2\nexec "$@"\n'
+    )
+    mpirun.chmod(0o755)
+    show = "import os; print(os.environ['PATH'], os.environ.get('LD_LIBRARY_PATH'), sep='\\n')"
+    asked = job(nodes=1, ranks_per_node=1, arguments=[sys.executable, "-c", show])
+    folder = tmp_path / "a run"
+    folder.mkdir()
+    for name, text in rendered(asked, folder, launch=[str(mpirun), "-n", "1"]).items():
+        (folder / name).write_text(text)
+    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+    environment |= {} if library_path is None else {"LD_LIBRARY_PATH": library_path}
+    subprocess.run([shell, str(folder / "job.sh")], env=environment, check=True)
+    paths = (folder / "logs/rank00000.out").read_text().splitlines()
+    assert paths == [os.environ["PATH"], str(library_path)]
+
+
 hostile = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)
 
 
