@@ -19,11 +19,11 @@ from hpcprof.analysis.collectives.across_ranks import collectives
 from hpcprof.analysis.collectives.skew import skew
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+# For what lies beside this file's folder.
+sys.path.insert(0, str(ROOT))
 
-from collect import HPCPROF, cost  # noqa: E402 - it lies beside this file
-
-from tests.data.many_ranks import write_all  # noqa: E402 - it lies among the tests' data
+from benchmarks.collect import HPCPROF, cost  # noqa: E402
+from tests.data.many_ranks import write_all  # noqa: E402
 
 MATCHED_RANKS = 64
 STEP = 10

@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 
 from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.rendering.templates import WRAPPER, Rendering, render
+from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.scheduler import WRAPPER, Rendering
 from hpcprof.submit.sites.files import load_site
 
 ROUNDS = 200

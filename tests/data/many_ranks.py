@@ -43,7 +43,9 @@ def write(path: Path, rank: int, kernels: int) -> None:
     jitter = random.Random(rank)
     process = MACHINE + (1000 + rank) * 2**24
     main, autograd = process + 1, process + 2
-    calls, launched, ranges = [], [], []
+    calls: list[tuple[object, ...]] = []
+    launched: list[tuple[object, ...]] = []
+    ranges: list[tuple[object, ...]] = []
     now = gpu = 10_000_000 + 1000 * rank
     for step in range(max(1, kernels // _KERNELS_A_STEP)):
         step_began = phase_began = now

@@ -26,8 +26,9 @@ from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.job_scripts import render_array
-from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.runs.directory import Manifest, Run
+from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue

@@ -133,7 +133,7 @@ def test_the_notebook_runs_from_beginning_to_end(profiles: Path, tmp_path: Path)
     from nbformat import read
 
     hpcprof.open(profiles, runs_dir=tmp_path / "runs").collect()
-    notebook = read(NOTEBOOK, as_version=4)
+    notebook = read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "HPCPROF_RUNS": str(tmp_path / "runs"),

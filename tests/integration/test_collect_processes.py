@@ -17,6 +17,7 @@ import pytest
 
 from hpcprof.cli.collect import ProgressBar
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline_parquet import load
 from hpcprof.results import rank_task
 from hpcprof.results.rank_task import ProfileTask, analyze_profile
@@ -30,6 +31,7 @@ RANKS = 6
 # As a sitecustomize.py: the processes that read profiles are started by another one.
 STUCK = """
 import os, pathlib, time
+from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.results import rank_task
 read = rank_task.read_profile
 def read_profile(path):
@@ -156,7 +158,7 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "rank00000.sqlite"
-    read = rank_task.read_profile
+    read = read_profile
 
     def grow(path: Path) -> object:
         timeline = read(path)

@@ -15,7 +15,7 @@ import hpcprof
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import Training
 from tests.conftest import Hpcprof
-from tests.integration.test_sequence_parallel import Finished, mpi
+from tests.integration.mpi import Finished, mpi
 
 pytestmark = pytest.mark.slow
 

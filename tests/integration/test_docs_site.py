@@ -26,9 +26,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--quiet",
         "--fail-on-warning",
         "--doctree-dir",
-        folder / "trees",
+        str(folder / "trees"),
     ]
-    built = subprocess.run([*command, ROOT / "docs", folder / "html"], capture_output=True, text=True)
+    built = subprocess.run(
+        [*command, str(ROOT / "docs"), str(folder / "html")], capture_output=True, text=True
+    )
     assert built.returncode == 0, built.stderr
     return folder / "html"
 

@@ -10,6 +10,7 @@ import pytest
 
 from hpcprof.submit.doctor import Machine, Status, machine, software
 from hpcprof.submit.doctor.machine import ask
+from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.sites.files import load_site
 
 TORCH = '["2.13.0", ["nccl", "gloo"], "12.8", 4]'
@@ -36,7 +37,7 @@ def test_the_last_line_of_a_command_says_why_it_failed() -> None:
 @pytest.mark.slow
 def test_two_real_ranks_are_started_here() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    if machine.find_mpiexec() is None:
+    if find_mpiexec() is None:
         pytest.skip("no mpiexec is installed")
     finding = software.mpi(Machine(load_site("local"), Path("runs")))
     assert finding.status is Status.OK, finding

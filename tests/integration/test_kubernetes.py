@@ -19,11 +19,12 @@ from hpcprof.submit.doctor import CHECKS, Machine, Status
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
-from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient
+from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Option
 

@@ -161,7 +161,7 @@ def test_a_roofline_takes_its_times_from_another_run(
     times = {(row["name"], row["grid"]): round(row["med_ns"]) for row in json.loads(shapes)}
     known = [row for row in joined if row["in_situ_ns"] is not None]
     assert known
-    assert all(row["in_situ_ns"] == times[row["name"], row["grid"]] for row in known)  # type: ignore[index]
+    assert all(row["in_situ_ns"] == times[row["name"], row["grid"]] for row in known)
 
 
 def test_scaling_goes_over_all_runs_or_those_named(hpcprof: Hpcprof, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.job_scripts import render_array
-from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, site_files
 from hpcprof.submit.sites.model import Vendor
 

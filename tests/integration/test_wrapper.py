@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]

@@ -308,7 +308,7 @@ def test_a_draft_is_rendered_with_what_it_lacks_named_and_submit_refuses_it(hpcp
     assert draft.stdout.startswith("#!/bin/bash\n# hpcprof render --site polaris")
     assert "#PBS -A" not in draft.stdout
     lacks = draft.stderr.splitlines()
-    assert [re.search(r"option filesystems|--account|--queue", line).group() for line in lacks] == [  # type: ignore[union-attr]
+    assert [re.search(r"option filesystems|--account|--queue", line).group() for line in lacks] == [
         "option filesystems",
         "--account",
         "--queue",

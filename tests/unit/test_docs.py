@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 CONTEXT = click.Context(cli)
 
 
-@pytest.mark.parametrize("name", {**ANALYSES, **ACROSS_RUNS})
+@pytest.mark.parametrize("name", sorted({*ANALYSES, *ACROSS_RUNS}))
 def test_every_analysis_is_documented_with_its_keys(name: str) -> None:
     text = (ROOT / "docs/reference/analyses.md").read_text(encoding="utf-8")
     row = re.search(rf"^\| `{name}` \| ([^|]*) \|", text, re.MULTILINE)

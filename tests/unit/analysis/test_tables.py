@@ -60,7 +60,10 @@ def test_the_columns_are_those_of_the_catalogue(
 def test_run_analyses_return_the_columns_of_the_catalogue(
     analysis: Analysis, sequence_parallel: Timeline, kernel_report: KernelReport
 ) -> None:
-    profiles = {ProfileContent.TIMELINE: sequence_parallel, ProfileContent.KERNEL_REPORT: kernel_report}
+    profiles: dict[ProfileContent, Timeline | KernelReport] = {
+        ProfileContent.TIMELINE: sequence_parallel,
+        ProfileContent.KERNEL_REPORT: kernel_report,
+    }
 
     def result(needed: Analysis) -> Outcome:
         if needed.scope is Scope.RUN:
@@ -104,7 +107,7 @@ def test_what_stands_on_another_analysis_takes_over_why_values_are_missing() -> 
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_an_outcome_of_columns_has_these_columns(missing: bool) -> None:
-    values = {Kind.INT: [0, 2**53], Kind.FLOAT: [0.1, -1e300], Kind.TEXT: ["a", ""]}
+    values: dict[Kind, list[object]] = {Kind.INT: [0, 2**53], Kind.FLOAT: [0.1, -1e300], Kind.TEXT: ["a", ""]}
     for analysis in ANALYSES.values():
         columns = {
             column.name: [*values[column.kind], *([None] if missing else [])] for column in analysis.columns

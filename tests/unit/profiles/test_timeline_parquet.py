@@ -32,18 +32,25 @@ def assert_same(a: Timeline | None, b: Timeline) -> None:
             assert np.array_equal(getattr(one, column.name), getattr(two, column.name)), column.name
 
 
+def read_timeline(path: Path) -> Timeline:
+    """Read a profile that holds a timeline."""
+    profile = read_profile(path)
+    assert isinstance(profile, Timeline)
+    return profile
+
+
 @pytest.fixture
 def timeline(tmp_path: Path) -> Timeline:
     """A real timeline."""
     path = tmp_path / "rank00000.sqlite"
     path.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
-    return read_profile(path)
+    return read_timeline(path)
 
 
 @pytest.mark.parametrize("seed", range(15))
 def test_it_comes_back_as_it_was(tmp_path: Path, seed: int) -> None:
     generated_exports.write(tmp_path / "rank0.sqlite", seed)
-    timeline = read_profile(tmp_path / "rank0.sqlite")
+    timeline = read_timeline(tmp_path / "rank0.sqlite")
     save(tmp_path / "timeline", timeline, 0, "f00d")
     assert_same(load(tmp_path / "timeline", 0, "f00d"), timeline)
 
@@ -59,7 +66,7 @@ def test_a_table_that_is_written_in_several_parts_comes_back_whole(
 
 
 def test_that_of_a_trace_comes_back_too(tmp_path: Path) -> None:
-    timeline = read_profile(DATA / "ddp_step_rank0.pt.trace.json.gz")
+    timeline = read_timeline(DATA / "ddp_step_rank0.pt.trace.json.gz")
     # A name that UTF-8 cannot hold, as JSON can write it.
     timeline.strings[0] = "half \ud800 of a pair"
     save(tmp_path, timeline, 7, "f00d")

@@ -42,7 +42,7 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
         return {runs[0].id: status}
 
     monkeypatch.setattr(waiting, "client_of", lambda run: SimpleNamespace(poll=poll))
-    monkeypatch.setattr(waiting.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("hpcprof.submit.waiting.time.sleep", lambda seconds: None)
     run = cast(
         Run,
         SimpleNamespace(id="r", path=tmp_path, manifest=SimpleNamespace(site=SimpleNamespace(scheduler=""))),
@@ -65,7 +65,7 @@ def polled(monkeypatch: pytest.MonkeyPatch, *states: JobState) -> list[str]:
 
     monkeypatch.setattr(waiting, "poll", poll)
     monkeypatch.setattr(waiting, "cancel", lambda runs: done.append("cancel"))
-    monkeypatch.setattr(waiting.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("hpcprof.submit.waiting.time.sleep", lambda seconds: None)
     return done
 
 

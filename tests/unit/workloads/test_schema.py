@@ -127,6 +127,7 @@ def test_a_file_of_version_1_is_read_without_its_second_copy_of_the_first_mode(p
         assert (point.latency_ns, point.correctness, point.figures) == (None, None, None)
     first = found.modes[found.mode]
     assert (first.step_ns, first.latency_ns) == (old["step_ns"], old["latency_ns"])
+    assert first.figures is not None
     assert dataclasses.asdict(first.figures)["step"] == old["figures"]["step"]
 
 

@@ -90,7 +90,7 @@ def test_on_cuda_a_step_waits_for_nothing_and_reading_waits_once(monkeypatch: py
 
         def elapsed_time(self, end: Any) -> float:
             happened.append("elapsed")
-            return (end.at - self.at) * 0.25
+            return float(end.at - self.at) * 0.25
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(timing, "synchronize", lambda: happened.append("synchronize"))

@@ -53,7 +53,7 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ranks]]:
             store = dist.HashStore()
             made = [Watchdog(Comm(rank, 3), store, timeout_s, end) for rank in range(3)]
             # The fallback would end the process of the tests.
-            monkeypatch.setattr(watchdog.os, "_exit", lambda code: None)
+            monkeypatch.setattr("hpcprof.workloads.watchdog.os._exit", lambda code: None)
             for one in made:
                 begin(one)
             for one in made:

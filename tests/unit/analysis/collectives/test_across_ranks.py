@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +67,9 @@ def test_sizes_in_the_summary_stay_whole_beside_unknown_ones() -> None:
     assert type(sizes["AllReduce"]) is int
 
 
-def row_of(profile: Timeline) -> list[dict[str, Any]]:
+def row_of(profile: Timeline) -> list[dict[Hashable, Any]]:
     """Return the rows of one rank."""
-    rows: list[dict[str, Any]] = rank_collectives(profile).rows.to_dict("records")
+    rows: list[dict[Hashable, Any]] = rank_collectives(profile).rows.to_dict("records")
     return rows
 
 

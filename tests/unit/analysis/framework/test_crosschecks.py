@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,6 +114,6 @@ def test_phases_that_are_inside_their_steps_contradict_nothing(steps: list[tuple
     results |= {key: {"instances": [], "total_ns": []} for key in ("kernels", "kernels_by_shape")}
     results["step_times"] = {"latency_ns": [latency for latency, *_ in steps]}
     if inside:
-        phase = {"phase": "forward", **distribution(inside)}
+        phase = {"phase": "forward", **distribution(np.array(inside))}
         results["phases"] = {name: [value] for name, value in phase.items()}
     assert contradictions(results) == {}

@@ -66,7 +66,11 @@ def test_what_was_not_collected_is_null_and_named() -> None:
         "flops_tensor",
         "dram_bytes",
     ]
-    assert [name for name in outcome.rows if row[name] is None] == [*unknown[:-1], "tensor_type", unknown[-1]]
+    assert [name for name in outcome.rows.columns.tolist() if row[name] is None] == [
+        *unknown[:-1],
+        "tensor_type",
+        unknown[-1],
+    ]
     assert outcome.reason == f"sp.details.csv.gz has no {', '.join(unknown)}"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +53,7 @@ def runs(*timelines: Timeline) -> list[RunData]:
     return [run(f"run{i}", timelines={0: one}) for i, one in enumerate(timelines)]
 
 
-def rows(a: list[RunData], b: list[RunData]) -> dict[str, dict[str, float]]:
+def rows(a: list[RunData], b: list[RunData]) -> dict[str, dict[Hashable, Any]]:
     table = analyze_pair(ACROSS_RUNS["slowdown_pairs"], a, b).rows
     return {row["name"]: row for row in table.to_dict("records")}
 

@@ -6,7 +6,7 @@ import lzma
 import re
 import sqlite3
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def test_a_slowdown_is_what_counting_one_by_one_gives(
     assert row["slowdown"] == pytest.approx(beside / alone, abs=5e-5)
 
 
-def pairs(name: str, a: Timeline, b: Timeline) -> list[dict[str, Any]]:
+def pairs(name: str, a: Timeline, b: Timeline) -> list[dict[Hashable, Any]]:
     runs = ([run(side, timelines={0: timeline})] for side, timeline in (("a", a), ("b", b)))
     return analyze_pair(ACROSS_RUNS[name], *runs).rows.to_dict("records")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -46,7 +48,7 @@ def test_occurrences_of_a_phase_in_a_step_are_united() -> None:
 
 
 def test_only_direct_children_without_a_library_prefix_are_phases() -> None:
-    ranges = [
+    ranges: list[tuple[Any, ...]] = [
         *STEP,
         (11, 12, "inner"),
         (70, 80, "nccl:all_reduce"),

@@ -30,8 +30,8 @@ def test_matches_are_all_pairs_of_equal_keys_in_the_order_of_the_left(
 
 @given(st.lists(st.tuples(wide, wide)), st.lists(st.tuples(wide, wide)))
 def test_keys_are_equal_where_pairs_are(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
-    columns = [tuple(np.array([row[i] for row in rows], np.int64) for i in (0, 1)) for rows in (a, b)]
-    keys = np.concatenate(pair_keys(columns[0], columns[1])).tolist()
+    first, second = (np.array(rows, np.int64).reshape(-1, 2).T for rows in (a, b))
+    keys = np.concatenate(pair_keys((first[0], first[1]), (second[0], second[1]))).tolist()
     rows = a + b
     assert all((keys[i] == keys[j]) == (rows[i] == rows[j]) for i in range(len(rows)) for j in range(i))
 

@@ -13,7 +13,8 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
 

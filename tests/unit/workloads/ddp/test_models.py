@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hpcprof.common.errors import UsageError
-from hpcprof.workloads.ddp.models import bert, gat, gpt2, resnet50, transformer
+from hpcprof.workloads.ddp.models import bert, gat, gpt2, resnet50
 from hpcprof.workloads.ddp.options import MODELS, Parameters
 from hpcprof.workloads.ddp.training import work_per_step
 
@@ -88,6 +88,6 @@ def test_without_the_library_the_models_that_need_it_say_so(monkeypatch: pytest.
     def absent(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}")
 
-    monkeypatch.setattr(transformer.importlib, "import_module", absent)
+    monkeypatch.setattr("hpcprof.workloads.ddp.models.transformer.importlib.import_module", absent)
     with pytest.raises(UsageError, match=r"No module named 'transformers'\): pip install 'hpcprof\["):
         gpt2.build()

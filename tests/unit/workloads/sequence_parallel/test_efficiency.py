@@ -77,7 +77,7 @@ def test_a_mode_overlaps_if_it_hides_communication_beyond_what_chance_gives() ->
         assert said is not None and said.startswith(
             "symmetric did not overlap here, or gained nothing from it: "
         )
-    assert "hides -30 to -30 % (95 % interval) of the communication that" in said
+    assert "hides -30 to -30 % (95 % interval) of the communication that" in (said or "")
     assert no_overlap("symmetric", judged([0.7] * 9)) is None
 
 

@@ -149,7 +149,7 @@ def test_odd_events_are_left_out_and_the_rest_is_right(tmp_path: Path) -> None:
         event(ts=2**70),
         event(ts=2**53, dur=2**53),
         event(ts=-(2**53), dur=-(2**53)),
-        event(name=5),
+        event(name=5),  # type: ignore[arg-type]
         event(args={"correlation": 2**70}),
         event(args={"device": "a"}),
         event(args=[1]),

@@ -19,12 +19,13 @@ from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
-from hpcprof.submit.rendering.templates import Rendering, render
+from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.kubernetes.client import parse_created, parse_objects
 from hpcprof.submit.schedulers.kubernetes.manifest import object_name, pod_directory, yaml_text, yaml_value
+from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
 
 DATA = Path(__file__).parents[4] / "data/kubernetes"
