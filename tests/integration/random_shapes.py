@@ -43,7 +43,7 @@ def wrong(parameters: Parameters, world: World) -> list[str]:
                 index=index,
                 forward=forward,
             )
-            sentence = correctness.sentence(world.comm.allgather(check))
+            sentence = correctness.error_message(world.comm.allgather(check))
             if sentence:
                 found.append(f"{name}, step {index}: {sentence}")
     return found
