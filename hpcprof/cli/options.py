@@ -111,7 +111,7 @@ def job_options(command: CommandT) -> CommandT:
             click.option("--queue", help="Queue, partition or QOS.  [default: the site's]"),
             click.option("--account", help="Account or project that is charged."),
             click.option("--walltime", help="Time limit: HH:MM:SS, 90m or 1h30m.  [default: the site's]"),
-            click.option("--job-name", help="Name of the job.  [default: the workload's]"),
+            click.option("--job-name", help="Name of the job.  [default: the workload's or the script's]"),
             _pairs_option(
                 "-o", "options", "Option of the site (hpcprof sites show). Repeatable.", "--option"
             ),

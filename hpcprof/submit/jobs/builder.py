@@ -9,6 +9,7 @@ from pathlib import Path
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_job, missing_requirements, site_options
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.profilers import NONE, find_profiler
@@ -57,7 +58,7 @@ def make_job(
         raise UsageError("nothing to run: give --workload NAME, or a program after --.")
     tool = find_profiler(profiler)
     job = Job(
-        name=name or workload or Path(arguments[0]).name or "job",
+        name=name or workload or default_job_name(arguments),
         site=site.name,
         workload=workload,
         arguments=arguments,

@@ -1,0 +1,35 @@
+"""A job without a name is named after its script, whatever starts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcprof.submit.jobs.job_name import default_job_name
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python3 train.py", "train"),
+        ("/opt/conda/bin/python3.12 -u -X dev -W ignore src/train.py --lr 1", "train"),
+        ("python -m package.module --lr 1", "module"),
+        ("python -m package.__main__", "package"),
+        ("python -c pass", "python"),
+        ("python", "python"),
+        ("bash run.sh", "run"),
+        ("bash -o pipefail -eu ./run.sh", "run"),
+        ("sh -ec true", "sh"),
+        ("bash python3 train.py", "train"),
+        ("torchrun --nproc-per-node=4 --standalone train.py", "train"),
+        ("torchrun --nproc_per_node 4 --no_python bash run.sh", "run"),
+        ("torchrun --nnodes 2 -m package.module", "module"),
+        ("python -m torch.distributed.run --nnodes 2 train.py", "train"),
+        ("./train.py", "train"),
+        ("/usr/bin/env true", "env"),
+        ("./solver.x -m x.y", "solver.x"),
+        ("pythonic", "pythonic"),
+        ("/", "job"),
+    ],
+)
+def test_a_job_is_named_after_its_script(command: str, name: str) -> None:
+    assert default_job_name(command.split()) == name
