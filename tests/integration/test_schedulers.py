@@ -145,6 +145,36 @@ def test_a_job_waits_runs_and_completes_with_the_logs_of_every_rank(site: str, h
     until(lambda: (run.path / "logs/job.out").exists())  # PBS brings it after the end
 
 
+ORDINARY_DDP = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+model(torch.ones(2, 4)).sum().backward()
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item():.0f}")
+dist.destroy_process_group()
+"""
+
+
+def test_an_ordinary_script_of_torch_distributed_runs_unchanged(
+    site: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    (tmp_path / "train.py").write_text(ORDINARY_DDP)
+    shape = ["--nodes", "2" if site == "slurm" else "1", "--ranks-per-node", "2"]
+    ranks = 4 if site == "slurm" else 2
+    done = hpcprof("submit", "--site", site, *shape, "--wait", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    said = [path.read_text() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
+    total = ranks * (ranks + 1) // 2
+    assert said == [f"rank {rank} of {ranks}: {total}\n" for rank in range(ranks)]
+
+
 def test_a_rank_that_fails_fails_the_run_and_is_named(site: str, hpcprof: Hpcprof) -> None:
     script = '[ "$HPCPROF_RANK" = 1 ] && { echo out of cheese >&2; exit 3; }; exit 0'
     done = hpcprof("submit", "--site", site, "--ranks-per-node", "2", "--wait", "--", "sh", "-c", script)

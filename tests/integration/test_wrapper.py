@@ -320,6 +320,33 @@ def test_the_program_gets_the_search_paths_of_the_job_whatever_the_launcher_puts
     assert paths == [os.environ["PATH"], str(library_path)]
 
 
+SHOW_TORCH = (
+    "sh",
+    "-c",
+    'echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE ${MASTER_ADDR-none}:${MASTER_PORT-none}"',
+)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("launcher", sorted(LAUNCHERS))
+def test_every_launchers_ranks_get_the_variables_of_torch_distributed(
+    launcher: str, shell: str, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/meeting").write_text("node1:20007\n")
+    run_wrapper(shell, job(), tmp_path, LAUNCHERS[launcher], *SHOW_TORCH)
+    assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2 node1:20007\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_variables_of_torch_distributed_that_are_set_stay(shell: str, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/meeting").write_text("node1:20007\n")
+    own = {"MASTER_ADDR": "10.0.0.1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    run_wrapper(shell, job(), tmp_path, {**LAUNCHERS["Open MPI"], **own}, *SHOW_TORCH)
+    assert (tmp_path / "logs/rank00003.out").read_text() == "3/2 0/2 10.0.0.1:20007\n"
+
+
 hostile = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)
 
 

@@ -113,7 +113,6 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "run_directory": str(rendering.run_directory),
         "command_line": shlex.join(rendering.command_line),
         "launch": rendering.launch,
-        "meets": any(MEETING in word for word in rendering.launch),
         "pause_dcgm": [*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         "launcher": site.launcher.name.value if rendering.launch else "none",
         "rank_variables": LAUNCHERS[site.launcher.name].rank_variables,

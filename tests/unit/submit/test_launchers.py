@@ -63,7 +63,8 @@ def test_torchrun_starts_once_on_each_of_several_nodes_which_meet_at_the_first()
     assert argv[:4] == ["srun", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"]
     assert {"--no-python", "--nproc-per-node=4", "--nnodes=3", f"--rdzv-endpoint={MEETING}"} <= set(argv)
     script = render_scripts(slurm, job, Path("/run"), ["hpcprof"])["job.sh"]
-    assert 'meeting=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):' in script
+    assert 'first_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)' in script
+    assert "meeting=$first_node:" in script
     assert '--rdzv-endpoint="$meeting"' in script
 
 
