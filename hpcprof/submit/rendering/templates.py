@@ -21,6 +21,7 @@ from hpcprof.submit.jobs.rank_selection import rank_spans
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
 from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, SCRATCH, Versioned, find_profiler
+from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering, Scheduler
 from hpcprof.submit.sites.files import load_site
@@ -181,6 +182,9 @@ def _environment(template: Path | None, scheduler: Scheduler | None = None) -> I
 def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[str, Any]) -> str:
     try:
         return environment.get_template(name).render(values)
+    except RecursionError:
+        inheritance(environment, name)
+        raise UsageError(f"template {name}: its includes or macros call each other without end.") from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         where = getattr(error, "filename", None) or name
         line = getattr(error, "lineno", None)

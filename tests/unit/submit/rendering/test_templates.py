@@ -70,6 +70,37 @@ def test_a_wrong_template_is_one_sentence(tmp_path: Path, text: str, says: str) 
         rendered(job(), tmp_path, template=mine)
 
 
+@pytest.mark.parametrize(
+    ("texts", "says"),
+    [
+        (
+            {"local.sh.j2": '\n{% extends "job/local.sh.j2" %}'},
+            "template templates/job/local.sh.j2, line 2: it extends 'job/local.sh.j2', which is this file "
+            "itself; rename the file and use it with --template, or make it a full copy (hpcprof templates "
+            "export).",
+        ),
+        (
+            {"local.sh.j2": '{% extends "job/a.j2" %}', "a.j2": '{% extends "job/local.sh.j2" %}'},
+            "template templates/job/a.j2, line 1: it extends 'job/local.sh.j2', which is extended from this ",
+        ),
+        (
+            {"local.sh.j2": '{% include "job/local.sh.j2" %}'},
+            "template job/local.sh.j2: its includes or macros",
+        ),
+    ],
+)
+def test_a_template_that_extends_itself_is_named(
+    texts: dict[str, str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "templates/job"
+    folder.mkdir(parents=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    with pytest.raises(UsageError, match=re.escape(says)):
+        rendered(job(), tmp_path)
+
+
 def test_the_environment_and_modules_of_a_site_stand_quoted_in_the_script(tmp_path: Path) -> None:
     file = tmp_path / "s.yaml"
     file.write_text("scheduler: local\nmodules: ['cuda/12 $x']\nenvironment: {NET: 'AWS Libfabric'}\n")

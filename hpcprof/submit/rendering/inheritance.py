@@ -1,0 +1,54 @@
+"""The templates that a template extends, found by parsing them; nothing is rendered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jinja2 import Environment, TemplateNotFound, nodes
+
+from hpcprof.common.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ParsedTemplate:
+    """A template: its name, its file and its syntax tree."""
+
+    name: str
+    file: str
+    tree: nodes.Template
+
+    @property
+    def extends(self) -> nodes.Const | None:
+        """The name of the template that this one extends; None if there is none, or if it is computed."""
+        found = next(self.tree.find_all(nodes.Extends), None)
+        return found.template if found and isinstance(found.template, nodes.Const) else None
+
+
+def inheritance(environment: Environment, name: str) -> list[ParsedTemplate]:
+    """Return a template and those that it extends, the template itself first; missing ones are left out.
+
+    Raises
+    ------
+    UsageError
+        If a template extends itself, directly or through another one.
+    jinja2.TemplateSyntaxError
+        If one of them is not a valid template.
+    """
+    assert environment.loader is not None
+    chain: list[ParsedTemplate] = []
+    while True:
+        try:
+            source, file, _ = environment.loader.get_source(environment, name)
+        except TemplateNotFound:
+            return chain
+        chain.append(ParsedTemplate(name, file or name, environment.parse(source, name, file)))
+        parent = chain[-1].extends
+        if parent is None:
+            return chain
+        name = parent.value
+        if name in [template.name for template in chain]:
+            raise UsageError(
+                f"template {chain[-1].file}, line {parent.lineno}: it extends {name!r}, which is "
+                f"{'this file itself' if name == chain[-1].name else 'extended from this file'}; rename the "
+                "file and use it with --template, or make it a full copy (hpcprof templates export)."
+            )
