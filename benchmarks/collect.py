@@ -1,10 +1,10 @@
-"""What a collect costs, in units of one plain query of the file: ``python benchmarks/collect.py EXPORT``.
+"""Measures what a collect costs, in units of a plain query: ``python benchmarks/collect.py EXPORT``.
 
 EXPORT, an nsys SQLite export, is repeated in time (``--times``, by default 3). The unit is the time in which
-Python's sqlite3 does ``fetchall`` of five columns of the table of API calls. The commands take turns for some
-rounds, so that what else the machine does meets all of them; printed are the least wall-clock and CPU times,
-their ratios to the unit's, and the most memory that one process took. ``--nsys`` names an nsys, whose
-``stats`` then takes its turn too.
+Python's sqlite3 does ``fetchall`` of five columns of the table of API calls. The commands run in turns for
+several rounds, so that other load on the machine affects all of them. The output has the least wall-clock and
+CPU times, their ratios to the unit, and the largest memory of one process. With ``--nsys``, ``nsys stats``
+runs in turns too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DOMAIN_CREATE = 75
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of a command took: seconds and MiB."""
+    """The cost of one run of a command: seconds and MiB."""
 
     wall: float
     cpu: float
@@ -42,7 +42,7 @@ class Cost:
 
 
 def cost(command: list[str], folder: Path) -> Cost:
-    """Run a command and return its cost, that of the processes it waited for included."""
+    """Run a command and return its cost, including that of the processes that it waited for."""
     began = time.perf_counter()
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
@@ -54,7 +54,7 @@ def cost(command: list[str], folder: Path) -> Cost:
 
 
 def repeat(source: Path, target: Path, times: int) -> None:
-    """Write an export that holds everything that happens in ``source`` several times, one after the other."""
+    """Write an export in which everything in ``source`` happens several times, one after the other."""
     shutil.copyfile(source, target)
     with closing(sqlite3.connect(target)) as export, export:
         tables = [name for (name,) in export.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]

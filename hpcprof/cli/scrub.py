@@ -18,7 +18,7 @@ from hpcprof.cli.conventions import examples, exit_naming
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     required=True,
-    help="Where the copies go, under their names; nothing there is replaced.",
+    help="Folder for the copies; no file in it is replaced.",
 )
 @click.argument(
     "files",
@@ -30,9 +30,9 @@ from hpcprof.cli.conventions import examples, exit_naming
 def command(output: Path, files: tuple[Path, ...]) -> None:
     """Copy profiles without what should not be shared.
 
-    FILE is an SQLite export of Nsight Systems or a PyTorch trace. The copies hold no environment (except
-    ranks, NCCL's settings and the like), no host, user, path or process; every analysis gives the same
-    figures. The names of kernels, API functions and ranges stay: paths in them are replaced by numbers.
+    FILE is an SQLite export of Nsight Systems or a PyTorch trace. The copies contain no host, user, path or
+    process, and of the environment only ranks, NCCL's settings and the like. Every analysis gives the same
+    figures. The names of kernels, API functions and ranges stay, with paths in them replaced by numbers.
     """
     from hpcprof.profiles.scrub.files import scrub_files
 

@@ -1,10 +1,10 @@
-"""The collective operations: their names in NCCL, PyTorch and kernels, and what follows from each."""
+"""Collective operations: their names in NCCL, PyTorch and kernels, and their properties."""
 
 from __future__ import annotations
 
 import re
 
-# Searched in this order in a name reduced to its letters: "ncclAllReduce", "_allgather_base",
+# Searched for in this order in the letters of a name: "ncclAllReduce", "_allgather_base",
 # "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL".
 _NAMES = (
     ("sendrecv", "SendRecv"),
@@ -26,24 +26,24 @@ _NAMES = (
 _KERNEL = re.compile(r"^(?:void )?nccl\w*?Kernel_(\w+)")
 
 POINT_TO_POINT = frozenset({"SendRecv", "Send", "Recv"})
-"""These have one partner, not a communicator's worth of ranks."""
+"""These have one partner instead of all ranks of a communicator."""
 
 ALIGNING = frozenset({"AllReduce", "AllGather", "Barrier"})
-"""In these every rank ends at nearly the same moment: the last data of each come from all others."""
+"""All ranks end these at nearly the same moment, because each needs data of all others until the end."""
 
 WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV"}
-"""In these no rank can end before every rank has begun, so that each waits for the last one."""
+"""No rank can end these before all ranks have begun, so each rank waits for the last."""
 
 PARTS = frozenset({"AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter"})
-"""NCCL counts one rank's part of the buffer as the message of these, nccl-tests the whole buffer."""
+"""For these NCCL counts one rank's part of the buffer as the message, nccl-tests the whole buffer."""
 
 _WHOLE = frozenset({"AllReduce", "Broadcast", "Reduce"})
 
 
 def operation(name: str) -> str | None:
-    """Return the operation that a function of NCCL, PyTorch's record or a kernel names, None for others.
+    """Return the operation in the name of a function of NCCL, a record of PyTorch or a kernel, else None.
 
-    Kernels that carry out anything (``ncclDevKernel_Generic``) name none.
+    The names of kernels for any operation (``ncclDevKernel_Generic``) contain none.
     """
     kernel = _KERNEL.match(name)
     letters = re.sub("[^a-z]", "", (kernel[1] if kernel else name).lower())
@@ -51,14 +51,14 @@ def operation(name: str) -> str | None:
 
 
 def whole_bytes(op: str, message: int, ranks: int | None) -> int | None:
-    """Return the size that nccl-tests states for a message, None where that needs unknown ranks."""
+    """Return the size of a message as nccl-tests counts it, None if that needs unknown ranks."""
     if op in _WHOLE:
         return message
     return message * ranks if op in PARTS and ranks is not None else None
 
 
 def bus_factor(op: str, ranks: int) -> float | None:
-    """Return bus bandwidth by algorithm bandwidth, None for an operation that has none.
+    """Return the ratio of bus bandwidth to algorithm bandwidth, None for an operation without one.
 
     The factors are those of nccl-tests (doc/PERFORMANCE.md there): 2 (n - 1) / n for an all-reduce,
     (n - 1) / n where each rank keeps its own part, 1 from or to one root.

@@ -1,6 +1,6 @@
-"""What a kernel is, by its name: its class, by rules that the user can extend, and for compute its family.
+"""What a kernel is, by its name: its class, by rules that the user can extend, and its family.
 
-``~/.config/hpcprof/kernel_classes.yaml`` is a list of rules that are tried before the table here::
+``~/.config/hpcprof/kernel_classes.yaml`` is a list of rules that are tried before those in this file::
 
     - pattern: "^my_halo_exchange"     # a regular expression, searched in the kernel's name
       class: comm                      # comp, comm or mem
@@ -51,17 +51,17 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def load(path: Path | None = None) -> tuple[Rule, ...]:
-    """Return the rules in the order in which they are tried: the user's, then the table's.
+    """Return the rules in the order in which they are tried: the user's, then those of hpcprof.
 
     Parameters
     ----------
     path : Path, optional
-        The user's file. Without it ``kernel_classes.yaml`` in the user's folder is read if there is one.
+        The user's file. By default ``kernel_classes.yaml`` in the user's folder is read if it exists.
 
     Raises
     ------
     UsageError
-        Naming the file and the entry that is wrong.
+        If the file cannot be read or an entry is wrong.
     """
     file = path or user_config() / "kernel_classes.yaml"
     if path is None and not file.is_file():
@@ -79,15 +79,17 @@ def _rule(entry: object, where: str) -> Rule:
     found = decode(_Entry, entry, where)
     classes = {category.name.lower(): category for category in Category}
     if found.kind not in classes:
-        raise UsageError(f"{where}: class {found.kind!r} is none of {', '.join(classes)}.")
+        raise UsageError(f"{where}: class {found.kind!r} is not one of {', '.join(classes)}.")
     try:
         return re.compile(found.pattern), classes[found.kind]
     except re.error as error:
-        raise UsageError(f"{where}: pattern {found.pattern!r} is no regular expression: {error}.") from None
+        raise UsageError(
+            f"{where}: pattern {found.pattern!r} is not a regular expression: {error}."
+        ) from None
 
 
 def classify(names: Iterable[str | None], rules: Sequence[Rule] = RULES) -> Ints:
-    """Return the `Category` of each kernel name; compute where no rule matches or there is no name."""
+    """Return the `Category` of each kernel name; compute if no rule matches or there is no name."""
     return np.array([_category(name or "", rules) for name in names], np.int64)
 
 
@@ -97,8 +99,8 @@ def _category(name: str, rules: Sequence[Rule]) -> Category:
 
 OTHER = "other"
 
-# In this order: a fused attention is also a product, and PyTorch copies by elementwise kernels. The names are
-# those of cuBLAS, cuDNN, CUTLASS, CUB, and of PyTorch's and Triton's kernels.
+# The order matters: a fused attention is also a product, and PyTorch copies with elementwise kernels. The
+# names are those of cuBLAS, cuDNN, CUTLASS, CUB, and of PyTorch's and Triton's kernels.
 _FAMILIES = tuple(
     (family, re.compile(pattern, re.IGNORECASE))
     for family, pattern in (
@@ -118,5 +120,5 @@ FAMILIES = (*(family for family, _ in _FAMILIES), OTHER)
 
 
 def family(name: str | None) -> str:
-    """Return what a kernel does, of `FAMILIES`; "other" where its name does not tell."""
+    """Return the family of a compute kernel by its name, one of `FAMILIES`; "other" if no pattern matches."""
     return next((family for family, pattern in _FAMILIES if pattern.search(name or "")), OTHER)

@@ -16,7 +16,7 @@ _NAMESPACE = re.compile(r"(?:\b\w+|<unnamed>|\(anonymous namespace\))::")
 # A cast in front of a number: (int)4, (bool)1, (cudnnDataType_t)0.
 _CAST = re.compile(r"\([\w: ]+\)(?=-?\d)")
 _VOID = re.compile(r"\bvoid (?=[\w\[])")
-# Less than this is not cut apart any further.
+# Shorter texts are not cut any further.
 _SHORTEST = 6
 
 
@@ -70,17 +70,17 @@ class KernelLookup(Generic[T]):
 
 
 def labels(names: Collection[str], room: int) -> dict[str, str]:
-    """Return for each name what to write in ``room`` characters; different names differ where they can."""
+    """Return a label of at most ``room`` characters for each name, and if possible another for each."""
     short = {name: name if len(name) <= room else short_name(name) for name in names}
     used = Counter(short.values())
-    # Where only the parameters tell two kernels apart, they have to stay.
+    # If two kernels differ only in their parameters, these stay.
     short = {name: text if used[text] == 1 else name for name, text in short.items()}
     cut = _apart(list(short.values()), room)
     return {name: cut[text] for name, text in short.items()}
 
 
 def _apart(texts: Collection[str], room: int) -> dict[str, str]:
-    """Cut texts to ``room`` characters; those that begin alike leave out what they have in common."""
+    """Cut texts to ``room`` characters; texts that begin alike lose their common part."""
     cut = {text: text if len(text) <= room else f"{text[: room - 1]}…" for text in texts}
     groups: dict[str, list[str]] = {}
     for text, shown in cut.items():
@@ -97,13 +97,13 @@ def _apart(texts: Collection[str], room: int) -> dict[str, str]:
 
 
 def _alike(texts: Sequence[str]) -> int:
-    """Return how many characters texts have in common at their beginning."""
+    """Return the length of the common beginning of texts."""
     first, last = min(texts), max(texts)
     return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
 
 
 def _word_start(text: str, place: int, most: int) -> int:
-    """Return where the word begins in which ``place`` is; ``place`` where that is ``most`` or more before."""
+    """Return the beginning of the word at ``place``, or ``place`` if it is ``most`` characters away."""
     start = place
     while start and text[start - 1].isalnum():
         start -= 1

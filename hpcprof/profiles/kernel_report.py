@@ -1,6 +1,6 @@
-"""The model of what Nsight Compute measured: hardware metrics of single kernel launches.
+"""What Nsight Compute measured: hardware metrics of single kernel launches.
 
-It has no timeline: ncu replays each launch on its own, so nothing of a step's course is left.
+There is no timeline, because ncu replays each launch on its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class MeasuredKernel:
     """One launch of a kernel.
 
     ``grid`` and ``block`` are x, y and z joined by spaces. ``metrics`` maps ncu's metric names to values in
-    base units (ns, byte, hz, %, …/s); what was not measured is absent.
+    base units (ns, byte, hz, %, …/s) and contains only those that were measured.
     """
 
     id: int

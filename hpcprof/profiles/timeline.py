@@ -1,8 +1,8 @@
-"""The columnar model that every analysis reads: what one rank did, whatever profiler recorded it.
+"""The columnar model that every analysis reads: one rank's activity, whichever profiler recorded it.
 
 Times are int64 nanoseconds on the profile's own clock; ``Origin.start_utc_ns`` is that clock's zero
-in UTC. Names are ids into one string table, ``Timeline.strings``; -1 stands for a name that the
-profiler left out. All columns of a table have the same length, and rows keep the profiler's order.
+in UTC. Names are indices into one string table, ``Timeline.strings``; -1 means that the profiler recorded
+no name. All columns of a table have the same length, and rows keep the profiler's order.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+IntColumns = dict[str, Ints]
+"""Columns of equal length by their names."""
 NO_NAME = -1
 NO_PROCESS = -1
 NO_CORRELATION = -1
@@ -24,12 +26,12 @@ NO_BYTES = -1
 UNKNOWN_RANKS = -1
 
 LATEST = 1 << 62
-"""No clock of a profiler gets here: nanoseconds since 1970 do in 2116. A stamp beyond is damage."""
+"""A later stamp is damage: no clock of a profiler reaches it, and nanoseconds since 1970 do so in 2116."""
 
 LONGEST = 1 << 53
-"""Nothing in a profile lasts 104 days; so long a duration is damage, and a thousand of them overflow."""
+"""A longer duration is damage: nothing in a profile lasts 104 days, and sums of such durations overflow."""
 HOST = -1
-"""The device of memory that lies on the host."""
+"""The device of memory on the host."""
 
 TableT = TypeVar("TableT", bound="Table")
 
@@ -71,16 +73,16 @@ class Table:
         return cls(**{f.name: np.empty(SHAPES.get(f.name, (0,)), np.int64) for f in fields(cls)})
 
 
-# Columns with more than one value a row.
+# Columns with more than one value per row.
 SHAPES = {"grid": (0, 3), "block": (0, 3)}
 
 
 @dataclass(frozen=True)
 class Operations(Table):
-    """Work on a GPU, one row an operation.
+    """Work on a GPU, one row per operation.
 
-    ``correlation`` names the API call that launched the row and is unique only within ``process``;
-    it is `NO_CORRELATION`, and ``process`` is `NO_PROCESS`, where the profiler left it out.
+    ``correlation`` identifies the API call that launched the operation and is unique only within ``process``.
+    It is `NO_CORRELATION`, and ``process`` is `NO_PROCESS`, if the profiler did not record it.
     ``category`` holds `Category` values.
     """
 
@@ -104,7 +106,7 @@ class Kernels(Operations):
 
 @dataclass(frozen=True)
 class MemoryOperations(Operations):
-    """Memory copies and sets; ``bytes`` is the size of each, -1 where the profile does not tell."""
+    """Memory copies and sets; ``bytes`` is the size of each, -1 if unknown."""
 
     bytes: Ints
 
@@ -126,9 +128,9 @@ class Ranges(Table):
     """Ranges that the program marked (NVTX, record_function).
 
     ``style`` holds `Style` values. ``domain`` is the name of the NVTX domain, which ``name`` then
-    begins with (``NCCL:ncclAllReduce``), or `NO_NAME`. ``closed`` is 0 where the profile ends before
-    the range does; its ``end`` is then the last time stamp that the profile has of any range or mark.
-    ``one_thread`` is 0 where another thread ended the range.
+    begins with (``NCCL:ncclAllReduce``), or `NO_NAME`. ``closed`` is 0 if the profile ends before the
+    range does; its ``end`` is then the last time stamp of any range or mark in the profile.
+    ``one_thread`` is 0 if another thread ended the range.
     """
 
     start: Ints
@@ -144,7 +146,7 @@ class Ranges(Table):
 
 @dataclass(frozen=True)
 class GpuMarks(Table):
-    """What a profiler draws on the GPU beside the work: annotations projected on it, and waits.
+    """Rows on the GPU other than work: annotations projected on it, and waits.
 
     ``correlation`` is that of the call that waits; annotations have `NO_CORRELATION`.
     """
@@ -159,10 +161,10 @@ class GpuMarks(Table):
 
 @dataclass(frozen=True)
 class Allocations(Table):
-    """What the program's allocator did, one row an allocation or a release (``bytes`` below 0).
+    """Events of the program's allocator, one row per allocation or release (``bytes`` below 0).
 
-    ``allocated`` and ``reserved`` are the bytes that it had handed out and held on the device after
-    that; ``device`` is `HOST` for the host's memory.
+    ``allocated`` and ``reserved`` are the bytes that it had handed out and held on the device after the
+    event; ``device`` is `HOST` for the host's memory.
     """
 
     time: Ints
@@ -174,14 +176,15 @@ class Allocations(Table):
 
 @dataclass(frozen=True)
 class Collectives(Table):
-    """Calls of collective operations (NCCL's), on each thread in the order in which they were made.
+    """Calls of collective operations (NCCL's), on each thread in the order of the calls.
 
-    ``start`` and ``end`` bound the call on ``thread`` that launches the work: the call itself or, for
-    calls of a group, the one that ends the group, which they therefore share. ``operation`` is one of
-    `hpcprof.profiles.collective_operations`; ``communicator`` is the same text on every rank of it, or
-    `NO_NAME`. ``bytes`` is the message as NCCL counts it, `NO_BYTES` if unknown: what one rank gives to an
-    all-gather or a gather and gets from a reduce-scatter or a scatter, what goes to each rank in an
-    all-to-all, else the whole buffer. ``ranks`` is the size of the communicator or `UNKNOWN_RANKS`.
+    ``start`` and ``end`` are those of the call on ``thread`` that launches the work: the call itself or, for
+    all calls of a group, the one that ends the group. ``operation`` is one of
+    `hpcprof.profiles.collective_operations`; ``communicator`` is a text that is the same on all of its ranks,
+    or `NO_NAME`. ``bytes`` is the message as NCCL counts it, `NO_BYTES` if unknown: what one rank contributes
+    to an all-gather or a gather and receives from a reduce-scatter or a scatter, what each rank receives from
+    each other rank in an all-to-all, else the whole buffer. ``ranks`` is the size of the communicator or
+    `UNKNOWN_RANKS`.
     """
 
     start: Ints
@@ -196,10 +199,10 @@ class Collectives(Table):
 
 @dataclass(frozen=True)
 class Gpu:
-    """What a profile says about one GPU of the node, None where it does not.
+    """One GPU of the node; what the profile does not record is None.
 
     ``device`` is its number in the profile. The peaks are those of the data sheet: the clock in Hz, the
-    memory's bandwidth in bytes a second.
+    memory's bandwidth in bytes per second.
     """
 
     device: int
@@ -214,7 +217,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Fact:
-    """One more thing that a profile says.
+    """One more fact in a profile.
 
     ``kind`` is environment, option (of the capture), version (of software) or machine.
     """
@@ -226,11 +229,11 @@ class Fact:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a timeline comes from, and what the profile says about itself.
+    """Where a timeline comes from, and how it was recorded.
 
-    ``rank`` is what the profile or its file name tells, None where neither does.
-    ``start_utc_ns`` is the UTC time of the clock's zero in nanoseconds since 1970, None if unknown.
-    ``notes`` are sentences about what the profile holds but the timeline does not.
+    ``kind`` is the name of the reader. ``rank`` is that in the profile, else in its file name, None if
+    neither has one. ``start_utc_ns`` is the UTC time of the clock's zero in nanoseconds since 1970, None if
+    unknown. ``notes`` are sentences about what the timeline leaves out.
     """
 
     path: Path
@@ -248,10 +251,10 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """One rank's profile as columns; two are equal only if they are one, which makes it a key.
+    """One rank's profile as columns; timelines are compared by identity.
 
-    ``graphs`` are launches of CUDA graphs that the profiler traced as a whole, one row a launch: the
-    kernels inside them are not in the profile. They count as compute.
+    ``graphs`` holds the launches of CUDA graphs that the profiler traced as a whole, one row per launch:
+    the kernels inside them are not in the profile. They count as compute.
     """
 
     origin: Origin
@@ -267,7 +270,7 @@ class Timeline:
 
     def names(self, ids: Ints) -> list[str | None]:
         """Return the strings of ``ids``; None for `NO_NAME`."""
-        texts = [*self.strings.tolist(), None]  # `NO_NAME`, which is -1, takes the last.
+        texts = [*self.strings.tolist(), None]  # `NO_NAME` is -1 and so selects the last element.
         return [texts[i] for i in ids.tolist()]
 
     @property
@@ -280,18 +283,18 @@ class Timeline:
         return self.columns_of_operations(Operations)
 
     def columns_of_operations(self, kind: type[TableT]) -> TableT:
-        """Return what `operations` does, with only the columns of ``kind``: joining all takes memory."""
+        """Return the rows of `operations` with only the columns of ``kind``, which takes less memory."""
         return concatenate(kind, (self.kernels, self.memops, self.graphs))
 
 
 def plausible(start: Ints, end: Ints) -> NDArray[np.bool_]:
-    """Return which rows have stamps that a clock can give, shape (n,); a negative duration is plausible."""
+    """Return which rows have possible stamps, shape (n,); a negative duration is possible."""
     low = min(int(column.min(initial=0)) for column in (start, end))
     high = max(int(column.max(initial=0)) for column in (start, end))
     if low > -LATEST and high < LATEST and high - low < LONGEST:
         return np.ones(len(start), bool)
     near = (start > -LATEST) & (start < LATEST) & (end > -LATEST) & (end < LATEST)
-    # The difference can overflow only where they are not near.
+    # The difference overflows only if they are not.
     return near & (end - start < LONGEST)
 
 

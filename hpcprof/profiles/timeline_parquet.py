@@ -1,8 +1,8 @@
-"""A timeline kept as parquet, so that later questions need not read the profile again.
+"""A timeline stored as Parquet files, so that later questions need not read the profile again.
 
-Beside each other stand ``rank00000.json`` and a file for each table, ``rank00000.kernels.parquet``. A table
-has its own columns and ``rank``; names are text. The JSON file holds what is no column. Each file carries
-the checksum of the profile, so that files of different collects are never taken for one timeline.
+A folder holds ``rank00000.json`` and one file for each table, such as ``rank00000.kernels.parquet``. A table
+has its own columns and ``rank``; names are text. The JSON file holds everything else. Each file contains the
+checksum of the profile, so that files of different collects are never read as one timeline.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.profiles.timeline import NO_NAME, SHAPES, Ints, Origin, Table, Timeline
 
 VERSION = 1
-"""Raised when a column's meaning changes; tables and columns that come or go are noticed by themselves."""
+"""Raise it when the meaning of a column changes; new and removed tables and columns are noticed anyway."""
 
 _KEY = b"hpcprof"
 _TEXT = ("name", "domain")
 _AXES = ("x", "y", "z")
-# Values that grow from row to row. The others repeat: a dictionary is the smallest way to write them.
+# Values that grow from row to row. The others repeat, and are smallest with a dictionary.
 _GROWING = ("start", "end", "correlation")
-_GROUP = 1 << 18  # Rows that are written at a time: what arrow takes is a copy of them.
+_GROUP = 1 << 18  # Rows that are written at a time, since Arrow copies them.
 
 
 def save(folder: Path, timeline: Timeline, rank: int, sha256: str) -> None:
-    """Write a timeline and the checksum of the profile that it was read from; each file appears whole.
+    """Write a timeline and the checksum of its profile; each file appears only when it is complete.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def load(folder: Path, rank: int, sha256: str) -> Timeline | None:
     Returns
     -------
     Timeline or None
-        None where there is none, or it is of another profile, another version, or damaged.
+        None if there is none, or it is of another profile or version, or damaged.
     """
     try:
         described = json.loads(_description(folder, rank).read_text(encoding="utf-8"))
@@ -105,7 +105,7 @@ def _description(folder: Path, rank: int) -> Path:
 
 
 def _identity(sha256: str, kind: type[Table] | None = None) -> dict[str, Any]:
-    """Return what has to be equal for a file to be read: in the JSON file, or in that of a table."""
+    """Return what the JSON file, or the file of a table, must contain to be read."""
     layout = _columns(kind) if kind else list(_kinds())
     return {"version": VERSION, "layout": layout, "sha256": sha256}
 
@@ -126,7 +126,7 @@ def _columns(kind: type[Table]) -> list[str]:
 
 
 def _parts(column: str) -> list[str]:
-    """Return the columns that stand for one: three for one of shape (n, 3)."""
+    """Return the columns of a file for one of the timeline: three if it has shape (n, 3)."""
     return [f"{column}_{axis}" for axis in _AXES] if column in SHAPES else [column]
 
 
@@ -144,7 +144,7 @@ def _arrow(table: Table, rank: int, texts: pa.Array) -> pa.Table:
 
 
 def _text(value: str) -> str:
-    """Return a text as UTF-8 can hold it: a trace may have half of a surrogate pair."""
+    """Return a text that UTF-8 can encode: a trace may contain half of a surrogate pair."""
     return value.encode("utf-8", "replace").decode()
 
 
@@ -163,7 +163,7 @@ def _values(column: pa.ChunkedArray, number: Mapping[str, int]) -> Ints:
         return values
     chunks = [np.empty(0, np.int64)]
     for chunk in column.chunks:
-        # The index -1, which stands for NULL, takes the last.
+        # The index -1, for NULL, selects the last element.
         numbers = np.array([*(number[text] for text in chunk.dictionary.to_pylist()), NO_NAME], np.int64)
         chunks.append(numbers[chunk.indices.fill_null(-1).to_numpy()])
     return np.concatenate(chunks)

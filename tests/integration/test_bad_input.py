@@ -88,9 +88,9 @@ def sentences(text: str) -> list[str]:
 SKIPPED: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda path: os.truncate(path, path.stat().st_size * 2 // 3), "truncated"),
     "zero bytes": (lambda path: path.write_bytes(b""), "is empty"),
-    "zeros": (lambda path: path.write_bytes(bytes(9000)), "no SQLite file"),
-    "not SQLite": (lambda path: path.write_bytes(b"shopping list\n" * 99), "no SQLite file"),
-    "another database": (lambda path: other_database(path), "no nsys export"),
+    "zeros": (lambda path: path.write_bytes(bytes(9000)), "is not an SQLite file"),
+    "not SQLite": (lambda path: path.write_bytes(b"shopping list\n" * 99), "is not an SQLite file"),
+    "another database": (lambda path: other_database(path), "not an nsys export"),
     "no StringIds": (lambda path: change(path, "DROP TABLE StringIds"), "no StringIds"),
     "text for a stamp": (
         lambda path: change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon' WHERE rowid = 5"),

@@ -1,4 +1,4 @@
-"""Operations on sets of half-open intervals ``[start, end)``: the only place where they are computed.
+"""Operations on sets of half-open intervals ``[start, end)``.
 
 Every function takes int64 arrays in any order, overlapping or not; an interval whose end is not
 after its start is empty. Results are merged: sorted, disjoint and not touching. All are O(n log n).
@@ -19,7 +19,7 @@ _IN_A, _IN_B = 1, 2
 def union(start: Ints, end: Ints) -> Intervals:
     """Return the merged intervals: starts and ends, each of shape (m,) with m <= n."""
     start, end = _ordered(start, end)
-    # As many end by a moment as began before it: there nothing is open, whichever of them belong together.
+    # If as many intervals have ended as have begun, none is open, whichever start belongs to which end.
     apart = start[1:] > end[:-1]
     if apart.all():
         return start, end
@@ -27,7 +27,7 @@ def union(start: Ints, end: Ints) -> Intervals:
 
 
 def length(start: Ints, end: Ints) -> int:
-    """Return how much time the intervals cover, overlaps counted once."""
+    """Return the time that the intervals cover, with overlaps counted once."""
     start, end = _ordered(start, end)
     gaps = start[1:] - end[:-1]
     covered: Ints = end[-1:] - start[:1] - np.maximum(gaps, 0, out=gaps).sum()
@@ -43,21 +43,21 @@ def _ordered(start: Ints, end: Ints) -> Intervals:
 
 
 def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Return what both sets cover."""
+    """Return the time that both sets cover."""
     return _where(a, b, _IN_A | _IN_B)
 
 
 def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Return what ``a`` covers and ``b`` does not."""
+    """Return the time that ``a`` covers and ``b`` does not."""
     return _where(a, b, _IN_A)
 
 
 def coverage(start: Ints, end: Ints, by: Intervals) -> Ints:
-    """Return how much of each interval the merged set ``by`` covers, shape (n,); 0 for an empty interval."""
+    """Return the time of each interval that the merged set ``by`` covers, shape (n,); 0 for an empty one."""
     starts, ends = by
     covered = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(ends - starts, out=covered[1:])
-    # Before the first nothing reaches beyond a moment.
+    # Before the first interval, none reaches beyond a moment.
     reach = np.concatenate(([start.min(initial=0)], ends))
 
     def until(moment: Ints) -> Ints:
@@ -78,18 +78,18 @@ def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
     steps = np.repeat([_IN_A, -_IN_A, _IN_B, -_IN_B], [len(a_start), len(a_end), len(b_start), len(b_end)])
     order = np.argsort(points, kind="stable")
     points = points[order]
-    # Between equal points the mask is meaningless, but the interval there is empty: union drops it.
+    # Between equal points the mask has no meaning, but the interval there is empty, and union drops it.
     inside = np.cumsum(steps[order])[:-1] == wanted
     return union(points[:-1][inside], points[1:][inside])
 
 
 def exclusive(*sets: Intervals) -> list[int]:
-    """Return how long exactly the sets of each bit mask cover the time: bit i is set i, 0 is not counted.
+    """Return for each bit mask the time that exactly its sets cover; bit i is set i, and mask 0 gets 0.
 
-    The sets, two or more, have to be merged.
+    There are two or more sets, each merged.
     """
     largest = max(range(len(sets)), key=lambda i: len(sets[i][0]))
-    # What all sets of a mask cover, and of that what the largest set covers too.
+    # The time that all sets of a mask cover, and the part of it that the largest set covers too.
     common: dict[int, Intervals] = {}
     for i in {*range(len(sets))} - {largest}:
         joined = {mask | 1 << i: intersection(one, sets[i]) for mask, one in common.items()}
@@ -110,7 +110,7 @@ def exclusive(*sets: Intervals) -> list[int]:
 def grouped_length(group: Ints, start: Ints, end: Ints, groups: int) -> Ints:
     """Return the length of each group's union, shape (groups,).
 
-    The groups are laid one after the other on the axis, so that one union serves them all.
+    The groups are placed one after the other on the axis, so that one union serves all of them.
     """
     full = end > start
     group, start, end = group[full], start[full], end[full]

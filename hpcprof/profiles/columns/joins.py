@@ -1,4 +1,4 @@
-"""Joining two tables on a pair of columns, and the operations to the calls that launched them."""
+"""Joins of two tables on a pair of columns, and of operations with the calls that launched them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _Keys = NDArray[np.signedinteger[Any]]
 
 _LATEST = int(np.iinfo(np.int64).max)
 _NARROW = 1 << 31
-# A table of truth values over the span of the keys may take as much memory as two of their columns.
+# A table of booleans over the span of the keys may take as much memory as two of their columns.
 _SPAN = 16
 
 
 def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Return numbers for the pairs of two columns, so that equal pairs of both tables have equal numbers."""
+    """Return a number for each pair of values, such that equal pairs of both tables have equal numbers."""
     ones = np.union1d(distinct(a[0]), distinct(b[0]))
     if len(ones) <= 1:
         return a[1], b[1]
@@ -36,7 +36,7 @@ def pair_keys(a: tuple[Ints, Ints], b: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
 
 
 def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
-    """Return the row of each table in every pair of rows with equal keys, in the order of ``left``."""
+    """Return the rows of all pairs with equal keys, one array per table, in the order of ``left``."""
     if not len(left) or not len(right):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     chosen = _wanted(left, right)
@@ -47,7 +47,7 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
     ordered = right[order]
     unique = bool(np.all(ordered[1:] > ordered[:-1]))
     if unique and len(left) == len(ordered):
-        # Sorting the left table too takes a fifth of searching.
+        # Sorting the left table too takes a fifth of the time of searching.
         by_key = np.argsort(left, kind="stable")
         if np.array_equal(left[by_key], ordered):
             found = np.empty(len(left), np.int64)
@@ -60,7 +60,7 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
         rows = np.flatnonzero(ordered.take(low, mode="clip") == left)
         return rows, order[low[rows]]
     count = ((low <= last) & (ordered[np.minimum(low, last)] == left)).astype(np.int64)
-    # Few keys of the right table repeat, and searching all a second time would be most of the work.
+    # Few keys of the right table repeat; searching all of them a second time would be most of the work.
     several = np.flatnonzero((low < last) & (ordered[np.minimum(low + 1, last)] == left))
     count[several] = np.searchsorted(ordered, left[several], side="right") - low[several]
     rows = np.repeat(np.arange(len(left)), count)
@@ -69,7 +69,7 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
 
 
 def _wanted(left: _Keys, right: _Keys) -> Ints:
-    """Return the rows of the right table whose keys may be in the left: most calls launch nothing."""
+    """Return the rows of the right table whose keys may be in the left; most calls launch nothing."""
     low, span = extent(right)
     least, width = extent(left)
     if span > _SPAN * len(right) or least < low or least + width > low + span:
@@ -80,14 +80,14 @@ def _wanted(left: _Keys, right: _Keys) -> Ints:
 
 
 def _narrow(keys: _Keys) -> _Keys:
-    """Return keys as they are sorted and searched in half the time, where they fit."""
+    """Return keys with 32 bits if they fit, which are sorted and searched in half the time."""
     fit = keys.min(initial=0) >= -_NARROW and keys.max(initial=0) < _NARROW
     return keys.astype(np.int32) if fit else keys
 
 
 @dataclass(frozen=True)
 class _Identified(Table):
-    """What names the launch of an operation."""
+    """The columns that identify the launch of an operation."""
 
     process: Ints
     correlation: Ints
@@ -97,8 +97,8 @@ class _Identified(Table):
 def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of ``timeline.operations()`` and ``timeline.calls`` in every pair of one launch.
 
-    They are of the same process and have the same correlation id. A call may launch several operations,
-    and calls inside a call share its id. Pairs are in the order of the operations.
+    Both rows have the same process and correlation id. A call may launch several operations, and calls
+    inside a call share its id. Pairs are in the order of the operations.
     """
     operations, calls = timeline.columns_of_operations(_Identified), timeline.calls
     of_operation, of_call = pair_keys(

@@ -1,4 +1,4 @@
-"""The order that a column has already: what a profiler writes is nearly in order, and looking is quicker."""
+"""Sorting columns that are nearly sorted, as those of a profiler are: checking the order is faster."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ def ascends(values: Ints) -> bool:
 
 
 def ordered(values: Ints) -> Ints:
-    """Return the values in ascending order; as they are where they have it."""
-    # A stable sort merges what is in order.
+    """Return the values in ascending order, uncopied if they have it already."""
+    # A stable sort merges runs that are in order.
     return values if ascends(values) else np.sort(values, kind="stable")
 
 
 def as_of(values: Ints, moments: Ints, *columns: Ints) -> list[Ints]:
-    """Return from columns what holds at each moment: the entry that follows the last value not above it.
+    """Return each column's entry that is valid at each moment: the one after the last value not above it.
 
-    ``values`` ascend, and each column has one entry more: the first holds before all values.
+    ``values`` ascend. Each column has one more entry than there are values; the first is valid before all.
     """
     if len(values) < len(moments) and ascends(moments):
-        # How many moments there are between two values is found sooner than where each moment lies.
+        # Counting the moments between two values is faster than locating each moment.
         edges = np.searchsorted(moments, values)
         times = np.diff(edges, prepend=0, append=len(moments))
         return [np.repeat(column, times) for column in columns]
@@ -33,7 +33,7 @@ def as_of(values: Ints, moments: Ints, *columns: Ints) -> list[Ints]:
 
 
 def by_time(start: Ints, end: Ints) -> Ints:
-    """Return the rows by start, then end: ``np.lexsort((end, start))``, at once where the starts tell."""
+    """Return the rows by start, then end, as ``np.lexsort((end, start))``; the starts usually suffice."""
     order = np.argsort(start, kind="stable")
     begun = start[order]
     same = np.flatnonzero(begun[1:] == begun[:-1])

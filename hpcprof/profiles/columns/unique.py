@@ -8,7 +8,7 @@ from hpcprof.profiles.timeline import Ints
 
 _LATEST = int(np.iinfo(np.int64).max)
 SPAN = 4
-"""A table over the span of a column's values is the quickest where it is at most so many times the column."""
+"""A table over the span of a column's values is fastest up to this many times the column's rows."""
 
 
 def distinct(values: Ints) -> Ints:
@@ -27,8 +27,8 @@ def distinct(values: Ints) -> Ints:
 def numbered(values: Ints) -> tuple[Ints, Ints]:
     """Return the distinct values in ascending order, and the number of each row's value among them.
 
-    The same as ``np.unique(values, return_inverse=True)``, which sorts all rows: here they are counted
-    where they lie close together, and hashed where not.
+    The result is that of ``np.unique(values, return_inverse=True)``, which sorts all rows. Here values that
+    lie close together are counted, and others are hashed.
     """
     low, span = extent(values)
     if span == 1:
@@ -38,7 +38,7 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
         seen = np.zeros(span, bool)
         seen[place] = True
         return np.flatnonzero(seen) + low, (np.cumsum(seen) - 1)[place]
-    # Imported here: most columns do without, and pandas takes long to import.
+    # Imported here, because pandas takes long to import and most columns do not need it.
     import pandas as pd
 
     row, found = pd.factorize(values)
@@ -49,9 +49,9 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
 
 
 def extent(values: Ints) -> tuple[int, int]:
-    """Return the least value and how many there are from it to the greatest, none where there is no value.
+    """Return the least value and the size of the range up to the greatest, at most 0 without values.
 
-    Where that at most doubles how many there are, 0 stands for the least value: it need not be subtracted.
+    If starting at 0 at most doubles the range, the least value is 0, which need not be subtracted.
     """
     if values.strides == (0,):
         values = values[:1]  # One value stands for all rows.
@@ -69,7 +69,7 @@ def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     number : ndarray of int64, shape (n,)
     """
     number, numbers = np.zeros(len(columns[0]), np.int64), 1
-    # A column of an array is strided: it is read once and not several times.
+    # The column of a 2-d array is strided; copy it once.
     for column in map(np.ascontiguousarray, columns):
         low, span = extent(column)
         if numbers * span > _LATEST:

@@ -1,6 +1,6 @@
-"""Which of the environment variables that a profile holds may be read, stored and shared: a short list.
+"""The list of environment variables in a profile that may be read, stored and shared.
 
-A profile of Nsight Systems holds the whole environment of the job, tokens and keys included.
+A profile of Nsight Systems holds the whole environment of the job, including tokens and keys.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ RANKS = (
     "SLURM_PROCID",
     "RANK",
 )
-"""In the order in which they are trusted: a launcher's variable says more than the batch system's,
-which is the same on all ranks where another launcher started them."""
+"""The most trusted first. A launcher's variable comes before that of the batch system, which has the same
+value on all ranks if another launcher started them."""
 
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_NTASKS", "WORLD_SIZE")
 
@@ -45,14 +45,14 @@ EXACT = (
 )
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 
-# Names that begin as above and whose values are addresses of hosts, or are not for others.
+# Names with these prefixes whose values are addresses or private.
 _PRIVATE = re.compile(r"COMM_ID|HOST|FILE|PATH|DIR|USER|TOKEN|SECRET|PASS|KEY")
-# Numbers, words and lists of them: no path, no address, no sentence.
+# Numbers, words and lists of them; no paths, addresses or sentences.
 _PLAIN = re.compile(r"[\w.,:;^=+-]{1,200}", re.ASCII)
 
 
 def allowed(name: str, value: str) -> bool:
-    """Whether a variable may be kept: its name is listed, and its value is no path, host or sentence."""
+    """Return whether a variable may be kept: its name is listed, its value not a path, host or sentence."""
     listed = name in EXACT or (name.startswith(PREFIXES) and not _PRIVATE.search(name))
     return listed and _PLAIN.fullmatch(value) is not None
 

@@ -1,4 +1,4 @@
-"""The results files that a workload leaves: one JSON file a rank."""
+"""The results files of a workload: one JSON file per rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_FIRST_MODE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Results:
-    """The ranks' results in the order of their ranks, and a sentence for each file that is damaged."""
+    """The results in the order of their ranks, and a sentence for each damaged file."""
 
     ranks: list[RankResult]
     damaged: list[str]
@@ -45,13 +45,13 @@ def read_results(run_directory: Path) -> Results:
 def parse_result(text: bytes | str) -> RankResult:
     """Read what `hpcprof.workloads.schema.to_json` wrote, in this version or an earlier one.
 
-    Keys that the schema does not know are ignored.
+    Keys that are not in the schema are ignored.
 
     Raises
     ------
     ValueError
-        With one sentence: not JSON, another schema version, a missing key, a wrong type, or lists of
-        different lengths.
+        If the text is not JSON or of an unknown schema version, a key is missing, a type is wrong, or lists
+        differ in length.
     """
     try:
         data = msgspec.json.decode(text)

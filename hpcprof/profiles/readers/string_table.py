@@ -35,10 +35,10 @@ class StringTable:
 
 
 def translate(ids: Ints, numbers: Mapping[int, int]) -> Ints:
-    """Replace ids by numbers, `NO_NAME` where an id has none, in the same array."""
+    """Replace ids by their numbers, or by `NO_NAME` if they have none, in the same array."""
     low, high = int(ids.min(initial=NO_NAME)), int(ids.max(initial=NO_NAME))
     if low == NO_NAME and high < SPAN * len(ids):
-        # `NO_NAME`, which is -1, takes the last.
+        # `NO_NAME` is -1 and so selects the last element.
         table = np.full(high + 2, NO_NAME)
         known = [i for i in numbers if 0 <= i <= high]
         table[known] = [numbers[i] for i in known]

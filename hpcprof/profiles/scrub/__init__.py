@@ -1,1 +1,1 @@
-"""Copies of profiles for sharing: what analyses read, and nothing that tells who ran what where."""
+"""Copies of profiles for sharing, without anything that identifies users or machines."""

@@ -1,4 +1,4 @@
-"""Scrub files into a folder."""
+"""Copies profiles into a folder without what should not be shared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
 
 @dataclass
 class Scrubbed:
-    """What was done: the copies with what was left out of each, and sentences about the rest."""
+    """The copies with what was left out of each, and sentences about skipped files and warnings."""
 
     written: list[tuple[Path, list[str]]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -30,20 +30,20 @@ class Scrubbed:
 def scrub_files(
     files: Iterable[Path], folder: Path, progress: Callable[[Path], None] = lambda path: None
 ) -> Scrubbed:
-    """Copy exports and traces, under their names, without what should not be shared.
+    """Copy profiles under their names without what should not be shared.
 
     Parameters
     ----------
     files : iterable of Path
     folder : Path
-        Made where it is missing. Nothing in it is replaced.
+        Created if it does not exist. Nothing in it is replaced.
     progress : callable
         Called with each file before it is read.
 
     Raises
     ------
     UsageError
-        If a file is of another kind, or there would be two of one name; nothing is written then.
+        If a file cannot be scrubbed or two files have the same name; nothing is written then.
     HpcprofError
         If a copy cannot be written.
     """
@@ -78,7 +78,7 @@ def _scrubbers(paths: list[Path], folder: Path) -> list[Scrubber]:
         if target.exists():
             raise UsageError(f"{target} exists and is not replaced: give another --output.")
         if target in targets:
-            raise UsageError(f"{targets[target]} and {path} have one name: scrub them into two folders.")
+            raise UsageError(f"{targets[target]} and {path} have the same name: scrub them into two folders.")
         targets[target] = path
     return scrubbers
 
@@ -94,7 +94,7 @@ def _scrubber(path: Path) -> Scrubber:
 
 
 def _about_name(path: Path, names: Names) -> list[str]:
-    """Return a sentence where the file's name tells a host or a user."""
+    """Return a sentence if the name of a file contains a host or a user."""
     found = names.private_in(path.name)
     user = os.environ.get("USER", "")
     if len(user) > 2 and re.search(rf"(?<![A-Za-z0-9]){re.escape(user)}(?![A-Za-z0-9])", path.name):

@@ -1,12 +1,12 @@
-"""Names of kernels and ranges without the paths, hosts and users that stand in them."""
+"""Names of kernels and ranges without the paths, hosts and users in them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 
-# An absolute path of two parts or more (one is more often a label), one below a home, or an address with
-# a scheme. What looks like a placeholder is replaced too, so that no two names become one.
+# An absolute path of two or more parts (one part is more often a label), a path below a home, or an address
+# with a scheme. Text that looks like a placeholder is replaced too, so that no two names become equal.
 _PATH = (
     r"\w+://[^\s\"'<>]+"
     r"|(?<![\w./)\]>~-])(?:~[\w.-]*/|/[\w.+@%=,~-]+/)[\w.+@%=,~-]+(?:/[\w.+@%=,~-]+)*/?"
@@ -18,8 +18,8 @@ _SHORTEST = 3
 class Names:
     """Replaces paths by ``<path 1>``, and known hosts and users by ``<host 1>``, ``<user 1>``.
 
-    One text has one number in all files that share this object, so names that were equal stay equal, and
-    names that differed stay different: no group of kernels or ranges changes.
+    A text has the same number in all files that share this object. Equal names stay equal and different names
+    stay different, so no group of kernels or ranges changes.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Names:
         self._known: dict[str, str] = {}
 
     def know(self, words: Mapping[str, str]) -> None:
-        """Add words, each with its kind, host or user; those of one or two letters are too common."""
+        """Add words, each with its kind (host or user); words of one or two letters are too common."""
         self._kinds = {word: kind for word, kind in words.items() if len(word) >= _SHORTEST} | self._kinds
         longest_first = sorted(self._kinds, key=len, reverse=True)
         words_only = rf"|(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])"
@@ -37,13 +37,13 @@ class Names:
         self._known.clear()
 
     def cleaned(self, text: str) -> str:
-        """Return a name as it may be shared."""
+        """Return a name that may be shared."""
         if text not in self._known:
             self._known[text] = self._private.sub(self._placeholder, text.replace("\0", ""))
         return self._known[text]
 
     def private_in(self, text: str) -> list[str]:
-        """Return the known hosts and users that stand in a text."""
+        """Return the known hosts and users in a text."""
         return [found for found in self._private.findall(text) if found in self._kinds]
 
     def _placeholder(self, match: re.Match[str]) -> str:
@@ -53,7 +53,7 @@ class Names:
 
 
 def hosts_and_users(hosts: Iterable[str], users: Iterable[str]) -> dict[str, str]:
-    """Return words for `Names.know`; of a full host name also its first part."""
+    """Return words for `Names.know`; a full host name also gives its first part."""
     words: dict[str, str] = {}
     for host in hosts:
         words |= {host: "host", host.partition(".")[0]: "host"}

@@ -1,8 +1,8 @@
-"""A copy of an nsys SQLite export that holds only what is on a list.
+"""Copies an nsys SQLite export, with only the tables and columns that are listed here.
 
-The copy is a new database: nothing of the original's free pages can be in it. Of the listed tables all
-numbers are copied, and texts only from the columns named here; of StringIds only the names of kernels, API
-functions and ranges. Numbers that refer to another text refer to nothing in the copy.
+The copy is a new database, so it contains nothing of the original's free pages. From listed tables, all
+numbers are copied, and texts only of the columns named here; from StringIds, only the names of kernels, API
+functions and ranges. Numbers that refer to other texts refer to nothing in the copy.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _TABLES = re.compile(
     r"|TARGET_INFO_(?:GPU|GPU_METRICS|SESSION_START_TIME|CUDA_\w+)",
     re.ASCII,
 )
-# Columns of numbers that name something, by the tables that have them.
+# Columns of ids of names.
 _NAME_IDS = ("demangledName", "shortName", "mangledName", "nameId", "textId")
-# Columns of text that are copied, paths and hosts in them replaced.
+# Columns of text that are copied, with paths and hosts replaced.
 _TEXTS = {
     "TARGET_INFO_GPU": ("name", "chipName", "busLocation"),
     "NVTX_PAYLOAD_SCHEMAS": ("name",),
@@ -75,7 +75,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     names.know(_hosts_and_users(pairs))
     try:
         with closing(sqlite3.connect(target)) as copy:
-            # A copy that is not finished is thrown away: nothing needs a journal.
+            # An incomplete copy is deleted, so no journal is needed.
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
@@ -91,12 +91,12 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
 
 
 def _cleaned(text: bytes | None, names: Names) -> str | None:
-    # As bytes, because text in an export may be no UTF-8.
+    # As bytes, because text in an export may not be UTF-8.
     return None if text is None else names.cleaned(text.decode("utf-8", "replace"))
 
 
 def _copy_tables(copy: sqlite3.Connection) -> list[str]:
-    """Copy the listed tables, then the strings that they refer to; return the names of the others."""
+    """Copy the listed tables, then the strings that they refer to; return the names of the other tables."""
     query = "SELECT name FROM source.sqlite_master WHERE type = 'table' ORDER BY name"
     left_out, strings = [], []
     copy.execute("CREATE TEMP TABLE used (id INTEGER PRIMARY KEY)")
@@ -125,9 +125,9 @@ def _copy_tables(copy: sqlite3.Connection) -> list[str]:
 
 
 def _make(copy: sqlite3.Connection, table: str) -> dict[str, str]:
-    """Make a table with the columns that the original has, and return their types by name.
+    """Create a table with the columns of the original, and return their types by name.
 
-    ``table`` and the columns are words: they need no quoting beyond the quotation marks.
+    ``table`` and the columns are words, which need no quoting beyond the quotation marks.
     """
     rows = copy.execute("SELECT name, type, pk FROM pragma_table_info(?, 'source')", (table,)).fetchall()
     columns = {name: kind if kind in _TYPES else "" for name, kind, _ in rows if re.fullmatch(r"\w+", name)}
@@ -140,14 +140,14 @@ def _make(copy: sqlite3.Connection, table: str) -> dict[str, str]:
 
 
 def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
-    """Return the SQL of what is copied from a column: its numbers, and text only where it is listed."""
+    """Return the SQL for the copy of a column: its numbers, and its texts only if it is listed."""
     text = f'cleaned(CAST("{column}" AS BLOB))'
     number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
     if table == "NVTX_EVENTS" and column in ("text", "textId"):
         named = f"eventType IN ({', '.join(map(str, NAMED_EVENTS))})" if "eventType" in columns else "FALSE"
         return f"CASE WHEN {named} THEN {text if column == 'text' else number} END"
     if table == "NVTX_EVENTS" and column == "binaryData" and {"domainId", "text"} <= columns.keys():
-        # Payloads may hold any bytes; those of NCCL are numbers.
+        # Payloads may hold anything; those of NCCL are numbers.
         nccl = "SELECT domainId FROM source.NVTX_EVENTS WHERE eventType = 75 AND text = 'NCCL'"
         return f'CASE WHEN domainId IN ({nccl}) THEN "{column}" END'
     if table == "MPI_COMMUNICATORS" and column == "members":
@@ -161,10 +161,10 @@ def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
 
 
 def _pairs(export: NsysExport, table: str) -> Pairs:
-    source = export.table(table)
-    if source is None or not {"name", "value"} <= source.columns:
+    found = export.table(table)
+    if found is None or not {"name", "value"} <= found.columns:
         return []
-    rows = export.rows(select(source.clause.c.name, source.clause.c.value))
+    rows = export.rows(select(found.clause.c.name, found.clause.c.value))
     return [(str(name), str(value)) for name, value in rows if value is not None]
 
 
@@ -191,7 +191,7 @@ def _variables(items: Iterable[str]) -> list[str]:
 
 
 def _hosts_and_users(pairs: Mapping[str, Pairs]) -> dict[str, str]:
-    """Return the names of hosts and users that the export tells in a place of their own."""
+    """Return the names of hosts and users that have a row or variable of their own."""
     named = {name: value for rows in pairs.values() for name, value in rows}
     variables = [value for name, value in pairs["META_DATA_CAPTURE"] if name.endswith("ENVIRONMENT_VARIABLE")]
     variables += named.get("DeviceEnvironment", "").split(";")

@@ -1,6 +1,6 @@
-"""A copy of a PyTorch trace that holds only what is on a list.
+"""Copies a PyTorch trace, with only the fields that are listed here.
 
-What a field is called decides whether it is copied. Stamps are copied as they are written, digit by digit.
+Stamps are copied as they are written, digit by digit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from hpcprof.profiles.readers.kineto.json_stream import NO_VALUE, Batch, Event, TraceStream
-from hpcprof.profiles.readers.kineto.reader import opened, sentences
+from hpcprof.profiles.readers.kineto.reader import damage_as_sentence, open_trace
 from hpcprof.profiles.scrub.names import Names
 
 _COMPRESSION = 6
@@ -24,7 +24,7 @@ _NO_CATEGORY, _OTHERS = "events of no category", "events of other categories"
 
 
 class _Recorded(Event):
-    """An event of a trace, with what `Event` leaves out of the fields that are copied."""
+    """An event of a trace with the copied fields that `Event` does not have."""
 
     id: Raw = NO_VALUE
     bp: Raw = NO_VALUE
@@ -124,25 +124,25 @@ _DEVICE = (
 _PLACE = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
 _ENCLOSING = re.compile(rb'"e"')
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
-# Words, numbers and lists of them: no path.
+# Words, numbers and lists of them; no paths.
 _PLAIN = re.compile(r"[\w.:,\[\] ()+-]{0,400}", re.ASCII)
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
-    """Copy a trace to ``target`` and return what was left out, each with how often.
+    """Copy a trace to ``target`` and return what was left out, with counts.
 
-    The trace is read and written in pieces: memory does not grow with it. What stands before the events, as
-    the rank does, stands before them in the copy.
+    The trace is read and written in pieces, so memory does not grow with it. Properties before the events,
+    such as the rank, stay before them in the copy.
 
     Raises
     ------
     DamagedInput
-        If the trace cannot be read; what was written by then is to be thrown away.
+        If the trace cannot be read; the incomplete copy must then be deleted.
     """
     left_out: Counter[str] = Counter()
-    # No name and no time stamp of the file inside.
+    # Without the name and time stamp of the file.
     with (
-        opened(path) as source,
+        open_trace(path) as source,
         target.open("wb") as raw,
         gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) if path.suffix == ".gz" else raw as file,
     ):
@@ -164,12 +164,12 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
 
 
 def _batches(stream: TraceStream, path: Path) -> Iterator[Batch]:
-    with sentences(path):
+    with damage_as_sentence(path):
         yield from stream.batches()
 
 
 def _properties(trace: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is copied of what stands around the events."""
+    """Return the properties that are copied."""
     found = {key: trace[key] for key in _PROPERTIES if trace.get(key) is not None and _is_plain(trace[key])}
     nested = {
         "distributedInfo": _distributed(trace.get("distributedInfo")),
@@ -200,7 +200,7 @@ def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Ev
 
 
 def _if(kind: re.Pattern[bytes], value: Raw) -> Raw | UnsetType:
-    """Return a value as it is written, if it is of a kind that may be shared."""
+    """Return a value as it is written if it matches the pattern."""
     return value if kind.fullmatch(bytes(value)) else UNSET
 
 

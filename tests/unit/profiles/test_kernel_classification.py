@@ -56,8 +56,8 @@ def test_the_users_own_folder_is_read_when_no_file_is_named(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("- {pattern: x, class: network}", "class 'network' is none of comp, comm, mem"),
-        ("- {pattern: '(', class: comm}", "is no regular expression"),
+        ("- {pattern: x, class: network}", "class 'network' is not one of comp, comm, mem"),
+        ("- {pattern: '(', class: comm}", "is not a regular expression"),
         ("- {pattern: x, clas: comm}", "unknown key 'clas'"),
         ("pattern: x", "expected a list"),
         ("- [", "cannot be read"),

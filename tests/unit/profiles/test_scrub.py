@@ -299,7 +299,7 @@ def test_nothing_is_overwritten(export: Path, tmp_path: Path) -> None:
     twin = tmp_path / "other/rank0.sqlite"
     twin.parent.mkdir()
     twin.write_bytes(b"")
-    with pytest.raises(UsageError, match="have one name"):
+    with pytest.raises(UsageError, match="have the same name"):
         scrub_files([export, twin], tmp_path / "elsewhere")
     assert not (tmp_path / "elsewhere").exists()
 

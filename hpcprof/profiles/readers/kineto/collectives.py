@@ -1,4 +1,4 @@
-"""Collectives of a PyTorch trace: what Kineto writes into the arguments of NCCL's kernels."""
+"""Collectives of a PyTorch trace, from the arguments that Kineto gives NCCL's kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ELEMENT = {
 
 
 class Recorded(NamedTuple):
-    """One kernel's record, as the trace has it."""
+    """The record of a collective in the arguments of its kernel."""
 
     name: str
     correlation: int
@@ -36,7 +36,7 @@ class Recorded(NamedTuple):
 
 
 def recorded(arguments: Mapping[str, Any], correlation: int) -> Recorded | None:
-    """Return the record in a kernel's arguments, None where there is none."""
+    """Return the record in a kernel's arguments, None if there is none."""
     name = arguments.get("Collective name")
     if not isinstance(name, str) or correlation == NO_CORRELATION:
         return None
@@ -54,7 +54,7 @@ def recorded(arguments: Mapping[str, Any], correlation: int) -> Recorded | None:
 
 
 def _natural(value: object) -> int:
-    """Return a count, 0 for anything else; no message has more bytes than 63 bits can count."""
+    """Return a count, 0 for anything else. The bytes of a message must fit 63 bits."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and 0 < value < 1 << 56 else 0  # type: ignore[operator,return-value]
 
@@ -85,7 +85,7 @@ def collectives(records: Sequence[Recorded], calls: ApiCalls, strings: StringTab
 
 
 def _message(op: str, record: Recorded) -> int:
-    """Return the message as NCCL counts it; `NO_BYTES` where ranks exchange messages of different sizes."""
+    """Return the message as NCCL counts it; `NO_BYTES` if ranks exchange messages of different sizes."""
     width = _ELEMENT.get(record.kind or "")
     elements = record.elements_out if op in ("ReduceScatter", "Scatter") else record.elements_in
     if op == "AlltoAll":

@@ -15,27 +15,26 @@ from numpy.typing import NDArray
 from hpcprof.profiles.readers.kineto.collectives import Recorded, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import HOST, NO_CORRELATION, NO_NAME, SHAPES, Ints, plausible
+from hpcprof.profiles.timeline import HOST, NO_CORRELATION, NO_NAME, SHAPES, IntColumns, Ints, plausible
 
 _INT64 = np.iinfo(np.int64)
 Int64 = Annotated[int, msgspec.Meta(ge=int(_INT64.min), le=int(_INT64.max))]
 _Shape = tuple[Int64, Int64, Int64]
-Columns = dict[str, Ints]
 Categories = tuple[str, ...]
 Mask = NDArray[np.bool_]
-Built = tuple[Columns, Mask]
-"""Columns with a row an event, and which rows hold what they should."""
+Built = tuple[IntColumns, Mask]
+"""Columns with one row per event, and which rows are valid."""
 ValueT = TypeVar("ValueT")
 
-# What Kineto writes: microseconds with three decimals; here those that surely fit 64 bits in nanoseconds.
-# Every text matches in one way at most, or a list with one odd time would be tried in 2**n ways.
+# Kineto writes microseconds with three decimals. The pattern accepts those that fit 64 bits in nanoseconds.
+# Each text matches in at most one way; otherwise a list with one odd time would be tried in 2**n ways.
 _THREE_DECIMALS = re.compile(rb"(?:-?(?:[0-9]{1,15}|[0-8][0-9]{15})\.[0-9]{3},)*")
 _MEMORY = "[memory]"
 _COLLECTIVE = b'"Collective name"'
 
 
 class Arguments(msgspec.Struct, gc=False):
-    """What an event tells about the GPU's side of it."""
+    """The arguments of an event that concern the GPU."""
 
     device: Int64 | None = None
     stream: Int64 | None = None
@@ -46,7 +45,7 @@ class Arguments(msgspec.Struct, gc=False):
 
 
 class AllocatorArguments(msgspec.Struct, gc=False):
-    """What an event of the allocator tells; device type 0 is the host (c10::DeviceType)."""
+    """The arguments of an event of the allocator; device type 0 is the host (c10::DeviceType)."""
 
     bytes: Int64 = msgspec.field(name="Bytes")
     allocated: Int64 = msgspec.field(name="Total Allocated")
@@ -55,15 +54,15 @@ class AllocatorArguments(msgspec.Struct, gc=False):
     device_type: Int64 = msgspec.field(name="Device Type")
 
 
-class Values(Generic[ValueT]):
-    """Decodes values of one type, all at once where they are right and one by one where they are not."""
+class BatchDecoder(Generic[ValueT]):
+    """Decodes values of one type: all at once if they are valid, else one by one."""
 
     def __init__(self, kind: Any) -> None:
         self._all: msgspec.json.Decoder[list[ValueT]] = msgspec.json.Decoder(list[kind])
         self._one: msgspec.json.Decoder[ValueT] = msgspec.json.Decoder(kind)
 
     def __call__(self, written: Sequence[msgspec.Raw | bytes]) -> Sequence[ValueT | None]:
-        """Return the values; None where one is absent or of another type."""
+        """Return the values; None for one that is absent or of another type."""
         try:
             return self._all.decode(b"[%b]" % b",".join(written))
         except msgspec.DecodeError:
@@ -76,27 +75,27 @@ class Values(Generic[ValueT]):
             return None
 
 
-_INTEGERS: Values[int] = Values(Int64)
-_ARGUMENTS: Values[Arguments] = Values(Arguments)
+_INTEGERS: BatchDecoder[int] = BatchDecoder(Int64)
+_ARGUMENTS: BatchDecoder[Arguments] = BatchDecoder(Arguments)
 _NO_ARGUMENTS = Arguments()
 _NO_ALLOCATION = AllocatorArguments(0, 0, 0, 0, 0)
-_ALLOCATOR: Values[AllocatorArguments] = Values(AllocatorArguments)
+_ALLOCATOR: BatchDecoder[AllocatorArguments] = BatchDecoder(AllocatorArguments)
 
 
-class Rows:
-    """The rows of one table, gathered batch by batch."""
+class TableRows:
+    """The rows of one table, collected batch by batch."""
 
     def __init__(self, *fields: str) -> None:
         self._batches: dict[str, list[Ints]] = {
             name: [np.empty(SHAPES.get(name, (0,)), np.int64)] for name in fields
         }
 
-    def add(self, columns: Columns, valid: Mask) -> None:
-        """Append the rows of a mask."""
+    def add(self, columns: IntColumns, valid: Mask) -> None:
+        """Append the valid rows."""
         for name, batches in self._batches.items():
             batches.append(columns[name] if valid.all() else columns[name][valid])
 
-    def columns(self) -> Columns:
+    def columns(self) -> IntColumns:
         """Return the whole columns."""
         return {name: np.concatenate(batches) for name, batches in self._batches.items()}
 
@@ -106,20 +105,20 @@ _GPU = ("name", "start", "end", "device", "stream", "correlation")
 
 
 class Events:
-    """What a trace holds of each kind, filled batch by batch; names are numbers of ``strings``."""
+    """The events of a trace by kind, collected batch by batch; names are numbers in ``strings``."""
 
     def __init__(self) -> None:
         self.strings = StringTable()
-        self.kernels = Rows(*_GPU, "grid", "block")
-        self.memory = Rows(*_GPU, "bytes")
-        self.graphs = Rows(*_GPU)
-        self.calls = Rows(*_HOST, "correlation")
-        self.ranges = Rows(*_HOST)
-        self.gpu_marks = Rows(*_GPU)
-        self.allocations = Rows("time", "device", "bytes", "allocated", "reserved")
+        self.kernels = TableRows(*_GPU, "grid", "block")
+        self.memory = TableRows(*_GPU, "bytes")
+        self.graphs = TableRows(*_GPU)
+        self.calls = TableRows(*_HOST, "correlation")
+        self.ranges = TableRows(*_HOST)
+        self.gpu_marks = TableRows(*_GPU)
+        self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
         self.collectives: list[Recorded] = []
         self._left_out: Counter[str] = Counter()
-        self._kinds: tuple[tuple[Categories, Rows, Callable[[list[Event]], Built], str], ...] = (
+        self._kinds: tuple[tuple[Categories, TableRows, Callable[[list[Event]], Built], str], ...] = (
             (("kernel",), self.kernels, self._kernels, "kernel"),
             (("gpu_memcpy", "gpu_memset"), self.memory, self._on_gpu, "memory operation"),
             (("cuda_graph",), self.graphs, self._on_gpu, "CUDA graph"),
@@ -131,7 +130,7 @@ class Events:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences that count what was left out."""
+        """Sentences that count the events that were left out."""
         return tuple(
             f"{n} {what} events lack a valid field and are left out."
             if n > 1
@@ -140,7 +139,7 @@ class Events:
         )
 
     def add(self, batch: Batch) -> None:
-        """Sort a batch into the tables; other categories are passed over."""
+        """Add the events of a batch to their tables; other categories are ignored."""
         by_kind: list[list[Event]] = [[] for _ in self._kinds]
         by_category: dict[str | None, list[Event]] = {
             category: events
@@ -183,7 +182,7 @@ class Events:
         return columns | {"correlation": correlation}, valid & told
 
     def _kernels(self, events: list[Event]) -> Built:
-        """Build the kernels, and take what is recorded of those that communicate."""
+        """Build the kernels, and keep the record of those that communicate."""
         columns, valid = self._on_gpu(events)
         for row in np.flatnonzero(valid).tolist():
             written = bytes(events[row].args)
@@ -193,7 +192,7 @@ class Events:
         return columns, valid
 
     def _on_gpu(self, events: list[Event]) -> Built:
-        """Build GPU work and annotations; without arguments, pid and tid are the device and the stream."""
+        """Build GPU work and annotations; without arguments, the device is the pid and the stream the tid."""
         columns, valid = self._timed(events)
         arguments, told = _arguments(events)
         device, on_device = _told([a.device for a in arguments], [event.pid for event in events])
@@ -210,7 +209,7 @@ class Events:
 
 
 def _allocations(events: list[Event]) -> Built:
-    """Build the allocator's events; other instants are passed over."""
+    """Build the events of the allocator; other instant events are ignored."""
     events = [event for event in events if event.name == _MEMORY]
     time, timed = times([event.ts for event in events])
     arguments = _ALLOCATOR([event.args for event in events])
@@ -236,7 +235,7 @@ def _integers(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
 
 
 def _told(values: list[int | None], otherwise: list[msgspec.Raw]) -> tuple[Ints, Mask]:
-    """Return the values, and where they are None those of another field."""
+    """Return the values, with those of another field in place of None."""
     told = _present(values)
     column = np.array([value or 0 for value in values], np.int64)
     if told.all():
@@ -250,9 +249,9 @@ def _present(values: Sequence[object]) -> Mask:
 
 
 def times(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
-    """Return times in microseconds, as the trace writes them, in nanoseconds, and which are valid.
+    """Convert times from microseconds, as a trace writes them, to nanoseconds; also return which are valid.
 
-    The text is taken digit by digit: a double has 16 digits, and a stamp of 1.7e15 us with three
+    They are converted from the text, since a double has 16 digits, and a stamp of 1.7e15 us with three
     decimals has 19.
     """
     text = b",".join(written)
@@ -271,12 +270,12 @@ def _nanoseconds_or_none(written: bytes) -> int | None:
 
 
 def nanoseconds(written: str) -> int:
-    """Return one time in microseconds in nanoseconds; what is below one is rounded, to even on a tie.
+    """Convert a time from microseconds to nanoseconds; fractions are rounded, ties to even.
 
     Raises
     ------
     ValueError
-        If the text is no number or does not fit 64 bits.
+        If the text is not a number or the time does not fit 64 bits.
     """
     whole, _, fraction = written.partition(".")
     if len(fraction) <= 3 and fraction.isdecimal():
@@ -292,7 +291,7 @@ def _rounded(written: str) -> int:
     try:
         number = Decimal(written) * 1000
     except InvalidOperation:
-        raise ValueError(f"{written!r} is no time") from None
+        raise ValueError(f"{written!r} is not a time") from None
     if not number.is_finite() or number.adjusted() > 19:
-        raise ValueError(f"{written!r} is no time")
+        raise ValueError(f"{written!r} is not a time")
     return int(number.to_integral_value())

@@ -1,8 +1,7 @@
-"""A trace's JSON read in pieces, so that memory does not grow with the file.
+"""Reads the JSON of a trace in pieces, so that memory does not grow with the file.
 
-JSON is read from left to right: where a list that is cut after one of its events, and closed there,
-is valid, the cut is between two events of the list and not inside a name or a nested list. So the
-text is cut at a likely place, and the parser itself tells whether the place was right.
+The text is cut where an event of the list probably ends, and the list is closed there. If the result is valid
+JSON, the cut was between two events, and not inside a name or a nested list.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import msgspec
 
 _CHUNK = 8 << 20
 _LARGEST = 64 << 20
-"""What may precede the events, or be one event, in bytes: more is no trace, and would fill the memory."""
+"""The most bytes before the events and in one event: with more, a file is not a trace."""
 
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -28,11 +27,11 @@ NO_ARGUMENTS = msgspec.Raw(b"{}")
 
 
 class NotATrace(Exception):
-    """The rest of a sentence that begins with the file's name."""
+    """A file is not a trace; the message is the rest of a sentence that begins with the file's name."""
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event; what is not text stays as it is written, so that no digit is lost."""
+    """An event. Values other than text stay as they are written, so that no digit is lost."""
 
     ph: str | None = None
     cat: str | None = None
@@ -45,7 +44,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 Batch = list[Event | None]
-"""Events in the trace's order; None stands for one that is no JSON object."""
+"""Events in the trace's order; None is one that is not a JSON object."""
 _Decoder = msgspec.json.Decoder[Batch]
 
 _TEXTS = ("ph", "cat", "name")
@@ -59,10 +58,11 @@ _LENIENT = json.JSONDecoder(parse_float=_as_written, parse_constant=_as_written)
 
 
 class TraceStream:
-    """The events of a trace in batches; ``properties`` is what stands around them, once all are read.
+    """The events of a trace in batches, and its other ``properties``.
 
-    With the first batch it is what stands before them. Events are of ``kind``, whose fields beyond those of
-    `Event` are values as they are written. Reading raises `NotATrace`, and whatever reading the file raises.
+    From the first batch on, ``properties`` holds those before the events; after the last batch, all of them.
+    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written. Reading
+    raises `NotATrace`, and whatever reading the file raises.
     """
 
     def __init__(self, file: BinaryIO, kind: type[Event] = Event) -> None:
@@ -82,7 +82,7 @@ class TraceStream:
             yield batch
 
     def _begin(self) -> bytes:
-        """Read up to the list of events and return what was read of it."""
+        """Read up to the list of events and return the part of the list that was read."""
         text = b""
         while len(text) < _LARGEST:
             more = self._file.read(max(_CHUNK, len(text)))
@@ -97,12 +97,12 @@ class TraceStream:
                     raise NotATrace("is empty.")
                 _parsed(text)
                 break
-        raise NotATrace("is no PyTorch profiler trace: it has no list of traceEvents.")
+        raise NotATrace("is not a PyTorch profiler trace: it has no list of traceEvents.")
 
     def _next(self, text: bytes, first: bool) -> tuple[Batch, bytes | None]:
-        """Return the events that ``text`` and the next piece of the file hold whole, and what is left.
+        """Return the whole events in ``text`` and the next piece of the file, and the text after them.
 
-        Nothing is left, None, where the list ended; ``first`` says that it has only begun.
+        The text is None if the list has ended. ``first`` is true for the first piece of the list.
         """
         while True:
             more = self._file.read(max(_CHUNK, len(text)))
@@ -119,10 +119,10 @@ class TraceStream:
                 return batch, rest
             if len(text) > _LARGEST:
                 size = f"{_LARGEST >> 20} MiB"
-                raise NotATrace(f"is no PyTorch profiler trace: it has an event of more than {size}.")
+                raise NotATrace(f"is not a PyTorch profiler trace: it has an event of more than {size}.")
 
     def _finish(self, tail: bytes) -> None:
-        """Read what stands around the events; ``tail`` is what is known of what follows the list."""
+        """Read the properties around the events; ``tail`` is the text after the list read so far."""
         while len(tail) < _LARGEST and (more := self._file.read(_CHUNK)):
             tail += more
         self.properties = _parsed(self._head + b'"traceEvents":[]' + tail)
@@ -140,11 +140,11 @@ def _parsed(text: bytes) -> Any:
     try:
         return json.loads(text.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
-        raise NotATrace(f"is no valid JSON: {error}.") from None
+        raise NotATrace(f"is not valid JSON: {error}.") from None
 
 
 def _events(text: bytes, decoder: _Decoder) -> Batch | None:
-    """Parse whole events between commas; None where they are not whole, or a field is unusual."""
+    """Parse events separated by commas; None if one is incomplete or a field is unusual."""
     try:
         return decoder.decode(b"".join((b"[", text, b"]")))
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -152,7 +152,7 @@ def _events(text: bytes, decoder: _Decoder) -> Batch | None:
 
 
 def _last_event(text: bytes) -> tuple[int, int]:
-    """Return where the last whole event probably ends, and where the next begins: ``}``, comma, ``{``."""
+    """Return where the last complete event probably ends and the next begins: at ``}``, a comma and ``{``."""
     at = len(text)
     for _ in range(_BRACES):
         at = text.rfind(b"{", 0, at)
@@ -171,11 +171,11 @@ def _end_of_list(text: bytes) -> tuple[int, int]:
 
 
 def _scan(text: bytes, first: bool, final: bool, kind: type[Event]) -> tuple[Batch, bytes, bool]:
-    """Parse event by event: slower, but it finds the end of the list and takes unusual fields.
+    """Parse event by event, which is slower but finds the end of the list and accepts unusual fields.
 
-    Returns the events, what follows them, and whether the list ended.
+    Returns the events, the text after them, and whether the list has ended.
     """
-    # Bytes that are no UTF-8 survive the way back; a name that holds them is cleaned.
+    # Bytes that are not UTF-8 survive encoding again; a name that holds them is cleaned.
     decoded = text.decode("utf-8", "surrogateescape")
     batch: Batch = []
     begin = _space(decoded, 0)
@@ -186,7 +186,7 @@ def _scan(text: bytes, first: bool, final: bool, kind: type[Event]) -> tuple[Bat
             value, end = _LENIENT.raw_decode(decoded, begin)
         except (ValueError, RecursionError) as error:
             if final or isinstance(error, RecursionError):
-                raise NotATrace(f"is no valid JSON: {error}.") from None
+                raise NotATrace(f"is not valid JSON: {error}.") from None
             return batch, _encoded(decoded[begin:]), False
         end = _space(decoded, end)
         if end == len(decoded) and not final:
@@ -195,12 +195,12 @@ def _scan(text: bytes, first: bool, final: bool, kind: type[Event]) -> tuple[Bat
         if decoded.startswith("]", end):
             return batch, _encoded(decoded[end + 1 :]), True
         if not decoded.startswith(",", end):
-            raise NotATrace(f"is no valid JSON: no comma after event {len(batch)} of the last piece.")
+            raise NotATrace(f"is not valid JSON: no comma after event {len(batch)} of the last piece.")
         begin = _space(decoded, end + 1)
 
 
 def _space(text: str, at: int) -> int:
-    """Return where the white space at a place ends."""
+    """Return the end of the white space at a position."""
     found = _SPACE.match(text, at)
     return found.end() if found else at
 
@@ -210,7 +210,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _lenient(value: object, kind: type[Event]) -> Event | None:
-    """Build an event from parsed JSON; a field that is not what it should be counts as absent."""
+    """Build an event from parsed JSON; a field of a wrong type counts as absent."""
     if not isinstance(value, dict):
         return None
     event = kind()

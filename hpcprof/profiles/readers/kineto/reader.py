@@ -62,7 +62,7 @@ def read(path: Path) -> Timeline:
     calls = ApiCalls(**events.calls.columns())
     communicated = collectives(events.collectives, calls, events.strings)
     strings = events.strings.array()
-    # The GPU's events do not tell the process, and a trace is of one.
+    # Events on the GPU have no process. A trace is of one.
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
     kernels, memory, ranges = (table.columns() for table in (events.kernels, events.memory, events.ranges))
@@ -102,9 +102,9 @@ def read(path: Path) -> Timeline:
 
 
 def _load(path: Path) -> tuple[Events, dict[str, Any]]:
-    """Return the events, and what stands around them."""
+    """Return the events, and the other properties of the trace."""
     events = Events()
-    with opened(path) as file, sentences(path):
+    with open_trace(path) as file, damage_as_sentence(path):
         stream = TraceStream(file)
         for batch in stream.batches():
             events.add(batch)
@@ -112,8 +112,8 @@ def _load(path: Path) -> tuple[Events, dict[str, Any]]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open the text of a trace, unpacked where it is packed, whatever its suffix.
+def open_trace(path: Path) -> Iterator[BinaryIO]:
+    """Open the text of a trace, unpacked if it is packed, whatever its suffix.
 
     Raises
     ------
@@ -121,15 +121,15 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         If it cannot be opened.
     """
     with ExitStack() as closing:
-        with sentences(path):
+        with damage_as_sentence(path):
             raw = closing.enter_context(path.open("rb"))
             packed = raw.peek(2).startswith(_GZIP)
         yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
 
 
 @contextmanager
-def sentences(path: Path) -> Iterator[None]:
-    """Turn what is wrong with a trace that is read into a `DamagedInput`."""
+def damage_as_sentence(path: Path) -> Iterator[None]:
+    """Turn errors while a trace is read into `DamagedInput`."""
     try:
         yield
     except NotATrace as error:

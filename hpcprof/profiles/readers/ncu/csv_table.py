@@ -1,6 +1,6 @@
 """The tables that ``ncu --csv`` prints.
 
-The raw page has a row a kernel and a row of units, the details page a row a metric.
+The raw page has one row per kernel and a row of units, the details page one row per metric.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _METRIC = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 
 _SPEED = "GPU Speed Of Light Throughput"
 _MEMORY = "Memory Workload Analysis"
-# What the details page calls the metrics that hpcprof reads; names on the raw page are the same everywhere.
+# The metrics that hpcprof reads, by their names on the details page. Names on the raw page never change.
 _DETAILS = {
     (_SPEED, "Compute (SM) Throughput"): "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     (_SPEED, "Memory Throughput"): "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
@@ -46,7 +46,7 @@ DEVICE_NAME = "device__attribute_display_name"
 
 @dataclass
 class Printed:
-    """A table as it was read: kernels, the device's name, and sentences about what is missing."""
+    """A table: kernels, the name of the device, and sentences about what is missing."""
 
     kernels: list[MeasuredKernel]
     device: str | None = None
@@ -54,7 +54,7 @@ class Printed:
 
 
 def is_table(path: Path) -> bool:
-    """Tell whether a CSV file begins like a table of Nsight Compute, whatever was printed before it."""
+    """Return whether a CSV file holds a table of Nsight Compute near its beginning."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -106,7 +106,7 @@ def parse(text: str, path: Path) -> Printed:
 
 
 class _Rows(Iterator[list[str]]):
-    """The rows of CSV text; ``cut`` tells afterwards whether some were cut off or damaged."""
+    """The rows of CSV text; after the last, ``cut`` is true if one was cut off or damaged."""
 
     def __init__(self, text: str) -> None:
         self._reader = csv.reader(text.splitlines(keepends=True), strict=True)
@@ -121,11 +121,11 @@ class _Rows(Iterator[list[str]]):
 
 
 def _raw(header: list[str], rows: _Rows, path: Path) -> Printed:
-    """Read the raw page: a row of units, then one row a kernel."""
+    """Read the raw page: a row of units, then one row per kernel."""
     units = next(rows, None)
     at = {name: i for i, name in enumerate(header)}
     if units is None or len(units) != len(header) or any(units[at[name]] for name in _UNIT_ROW):
-        raise DamagedInput(f"{path}: the table of Nsight Compute has no row of units, or ends there.")
+        raise DamagedInput(f"{path}: the table of Nsight Compute has no row of units, or ends with it.")
     factors = [factor(unit) for unit in units]
     own = [row for row in rows if _is_kernel(row)]
     kernels = [row for row in own if len(row) == len(header)]
@@ -141,7 +141,7 @@ def _raw(header: list[str], rows: _Rows, path: Path) -> Printed:
 
 
 def _details(header: list[str], rows: _Rows, path: Path) -> Printed:
-    """Read the details page: one row a metric of a kernel, among them rows of advice."""
+    """Read the details page: one row per metric of a kernel, and rows of advice."""
     at = {name: i for i, name in enumerate(header)}
     last = max(at[name] for name in (*_FIXED, *_METRIC))
     own = [row for row in rows if _is_kernel(row)]

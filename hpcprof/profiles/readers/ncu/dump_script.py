@@ -1,7 +1,7 @@
 """Prints the kernels of a report of Nsight Compute as JSON, by ncu's own Python module.
 
-It runs in a process of its own (``python ncu_dump.py FOLDER REPORT``, FOLDER holding ``ncu_report.py``):
-the module is a binary of ncu's installation, and a damaged report may take its process down.
+It runs in a process of its own (``python dump_script.py FOLDER REPORT``; FOLDER holds ``ncu_report.py``): the
+module is a binary of ncu's installation, and a damaged report may crash it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def main(folder: str, report: str) -> None:
-    """Print a list of kernels: name, and metrics as pairs of value and unit."""
+    """Print a list of kernels, each with its name, and its metrics as pairs of value and unit."""
     sys.path.insert(0, folder)
     import ncu_report  # type: ignore[import-not-found]
 

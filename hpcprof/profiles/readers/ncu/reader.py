@@ -35,7 +35,7 @@ def read(path: Path) -> KernelReport:
     Raises
     ------
     DamagedInput
-        In one sentence that names the file and what is wrong with it.
+        If the file is damaged; the sentence names the file and what is wrong.
     """
     is_csv = path.name.lower().endswith(TABLES)
     printed = csv_table.read_file(path) if is_csv else _read_report(path)
@@ -50,12 +50,12 @@ def read(path: Path) -> KernelReport:
 
 
 def report_or_table(path: Path) -> Path:
-    """Return what to read for a report: itself, or where there is no ncu a table of it beside it.
+    """Return the file to read for a report: itself or, without ncu, the table beside it.
 
     Raises
     ------
     DamagedInput
-        If the table is older than the report: it may be of another one.
+        If the table is older than the report: it may be of another report.
     """
     if _module_folder() is not None or shutil.which("ncu") is not None:
         return path
@@ -63,7 +63,9 @@ def report_or_table(path: Path) -> Path:
     if table is None:
         return path
     if table.stat().st_mtime_ns < path.stat().st_mtime_ns:
-        raise DamagedInput(f"{path} cannot be read: {table.name} beside it is older, and there is no ncu.")
+        raise DamagedInput(
+            f"{path} cannot be read: {table.name} beside it is older, and ncu is not on the PATH."
+        )
     return table
 
 
@@ -73,10 +75,10 @@ def _read_report(path: Path) -> Printed:
     Raises
     ------
     DamagedInput
-        If there is no ncu, or it cannot read the report or finds no kernel in it.
+        If there is no ncu, or it cannot read the report or finds no kernels in it.
     """
     if not path.is_file():
-        raise DamagedInput(f"{path} cannot be read: there is no such file.")
+        raise DamagedInput(f"{path} does not exist.")
     module, command = _module_folder(), shutil.which("ncu")
     if module is None and command is None:
         raise DamagedInput(
@@ -87,7 +89,9 @@ def _read_report(path: Path) -> Printed:
     if printed is None and command is not None:
         printed = _by_command(command, path)
     if printed is None or not printed.kernels:
-        raise DamagedInput(f"{path} is damaged, of a newer version than the ncu here, or holds no kernel.")
+        raise DamagedInput(
+            f"{path} is damaged, was written by a newer ncu than the one here, or holds no kernels."
+        )
     return printed
 
 
@@ -99,7 +103,7 @@ def _module_folder() -> Path | None:
 def _candidates() -> Iterator[Path]:
     command = shutil.which("ncu")
     if command is not None:
-        # The command is the package's own, or a CUDA toolkit's, which has the package beside its bin.
+        # The command belongs to the package, or to a CUDA toolkit that has the package beside its bin.
         for parent in Path(command).resolve().parents[:3]:
             yield parent / "extras/python"
             yield from sorted(parent.glob("nsight-compute-*/extras/python"), reverse=True)
@@ -107,7 +111,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _by_module(folder: Path, path: Path) -> Printed | None:
-    """Read by ncu's Python module; None where it cannot."""
+    """Read by ncu's Python module; None if it cannot."""
     script = dump_script.__file__
     done = _run(path, sys.executable, script, str(folder), str(path))
     if done.exit_code != 0:

@@ -20,7 +20,7 @@ from sqlalchemy.dialects import sqlite
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.timeline import Ints
 
-Columns = tuple[dict[str, Ints], dict[str, BinaryColumn]]
+TableColumns = tuple[dict[str, Ints], dict[str, BinaryColumn]]
 """Columns of integers, and columns of texts and blobs, by their names."""
 
 # The driver types a column by its first batch and fails where a later one has another type, as for text after
@@ -51,13 +51,13 @@ class ArrowQueries:
         self._uri = f"{path.absolute().as_uri()}?mode=ro"
         self._open = ExitStack()
         self._threads = ThreadPoolExecutor(2)
-        self._begun: dict[str, Future[Columns | None]] = {}
+        self._begun: dict[str, Future[TableColumns | None]] = {}
 
     def begin(self, query: ColumnQuery) -> None:
         """Begin to execute in another thread what `fetch` will be called for."""
         self._begun[_sql(query.query)] = self._threads.submit(self._fetch, query)
 
-    def fetch(self, query: ColumnQuery) -> Columns | None:
+    def fetch(self, query: ColumnQuery) -> TableColumns | None:
         """Return the columns of a query, or None where the driver cannot read them."""
         begun = self._begun.pop(_sql(query.query), None)
         return begun.result() if begun else self._fetch(query)
@@ -67,7 +67,7 @@ class ArrowQueries:
         self._threads.shutdown(cancel_futures=True)
         self._open.close()
 
-    def _fetch(self, query: ColumnQuery) -> Columns | None:
+    def _fetch(self, query: ColumnQuery) -> TableColumns | None:
         # Imported here: what describes a profile needs neither.
         import adbc_driver_manager as adbc
         import pyarrow as pa

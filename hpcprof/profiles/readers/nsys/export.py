@@ -28,15 +28,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from hpcprof.common.errors import DamagedInput, reading
-from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, Columns
+from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, TableColumns
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
 MISSING = int(np.iinfo(np.int64).min)
-"""Stands for NULL in a column whose values may be negative: a time stamp."""
+"""The value for NULL in a column of time stamps, which may be negative."""
 
 NO_ID = -1
-"""Stands for NULL in a column of ids."""
+"""The value for NULL in a column of ids."""
 
 REQUIRED = None
 
@@ -51,7 +51,7 @@ _CHUNK = 900
 
 @dataclass(frozen=True)
 class ExportTable:
-    """One table of an export, and its columns; ``clause`` stands for it in a query."""
+    """One table of an export; ``clause`` is the table in a query."""
 
     export: NsysExport
     clause: TableClause
@@ -67,7 +67,7 @@ class ExportTable:
         return frozenset(self.clause.c.keys())
 
     def require(self, *names: str) -> None:
-        """Raise `DamagedInput` where a key column is absent."""
+        """Raise `DamagedInput` if a key column is absent."""
         absent = [name for name in names if name not in self.columns]
         if absent:
             raise DamagedInput(f"{self.export.path}: table {self.name} has no column {' or '.join(absent)}.")
@@ -76,7 +76,7 @@ class ExportTable:
         """Return integer columns of a small table; see `read`."""
         return self.read(defaults)[0]
 
-    def read(self, integers: Mapping[str, int | None], texts: Sequence[str] = ()) -> Columns:
+    def read(self, integers: Mapping[str, int | None], texts: Sequence[str] = ()) -> TableColumns:
         """Return columns of a small table in the table's order, read by Python's SQLite.
 
         Parameters
@@ -96,7 +96,7 @@ class ExportTable:
 
     def read_bulk(
         self, integers: Mapping[str, int | None], texts: Sequence[str] = (), blobs: Sequence[str] = ()
-    ) -> Columns:
+    ) -> TableColumns:
         """Do as `read` for a large table, through Arrow; ``blobs`` are NULL where they hold no blob."""
         query = self._query(integers, texts, blobs)
         found = self.export.arrow and self.export.arrow.fetch(query)
@@ -128,7 +128,7 @@ class ExportTable:
             tuple(contents),
         )
 
-    def _by_sqlalchemy(self, query: ColumnQuery) -> Columns:
+    def _by_sqlalchemy(self, query: ColumnQuery) -> TableColumns:
         rows = self.export.rows(query.query)
         count = len(query.integers)
         if not query.binary:
@@ -143,8 +143,8 @@ class ExportTable:
         )
 
     def _with_defaults(
-        self, integers: Mapping[str, int | None], binary: Sequence[str], found: Columns
-    ) -> Columns:
+        self, integers: Mapping[str, int | None], binary: Sequence[str], found: TableColumns
+    ) -> TableColumns:
         """Add the columns that the table does not have."""
         numbers, contents = found
         rows = len(next(iter(numbers.values())))
@@ -166,7 +166,7 @@ class NsysExport:
     def table(self, name: str) -> ExportTable | None:
         """Return the table called ``name``, else its highest version (``name_V2``), if it has rows.
 
-        A table without rows means the same as no table: nothing of the kind was traced.
+        An empty table means the same as none: nothing of the kind was traced.
         """
         if name not in self._found_tables:
             self._found_tables[name] = self._found(name)
@@ -223,12 +223,12 @@ def open_export(path: Path) -> Iterator[NsysExport]:
     Raises
     ------
     DamagedInput
-        Whatever is wrong with the file, now or while it is read.
+        If the file cannot be opened, or later cannot be read.
     """
     _check(path)
 
     def connect() -> sqlite3.Connection:
-        # as_uri quotes what a URI gives a meaning to: spaces, '?', '#' and '%'.
+        # as_uri quotes what has a meaning in a URI: spaces, '?', '#' and '%'.
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         return connection
@@ -244,17 +244,17 @@ def open_export(path: Path) -> Iterator[NsysExport]:
             logged = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
             yield NsysExport(path, connection, tables, None if logged else arrow)
     except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
-        # Names of tables and columns are decoded by Python's sqlite3 itself.
+        # Python's sqlite3 decodes the names of tables and columns itself.
         reason = str(getattr(error, "orig", error)).splitlines()[0]
         raise DamagedInput(f"{path} cannot be read as an nsys SQLite export: {reason}.") from None
 
 
 def _check(path: Path) -> None:
-    """Refuse what is no complete SQLite file, with a better sentence than SQLite's.
+    """Refuse what is not a complete SQLite file, with a clearer message than SQLite's.
 
-    The header holds the page size (bytes 16-17, 1 for 64 KiB) and the number of pages (28-31), which
-    is valid when the change counter (24-27) equals the one it was written with (92-95); see the file
-    format on sqlite.org. SQLite itself takes a cut within the last page for a page full of zeros.
+    The header holds the page size (bytes 16-17, 1 for 64 KiB) and the number of pages (28-31), which is
+    valid if the change counter (24-27) equals the one it was written with (92-95); see the file format on
+    sqlite.org. If a file is cut within its last page, SQLite reads zeros there.
     """
     with reading(path):
         size = path.stat().st_size
@@ -263,7 +263,7 @@ def _check(path: Path) -> None:
     if not size:
         raise DamagedInput(f"{path} is empty.")
     if not header.startswith(_MAGIC[: len(header)]):
-        raise DamagedInput(f"{path} is no SQLite file.")
+        raise DamagedInput(f"{path} is not an SQLite file.")
     page, pages = int.from_bytes(header[16:18], "big"), int.from_bytes(header[28:32], "big")
     expected = (65536 if page == 1 else page) * (pages if header[24:28] == header[92:96] else 1)
     if size < max(expected, 100):

@@ -1,4 +1,4 @@
-"""Collectives of an nsys export: NCCL's own ranges and their payloads."""
+"""Collectives of an nsys export, from NCCL's own ranges and their payloads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PROCESS, UNKNOWN_RAN
 _DOMAIN = "NCCL"
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 
-# What the versions of NCCL call the entries of their payloads (nvtx_payload_schemas.h there).
+# The names of the entries of NCCL's payloads in its versions (NCCL's nvtx_payload_schemas.h).
 _COMMUNICATOR = ("NCCL communicator ID",)
 _MESSAGE = ("Message size [bytes]", "Bytes")
 _RANKS = ("No. of ranks",)
@@ -26,8 +26,8 @@ _RANKS = ("No. of ranks",)
 def read_collectives(export: NsysExport, events: Events, strings: StringTable) -> Collectives:
     """Return the collectives that NCCL annotated, in the order of their threads and calls.
 
-    Size and communicator come from the payloads, which an export has with ``--include-blobs=true`` and
-    from NCCL versions that write them.
+    Size and communicator come from the payloads, which an export has if it was made with
+    ``--include-blobs=true`` from a version of NCCL that writes them.
     """
     if not events.present >= {"domainId", "globalTid", "text"}:
         return Collectives.empty()
@@ -46,14 +46,14 @@ def read_collectives(export: NsysExport, events: Events, strings: StringTable) -
 
 
 def strings_of(strings: StringTable, texts: Sequence[str | None]) -> Ints:
-    """Return the numbers of texts, also of none at all."""
+    """Return the numbers of texts, of which there may be none."""
     return np.array([strings.add(text) for text in texts], np.int64)
 
 
 class _Calls:
     """The ranges of NCCL's domains, sorted by thread and start, with their names and payloads.
 
-    ``name`` are indices into ``texts``; of a range without a payload the blob is empty.
+    ``name`` holds indices into ``texts``; a range without a payload has an empty blob.
     """
 
     def __init__(self, export: NsysExport, events: Events) -> None:
@@ -82,7 +82,7 @@ class _Calls:
     def launched_by(self) -> Ints:
         """Return, for each call, the call that launches its work.
 
-        That is the call itself, or where it stands in a group the one that ends the outermost group.
+        That is the call itself or, for a call in a group, the one that ends the outermost group.
         """
         kinds = [(text == _GROUP_START) - (text == _GROUP_END) for text in self.texts]
         kind = np.array(kinds, np.int64)[self.name]
@@ -101,7 +101,7 @@ class _Calls:
 
 
 def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
-    """Return communicator, bytes and ranks of each call, as far as the payloads tell."""
+    """Return communicator, bytes and ranks of each call, as far as the payloads hold them."""
     known = layouts(export)
     count = len(calls.name)
     communicator = np.full(count, NO_NAME)
@@ -120,7 +120,7 @@ def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[st
         fits = sized & (message <= np.uint64(np.iinfo(np.int64).max))
         size[rows[fits]] = message[fits].astype(np.int64)
         of_size, counted = payloads.values(*_RANKS)
-        # Only the calls that make a communicator tell its size.
+        # Only the calls that make a communicator record its size.
         sizes = dict(
             zip(identity[counted & identified].tolist(), of_size[counted & identified].tolist(), strict=True)
         )

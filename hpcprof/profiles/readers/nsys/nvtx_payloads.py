@@ -1,4 +1,4 @@
-"""The payloads of NVTX events in an nsys export, decoded by the layout that stands in the export itself."""
+"""The payloads of NVTX events in an nsys export, decoded by the layouts in the export itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Unsigned = NDArray[np.uint64]
 Key = tuple[int, int]
 """A schema's domain and its id in it."""
 
-# nsys writes before the bytes how many payloads there are, then for each its schema, size and offset
-# from the beginning, all as 64-bit numbers. An event of NCCL has one payload.
+# Before the bytes, nsys writes the number of payloads and for each its schema, size and offset from the
+# beginning, all as 64-bit numbers. An event of NCCL has one payload.
 _HEADER = np.dtype([("count", "<u8"), ("schema", "<u8"), ("size", "<u8"), ("offset", "<u8")])
 
 # NVTX_PAYLOAD_ENTRY_TYPE_* of nvToolsExtPayload.h, for 64-bit Linux.
@@ -32,7 +32,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Field:
-    """A number in a payload: where it stands, in bytes, and its numpy type."""
+    """A number in a payload: its offset in bytes and its numpy type."""
 
     offset: int
     kind: np.dtype[np.generic]
@@ -43,12 +43,12 @@ Layout = Mapping[str, Field]
 
 
 def layouts(export: NsysExport) -> dict[Key, Layout]:
-    """Return the layout of each schema; entries that are no plain numbers are left out of it."""
-    source = export.table("NVTX_PAYLOAD_SCHEMA_ENTRIES")
-    if source is None or not {"domainId", "schemaId", "idx", "type", "name"} <= source.columns:
+    """Return the layout of each schema; entries other than plain numbers are left out."""
+    table = export.table("NVTX_PAYLOAD_SCHEMA_ENTRIES")
+    if table is None or not {"domainId", "schemaId", "idx", "type", "name"} <= table.columns:
         return {}
     wanted = {"domainId": NO_ID, "schemaId": NO_ID, "idx": 0, "type": 0, "flags": 0, "offset": NO_ID}
-    columns, others = source.read(wanted, texts=["name"])
+    columns, others = table.read(wanted, texts=["name"])
     texts = others["name"].texts()
     enums = _enums(export)
     found: dict[Key, dict[str, Field]] = {}
@@ -69,7 +69,7 @@ def layouts(export: NsysExport) -> dict[Key, Layout]:
 
 
 def _offset(stored: int, after: int | None, kind: np.dtype[np.generic] | None) -> int | None:
-    """Return an entry's offset: the stored one, else the next that its size aligns with.
+    """Return an entry's offset: the stored one, else the next multiple of its size.
 
     The first entry's offset is 0 and is not stored.
     """
@@ -80,23 +80,23 @@ def _offset(stored: int, after: int | None, kind: np.dtype[np.generic] | None) -
 
 def _enums(export: NsysExport) -> dict[Key, str]:
     """Return the numpy type of each enumeration, by domain and the id that serves as its type."""
-    source = export.table("NVTX_PAYLOAD_ENUMS")
-    if source is None or not {"domainId", "schemaId", "size"} <= source.columns:
+    table = export.table("NVTX_PAYLOAD_ENUMS")
+    if table is None or not {"domainId", "schemaId", "size"} <= table.columns:
         return {}
-    columns = source.integers({"domainId": NO_ID, "schemaId": NO_ID, "size": 0})
+    columns = table.integers({"domainId": NO_ID, "schemaId": NO_ID, "size": 0})
     rows = zip(*(columns[name].tolist() for name in ("domainId", "schemaId", "size")), strict=True)
     return {(domain, number): f"<u{size}" for domain, number, size in rows if size in (1, 2, 4, 8)}
 
 
 @dataclass(frozen=True)
 class Payloads:
-    """Payloads of one domain: a blob an event that has one."""
+    """The payloads of one domain: one blob per event, NULL if it has none."""
 
     blobs: BinaryColumn
     layouts: Mapping[int, Layout]
 
     def values(self, *names: str) -> tuple[Unsigned, NDArray[np.bool_]]:
-        """Return a whole number from each payload, by the first name known to it, and whether it has one."""
+        """Return the integer of the first of these names in each payload, and whether there is one."""
         numbers = np.zeros(len(self.blobs), np.uint64)
         present = np.zeros(len(self.blobs), bool)
         for rows, layout, content in self._alike:
@@ -134,9 +134,9 @@ class Payloads:
 
 
 def _windows(content: NDArray[np.uint8], size: int) -> NDArray[np.void]:
-    """Return ``size`` bytes from every place in the content, as elements of one type that overlap.
+    """Return ``size`` bytes from every position of the content, as elements of one type that overlap.
 
-    Taking elements copies them: ``_windows(content, 8)[places].view(np.uint8).reshape(-1, 8)``.
+    Taking elements copies them: ``_windows(content, 8)[positions].view(np.uint8).reshape(-1, 8)``.
     """
     found: NDArray[np.void] = np.ndarray(
         (max(0, len(content) - size + 1),), f"V{size}", content, strides=(1,)

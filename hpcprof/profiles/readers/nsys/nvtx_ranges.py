@@ -23,7 +23,7 @@ from hpcprof.profiles.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges,
 PUSH_POP, DOMAIN_CREATE = 59, 75
 _STYLES = {PUSH_POP: Style.PUSH_POP, 60: Style.START_END, 70: Style.PUSH_POP, 71: Style.START_END}
 NAMED_EVENTS = (*_STYLES, DOMAIN_CREATE)
-"""The types of events whose names are read."""
+"""The types of the events whose names are read."""
 
 # The bits of a global thread id that name the process on its machine.
 _PROCESS_BITS = 0x0000FFFFFF000000
@@ -43,8 +43,8 @@ _COLUMNS = {
 class Events:
     """Rows of NVTX_EVENTS that are ranges or create a domain.
 
-    ``present`` are the columns that the table has. ``text`` is the inline text of each row and ``payload``
-    its binary data, ``last`` the last stamp of any event, marks included.
+    ``present`` holds the names of the table's columns, ``text`` the inline text of each row, ``payload`` its
+    binary data, and ``last`` the last stamp of any event, marks included.
     """
 
     present: frozenset[str]
@@ -55,18 +55,18 @@ class Events:
 
 
 def read_events(export: NsysExport) -> Events | None:
-    """Read the events, or return None where there are none."""
-    source = export.table("NVTX_EVENTS")
-    if source is None:
+    """Read the events, or return None if there are none."""
+    table = export.table("NVTX_EVENTS")
+    if table is None:
         return None
-    source.require("start", "end", "eventType")
-    columns, others = source.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
+    table.require("start", "end", "eventType")
+    columns, others = table.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
     text, payload = others["text"], others["binaryData"]
     stamps = np.concatenate((columns["start"], columns["end"]))
     last = int(stamps[stamps < LATEST].max(initial=MISSING))
     rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS))
     columns = {name: values[rows] for name, values in columns.items()}
-    return Events(source.columns, columns, text.take(rows), payload.take(rows), last)
+    return Events(table.columns, columns, text.take(rows), payload.take(rows), last)
 
 
 def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> tuple[Ranges, int]:
@@ -82,7 +82,7 @@ def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> 
     """
     columns = events.columns
     is_range = np.isin(columns["eventType"], list(_STYLES))
-    # A range without an end is open.
+    # A range without an end is still open.
     placed = plausible(
         columns["start"], np.where(columns["end"] == MISSING, columns["start"], columns["end"])
     )
@@ -111,7 +111,7 @@ def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> 
 def _domains(events: Events, strings: StringTable, column: Mapping[str, Ints]) -> Ints:
     """Return the name of each range's domain.
 
-    A domain's id is unique within a process. Where a process creates one twice, the first counts.
+    A domain's id is unique within a process. If a process creates one twice, the first counts.
     """
     result = np.full(len(column["start"]), NO_NAME, np.int64)
     process = np.where(column["globalTid"] == NO_ID, NO_ID, column["globalTid"] & _PROCESS_BITS)
@@ -121,7 +121,7 @@ def _domains(events: Events, strings: StringTable, column: Mapping[str, Ints]) -
 
 
 def _created(events: Events) -> dict[tuple[int, int], str | None]:
-    """Return the name of each domain by its id and process, the first one created where several."""
+    """Return the name of each domain by its id and process; of several, the first that was created."""
     columns = events.columns
     identified = (columns["domainId"] != NO_ID) & (columns["globalTid"] != NO_ID)
     rows = np.flatnonzero((columns["eventType"] == DOMAIN_CREATE) & identified)

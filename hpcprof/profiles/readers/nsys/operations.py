@@ -21,6 +21,7 @@ from hpcprof.profiles.timeline import (
     NO_PROCESS,
     ApiCalls,
     Category,
+    IntColumns,
     Ints,
     Kernels,
     MemoryOperations,
@@ -28,8 +29,6 @@ from hpcprof.profiles.timeline import (
     concatenate,
     plausible,
 )
-
-Columns = dict[str, Ints]
 
 _CALL = {
     "start": REQUIRED,
@@ -50,7 +49,7 @@ _GRID = ("gridX", "gridY", "gridZ")
 _BLOCK = ("blockX", "blockY", "blockZ")
 _KERNEL = {**_OPERATION, "demangledName": NO_ID, **dict.fromkeys((*_GRID, *_BLOCK), 1)}
 
-# CUpti_ActivityMemcpyKind, for exports without the table of labels.
+# CUpti_ActivityMemcpyKind, for exports that have no table of labels.
 _COPY_LABELS = {
     0: "Unknown",
     1: "Host-to-Device",
@@ -75,21 +74,21 @@ _CALLS, _KERNELS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"
 def begin_large_tables(export: NsysExport) -> None:
     """Begin to read the calls and the kernels, each in a thread of its own."""
     for name, columns in ((_CALLS, _CALL), (_KERNELS, _KERNEL)):
-        source = export.table(name)
-        if source is not None:
-            source.begin_bulk(columns)
+        table = export.table(name)
+        if table is not None:
+            table.begin_bulk(columns)
 
 
-def read_calls(export: NsysExport) -> tuple[Columns, int]:
+def read_calls(export: NsysExport) -> tuple[IntColumns, int]:
     """Read the API calls; the second value counts the rows that cannot be placed."""
-    source = export.table(_CALLS)
-    if source is None:
+    table = export.table(_CALLS)
+    if table is None:
         return _none(*_CALL), 0
-    source.require("nameId")
-    return _placed(source.read_bulk(_CALL)[0])
+    table.require("nameId")
+    return _placed(table.read_bulk(_CALL)[0])
 
 
-def api_calls(columns: Columns, name: Ints) -> ApiCalls:
+def api_calls(columns: IntColumns, name: Ints) -> ApiCalls:
     """Build the calls from their columns, which they take, and the numbers of their names."""
     thread = columns["globalTid"]
     process = _process(thread)
@@ -104,19 +103,19 @@ def api_calls(columns: Columns, name: Ints) -> ApiCalls:
     )
 
 
-def read_kernels(export: NsysExport, only_process: int) -> tuple[Columns, int]:
+def read_kernels(export: NsysExport, only_process: int) -> tuple[IntColumns, int]:
     """Read the kernels; the second value counts the rows that cannot be placed.
 
-    ``only_process`` is the process of the kernels of old exports, which do not tell it.
+    ``only_process`` is the process of the kernels of old exports, which do not record it.
     """
-    source = export.table(_KERNELS)
-    if source is None:
+    table = export.table(_KERNELS)
+    if table is None:
         return _none(*_KERNEL, "process"), 0
-    source.require("demangledName")
-    return _read_operations(source, _KERNEL, only_process)
+    table.require("demangledName")
+    return _read_operations(table, _KERNEL, only_process)
 
 
-def kernels(columns: Columns, name: Ints, category: Ints) -> Kernels:
+def kernels(columns: IntColumns, name: Ints, category: Ints) -> Kernels:
     """Build the kernels from their columns, the numbers of their names and their categories."""
     return Kernels(
         **_shared(columns),
@@ -128,7 +127,7 @@ def kernels(columns: Columns, name: Ints, category: Ints) -> Kernels:
 
 
 def read_memory(export: NsysExport, strings: StringTable, only_process: int) -> tuple[MemoryOperations, int]:
-    """Read memory copies, then sets, named as ``nsys stats`` prints them; and count what cannot be placed."""
+    """Read memory copies, then sets, named as by ``nsys stats``; count the rows that cannot be placed."""
     tables, lost = [MemoryOperations.empty()], 0
     copies = export.table("CUPTI_ACTIVITY_KIND_MEMCPY")
     if copies is not None:
@@ -146,11 +145,11 @@ def read_memory(export: NsysExport, strings: StringTable, only_process: int) -> 
 
 
 def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> tuple[Operations, int]:
-    """Read the CUDA graphs that were traced as a whole; the second value counts what cannot be placed."""
-    source = export.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-    if source is None:
+    """Read the CUDA graphs that were traced as a whole, and count the rows that cannot be placed."""
+    table = export.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+    if table is None:
         return Operations.empty(), 0
-    columns, lost = _read_operations(source, {**_OPERATION, "graphId": NO_ID}, only_process)
+    columns, lost = _read_operations(table, {**_OPERATION, "graphId": NO_ID}, only_process)
     graphs, row = np.unique(columns["graphId"], return_inverse=True)
     name = strings.add_all(f"CUDA graph {graph}" for graph in graphs.tolist())[row]
     category = np.full(len(name), int(Category.COMP))
@@ -158,24 +157,24 @@ def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> 
 
 
 def _copy_labels(export: NsysExport) -> dict[int, str]:
-    source = export.table("ENUM_CUDA_MEMCPY_OPER")
-    if source is None or not {"id", "label"} <= source.columns:
+    table = export.table("ENUM_CUDA_MEMCPY_OPER")
+    if table is None or not {"id", "label"} <= table.columns:
         return _COPY_LABELS
-    labels = source.clause
+    labels = table.clause
     found = export.rows(select(labels.c.id, labels.c.label))
     return _COPY_LABELS | {int(kind): str(label) for kind, label in found if label is not None}
 
 
-def _memory(columns: Columns, name: Ints) -> MemoryOperations:
+def _memory(columns: IntColumns, name: Ints) -> MemoryOperations:
     category = np.full(len(name), int(Category.MEM))
     return MemoryOperations(**_shared(columns), name=name, category=category, bytes=columns["bytes"])
 
 
 def _read_operations(
-    source: ExportTable, wanted: Mapping[str, int | None], only_process: int
-) -> tuple[Columns, int]:
-    columns, lost = _placed(source.read_bulk(wanted)[0])
-    known = "globalPid" in source.columns
+    table: ExportTable, wanted: Mapping[str, int | None], only_process: int
+) -> tuple[IntColumns, int]:
+    columns, lost = _placed(table.read_bulk(wanted)[0])
+    known = "globalPid" in table.columns
     columns["process"] = (
         _process(columns["globalPid"]) if known else _repeated(only_process, len(columns["start"]))
     )
@@ -183,7 +182,7 @@ def _read_operations(
 
 
 def _process(ids: Ints) -> Ints:
-    """Return the process of global ids, `NO_PROCESS` where there is none."""
+    """Return the process of global ids, `NO_PROCESS` for `NO_ID`."""
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (NO_ID, NO_ID)
     if low != NO_ID and low >> PROCESS_SHIFT == high >> PROCESS_SHIFT:
         return _repeated(low >> PROCESS_SHIFT, len(ids))
@@ -195,7 +194,7 @@ def _repeated(value: int, rows: int) -> Ints:
     return np.broadcast_to(np.int64(value), (rows,))
 
 
-def _shared(columns: Columns) -> Columns:
+def _shared(columns: IntColumns) -> IntColumns:
     return {
         "start": columns["start"],
         "end": columns["end"],
@@ -206,12 +205,12 @@ def _shared(columns: Columns) -> Columns:
     }
 
 
-def _placed(columns: Columns) -> tuple[Columns, int]:
-    """Leave out the rows without a start or an end that a clock can give, and count them."""
+def _placed(columns: IntColumns) -> tuple[IntColumns, int]:
+    """Leave out the rows whose start or end is missing or impossible, and count them."""
     placed = plausible(columns["start"], columns["end"])
     lost = len(placed) - int(np.count_nonzero(placed))
     return ({name: values[placed] for name, values in columns.items()} if lost else columns), lost
 
 
-def _none(*names: str) -> Columns:
+def _none(*names: str) -> IntColumns:
     return {name: np.empty(0, np.int64) for name in names}

@@ -1,4 +1,4 @@
-"""Who wrote an nsys export: rank, host, GPUs, versions, options of the capture and start time."""
+"""Where an nsys export comes from: rank, host, GPUs, versions, options of the capture and start time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.export import NsysExport, open_export
 from hpcprof.profiles.timeline import Fact, Gpu, Origin
 
-# What says how the capture was made, and is of interest years later. Of everything else that
-# META_DATA_CAPTURE holds (command, arguments, user, folder, environment) nothing is read here.
+# The rows that describe how the capture was made. Nothing else of META_DATA_CAPTURE is read here (command,
+# arguments, user, folder, environment).
 _OPTION = re.compile(
     r"(?:PROCESS_\d+:)?(COLLECT_\w+|CUDA_\w+(?::\w+)?|MPI_TRACE_OPTIONS:\w+|CAPTURE_EVENT_TYPE|RATE_HZ"
     r"|START_TRIGGER|STOP_TRIGGER|START_DELAY_MS|RUN_DURATION_MS|SAMPLE_ALL_TASKS|USE_LINUX_PERF)",
@@ -24,7 +24,7 @@ _OPTION = re.compile(
 _OPTION_VALUE = re.compile(r"\w{1,40}", re.ASCII)
 _OFF = ("false", "0")
 
-# Rows of META_DATA_EXPORT and TARGET_INFO_SYSTEM_ENV, and what they are called here.
+# Rows of META_DATA_EXPORT and TARGET_INFO_SYSTEM_ENV, with the kind and name of the fact.
 _FACTS = {
     "EXPORT_SCHEMA_VERSION": ("version", "nsys export schema"),
     "NvDriverVersion": ("version", "driver"),
@@ -36,7 +36,7 @@ _FACTS = {
 
 
 def origin(export: NsysExport, notes: Iterable[str]) -> Origin:
-    """Describe the export; of its environment only what `environment_allowlist.allowed` lists is kept."""
+    """Describe the export, with the variables that `environment_allowlist.allowed` accepts."""
     variables = _environment(export)
     gpus = _gpus(export)
     ranks = _mpi_ranks(export)
@@ -86,7 +86,7 @@ def _mpi_ranks(export: NsysExport) -> list[int]:
 
 
 def _environment(export: NsysExport) -> dict[str, str]:
-    """Return the variables that may be kept; of two of one name the processes' comes before the device's."""
+    """Return the variables that may be kept; of two with one name, that of the processes counts."""
     found: dict[str, str] = {}
     for item in _environment_items(export):
         name, value = environment_allowlist.split(item)
@@ -114,7 +114,7 @@ def _environment_items(export: NsysExport) -> Iterator[str]:
 
 
 def _options(export: NsysExport) -> list[tuple[str, str]]:
-    """Return the options of the capture, without the number of the process that they stand for."""
+    """Return the options of the capture, without the number of their process."""
     source = export.table("META_DATA_CAPTURE")
     if source is None or not {"name", "value"} <= source.columns:
         return []
@@ -128,7 +128,7 @@ def _options(export: NsysExport) -> list[tuple[str, str]]:
 
 
 def is_option(name: str, value: str) -> bool:
-    """Whether a row of META_DATA_CAPTURE is an option of the capture, its value a word or a number."""
+    """Return whether a row of META_DATA_CAPTURE is an option whose value is a word or a number."""
     return _OPTION.fullmatch(name) is not None and _OPTION_VALUE.fullmatch(value) is not None
 
 

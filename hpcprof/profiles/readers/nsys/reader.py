@@ -25,25 +25,25 @@ from hpcprof.profiles.readers.nsys.origin import origin
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Operations, Ranges, Timeline
 
-# Every export has at least one of these, however little was traced.
+# Every export has at least one of these tables.
 _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
 
 
 def read(path: Path) -> Timeline:
     """Read an nsys SQLite export.
 
-    Rows without a start or an end cannot be placed; they are left out and counted in ``Origin.notes``.
+    Rows without a start or an end are left out and counted in ``Origin.notes``.
 
     Raises
     ------
     DamagedInput
-        In one sentence that names the file and what is wrong with it.
+        If the file is not an export or is damaged; the sentence names the file and what is wrong.
     UsageError
         If the user's table of kernel classes is wrong.
     """
     with open_export(path) as export:
         if not any(table.startswith(_KNOWN) for table in export.tables):
-            raise DamagedInput(f"{path} is a SQLite file, but no nsys export: it has none of its tables.")
+            raise DamagedInput(f"{path} is an SQLite file but not an nsys export: it has none of its tables.")
         return _timeline(export)
 
 
@@ -56,7 +56,7 @@ def _timeline(export: NsysExport) -> Timeline:
     used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
     ids = np.concatenate([distinct(column) for column in used])
     strings = StringTable()
-    # In the order of their ids, which ``nsys stats`` follows where two rows of a table are equal.
+    # In the order of their ids, in which ``nsys stats`` lists rows that are otherwise equal.
     numbers = {i: strings.add(text) for i, text in sorted(export.strings(ids).items())}
     table, ranges_lost = ranges(events, strings, numbers) if events else (Ranges.empty(), 0)
     memory, memory_lost = read_memory(export, strings, process)
@@ -84,7 +84,7 @@ def _timeline(export: NsysExport) -> Timeline:
 
 
 def _only_process(thread: Ints) -> int:
-    """Return the one process that made calls, 0 where there are several or none."""
+    """Return the one process that made calls, 0 if there are several or none."""
     known = thread if thread.min(initial=0) > NO_ID else thread[thread != NO_ID]
     if not len(known):
         return 0
@@ -102,7 +102,7 @@ def _classes(names: Ints, strings: StringTable) -> Ints:
 
 
 def _graphs(graphs: Operations) -> list[str]:
-    """Note the CUDA graphs that were traced as a whole: their kernels are not in the profile."""
+    """Return a note on the CUDA graphs that were traced as a whole, without their kernels."""
     if not len(graphs):
         return []
     return [

@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems (``.nsys-rep``), which nsys alone reads: exported to SQLite beside them."""
+"""Reports of Nsight Systems (``.nsys-rep``): only nsys reads them, so it exports them to SQLite."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _EXPORT_SECONDS = 2 * 3600.0
 
 
 def exported(report: Path) -> Path:
-    """Return the export of a report, made anew unless a whole one stands beside it that is no older.
+    """Return the export beside a report; it is made if there is none, or it is older or incomplete.
 
-    Two processes that need it at once make it once, where the file system has locks. Nobody ever sees half
-    of it: it gets its name when it is whole.
+    If two processes need it at once, it is made once, provided that the file system has locks. It gets its
+    name when it is complete.
 
     Raises
     ------
     DamagedInput
-        If it has to be made, and cannot be.
+        If it has to be made and cannot be.
     """
     export = report.with_suffix(".sqlite")
     with _locked(report):
@@ -37,7 +37,7 @@ def exported(report: Path) -> Path:
 
 
 def _outdated(report: Path, export: Path) -> str:
-    """Say why an export cannot be used; empty where it can."""
+    """Return why an export cannot be used; empty if it can."""
     if not export.is_file():
         return f"it has no export {export.name} beside it"
     if export.stat().st_mtime_ns < report.stat().st_mtime_ns:
@@ -79,7 +79,7 @@ def _make(report: Path, export: Path, why: str) -> None:
 
 
 def _said(output: str) -> str:
-    """Return the line of nsys that tells the error."""
+    """Return the line of nsys's output that names the error."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if "error" in line.lower()] or lines[-1:] or ["it says nothing"]
     return telling[0].rstrip(".")
@@ -87,7 +87,7 @@ def _said(output: str) -> str:
 
 @contextmanager
 def _locked(report: Path) -> Iterator[None]:
-    """Hold a lock on a report; where the file system has none, go on without."""
+    """Hold a lock on a report, or none if the file system has no locks."""
     with reading(report):
         file = report.open("rb")
     with file:

@@ -138,7 +138,7 @@ def test_a_trace_without_work_is_an_empty_timeline(tmp_path: Path, tail: str) ->
 def test_what_is_no_json_is_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     for chunk in (*range(1, 24), 1 << 20):
         monkeypatch.setattr(json_stream, "_CHUNK", chunk)
-        with pytest.raises(DamagedInput, match=r"rank0\.trace\.json is no valid JSON: "):
+        with pytest.raises(DamagedInput, match=r"rank0\.trace\.json is not valid JSON: "):
             read(write(tmp_path, text))
 
 
@@ -256,8 +256,8 @@ def test_a_file_that_grows_while_it_is_read_is_refused_or_whole(cut: int) -> Non
         assert sum(map(len, growing.batches())) == 2
         assert growing.properties["distributedInfo"] == {"rank": 1}
     except NotATrace as error:
-        assert str(error).startswith(("is no valid JSON: ", "is no PyTorch profiler trace: "))
-    with pytest.raises(NotATrace, match="is no valid JSON: Extra data"):
+        assert str(error).startswith(("is not valid JSON: ", "is not a PyTorch profiler trace: "))
+    with pytest.raises(NotATrace, match="is not valid JSON: Extra data"):
         list(TraceStream(Growing(text, text)).batches())
 
 

@@ -89,7 +89,7 @@ def test_other_spellings_round_to_the_nearest_nanosecond(time: Decimal) -> None:
     ],
 )
 def test_what_is_no_time_is_refused(value: str) -> None:
-    with pytest.raises(ValueError, match=r"is no time|does not fit"):
+    with pytest.raises(ValueError, match=r"is not a time|does not fit"):
         nanoseconds(value)
 
 
@@ -150,15 +150,15 @@ def test_the_rank_comes_from_the_trace_before_the_file_name(tmp_path: Path, top:
     [
         (b"", "is empty"),
         (b"\x1f\x8bnonsense", "damaged or truncated"),
-        (b"{", "no valid JSON"),
-        (b"\xff\xfe\x00", "no valid JSON"),
-        (b"[" * 100_000, "no valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
         (b"[]", "no list of traceEvents"),
         (b"{}", "no list of traceEvents"),
         (b'{"traceEvents": {}}', "no list of traceEvents"),
     ],
 )
-def test_what_is_no_trace_is_named_so(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_file_that_is_not_a_trace_is_named_so(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "rank0.trace.json"
     path.write_bytes(content)
     with pytest.raises(DamagedInput, match=rf"rank0\.trace\.json .*{reason}"):

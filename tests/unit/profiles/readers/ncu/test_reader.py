@@ -372,7 +372,7 @@ def test_a_report_is_read_by_the_command_where_the_module_cannot(
     ("content", "says"),
     [
         (b"crash", "ncu cannot read .*rank0.ncu-rep: ncu says \"Failed to load report file 'x'\""),
-        (b"", "rank0.ncu-rep is damaged, of a newer version than the ncu here, or holds no kernel"),
+        (b"", "rank0.ncu-rep is damaged, was written by a newer ncu than the one here, or holds no kernel"),
     ],
 )
 def test_a_report_that_ncu_cannot_read_is_one_sentence(
@@ -409,7 +409,7 @@ def test_without_ncu_the_table_beside_a_report_is_read_unless_it_is_older(
     assert file_to_read(report) == table
     assert read(file_to_read(report)).origin.rank == 3
     os.utime(report, ns=(table.stat().st_mtime_ns + 1,) * 2)
-    with pytest.raises(DamagedInput, match="beside it is older, and there is no ncu"):
+    with pytest.raises(DamagedInput, match="beside it is older, and ncu is not on the PATH"):
         file_to_read(report)
 
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, Columns
+from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, TableColumns
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.export import MISSING, REQUIRED, ExportTable, open_export
 
@@ -73,7 +73,7 @@ def arrow_reads(path: Path, integers: Mapping[str, int | None]) -> bool:
     """Whether the driver reads these columns of the table ``t`` itself."""
     refused: list[ColumnQuery] = []
 
-    def no_other_way(table: ExportTable, query: ColumnQuery) -> Columns:
+    def no_other_way(table: ExportTable, query: ColumnQuery) -> TableColumns:
         refused.append(query)
         raise DamagedInput("")
 

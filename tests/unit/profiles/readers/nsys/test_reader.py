@@ -136,7 +136,7 @@ def test_names_without_a_string_table_are_damage(export: Path) -> None:
         read(export)
 
 
-def test_a_value_that_is_no_integer_is_damage(export: Path) -> None:
+def test_a_value_that_is_not_an_integer_is_damage(export: Path) -> None:
     change(export, "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET start = 'soon' WHERE rowid = 7")
     with pytest.raises(DamagedInput, match="holds a value that is not an integer"):
         read(export)
@@ -147,11 +147,11 @@ def test_a_value_that_is_no_integer_is_damage(export: Path) -> None:
     [
         (b"", "is empty"),
         (b"SQLite f", "truncated"),
-        (b"\x00" * 4096, "no SQLite file"),
-        (b"{}", "no SQLite file"),
+        (b"\x00" * 4096, "not an SQLite file"),
+        (b"{}", "not an SQLite file"),
     ],
 )
-def test_what_is_no_sqlite_file_is_named_so(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_file_that_is_not_sqlite_is_named_so(tmp_path: Path, content: bytes, reason: str) -> None:
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(content)
     with pytest.raises(DamagedInput, match=rf"rank0\.sqlite .*{reason}"):
@@ -167,7 +167,7 @@ def test_a_missing_file_and_a_folder_are_damaged_input(tmp_path: Path) -> None:
 def test_another_sqlite_database_is_no_export(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     change(path, "CREATE TABLE users (id INTEGER)")
-    with pytest.raises(DamagedInput, match="no nsys export"):
+    with pytest.raises(DamagedInput, match="not an nsys export"):
         read(path)
 
 
