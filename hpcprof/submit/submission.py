@@ -19,6 +19,7 @@ from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
+from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import WRAPPER
 from hpcprof.submit.sites.model import Site
@@ -145,7 +146,7 @@ def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[st
         If the scheduler cannot wait for one of them.
     """
     waited = [runs.open_run(runs_directory / name) for name in job.after]
-    states = client.poll(waited)
+    states = poll(waited)
     for run in waited:
         status = states[run.id]
         if status.state is JobState.UNKNOWN or (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
 from hpcprof.submit.schedulers.base import JobStatus
-from hpcprof.submit.schedulers.polling import cancel, client_of, poll
+from hpcprof.submit.schedulers.polling import cancel, poll
 
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 10.0
@@ -43,12 +43,11 @@ def wait_until_ended(
     on_output : callable
         Called with what rank 0 has printed since the last call.
     """
-    client = client_of(run)
     began = time.monotonic()
     shown = ""
     log = _Log(run)
     for pause in poll_seconds():
-        status = client.poll([run])[run.id]
+        status = poll([run])[run.id]
         if text := log.read_new():
             on_output(text)
         if status.state.ended:

@@ -15,6 +15,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.pbs.client import PbsClient
+from hpcprof.submit.schedulers.polling import cancel, poll
 from hpcprof.submit.schedulers.slurm.client import SlurmClient
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit_array
@@ -142,6 +143,51 @@ def test_pbs_is_asked_for_one_id_a_question_and_an_unknown_one_does_not_lose_the
     states = PbsClient().poll(runs)
     assert [states[run.id].state for run in runs] == [JobState.RUNNING, JobState.COMPLETED]
     assert calls() == [["qstat", "-x", "-f", "-F", "json", job_id] for job_id in ("1.s", "2.s")]
+
+
+def test_pbs_many_jobs_are_asked_for_by_id_and_those_that_take_too_long_in_the_next_poll(
+    fake: Fake, calls: Calls, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("qstat", json.dumps({"Jobs": {"1.s": {"job_state": "R"}}}))
+    runs = [make_run(f"{number}.s", finished="0") for number in range(1, 21)]
+    PbsClient().poll(runs)
+    assert [call[-1] for call in calls()] == [f"{number}.s" for number in range(1, 21)]
+    monkeypatch.setattr("hpcprof.submit.schedulers.pbs.client._ALL_SECONDS", -1.0)
+    late = PbsClient().poll(runs)[runs[0].id]
+    assert (late.state, late.reason.partition(":")[0]) == (JobState.UNKNOWN, "not asked for")
+
+
+def test_ended_runs_ask_the_scheduler_nothing(fake: Fake, calls: Calls, make_run: MakeRun) -> None:
+    fake("squeue", "".join(squeue_line(str(number), "COMPLETED") for number in range(1, 501)))
+    runs = [make_run(str(number), finished="0") for number in range(1, 501)]
+    assert {status.state for status in poll(runs).values()} == {JobState.COMPLETED}
+    assert len(calls()) == 1
+    assert {status.state for status in poll(runs).values()} == {JobState.COMPLETED}
+    cancel(runs)
+    assert len(calls()) == 1
+
+
+def test_a_run_that_slurm_has_purged_keeps_its_final_state(fake: Fake, make_run: MakeRun) -> None:
+    fake("squeue", squeue_line("5", "TIMEOUT"))
+    run = make_run("5", started="now")
+    ended = poll([run])[run.id]
+    assert ended.state is JobState.TIMEOUT
+    fake("squeue", error="slurm_load_jobs error: Invalid job id specified\n", code=1)
+    fake("sacct", error="Slurm accounting storage is disabled\n", code=1)
+    assert poll([run])[run.id] == ended
+
+
+def test_a_run_with_a_finished_file_is_never_unknown_and_is_judged_when_the_scheduler_is_back(
+    fake: Fake, make_run: MakeRun
+) -> None:
+    fake("squeue", error="slurm_load_jobs error: Invalid user\n", code=1)
+    run, still_open = make_run("5", finished="0"), make_run("6")
+    assert [status.state for status in poll([run, still_open]).values()] == [
+        JobState.COMPLETED,
+        JobState.UNKNOWN,
+    ]
+    fake("squeue", squeue_line("5", "NODE_FAIL"))
+    assert poll([run])[run.id].reason == "a node of the job failed"
 
 
 def test_slurm_is_asked_for_an_array_once_and_not_for_each_member(

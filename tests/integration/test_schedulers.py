@@ -454,13 +454,18 @@ def test_pbs_a_server_that_does_not_answer_leaves_the_state_unknown(pbs: Path, h
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 
 
-def test_pbs_many_runs_are_asked_for_at_once(pbs: Path) -> None:
-    many = [submitted("pbs", "true") for _ in range(10)]
-    scheduler = find_scheduler(load_site("pbs").scheduler).client()
-    before = (pbs / "calls").read_text().count("qstat")
-    assert set(scheduler.poll(many)) == {run.id for run in many}
-    assert (pbs / "calls").read_text().count("qstat") == before + 1
-    until(lambda: all(s.state is JobState.COMPLETED for s in scheduler.poll(many).values()))
+@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
+def test_an_ended_run_keeps_its_state_while_the_server_is_away(
+    site: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hpcprof("submit", "--site", site, "--wait", "--", "true").returncode == 0
+    with monkeypatch.context() as away:
+        away.setenv("PBS_STANDIN", str(tmp_path / "nowhere"))
+        away.setenv("SLURM_CONF", str(tmp_path / "nowhere"))
+        assert last(hpcprof)[0] == "completed"
+        assert hpcprof("list").stdout.split()[6] == "completed"
+        (the_run().path / "state" / "verdict").unlink()
+        assert last(hpcprof)[0] == "completed"
 
 
 def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_collected(

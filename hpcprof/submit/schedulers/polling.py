@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.final_status import (
+    keep_final_status,
+    read_final_status,
+    status_by_finished_file,
+)
 from hpcprof.submit.schedulers.registry import find_scheduler
 
 
@@ -32,10 +37,28 @@ def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def poll(runs: Sequence[Run]) -> dict[str, JobStatus]:
-    """Return the status of each submitted run by run id; adopted folders are left out."""
+    """Return the status of each submitted run by run id; adopted folders are left out.
+
+    The schedulers are asked only about runs without a final status, which is then kept in the run. While a
+    scheduler does not answer, a run with a ``finished`` file has the status that the file gives.
+    """
     states: dict[str, JobStatus] = {}
-    for group in _by_scheduler(runs):
-        states.update(client_of(group[0]).poll(group))
+    still_open: list[Run] = []
+    for run in runs:
+        final = read_final_status(run)
+        if final is None:
+            still_open.append(run)
+        elif run.manifest is not None:
+            states[run.id] = final
+    for group in _by_scheduler(still_open):
+        answers = client_of(group[0]).poll(group)
+        for run in group:
+            status = answers[run.id]
+            if status.state is JobState.UNKNOWN:
+                status = status_by_finished_file(run) or status
+            else:
+                keep_final_status(run, status)
+            states[run.id] = status
     return states
 
 
@@ -52,5 +75,5 @@ def cancel(runs: Sequence[Run]) -> None:
     for run in runs:
         if run.manifest is None:
             raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
-    for group in _by_scheduler(runs):
+    for group in _by_scheduler([run for run in runs if read_final_status(run) is None]):
         client_of(group[0]).cancel(*group)

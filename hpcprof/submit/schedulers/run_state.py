@@ -10,6 +10,7 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.final_status import status_by_finished_file
 from hpcprof.submit.sites.model import Preemption
 
 CANCELLED_FILE = "cancelled"
@@ -100,11 +101,9 @@ def _without_record(run: Run) -> JobStatus:
     assert run.manifest is not None
     if not run.manifest.scheduler_job_id:
         return JobStatus(JobState.FAILED, "the scheduler did not accept it")
-    finished = _finished(run)
-    if finished == 0:
-        return JobStatus(JobState.COMPLETED, "", 0)
+    finished = status_by_finished_file(run)
     if finished is not None:
-        return JobStatus(JobState.FAILED, f"exit code {finished}", finished)
+        return finished
     if run.state_file(CANCELLED_FILE) is not None:
         return JobStatus(JobState.CANCELLED, "cancelled by the user")
     started = run.state_file("started") is not None

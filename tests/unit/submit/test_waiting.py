@@ -41,12 +41,9 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
             file.write(printed)
         return {runs[0].id: status}
 
-    monkeypatch.setattr(waiting, "client_of", lambda run: SimpleNamespace(poll=poll))
+    monkeypatch.setattr(waiting, "poll", poll)
     monkeypatch.setattr("hpcprof.submit.waiting.time.sleep", lambda seconds: None)
-    run = cast(
-        Run,
-        SimpleNamespace(id="r", path=tmp_path, manifest=SimpleNamespace(site=SimpleNamespace(scheduler=""))),
-    )
+    run = cast(Run, SimpleNamespace(id="r", path=tmp_path))
     lines: list[str] = []
     output: list[str] = []
     assert wait_until_ended(run, lines.append, output.append).state is JobState.COMPLETED

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from hpcprof.submit.schedulers.run_state import Record
 # -x shows finished jobs too, for as long as the server keeps their history.
 _QSTAT = ("qstat", "-x", "-f", "-F", "json")
 
-_SINGLY = 8
-"""Up to this many jobs are asked for one by one; beyond, asking for all jobs of the server is less work."""
+_ALL_SECONDS = 20.0
+"""How long the questions of one poll may take together; jobs that are left are asked for in the next one."""
 
 
 class PbsClient(BatchClient):
@@ -50,24 +51,23 @@ class PbsClient(BatchClient):
         return parse_qsub(done.exit_code, done.stdout, done.stderr)
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Ask for each job or whole array by itself, or for all jobs of the server if they are many.
+        """Ask for each job or whole array by itself, and stop after a while.
 
-        ``qstat -F json`` prints only the first of several ids (seen on OpenPBS 23.06): it gets one or none.
+        ``qstat -F json`` prints only the first of several ids (seen on OpenPBS 23.06). Without an id it
+        prints every job of the server, with its history: a load that sites do not accept.
         """
         groups: dict[str, list[str]] = {}
         for job_id in job_ids:
             groups.setdefault(array_of(job_id), []).append(job_id)
-        if len(groups) > _SINGLY:
-            try:
-                return _pick(_qstat(groups), job_ids)
-            except Unreachable:
-                raise
-            except SchedulerError:
-                pass  # some job has made the JSON of all invalid
         found: dict[str, Record] = {}
-        for asked, group in groups.items():
+        deadline = time.monotonic() + _ALL_SECONDS
+        for count, (asked, group) in enumerate(groups.items()):
+            if time.monotonic() > deadline:
+                late = f"not asked for: PBS took {_ALL_SECONDS:.0f} s for {count} of {len(groups)} jobs"
+                found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, late)))
+                continue
             try:
-                found.update(_pick(_qstat([asked], asked), group))
+                found.update(_pick(_qstat(asked), group))
             except Unreachable:
                 raise
             except SchedulerError as error:  # of this job alone
@@ -89,9 +89,9 @@ class PbsClient(BatchClient):
         return parse_largest_array(done.exit_code, done.stdout, done.stderr)
 
 
-def _qstat(jobs: Iterable[str], *asked: str) -> Mapping[str, Record]:
-    members = ["-t"] if any("[" in job_id for job_id in jobs) else []
-    done = run_scheduler_command([*_QSTAT, *members, *asked])
+def _qstat(job_id: str) -> Mapping[str, Record]:
+    members = ["-t"] if "[" in job_id else []
+    done = run_scheduler_command([*_QSTAT, *members, job_id])
     return parse_qstat(done.exit_code, done.stdout, done.stderr)
 
 

@@ -1,0 +1,61 @@
+"""The final status that a run keeps."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.final_status import keep_final_status, read_final_status
+from tests.submitted_run import MakeRun
+
+LOST = JobStatus(JobState.FAILED, "it left no finished file")
+
+
+def test_an_ended_run_keeps_its_state_reason_and_exit_code(make_run: MakeRun) -> None:
+    run = make_run(finished="3")
+    status = JobStatus(JobState.FAILED, "exit code 3", 3)
+    keep_final_status(run, status)
+    assert read_final_status(run) == status
+
+
+def test_an_open_run_keeps_nothing(make_run: MakeRun) -> None:
+    run = make_run()
+    for state in (JobState.QUEUED, JobState.RUNNING, JobState.UNKNOWN):
+        keep_final_status(run, JobStatus(state))
+    assert read_final_status(run) is None
+
+
+def test_a_run_without_a_job_id_keeps_nothing_since_it_may_be_being_submitted(make_run: MakeRun) -> None:
+    run = make_run()
+    assert run.manifest is not None
+    new = Run(run.id, run.path, msgspec.structs.replace(run.manifest, scheduler_job_id=""))
+    keep_final_status(new, LOST)
+    assert read_final_status(new) is None
+
+
+def test_a_finished_file_that_arrives_late_reopens_a_run_that_failed_without_it(make_run: MakeRun) -> None:
+    run = make_run()
+    keep_final_status(run, LOST)
+    assert read_final_status(run) == LOST
+    (run.path / "state/finished").write_text("0\n")
+    assert read_final_status(run) is None
+
+
+def test_a_finished_file_that_arrives_late_does_not_reopen_a_timeout(make_run: MakeRun) -> None:
+    run = make_run()
+    keep_final_status(run, JobStatus(JobState.TIMEOUT, "the walltime limit was exceeded"))
+    (run.path / "state/finished").write_text("143\n")
+    assert read_final_status(run) is not None
+
+
+def test_a_directory_that_cannot_be_written_is_no_error(make_run: MakeRun) -> None:
+    run = make_run()
+    (run.path / "state").rmdir()
+    keep_final_status(run, LOST)
+    assert read_final_status(run) is None
+
+
+def test_a_damaged_verdict_is_judged_again(make_run: MakeRun) -> None:
+    assert read_final_status(make_run(verdict="{")) is None
+    assert read_final_status(make_run("8", verdict='["failed"]')) is None
