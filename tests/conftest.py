@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hpcprof.submit.launchers import ROOT_VARIABLES
+
 # How long an example takes says nothing on a machine that others use too.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -29,6 +31,11 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
         if name.startswith(("HPCPROF_", "PMI", "OMPI_", "SLURM_", "PALS_", "FLUX_")) or name == "RANK":
             monkeypatch.delenv(name)
+    # Where mpiexec is Open MPI's, it refuses root and more ranks than cores.
+    for name, value in ROOT_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
 
 
 @pytest.fixture
@@ -36,12 +43,15 @@ def hpcprof(tmp_path: Path) -> Hpcprof:
     """Run the ``hpcprof`` command in ``tmp_path`` and return what it printed."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "hpcprof", *arguments],
             cwd=tmp_path,
             capture_output=True,
             text=True,
             timeout=480,
         )
+        if "no mpiexec beside" in done.stderr and not os.environ.get("CI"):
+            pytest.skip("this test starts several ranks, and no mpiexec is installed")
+        return done
 
     return run

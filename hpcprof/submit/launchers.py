@@ -26,6 +26,17 @@ MEETING = "{meeting}"
 """Placeholder in an argv for the first node of the job and a port, which the script determines."""
 
 
+ROOT_VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""What lets Open MPI start ranks as root, which it refuses by default."""
+
+ROOT_REMEDY = f"Set {' and '.join(f'{k}={v}' for k, v in ROOT_VARIABLES.items())}, or do not run as root."
+
+
+def refuses_root(output: str) -> bool:
+    """Whether the output of mpirun is Open MPI's refusal to start ranks as root."""
+    return "OMPI_ALLOW_RUN_AS_ROOT" in output or "attempt to run as root" in output
+
+
 class LauncherDescription(msgspec.Struct, frozen=True):
     """All that hpcprof knows of one launcher.
 
@@ -83,11 +94,14 @@ def _none(site: Site, job: Job) -> list[str]:
 
 
 def _mpiexec(site: Site, job: Job) -> list[str]:
-    """Start ranks on one node by whichever MPI is found: all of them understand ``-n``."""
+    """Start ranks on one node by whichever MPI is found: all of them understand ``-n``.
+
+    One rank needs no launcher: MPI programs run on their own, and Open MPI's launcher refuses root.
+    """
+    if job.ranks == 1 and not (job.options.get("mpiexec") or site.launcher.arguments):
+        return []
     mpiexec = job.options.get("mpiexec") or find_mpiexec()
     if mpiexec is None:
-        if job.ranks == 1 and job.workload is None:
-            return []
         raise UsageError(
             f"no mpiexec beside {sys.executable} nor on the PATH: install hpcprof[workloads], load the "
             "site's MPI module, or give -o mpiexec=PATH."

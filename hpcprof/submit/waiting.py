@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
 from hpcprof.submit.schedulers.base import JobStatus
@@ -125,5 +126,8 @@ def describe_failure(run: Run, status: JobStatus) -> list[str]:
     if complaint := profiler_complaint(run):
         lines.append(f"the profiler failed{complaint}")
     if not failures or failures[0].exit_code is None:
-        lines += ["job.err:", *(f"  {line}" for line in tail(run.path / "logs" / "job.err"))]
+        said = tail(run.path / "logs" / "job.err")
+        lines += ["job.err:", *(f"  {line}" for line in said)]
+        if refuses_root("\n".join(said)):
+            lines.append(f"Open MPI refuses to start ranks as root. {ROOT_REMEDY}")
     return lines

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import hpcprof
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import RankResult
@@ -46,6 +48,8 @@ def mpi(
     """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``."""
     # Next to the interpreter, not its resolved path: a virtual environment links to a Python elsewhere.
     mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not mpiexec.is_file() and not os.environ.get("CI"):
+        pytest.skip("no MPICH is installed beside this Python: pip install mpich")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
     root = Path(hpcprof.__file__).parents[1]
     environment |= {"PYTHONPATH": str(root), **variables}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
@@ -38,7 +38,7 @@ def dump(database: Path) -> list[str]:
         ["--jobs", "2"],
         pytest.param(
             ["--executor", "mpi"],
-            marks=pytest.mark.skipif(shutil.which("mpiexec") is None, reason="there is no mpiexec"),
+            marks=pytest.mark.skipif(find_mpiexec() is None, reason="there is no mpiexec"),
         ),
     ],
     ids=["processes", "two processes", "mpi"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,6 +20,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline_parquet import load
 from hpcprof.results import rank_task
 from hpcprof.results.rank_task import ProfileTask, analyze_profile
+from hpcprof.submit.launchers import find_mpiexec
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
 
@@ -187,10 +187,21 @@ def test_a_bar_shows_ranks_rate_and_remaining_time(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("mpiexec") is None, reason="there is no mpiexec")
+@pytest.mark.skipif(find_mpiexec() is None, reason="there is no mpiexec")
 def test_the_ranks_of_an_mpi_job_make_the_same_store(hpcprof: Hpcprof, folder: Path, tmp_path: Path) -> None:
     hpcprof("collect", "--db", "reference.db", str(folder))
-    command = ["mpiexec", "-n", "3", sys.executable, "-m", "mpi4py.futures", "-m", "hpcprof", "collect"]
+    # That of mpi4py, whatever the PATH has.
+    command = [
+        find_mpiexec() or "mpiexec",
+        "-n",
+        "3",
+        sys.executable,
+        "-m",
+        "mpi4py.futures",
+        "-m",
+        "hpcprof",
+        "collect",
+    ]
     done = subprocess.run(
         [*command, "--executor", "mpi", "--db", "mpi.db", str(folder)],
         cwd=tmp_path,

@@ -7,16 +7,15 @@ import re
 from collections.abc import Sequence
 
 from hpcprof.submit.doctor.machine import Finding, Machine, Status
+from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 
 # One write per rank, so that the lines of two ranks cannot mix.
 _RANKS = (
     "import os; from mpi4py import MPI; world = MPI.COMM_WORLD; "
     "os.write(1, b'rank %d of %d\\n' % (world.rank, world.size))"
 )
-# Open MPI refuses to run as root or with more ranks than cores; neither means that it does not work.
+# Open MPI refuses to start more ranks than there are cores, which does not mean that it does not work.
 _OPEN_MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
@@ -78,6 +77,8 @@ def mpi(machine: Machine) -> Finding:
             f"{mpiexec} starts 2 jobs of one rank: it does not belong to the MPI of {machine.python}."
         )
         return Finding(name, status, observation, remedy)
+    if refuses_root(answer.stderr + answer.stdout):
+        return Finding(name, status, f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY)
     remedy = "Repair or reinstall MPI." if machine.scheduler.runs_here else "Try it in a job on the site."
     return Finding(name, status, f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
 

@@ -102,6 +102,13 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         "did not finish within 30 s and was killed",
     ),
     (
+        "Open MPI as root",
+        software.mpi,
+        made_up({"mpiexec": Answer(1, stderr="mpirun has detected an attempt to run as root.")}),
+        Status.BROKEN,
+        "is Open MPI's, which refuses to run as root",
+    ),
+    (
         "a login node that starts no ranks",
         software.mpi,
         made_up({"mpiexec": Answer(1, stderr="not on a compute node")}, site="generic-pbs"),

@@ -42,11 +42,18 @@ def test_an_mpiexec_of_the_users_choice_comes_before_both(python: Path) -> None:
     assert launch_command(LOCAL, job) == ["/opt/mpi/mpiexec", "-n", "3"]
 
 
-def test_without_mpiexec_several_ranks_are_refused_and_one_runs_alone(
-    python: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "")
+def test_one_rank_starts_without_a_launcher_unless_one_is_asked_for(python: Path) -> None:
+    assert find_mpiexec() is not None
     assert launch_command(LOCAL, make_job(LOCAL, arguments=["x"])) == []
+    assert launch_command(LOCAL, make_job(LOCAL, workload="sequence-parallel", arguments=[])) == []
+    chosen = make_job(LOCAL, arguments=["x"], options={"mpiexec": "/opt/mpi/mpiexec"})
+    assert launch_command(LOCAL, chosen) == ["/opt/mpi/mpiexec", "-n", "1"]
+    bound = site_with("local", arguments=["--bind-to", "none"])
+    assert launch_command(bound, make_job(bound, arguments=["x"]))[-4:] == ["--bind-to", "none", "-n", "1"]
+
+
+def test_without_mpiexec_several_ranks_are_refused(python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match=r"no mpiexec beside .*install hpcprof"):
         launch_command(LOCAL, make_job(LOCAL, arguments=["x"], ranks_per_node=2))
 

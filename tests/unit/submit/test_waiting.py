@@ -12,7 +12,15 @@ import pytest
 from hpcprof.submit import waiting
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.waiting import cancel_and_wait, poll_seconds, wait_until_ended, watch
+from hpcprof.submit.waiting import (
+    cancel_and_wait,
+    describe_failure,
+    poll_seconds,
+    wait_until_ended,
+    watch,
+)
+from tests.submitted_run import MakeRun
+from tests.submitted_run import make_run as make_run
 
 
 def test_the_scheduler_is_asked_often_at_first_and_never_less_than_every_ten_seconds() -> None:
@@ -87,3 +95,14 @@ def test_a_cancelled_run_that_does_not_end_is_returned_as_it_is(monkeypatch: pyt
     polled(monkeypatch, JobState.RUNNING, JobState.RUNNING)
     monkeypatch.setattr(waiting, "_SETTLING_SECONDS", -1.0)
     assert cancel_and_wait(RUNS)["r"].state is JobState.RUNNING
+
+
+def test_open_mpis_refusal_of_root_names_the_variables_that_allow_it(make_run: MakeRun) -> None:
+    run = make_run(started="now")
+    (run.path / "logs").mkdir()
+    refusal = "mpirun has detected an attempt to run as root.\nRunning as root is strongly discouraged.\n"
+    (run.path / "logs/job.err").write_text(refusal)
+    assert describe_failure(run, JobStatus(JobState.FAILED, "exit code 1", 1))[-1] == (
+        "Open MPI refuses to start ranks as root. Set OMPI_ALLOW_RUN_AS_ROOT=1 and "
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, or do not run as root."
+    )
