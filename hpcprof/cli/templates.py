@@ -11,7 +11,8 @@ from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, unknown, writing
 from hpcprof.submit.rendering.array_script import ARRAY_TEMPLATE, check_array_template
-from hpcprof.submit.rendering.templates import check_template, template_files
+from hpcprof.submit.rendering.template_checks import check_template
+from hpcprof.submit.rendering.templates import template_files
 
 
 @click.group("templates", cls=Group, epilog=examples("hpcprof templates export job/base.sh.j2"))

@@ -134,4 +134,4 @@ def test_every_template_of_a_script_is_checked_and_of_others_it_is_said(
     mine.write_text("{{ shebang }}\n{{ directives + 1 }}")
     done = hpcprof("templates", "check", str(mine))
     assert done.returncode == 2
-    assert "array.sh.j2: can only concatenate list" in done.stderr
+    assert "array.sh.j2, line 2: can only concatenate list" in done.stderr

@@ -114,6 +114,24 @@ def test_a_job_with_a_dependency_is_killed_when_that_can_not_come_true(
     ]
 
 
+def test_the_logs_of_a_plain_script_are_those_of_the_run(fake: Fake, calls: Calls, make_run: MakeRun) -> None:
+    fake("sbatch", "8\n")
+    fake("qsub", "8.server\n")
+    run = make_run("")
+    script, logs = run.path / "job.sh", run.path / "logs"
+    script.write_text("#!/bin/sh\ntrue\n")
+    SlurmClient().submit(run)
+    PbsClient().submit(run)
+    out, err = str(logs / "job.out"), str(logs / "job.err")
+    assert calls() == [
+        ["sbatch", "--parsable", f"--output={out}", f"--error={err}", str(script)],
+        ["qsub", "-o", out, "-e", err, str(script)],
+    ]
+    script.write_text(f"#!/bin/sh\n#SBATCH --output={out}\n")
+    SlurmClient().submit(run)
+    assert calls()[-1] == ["sbatch", "--parsable", str(script)]
+
+
 def test_slurm_runs_a_job_after_one_that_is_not_known_so_it_is_refused_before(
     fake: Fake,
 ) -> None:

@@ -183,6 +183,18 @@ def test_a_rank_that_fails_fails_the_run_and_is_named(site: str, hpcprof: Hpcpro
     assert "rank 1: exit code 3\n  out of cheese" in done.stderr
 
 
+def test_a_plain_script_of_the_users_completes_with_its_output_in_the_logs(
+    site: str, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.sh.j2"
+    mine.write_text("#!/bin/bash\n#SBATCH --time=5\necho the plain output\nexit {{ job.arguments[1] }}\n")
+    done = hpcprof("submit", "--site", site, "--template", str(mine), "--wait", "--", "exit", "0")
+    assert done.returncode == 0, done.stderr
+    assert "the plain output\n" in hpcprof("logs").stdout
+    done = hpcprof("submit", "--site", site, "--template", str(mine), "--wait", "--", "exit", "3")
+    assert (done.returncode, "exit code 3" in done.stderr) == (1, True), done.stderr
+
+
 def test_cancelling_ends_a_running_job_and_leaves_an_ended_one(site: str, hpcprof: Hpcprof) -> None:
     hpcprof("submit", "--site", site, "--", "sleep", "300")
     until(lambda: last(hpcprof)[0] == "running")

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from jinja2 import BytecodeCache, ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
@@ -15,7 +16,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.rank_selection import rank_spans
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -24,7 +24,6 @@ from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, SCRATCH, Versio
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering, Scheduler
-from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
@@ -73,22 +72,6 @@ def template_files() -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def check_template(file: Path) -> None:
-    """Render a template of job.sh with a simple job.
-
-    Raises
-    ------
-    UsageError
-        If the template is broken, uses a name that does not exist, or is not one of a script.
-    """
-    elsewhere = [name for name in template_files() if Path(name).name == file.name]
-    if elsewhere and not elsewhere[0].endswith(".sh.j2"):
-        raise UsageError(f"{file} is not a template of a script: only those (*.sh.j2) can be checked.")
-    site = load_site("local")
-    job = make_job(site, arguments=["true"])
-    render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
-
-
 def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     """Return the run's scripts by file name.
 
@@ -98,7 +81,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         If a template is missing, broken, or uses a name that does not exist.
     """
     scheduler = find_scheduler(site.scheduler)
-    environment = _environment(rendering.template, scheduler)
+    environment = template_environment(rendering.template, scheduler)
     run_id = rendering.run_directory.name
     job, rendering = scheduler.localize(site, job, rendering)
     profiler = find_profiler(job.profiler)
@@ -149,10 +132,13 @@ def render_text(name: str, values: dict[str, Any], template: Path | None = None)
     UsageError
         If the template is missing, broken, or uses a name that does not exist.
     """
-    return _render(_environment(template), name, {"version": __version__, **values})
+    return _render(template_environment(template), name, {"version": __version__, **values})
 
 
-def _environment(template: Path | None, scheduler: Scheduler | None = None) -> ImmutableSandboxedEnvironment:
+def template_environment(
+    template: Path | None, scheduler: Scheduler | None = None
+) -> ImmutableSandboxedEnvironment:
+    """Return the environment of templates; the folder of ``template`` is searched first."""
     folders = [*([template.parent] if template else []), *template_path()]
     if scheduler is not None:
         # After the user's folders, whose templates replace those of the package.
@@ -186,10 +172,22 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
         inheritance(environment, name)
         raise UsageError(f"template {name}: its includes or macros call each other without end.") from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
-        where = getattr(error, "filename", None) or name
-        line = getattr(error, "lineno", None)
+        where, line = getattr(error, "filename", None), getattr(error, "lineno", None)
+        if not line:
+            where, line = _place(error)
+        where = where or name
         said = str(getattr(error, "message", None) or error).rstrip(".")
         raise UsageError(f"template {where}{f', line {line}' if line else ''}: {said}.") from None
+
+
+def _place(error: Exception) -> tuple[str, int | None]:
+    """Return the file and the line of the innermost template in an error's traceback."""
+    found: tuple[str, int | None] = "", None
+    for frame, line in walk_tb(error.__traceback__):
+        # Jinja gives the frames of templates the files and the lines of their sources.
+        if frame.f_code.co_filename.endswith(".j2"):
+            found = frame.f_code.co_filename, line
+    return found
 
 
 def _argv(words: Sequence[str], places: Mapping[str, str]) -> str:

@@ -24,8 +24,17 @@ class BatchClient(SchedulerClient):
     """The client of a batch system; a subclass runs the commands that submit, ask and delete."""
 
     @abstractmethod
-    def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
-        """Submit ``script`` from ``directory``, to start after the jobs ``after`` succeed; return its id."""
+    def hand_over(
+        self, script: Path, directory: Path, after: Sequence[str], options: Sequence[str] = ()
+    ) -> str:
+        """Submit ``script`` from ``directory``, to start after the jobs ``after`` succeed; return its id.
+
+        ``options`` are further options of the command that submits; they override directives.
+        """
+
+    @abstractmethod
+    def log_options(self, out: Path, err: Path) -> list[str]:
+        """Return the options that write the job's standard output to ``out``, and its errors to ``err``."""
 
     @abstractmethod
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
@@ -73,7 +82,12 @@ class BatchClient(SchedulerClient):
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Submit the run's ``job.sh`` from the working directory of its program."""
         assert run.manifest is not None
-        return self.hand_over(run.path / JOB_SCRIPT, Path(run.manifest.job.directory), after)
+        script, logs = run.path / JOB_SCRIPT, run.path / "logs"
+        directory = Path(run.manifest.job.directory)
+        if _names(script, logs):
+            return self.hand_over(script, directory, after)
+        # A plain script of the user's: `hpcprof logs` reads the run's own logs.
+        return self.hand_over(script, directory, after, self.log_options(logs / "job.out", logs / "job.err"))
 
     def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
         """Submit the script of a job array, and return the job id of each member."""
@@ -112,6 +126,14 @@ class BatchClient(SchedulerClient):
             for mark in marks:
                 mark.unlink(missing_ok=True)
             raise
+
+
+def _names(script: Path, folder: Path) -> bool:
+    """Whether a script has the path of a folder in it; True if it cannot be read."""
+    try:
+        return f"{folder}/" in script.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
 
 
 def _oldest(runs: Sequence[Run]) -> datetime:

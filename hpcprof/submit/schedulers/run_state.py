@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.final_status import status_by_finished_file
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Preemption
 
 CANCELLED_FILE = "cancelled"
@@ -84,6 +86,8 @@ def _completed(run: Run, record: Record) -> JobStatus:
         return JobStatus(JobState.COMPLETED, record.reason, 0)
     if finished is not None:
         return JobStatus(JobState.FAILED, f"exit code {finished}", finished)
+    if record.exit_code == 0 and not records(run, "finished"):
+        return JobStatus(JobState.COMPLETED, record.reason, 0)
     if _still_awaited(run, record.ended_seconds):
         return JobStatus(JobState.RUNNING, "the job has ended; its finished file has not arrived yet")
     return JobStatus(JobState.FAILED, "job.sh ended without its finished file", record.exit_code)
@@ -112,6 +116,18 @@ def _without_record(run: Run) -> JobStatus:
         return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
     how = "left no finished file" if started else "never started"
     return JobStatus(JobState.FAILED, f"the scheduler no longer knows it, and it {how}")
+
+
+def records(run: Run, fact: str) -> bool:
+    """Whether the run's job.sh writes the state file ``fact``, as hpcprof's templates do.
+
+    A template of the user's may be a plain script, whose end only the scheduler knows.
+    """
+    try:
+        text = (run.path / JOB_SCRIPT).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True  # the script is gone: hpcprof made it
+    return re.search(rf"^[^#\n]*(\brecord\s+|state/){fact}\b", text, re.MULTILINE) is not None
 
 
 def _finished(run: Run) -> int | None:

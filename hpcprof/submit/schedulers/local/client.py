@@ -30,7 +30,7 @@ from hpcprof.submit.schedulers.local.supervisor import (
     end_processes,
     processes_of,
 )
-from hpcprof.submit.schedulers.run_state import Record, status_from_record
+from hpcprof.submit.schedulers.run_state import Record, records, status_from_record
 
 _START_SECONDS = 30.0
 
@@ -107,7 +107,7 @@ def local_status(run: Run) -> JobStatus:
     if outcome is not None:
         return _ended(outcome, run)
     if alive:
-        started = run.state_file("started") is not None
+        started = run.state_file("started") is not None or not records(run, "started")
         return JobStatus(JobState.RUNNING if started else JobState.QUEUED)
     finished = run.state_file("finished")
     if finished is not None:

@@ -44,11 +44,17 @@ class PbsClient(BatchClient):
             )
         return left
 
-    def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
+    def hand_over(
+        self, script: Path, directory: Path, after: Sequence[str], options: Sequence[str] = ()
+    ) -> str:
         """Submit by ``qsub``, without the environment: exported functions break qstat's JSON."""
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
-        done = run_scheduler_command(["qsub", *depends, str(script)], directory)
+        done = run_scheduler_command(["qsub", *depends, *options, str(script)], directory)
         return parse_qsub(done.exit_code, done.stdout, done.stderr)
+
+    def log_options(self, out: Path, err: Path) -> list[str]:
+        """Return ``-o`` and ``-e``."""
+        return ["-o", str(out), "-e", str(err)]
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask for each job or whole array by itself, and stop after a while.

@@ -24,15 +24,24 @@ from hpcprof.submit.schedulers.slurm.parse import (
 class SlurmClient(BatchClient):
     """Talks to the Slurm of this machine, and to the clusters that sbatch passed jobs on to."""
 
-    def hand_over(self, script: Path, directory: Path, after: Sequence[str]) -> str:
+    def hand_over(
+        self, script: Path, directory: Path, after: Sequence[str], options: Sequence[str] = ()
+    ) -> str:
         """Submit by ``sbatch --parsable``; the job id is ``123``, or ``123;cluster`` on another cluster."""
         depends = []
         if after:
             numbers = ":".join(job_id.partition(";")[0] for job_id in after)
             # Without the second option a job whose dependency fails stays in the queue.
             depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
-        done = run_scheduler_command(["sbatch", "--parsable", *depends, str(script)], directory)
+        done = run_scheduler_command(["sbatch", "--parsable", *depends, *options, str(script)], directory)
         return parse_sbatch(done.exit_code, done.stdout, done.stderr)
+
+    def log_options(self, out: Path, err: Path) -> list[str]:
+        """Return ``--output`` and ``--error``, in which % would begin a pattern."""
+        return [
+            f"--output={str(out).replace('%', '%%')}",
+            f"--error={str(err).replace('%', '%%')}",
+        ]
 
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Ask squeue once for each cluster's jobs, then sacct once for those that squeue no longer lists."""

@@ -27,6 +27,23 @@ def test_a_finished_file_that_is_not_here_yet_is_waited_for_a_while(make_run: Ma
     assert (late.state, late.reason) == (JobState.FAILED, "job.sh ended without its finished file")
 
 
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [
+        ("#!/bin/sh\n# record finished\necho hello\n", JobState.COMPLETED),
+        ('record finished "$status"\n', JobState.FAILED),
+        ('echo 0 >"$run_dir/state/finished"\n', JobState.FAILED),
+    ],
+)
+def test_a_plain_script_has_the_schedulers_exit_status(
+    script: str, state: JobState, make_run: MakeRun
+) -> None:
+    run = make_run()
+    (run.path / "job.sh").write_text(script)
+    assert status_from_record(run, LONG_AGO).state is state
+    assert status_from_record(run, Record(JobState.FAILED, "", 3)).reason == "exit code 3"
+
+
 def test_a_finished_file_that_tells_of_a_failure_comes_before_the_schedulers_success(
     make_run: MakeRun,
 ) -> None:
