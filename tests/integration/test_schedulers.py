@@ -16,6 +16,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
 from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.pbs.client import PbsClient
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit
@@ -464,6 +465,46 @@ def test_pbs_a_server_that_does_not_answer_leaves_the_state_unknown(pbs: Path, h
     assert "was not cancelled" in hpcprof("cancel", "last").stderr
     (pbs / "down").unlink()
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
+@pytest.fixture
+def pbs_without_history(pbs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (pbs / "nohistory").touch()
+    monkeypatch.setattr(PbsClient, "keeps_history", True)
+    write_site(Path(), "pbs", "extends: generic-pbs\nlauncher: {name: none}\n")
+    return pbs
+
+
+def test_pbs_without_history_a_run_is_running_completes_and_is_cancelled(
+    pbs_without_history: Path, hpcprof: Hpcprof
+) -> None:
+    hpcprof("submit", "--site", "pbs", "--", "sh", "-c", WAIT_FOR_GO)
+    until(lambda: last(hpcprof)[0] == "running")
+    (the_run().path / "go").touch()
+    until(lambda: last(hpcprof)[0] == "completed")
+    assert hpcprof("submit", "--site", "pbs", "--wait", "--", "true").returncode == 0
+    hpcprof("submit", "--site", "pbs", "--", "sleep", "300")
+    until(lambda: last(hpcprof)[0] == "running")
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
+def test_pbs_without_history_a_job_that_leaves_no_finished_file_has_failed_after_a_minute(
+    pbs_without_history: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = submitted("pbs", "sh", "-c", "kill -9 0")
+    until(lambda: "does not list it" in status(run).reason)
+    assert state(run) is JobState.RUNNING
+    assert not PbsClient.keeps_history
+    words = (pbs_without_history / "calls").read_text().splitlines()
+    assert sum('"-x"' in line for line in words) == 1
+    monkeypatch.setattr("hpcprof.submit.schedulers.run_state.UNRECORDED_SECONDS", 0.0)
+    assert (state(run), status(run).reason.partition(":")[0]) == (JobState.FAILED, "ended without a record")
+
+
+def test_pbs_without_history_the_doctor_says_what_is_lost(
+    pbs_without_history: Path, hpcprof: Hpcprof
+) -> None:
+    assert "PBS keeps no job history" in hpcprof("doctor", "--site", "pbs").stdout
 
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)

@@ -45,6 +45,9 @@ def scheduler(machine: Machine) -> Finding:
     if answer is not None and not answer.ok:
         observation = f"{' '.join(question)} failed: {answer.why}."
         return Finding(name, Status.BROKEN, observation, site_scheduler.silence_remedy)
+    shortcoming = site_scheduler.shortcoming(answer.stdout) if answer is not None else None
+    if shortcoming is not None:
+        return Finding(name, Status.WARNING, shortcoming.observation, shortcoming.remedy)
     answers = f", and {title} answers" if question else ""
     return Finding(name, Status.OK, f"{_listed(commands)} on the PATH{answers}.")
 

@@ -21,6 +21,9 @@ CANCELLED_FILE = "cancelled"
 GRACE_SECONDS = 30.0
 """How long after a job's end to wait for its ``finished`` file: NFS shows new names late."""
 
+UNRECORDED_SECONDS = 60.0
+"""How long to wait for the ``finished`` file of a job that the scheduler does not list."""
+
 _UNFINISHED_FILE = "unfinished"
 
 
@@ -62,6 +65,9 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
     assert run.manifest is not None
     if record is None:
         return _without_record(run)
+    if not record.state.ended:
+        with suppress(OSError):  # it is listed: a later absence is waited for anew
+            (run.path / "state" / _UNFINISHED_FILE).unlink(missing_ok=True)
     if record.preempted and run.manifest.site.preemption is Preemption.REQUEUE:
         return JobStatus(JobState.QUEUED, "preempted by another job; it will run again")
     if record.state is JobState.COMPLETED:
@@ -115,7 +121,7 @@ def _without_record(run: Run) -> JobStatus:
         state = JobState.RUNNING if started else JobState.QUEUED
         return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
     how = "left no finished file" if started else "never started"
-    return JobStatus(JobState.FAILED, f"the scheduler no longer knows it, and it {how}")
+    return JobStatus(JobState.FAILED, f"ended without a record: the scheduler does not list it, and it {how}")
 
 
 def records(run: Run, fact: str) -> bool:
@@ -145,4 +151,4 @@ def _still_awaited(run: Run, ended_seconds: float | None) -> bool:
             write_atomically(run.path / "state" / _UNFINISHED_FILE, f"{time.time():.0f}\n")
             return True
         return False  # another user's run: the time cannot be noted
-    return time.time() - float(noted) < GRACE_SECONDS
+    return time.time() - float(noted) < UNRECORDED_SECONDS

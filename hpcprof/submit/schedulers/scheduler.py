@@ -81,6 +81,14 @@ class FurtherFile(msgspec.Struct, frozen=True):
     values: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Shortcoming:
+    """What the setup of a scheduler costs, and what to do about it, each in one sentence."""
+
+    observation: str
+    remedy: str
+
+
 class Scheduler:
     """A scheduler. Subclasses set ``name`` and ``title``, return a client, and override what differs.
 
@@ -169,6 +177,10 @@ class Scheduler:
     def question(self, site: Site) -> list[str]:
         """Return a command that succeeds only if the scheduler answers; empty if there is none."""
         return []
+
+    def shortcoming(self, answer: str) -> Shortcoming | None:
+        """Return what the scheduler's setup costs, from what the command of `question` printed."""
+        return None
 
     def probe(self, ask: Ask) -> Machine:
         """Return what the scheduler's commands show of this machine's queues and nodes."""

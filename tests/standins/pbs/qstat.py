@@ -38,19 +38,23 @@ def main() -> None:
     if as_json and not full:
         server.stop("qstat: conflicting options.", "usage: ", code=2)
     if "-B" in words:
-        print(json.dumps({"Server": {server.SERVER: {"max_array_size": 10000}}}))
+        attributes = {"max_array_size": 10000} | ({"job_history_enable": "True"} if server.history() else {})
+        print(json.dumps({"Server": {server.SERVER: attributes}}, indent="\t", separators=(",", ":\t")))
         return
     named = [word for word in words if not word.startswith("-") and word != "json"]
     jobs: dict[str, server.Job] = {}
     errors: list[str] = []
     code = 0
-    for name in named or server.all_ids():
+    if history and not server.history():
+        errors.append("PBS is not configured to maintain job history")
+        named, code = [], 0
+    for name in named or ([] if errors else server.all_ids()):
         job_id = server.whole_id(name, "qstat")
         job, index = server.load(job_id), server.index_of(job_id)
         if index is not None:
             array = server.load(server.array_of(job_id))
             job = member(array, server.array_of(job_id), index) if array else None
-        if job is None:
+        if job is None or (job["job_state"] == "F" and not server.history()):
             errors.append(f"qstat: Unknown Job Id {job_id}")
             code = server.UNKNOWN_JOB
         elif job["job_state"] == "F" and not history:

@@ -32,6 +32,11 @@ def refuse_if_down(program: str) -> None:
         stop("Connection refused", f"{program}: cannot connect to server {SERVER} (errno=111)", code=111)
 
 
+def history() -> bool:
+    """Whether finished jobs are kept: not while there is a file ``nohistory``."""
+    return not (FOLDER / "nohistory").exists()
+
+
 def stop(*lines: str, code: int) -> NoReturn:
     print("\n".join(lines), file=sys.stderr)
     sys.exit(code)

@@ -51,6 +51,7 @@ def site_with(tmpdir: str) -> Site:
 
 
 SLURM = {"sbatch": Answer(0), "squeue": Answer(0), "scancel": Answer(0)}
+PBS = {"qsub": Answer(0), "qdel": Answer(0)}
 PARAMETERS = "/proc/driver/nvidia/params"
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 TWO = "rank 1 of 2\nrank 0 of 2\n"
@@ -78,6 +79,22 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         made_up({**SLURM, "sinfo": Answer(1, stderr="slurm_load: Unable to contact")}, site="generic-slurm"),
         Status.BROKEN,
         "Unable to contact",
+    ),
+    (
+        "PBS without job history",
+        software.scheduler,
+        made_up(
+            {**PBS, "qstat": Answer(0, '{"Server": {"pbs": {"max_array_size": 10000}}}')}, site="generic-pbs"
+        ),
+        Status.WARNING,
+        "PBS keeps no job history",
+    ),
+    (
+        "PBS with job history",
+        software.scheduler,
+        made_up({**PBS, "qstat": Answer(0, '{\t"job_history_enable":\t"True"}')}, site="generic-pbs"),
+        Status.OK,
+        "PBS answers",
     ),
     ("no MPI", software.mpi, made_up(), Status.ABSENT, "mpiexec is not on the PATH"),
     (

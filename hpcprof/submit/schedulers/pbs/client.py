@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import ClassVar
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
@@ -13,6 +14,7 @@ from hpcprof.submit.schedulers.batch import BatchClient
 from hpcprof.submit.schedulers.command import Unreachable, ask_again_while_silent, run_scheduler_command
 from hpcprof.submit.schedulers.pbs.parse import (
     array_of,
+    has_no_history,
     member_of,
     parse_largest_array,
     parse_qdel,
@@ -22,8 +24,9 @@ from hpcprof.submit.schedulers.pbs.parse import (
 )
 from hpcprof.submit.schedulers.run_state import Record
 
-# -x shows finished jobs too, for as long as the server keeps their history.
-_QSTAT = ("qstat", "-x", "-f", "-F", "json")
+_QSTAT = ("qstat", "-f", "-F", "json")
+# Shows finished jobs too, for as long as the server keeps their history.
+_QSTAT_HISTORY = ("qstat", "-x", "-f", "-F", "json")
 
 _ALL_SECONDS = 20.0
 """How long the questions of one poll may take together; jobs that are left are asked for in the next one."""
@@ -31,6 +34,9 @@ _ALL_SECONDS = 20.0
 
 class PbsClient(BatchClient):
     """Talks to this machine's default PBS server."""
+
+    keeps_history: ClassVar[bool] = True
+    """Whether the server keeps finished jobs; false for this process once the server has denied it."""
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Return the subset of ``job_ids`` to wait for; refuse members of arrays."""
@@ -73,7 +79,7 @@ class PbsClient(BatchClient):
                 found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, late)))
                 continue
             try:
-                found.update(_pick(_qstat(asked), group))
+                found.update(_pick(self._qstat(asked), group))
             except Unreachable:
                 raise
             except SchedulerError as error:  # of this job alone
@@ -85,6 +91,16 @@ class PbsClient(BatchClient):
         done = run_scheduler_command(["qdel", *job_ids])
         parse_qdel(done.exit_code, done.stdout, done.stderr)
 
+    def _qstat(self, job_id: str) -> Mapping[str, Record]:
+        members = ["-t"] if "[" in job_id else []
+        if PbsClient.keeps_history:
+            done = run_scheduler_command([*_QSTAT_HISTORY, *members, job_id])
+            if not has_no_history(done.stderr):
+                return parse_qstat(done.exit_code, done.stdout, done.stderr)
+            PbsClient.keeps_history = False
+        done = run_scheduler_command([*_QSTAT, *members, job_id])
+        return parse_qstat(done.exit_code, done.stdout, done.stderr)
+
     def member_id(self, array_id: str, index: int) -> str:
         """Return ``123[4].server``."""
         return member_of(array_id, index)
@@ -93,12 +109,6 @@ class PbsClient(BatchClient):
         """Ask for the server's max_array_size."""
         done = ask_again_while_silent(lambda: run_scheduler_command(["qstat", "-B", "-f", "-F", "json"]))
         return parse_largest_array(done.exit_code, done.stdout, done.stderr)
-
-
-def _qstat(job_id: str) -> Mapping[str, Record]:
-    members = ["-t"] if "[" in job_id else []
-    done = run_scheduler_command([*_QSTAT, *members, job_id])
-    return parse_qstat(done.exit_code, done.stdout, done.stderr)
 
 
 def _pick(records: Mapping[str, Record], job_ids: Sequence[str]) -> dict[str, Record]:

@@ -51,8 +51,21 @@ def parse_qsub(code: int, out: str, error: str) -> str:
     raise SchedulerError(f"qsub did not accept the job: {f'{meaning}: ' if meaning else ''}{own}.")
 
 
+def has_no_history(error: str) -> bool:
+    """Whether ``qstat -x`` was refused because the server keeps no finished jobs.
+
+    It then shows not even the jobs that run, and exits with 0. This is OpenPBS's default.
+    """
+    return "not configured to maintain job history" in error
+
+
+def parse_job_history(out: str) -> bool:
+    """Whether the server keeps finished jobs, from ``qstat -B -f -F json``; an unset attribute is missing."""
+    return re.search(r'"job_history_enable"\s*:\s*"?True', out) is not None
+
+
 def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
-    """Return the records by job id that ``qstat -x -f -F json`` printed for one id, or for none.
+    """Return the records by job id that ``qstat -f -F json`` printed for one id, with or without ``-x``.
 
     A job that is unknown (exit code 153), or has finished without a history (35), is left out. With ``-t``
     the members of an array have records too.

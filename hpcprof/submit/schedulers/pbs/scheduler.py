@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, batch_job_name
+from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, Shortcoming, batch_job_name
 from hpcprof.submit.sites.model import LauncherName, Site
 
 if TYPE_CHECKING:
@@ -50,8 +50,20 @@ class PbsScheduler(Scheduler):
         return batch_job_name(name)
 
     def question(self, site: Site) -> list[str]:
-        """Return the command that asks for the server."""
-        return ["qstat", "-B"]
+        """Return the command that asks for the server and its settings."""
+        return ["qstat", "-B", "-f", "-F", "json"]
+
+    def shortcoming(self, answer: str) -> Shortcoming | None:
+        """Return what is lost if the server keeps no finished jobs."""
+        from hpcprof.submit.schedulers.pbs.parse import parse_job_history
+
+        if parse_job_history(answer):
+            return None
+        return Shortcoming(
+            "PBS keeps no job history, so only the files of a run show how it ended: a job that PBS killed "
+            "(walltime, memory, a lost node) is failed with the reason 'ended without a record'.",
+            "Ask the operators to set job_history_enable on the server.",
+        )
 
     def probe(self, ask: Ask) -> Machine:
         """Return the queues and nodes that qstat and pbsnodes show."""

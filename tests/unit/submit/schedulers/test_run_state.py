@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.run_state import GRACE_SECONDS, Record, status_from_record
+from hpcprof.submit.schedulers.run_state import GRACE_SECONDS, UNRECORDED_SECONDS, Record, status_from_record
 from hpcprof.submit.sites.model import Preemption
 from tests.submitted_run import MakeRun
 
@@ -72,17 +72,28 @@ def test_a_job_that_the_scheduler_does_not_know_is_judged_by_its_files(make_run:
 def test_absence_from_the_queue_alone_is_first_waited_for_and_then_a_failure(make_run: MakeRun) -> None:
     run = make_run(started="now")
     assert status_from_record(run, None).state is JobState.RUNNING
-    (run.path / "state/unfinished").write_text(f"{time.time() - GRACE_SECONDS - 1:.0f}\n")
+    (run.path / "state/unfinished").write_text(f"{time.time() - UNRECORDED_SECONDS - 1:.0f}\n")
     gone = status_from_record(run, None)
     assert gone.state is JobState.FAILED
-    assert gone.reason == "the scheduler no longer knows it, and it left no finished file"
+    assert (
+        gone.reason == "ended without a record: the scheduler does not list it, and it left no finished file"
+    )
 
 
 def test_a_job_that_never_started_and_is_not_known_is_a_failure_in_the_end(make_run: MakeRun) -> None:
     run = make_run()
     assert status_from_record(run, None).state is JobState.QUEUED
     (run.path / "state/unfinished").write_text("1\n")
-    assert status_from_record(run, None).reason == "the scheduler no longer knows it, and it never started"
+    assert (
+        status_from_record(run, None).reason
+        == "ended without a record: the scheduler does not list it, and it never started"
+    )
+
+
+def test_a_job_that_is_listed_again_is_waited_for_anew_when_it_is_absent(make_run: MakeRun) -> None:
+    run = make_run(started="now", unfinished="1")
+    assert status_from_record(run, Record(JobState.RUNNING)).state is JobState.RUNNING
+    assert status_from_record(run, None).state is JobState.RUNNING
 
 
 def test_a_run_whose_submission_failed_says_so(make_run: MakeRun) -> None:

@@ -11,7 +11,9 @@ from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.command import Unreachable
 from hpcprof.submit.schedulers.pbs.parse import (
     array_of,
+    has_no_history,
     member_of,
+    parse_job_history,
     parse_largest_array,
     parse_qdel,
     parse_qstat,
@@ -316,3 +318,19 @@ def test_ids_with_a_longer_or_no_server_name_are_the_same_job() -> None:
     assert same_job("7.polaris-pbs-01", "7")
     assert not same_job("7.one", "7.two")
     assert not same_job("7[].one", "7.one")
+
+
+def test_a_server_without_history_denies_it_and_shows_not_even_a_job_that_runs() -> None:
+    code, out, error = recorded("pbs/qstat_x_f_json_nohistory.txt")
+    assert has_no_history(error)
+    assert parse_qstat(code, out, error) == {}
+    assert parse_qstat(*recorded("pbs/qsub_finished_then_qstat_no_x.txt")) == {}
+
+
+def test_the_history_of_a_server_is_on_only_where_its_attribute_is_true() -> None:
+    _, out, _ = recorded_json("pbs/qstat_B_json.json")
+    assert parse_job_history(out)
+    assert not parse_job_history(
+        out.replace('"job_history_enable":\t"True"', '"job_history_enable":\t"False"')
+    )
+    assert not parse_job_history("{}")
