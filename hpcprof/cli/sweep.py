@@ -16,6 +16,7 @@ from hpcprof.submit.jobs.checks import check_array
 from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.runs.directory import Run, sweep_of
+from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.workloads.sweep import parse_parameters, points, program_at
 
 
@@ -42,7 +43,7 @@ from hpcprof.workloads.sweep import parse_parameters, points, program_at
     "--at-once",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of members of the array that may run at once.  [default: all]",
+    help="Number of runs at once, in an array or on this machine.  [default: all; on this machine 1]",
 )
 @click.option("--dry-run", is_flag=True, help="Show the runs and the script of the array without submitting.")
 def command(
@@ -55,11 +56,15 @@ def command(
 
     With --array the runs are members of one job array, with the names SWEEP.0, SWEEP.1 and so on; status,
     cancel, collect and --after accept SWEEP for all of them.
+
+    On this machine the runs start one after another, so that they do not disturb each other's measurements;
+    they go on when the command or the terminal has ended.
     """
-    if at_once is not None and not as_array:
-        raise UsageError("--at-once needs --array: separate jobs run independently of each other.")
     request = request.merged()
     site = request.load_site()
+    in_turn = find_scheduler(site.scheduler).runs_here and not as_array
+    if at_once is not None and not as_array and not in_turn:
+        raise UsageError("--at-once needs --array: separate jobs run independently of each other.")
     combinations = points(parse_parameters(parameters))
     programs = [program_at(point, request.program, request.workload) for point in combinations]
     members = [replace(request, program=tuple(program)).job_at(site) for program in programs]
@@ -74,10 +79,12 @@ def command(
             script, _ = render_array(site, members, runs_dir / "SWEEP_ID", line, at_once, template)
             click.echo(f"\n{script}", nl=False)
         return
-    from hpcprof.submit.submission import submit, submit_array
+    from hpcprof.submit.submission import submit, submit_array, submit_in_turn
 
     if as_array:
         submitted: Iterable[Run] = submit_array(site, members, runs_dir, line, at_once, template)
+    elif in_turn:
+        submitted = submit_in_turn(site, members, runs_dir, line, at_once or 1, template)
     else:
         submitted = (submit(site, job, runs_dir, line, template) for job in members)
     for run, point in zip(submitted, combinations, strict=True):

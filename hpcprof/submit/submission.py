@@ -33,10 +33,12 @@ def submit(
     command_line: list[str],
     template: Path | None = None,
     script: Path | None = None,
+    behind: runs.Run | None = None,
 ) -> runs.Run:
     """Make a run directory, hand its job.sh to the scheduler, and record the job id.
 
-    An error before the job is handed over leaves no run directory.
+    On this machine the job can be queued ``behind`` another run: it starts when that one has ended. An error
+    before the job is handed over leaves no run directory.
 
     Raises
     ------
@@ -53,9 +55,35 @@ def submit(
     with _removed_on_failure(runs_directory / run_id):
         texts = render_scripts(site, job, runs_directory / run_id, command_line, template, script)
         run = runs.create(run_id, runs_directory, site, job, command_line, texts)
+        if behind is not None:
+            client.queue_behind(run, behind)
     if script is None:
         log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
     return _submitted(run, client.submit(run, after))
+
+
+def submit_in_turn(
+    site: Site,
+    jobs: Sequence[Job],
+    runs_directory: Path,
+    command_line: list[str],
+    at_once: int = 1,
+    template: Path | None = None,
+) -> Iterator[runs.Run]:
+    """Submit jobs to this machine, ``at_once`` of which run together, and yield each run.
+
+    There are ``at_once`` queues, and the jobs are dealt to them in turn.
+
+    Raises
+    ------
+    UsageError, SchedulerError
+        As `submit` does.
+    """
+    submitted: list[runs.Run] = []
+    for index, job in enumerate(jobs):
+        behind = submitted[index - at_once] if index >= at_once else None
+        submitted.append(submit(site, job, runs_directory, command_line, template, behind=behind))
+        yield submitted[-1]
 
 
 def submit_request(request: JobRequest, script: Path | None = None, wait: bool = False) -> runs.Run:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 
 
@@ -42,7 +44,10 @@ def test_an_array_is_shown_and_nothing_is_submitted(hpcprof: Hpcprof, tmp_path: 
     ("arguments", "words"),
     [
         (["--array", "-P", "n=1,2", "--", "echo", "{n}"], "site local has no job arrays; leave --array out"),
-        (["--at-once", "2", "-P", "n=1,2", "--", "echo", "{n}"], "--at-once needs --array"),
+        (
+            ["--site", "generic-slurm", "--at-once", "2", "-P", "n=1,2", "--", "echo", "{n}"],
+            "--at-once needs --array",
+        ),
         (
             ["--site", "generic-pbs", "--array", "-P", "n=1", "--", "echo", "{n}"],
             "an array of PBS has at least 2 members",
@@ -61,3 +66,35 @@ def test_what_can_be_no_array_is_one_sentence(
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "most"), [((), 1), (("--at-once", "2"), 2)], ids=["default", "2"])
+def test_on_this_machine_so_many_runs_go_at_once(
+    options: Sequence[str], most: int, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    program = 'date +%s%N >"$HPCPROF_RUN_DIR/begin"; sleep 0.4; date +%s%N >"$HPCPROF_RUN_DIR/end"; exit {n}'
+    done = hpcprof("sweep", *options, "-P", "n=0,3,4,5", "--", "sh", "-c", program)
+    assert done.returncode == 0, done.stderr
+    queued = hpcprof("status").stdout
+    assert "queued" in queued
+    assert "waits for the end of" in " ".join(queued.split())
+    hpcprof("status", "--watch", *[run.id for run in all_runs(tmp_path / "runs")])
+    spans = [
+        tuple(int((run.path / name).read_text()) for name in ("begin", "end"))
+        for run in all_runs(tmp_path / "runs")
+    ]
+    assert spans == sorted(spans), "the runs start in the order of the sweep"
+    together = [sum(begin <= other[0] < end for other in spans) for begin, end in spans]
+    assert (len(spans), max(together)) == (4, most)
+
+
+@pytest.mark.slow
+def test_cancelling_the_runs_of_a_sweep_starts_none_of_those_that_wait(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    hpcprof("sweep", "-P", "n=300,301,302", "--", "sleep", "{n}")
+    runs = all_runs(tmp_path / "runs")
+    done = hpcprof("cancel", *[run.id for run in runs])
+    assert done.stdout.count("cancelled") == 3, done.stderr
+    assert [run.state_file("started") is not None for run in runs][1:] == [False, False]

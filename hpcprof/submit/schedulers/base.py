@@ -69,6 +69,10 @@ class SchedulerClient(ABC):
             raise SchedulerError("this scheduler cannot wait for another job: submit it once that has ended.")
         return []
 
+    def queue_behind(self, run: Run, ahead: Run) -> None:
+        """Let a run that is not submitted yet start when another one has ended, however that ends."""
+        raise SchedulerError("this scheduler has no queue of hpcprof's own.")
+
     def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
         """Hand over the script of a job array of runs, and return the job id of each."""
         raise SchedulerError("this scheduler has no job arrays.")

@@ -22,6 +22,7 @@ from hpcprof.common.processes import CommandNotStarted, start_in_background
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.local.supervisor import (
+    BEHIND,
     ENDED,
     GRACE_SECONDS,
     SUPERVISOR,
@@ -36,7 +37,7 @@ _START_SECONDS = 30.0
 
 
 class LocalClient(SchedulerClient):
-    """Starts jobs at once, on this machine."""
+    """Starts jobs on this machine: at once, or when the run that they are queued behind has ended."""
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Refuse to wait for any job: there is no queue."""
@@ -45,6 +46,10 @@ class LocalClient(SchedulerClient):
                 "this machine has no queue to wait in: submit the job when the other run has ended."
             )
         return []
+
+    def queue_behind(self, run: Run, ahead: Run) -> None:
+        """Note the run ahead for the supervisor, which waits for its end; the walltime begins afterwards."""
+        write_atomically(run.path / "state" / BEHIND, f"{ahead.path}\n")
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Start the supervisor in its own session; the job id is its process id."""
@@ -76,23 +81,31 @@ class LocalClient(SchedulerClient):
 
     def cancel(self, *runs: Run) -> None:
         """Ask the supervisors to end the jobs, and wait until they have."""
-        for run in runs:
-            _cancel(run)
+        # All before the first wait: the end of one would start the next.
+        asked = {run.id: _ask_to_end(run) for run in runs}
+        for run_id, identity in asked.items():
+            if identity is not None:
+                _wait_for_end(run_id, identity)
 
 
-def _cancel(run: Run) -> None:
+def _ask_to_end(run: Run) -> Identity | None:
+    """Signal the supervisor of a run and return it; None if the run has no supervisor and has ended."""
     if local_status(run).state.ended:
-        return
+        return None
     identity = Identity.parse(run.state_file(SUPERVISOR))
     if identity is None or not identity.alive():
         end_processes(run.path)
         write_atomically(run.path / "state" / ENDED, f"{Outcome('cancelled', -signal.SIGKILL)}\n")
-        return
+        return None
     os.kill(identity.pid, signal.SIGTERM)
+    return identity
+
+
+def _wait_for_end(run_id: str, identity: Identity) -> None:
     deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
     while identity.alive():
         if time.monotonic() > deadline:
-            raise SchedulerError(f"{run.id} did not end; its supervisor is process {identity.pid}.")
+            raise SchedulerError(f"{run_id} did not end; its supervisor is process {identity.pid}.")
         time.sleep(0.02)
 
 
@@ -106,6 +119,8 @@ def local_status(run: Run) -> JobStatus:
     outcome = Outcome.parse(run.state_file(ENDED))
     if outcome is not None:
         return _ended(outcome, run)
+    if alive and (ahead := run.state_file(BEHIND)) is not None:
+        return JobStatus(JobState.QUEUED, f"waits for the end of {Path(ahead).name}")
     if alive:
         started = run.state_file("started") is not None or not records(run, "started")
         return JobStatus(JobState.RUNNING if started else JobState.QUEUED)

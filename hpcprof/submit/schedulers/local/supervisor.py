@@ -19,8 +19,13 @@ from hpcprof.common.atomic import write_atomically
 
 SUPERVISOR = "supervisor"
 ENDED = "ended"
+BEHIND = "behind"
+"""The state file with the path of the run that must end before this one starts."""
 GRACE_SECONDS = 10.0
 """How long the job has after SIGTERM to end by itself, before SIGKILL."""
+
+_QUEUE_SECONDS = 0.2
+"""The pause between two looks at the run ahead: short beside a measurement, and without load on it."""
 
 _MARK = "HPCPROF_JOB_DIRECTORY"
 
@@ -80,7 +85,10 @@ class _Cancelled(Exception):
 
 
 def supervise(run: Path, walltime: float) -> Outcome:
-    """Run ``run/job.sh`` until it ends, its walltime is exceeded, or this process gets SIGTERM."""
+    """Run ``run/job.sh`` until it ends, its walltime is exceeded, or this process gets SIGTERM.
+
+    A run that is queued behind another one starts when that has ended; its walltime begins then.
+    """
 
     def cancelled(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -91,6 +99,7 @@ def supervise(run: Path, walltime: float) -> Outcome:
         signal.signal(signal.SIGTERM, cancelled)
         job = None
         try:
+            _wait_for_turn(run)
             job = subprocess.Popen(
                 ["/bin/bash", str(run / "job.sh")],
                 stdin=subprocess.DEVNULL,
@@ -113,6 +122,27 @@ def supervise(run: Path, walltime: float) -> Outcome:
     _signal(job.pid, signal.SIGKILL)
     end_processes(run)
     return Outcome(how, job.wait())
+
+
+def _wait_for_turn(run: Path) -> None:
+    """Wait until the run ahead has ended, however it ended, and remove the note that names it."""
+    note = run / "state" / BEHIND
+    with suppress(FileNotFoundError):
+        ahead = Path(note.read_text(encoding="utf-8").rstrip("\n"))
+        while not _has_ended(ahead):
+            time.sleep(_QUEUE_SECONDS)
+        note.unlink()
+
+
+def _has_ended(run: Path) -> bool:
+    """Whether no process of a local run is left; also of one whose folder was removed."""
+    if (run / "state" / ENDED).exists():
+        return True
+    try:
+        identity = Identity.parse((run / "state" / SUPERVISOR).read_text(encoding="utf-8"))
+    except OSError:
+        identity = None
+    return (identity is None or not identity.alive()) and not processes_of(run)
 
 
 def processes_of(run: Path) -> list[int]:
