@@ -22,10 +22,11 @@ from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.profiles.scrub.names import Names
-from tests.conftest import Hpcprof
 from tests.data import generated_exports
 
 DATA = Path(__file__).parents[2] / "data"
+
+
 SECRETS = ("hush-token", "hush-host", "hush-user", "hush-path", "hush-process", "hush-page", "hush-name")
 
 
@@ -278,18 +279,6 @@ def test_memory_does_not_grow_with_a_trace(
     assert done.written == [(tmp_path / "shared" / path.name, [])]
 
 
-def test_a_file_name_that_tells_a_host_or_a_user_is_said(
-    export: Path, tmp_path: Path, hpcprof: Hpcprof
-) -> None:
-    named = export.rename(tmp_path / "hush-user.0.sqlite")
-    trace = tmp_path / "node7_1234.1700000000000.pt.trace.json"
-    trace.write_text('{"traceEvents": []}')
-    done = hpcprof("scrub", str(named), str(trace), "--output", "shared")
-    assert done.returncode == 0, done.stderr
-    assert "holds hush-user: rename it" in done.stderr
-    assert "holds node7: rename it" in done.stderr
-
-
 def test_nothing_is_overwritten(export: Path, tmp_path: Path) -> None:
     scrub_files([export], tmp_path / "shared")
     with pytest.raises(UsageError, match=r"rank0\.sqlite exists and is not replaced"):
@@ -302,35 +291,6 @@ def test_nothing_is_overwritten(export: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="have the same name"):
         scrub_files([export, twin], tmp_path / "elsewhere")
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_damaged_files_are_named_and_skipped_and_the_rest_is_copied(
-    export: Path, tmp_path: Path, hpcprof: Hpcprof
-) -> None:
-    whole = export.read_bytes()
-    damaged = {
-        "half.sqlite": whole[: len(whole) // 2],
-        "text.sqlite": b"no database" * 30,
-        "empty.trace.json": b"",
-        "cut.trace.json.gz": gzip.compress(b'{"traceEvents": []}' * 50)[:20],
-        "list.trace.json": b"[1, 2]",
-    }
-    for name, content in damaged.items():
-        (tmp_path / name).write_bytes(content)
-    done = hpcprof("scrub", "rank0.sqlite", *damaged, "--output", "shared")
-    assert done.returncode == 1
-    assert "wrote shared/rank0.sqlite" in done.stdout
-    for name in damaged:
-        assert sum(name in line for line in done.stderr.splitlines() if "skipped" in line) == 1
-    assert "Traceback" not in done.stderr
-    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["rank0.sqlite"]
-
-
-def test_a_file_of_another_kind_is_one_sentence(tmp_path: Path, hpcprof: Hpcprof) -> None:
-    (tmp_path / "rank0.nsys-rep").write_bytes(b"")
-    done = hpcprof("scrub", "rank0.nsys-rep", "--output", "shared")
-    assert done.returncode == 2
-    assert "rank0.nsys-rep cannot be scrubbed: export it with nsys export" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_the_rank_that_is_behind_the_others_is_named_with_its_phase(ranks: Calla
         if one._comm.rank != 1:
             one.enter("reduce_scatter of step 4")
 
-    _, said = ranks(2.0, begin)
-    sentence = "no progress for 2 s (--step-timeout): rank 1 hangs in allgather of step 4.\n"
+    _, said = ranks(1.0, begin)
+    sentence = "no progress for 1 s (--step-timeout): rank 1 hangs in allgather of step 4.\n"
     assert said.get(timeout=60) == sentence
 
 
@@ -91,7 +91,7 @@ def test_a_rank_of_which_nothing_is_heard_is_named_with_what_it_said_last(
 
 
 def test_ranks_that_all_hang_in_the_same_phase_are_all_named(ranks: Callable[..., Ranks]) -> None:
-    _, said = ranks(2.0, lambda one: one.enter("allgather of step 0"))
+    _, said = ranks(1.0, lambda one: one.enter("allgather of step 0"))
     assert said.get(timeout=60).endswith("all 3 ranks hang in allgather of step 0.\n")
 
 
@@ -100,7 +100,7 @@ def test_the_point_of_a_sweep_is_named_with_the_phase(ranks: Callable[..., Ranks
         one.within("hidden-size=64")
         one.enter("allgather of step 0")
 
-    _, said = ranks(2.0, begin)
+    _, said = ranks(1.0, begin)
     assert said.get(timeout=60).endswith("hang in allgather of step 0 at hidden-size=64.\n")
 
 
@@ -109,7 +109,7 @@ def test_what_the_device_has_not_come_to_does_not_count(ranks: Callable[..., Ran
         one.enter("matmul_1 of step 2")
         one.enter("matmul_2 of step 2", lambda: False)
 
-    _, said = ranks(2.0, begin)
+    _, said = ranks(1.0, begin)
     assert "hang in matmul_1 of step 2" in said.get(timeout=60)
 
 

@@ -24,6 +24,8 @@ from hpcprof.profiles.readers.ncu.reader import read
 from hpcprof.profiles.readers.ncu.units import factor, number, uses_decimal_comma
 
 DATA = Path(__file__).parents[4] / "data/ncu"
+
+
 DURATION = "gpu__time_duration.sum"
 
 
@@ -317,6 +319,8 @@ def load_report(path):
         os.abort()
     return Context(json.loads(gzip.decompress(data)) if data else [])
 """
+
+
 COMMAND = """#!{python}
 import pathlib, sys
 option, report, *rest = sys.argv[1:]
@@ -341,47 +345,6 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{package}{os.pathsep}{os.environ['PATH']}")
     return package
-
-
-def test_a_report_is_read_by_ncus_python_module(ncu: Path, tmp_path: Path) -> None:
-    path = tmp_path / "rank00002.ncu-rep"
-    path.write_bytes((DATA / "module.json.gz").read_bytes())
-    report = read(path)
-    assert report.origin.rank == 2
-    assert report.origin.device_names == ("NVIDIA H200",)
-    printed = read(DATA / "module.raw.csv.gz").kernels
-    assert [(k.id, k.grid, k.block) for k in report.kernels] == [(k.id, k.grid, k.block) for k in printed]
-    # The module tells whole names, which are those of nsys; the raw page shortens them.
-    assert report.kernels[5].name.startswith("void at::native::vectorized_elementwise_kernel<(int)4, ")
-    assert printed[5].name.startswith("void at::vectorized_elementwise_kernel<4, ")
-    assert report.kernels[0].metrics["sm__ops_path_tensor_src_bf16_dst_fp32.sum"] == 2 * 4096**3
-
-
-@pytest.mark.parametrize("without", ["module", "working module"])
-def test_a_report_is_read_by_the_command_where_the_module_cannot(
-    without: str, ncu: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "rank0.ncu-repz"
-    path.write_bytes(b"readable")
-    if without == "module":
-        (ncu / "extras/python/ncu_report.py").unlink()
-    assert read(path).kernels == read(DATA / "module.raw.csv.gz").kernels
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"crash", "ncu cannot read .*rank0.ncu-rep: ncu says \"Failed to load report file 'x'\""),
-        (b"", "rank0.ncu-rep is damaged, was written by a newer ncu than the one here, or holds no kernel"),
-    ],
-)
-def test_a_report_that_ncu_cannot_read_is_one_sentence(
-    content: bytes, says: str, ncu: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "rank0.ncu-rep"
-    path.write_bytes(content)
-    with pytest.raises(DamagedInput, match=says):
-        read(path)
 
 
 def test_a_report_without_ncu_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
