@@ -42,7 +42,7 @@ def command(
     fail_on_regression: bool,
     words: tuple[str, ...],
 ) -> None:
-    """Compare runs B with runs A: are steps slower, and what explains it?
+    """Compare runs B with runs A: whether steps are slower, and what explains it.
 
     A is the baseline and B the candidate. Each is a run id, a unique prefix of one, or a path; a sweep
     means all of its runs. Confidence intervals come from the variation between runs, so they need at least

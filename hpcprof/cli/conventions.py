@@ -65,7 +65,7 @@ def _be_verbose(context: click.Context, parameter: click.Parameter, count: int) 
 
 
 def examples(*commands: str) -> str:
-    """Return an epilogue with one example per line; click does not wrap lines after ``\\b``."""
+    r"""Return an epilogue with one example per line; click does not wrap lines after ``\b``."""
     title = "Examples:" if len(commands) > 1 else "Example:"
     return "\n".join(("\b", title, *(f"  {_continued(command)}" for command in commands)))
 

@@ -44,7 +44,7 @@ def all_gather(output: torch.Tensor, source: torch.Tensor, async_op: bool = Fals
 
 @dataclass(frozen=True)
 class World:
-    """This process and its connection to the other ranks.
+    """A process and its connection to the other ranks.
 
     ``reduce_scatter(output, input)`` sums ``input`` of shape [size * n, ...] over the ranks and leaves this
     rank's n rows in ``output``; it may overwrite ``input``. With ``async_op=True`` it returns a handle with

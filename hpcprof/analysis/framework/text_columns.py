@@ -16,7 +16,7 @@ from hpcprof.profiles.timeline import Ints, Timeline
 def number_texts(
     timeline: Timeline, ids: Ints, shown: Callable[[str | None], str | None] = lambda text: text
 ) -> tuple[NDArray[np.object_], Ints]:
-    """Number the texts that occur, in ascending order with None first.
+    """Assign numbers to the texts that occur, in ascending order with None first.
 
     Parameters
     ----------

@@ -45,9 +45,9 @@ def _parts(device: DeviceTime) -> tuple[int, ...]:
 
 
 def overlap(timeline: Timeline) -> Outcome:
-    """Return how much of the communication time has compute running at the same time.
+    r"""Return how much of the communication time has compute running at the same time.
 
-    ``overlap_pct`` is 100 · \\|union(comp) ∩ union(comm)\\| / \\|union(comm)\\| with two decimals, from the
+    ``overlap_pct`` is 100 · \|union(comp) ∩ union(comm)\| / \|union(comm)\| with two decimals, from the
     sums over devices. It is None, with a reason, if there is no communication.
     """
     file = timeline.origin.path.name

@@ -58,7 +58,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
 
 @computed_once
 def number_kernel_shapes(timeline: Timeline) -> tuple[KernelShapes, Ints]:
-    """Number the distinct kernels by name, grid and block.
+    """Assign numbers to the distinct kernels by name, grid and block.
 
     Returns
     -------

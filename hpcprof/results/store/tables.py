@@ -31,9 +31,9 @@ ANALYSIS_VERSION = 5
 
 
 def plain(text: str | None) -> str | None:
-    """Return a text without what a database cannot hold: zero bytes and lone surrogates.
+    r"""Return a text without what a database cannot hold: zero bytes and lone surrogates.
 
-    Lone surrogates come from file names that are not UTF-8; they are written as ``\\udcff``.
+    Lone surrogates come from file names that are not UTF-8; they are written as ``\udcff``.
     """
     if text is None or (text.isascii() and "\0" not in text):
         return text
@@ -52,6 +52,7 @@ class Plain(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Return the text that is stored."""
         return plain(value)
 
 
@@ -62,6 +63,7 @@ class Finite(TypeDecorator[float]):
     cache_ok = True
 
     def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:
+        """Return the number that is stored."""
         return finite(value)
 
 

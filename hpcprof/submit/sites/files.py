@@ -122,28 +122,13 @@ def _check(site: Site, path: Path) -> None:
 
 def _problems(site: Site) -> Iterator[tuple[str, str]]:
     """Yield a key and the end of a sentence for each mistake."""
-    for index, cores in enumerate(site.launcher.cpu_bind):
-        problem = _core_problem(site, cores)
-        if problem:
-            yield f"launcher.cpu_bind[{index}] = {cores!r}", problem
-    starter = site.launcher.starter
-    if starter not in STARTERS:
-        valid = ", ".join(launcher.value for launcher in STARTERS)
-        yield (
-            f"launcher.starter = {starter.value!r}",
-            f"it cannot start one process on each node; valid: {valid}",
-        )
+    yield from _launcher_problems(site)
     for key, text in _walltimes(site):
         try:
             parse_walltime(text)
         except UsageError as error:
             yield key, str(error).rstrip(".")
-    if site.queues and site.queue and site.queue not in site.queues:
-        yield f"queue = {site.queue!r}", f"it is not one of queues: {', '.join(site.queues)}"
-    for name, queue in site.queues.items():
-        for route in queue.routes:
-            if route not in site.queues:
-                yield f"queues.{name}.routes", f"{route!r} is not one of queues: {', '.join(site.queues)}"
+    yield from _queue_problems(site)
     for name in site.profilers:
         if name not in PROFILERS and name not in profiler_names():
             yield f"profilers = {name!r}", f"there is no such profiler; valid: {', '.join(profiler_names())}"
@@ -158,6 +143,29 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
             if value not in option.valid:
                 valid = ", ".join(option.valid)
                 yield f"options.{name}.default = {option.default!r}", f"valid: {valid}"
+
+
+def _launcher_problems(site: Site) -> Iterator[tuple[str, str]]:
+    for index, cores in enumerate(site.launcher.cpu_bind):
+        problem = _core_problem(site, cores)
+        if problem:
+            yield f"launcher.cpu_bind[{index}] = {cores!r}", problem
+    starter = site.launcher.starter
+    if starter not in STARTERS:
+        valid = ", ".join(launcher.value for launcher in STARTERS)
+        yield (
+            f"launcher.starter = {starter.value!r}",
+            f"it cannot start one process on each node; valid: {valid}",
+        )
+
+
+def _queue_problems(site: Site) -> Iterator[tuple[str, str]]:
+    if site.queues and site.queue and site.queue not in site.queues:
+        yield f"queue = {site.queue!r}", f"it is not one of queues: {', '.join(site.queues)}"
+    for name, queue in site.queues.items():
+        for route in queue.routes:
+            if route not in site.queues:
+                yield f"queues.{name}.routes", f"{route!r} is not one of queues: {', '.join(site.queues)}"
 
 
 def _walltimes(site: Site) -> Iterator[tuple[str, str]]:

@@ -1,1 +1,1 @@
-"""This machine as a scheduler: its declaration, its client, and the supervisor of a job."""
+"""The scheduler ``local``, this machine: its declaration, its client, and the supervisor of a job."""

@@ -1,4 +1,4 @@
-"""This machine, without a batch system."""
+"""The declaration of ``local``: this machine, without a batch system."""
 
 from __future__ import annotations
 
