@@ -1,4 +1,5 @@
-# make run: the quickstart, from nothing to a report. make test: the whole suite. make docs: the documentation site.
+# make run: the quickstart, from nothing to a report. make check: lint, types and unit tests, in under two minutes.
+# make test: the whole suite. make docs: the documentation site.
 # make peers: our figures against HolisticTraceAnalysis, which it installs into build/peers. make fuzz: many
 # damaged profiles. make bench EXPORT=FILE: what a collect costs.
 PYTHON ?= python3
@@ -6,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= local
 
-.PHONY: run test peers fuzz bench lint docs clean
+.PHONY: run check test peers fuzz bench lint docs clean
 
 # PyTorch for the CPU is enough for the quickstart and the tests; on a machine with a GPU the wheel that
 # PyPI has by default brings CUDA, and the same command uses it.
@@ -20,6 +21,12 @@ run: $(VENV)/.installed
 	$(BIN)/hpcprof submit --site $(SITE) --workload sequence-parallel --ranks-per-node 2 --profiler torch --wait
 	$(BIN)/hpcprof collect
 	$(BIN)/hpcprof report --html runs/report.html
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet --numprocesses 2 tests/unit
 
 # Three files of tests at a time, since many tests wait; those of one file share what they start.
 test: $(VENV)/.installed
@@ -37,6 +44,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/startup.py $(BIN)/python -c pass
 	$(if $(EXPORT),$(BIN)/python benchmarks/collect.py $(EXPORT) $(if $(NSYS),--nsys $(NSYS)))
 
+# What `check` does without the tests, and ShellCheck on rendered scripts.
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
