@@ -48,6 +48,11 @@ _OPERATION = {
 _GRID = ("gridX", "gridY", "gridZ")
 _BLOCK = ("blockX", "blockY", "blockZ")
 _KERNEL = {**_OPERATION, "demangledName": NO_ID, **dict.fromkeys((*_GRID, *_BLOCK), 1)}
+_COPY = {**_OPERATION, "bytes": -1, "copyKind": 0}
+_SET = {**_OPERATION, "bytes": -1}
+
+_CALLS, _KERNELS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"
+_COPIES, _SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 
 # CUpti_ActivityMemcpyKind, for exports that have no table of labels.
 _COPY_LABELS = {
@@ -68,12 +73,9 @@ _COPY_LABELS = {
 }
 
 
-_CALLS, _KERNELS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"
-
-
 def begin_large_tables(export: NsysExport) -> None:
-    """Begin to read the calls and the kernels, each in a thread of its own."""
-    for name, columns in ((_CALLS, _CALL), (_KERNELS, _KERNEL)):
+    """Begin to read the calls and operations in other threads, the largest tables first."""
+    for name, columns in ((_CALLS, _CALL), (_KERNELS, _KERNEL), (_COPIES, _COPY), (_SETS, _SET)):
         table = export.table(name)
         if table is not None:
             table.begin_bulk(columns)
@@ -129,16 +131,16 @@ def kernels(columns: IntColumns, name: Ints, category: Ints) -> Kernels:
 def read_memory(export: NsysExport, strings: StringTable, only_process: int) -> tuple[MemoryOperations, int]:
     """Read memory copies, then sets, named as by ``nsys stats``; count the rows that cannot be placed."""
     tables, lost = [MemoryOperations.empty()], 0
-    copies = export.table("CUPTI_ACTIVITY_KIND_MEMCPY")
+    copies = export.table(_COPIES)
     if copies is not None:
-        columns, lost = _read_operations(copies, {**_OPERATION, "bytes": -1, "copyKind": 0}, only_process)
+        columns, lost = _read_operations(copies, _COPY, only_process)
         kinds, row = np.unique(columns["copyKind"], return_inverse=True)
         labels = _copy_labels(export)
         names = (f"[CUDA memcpy {labels.get(kind, _COPY_LABELS[0])}]" for kind in kinds.tolist())
         tables.append(_memory(columns, strings.add_all(names)[row]))
-    sets = export.table("CUPTI_ACTIVITY_KIND_MEMSET")
+    sets = export.table(_SETS)
     if sets is not None:
-        columns, unplaced = _read_operations(sets, {**_OPERATION, "bytes": -1}, only_process)
+        columns, unplaced = _read_operations(sets, _SET, only_process)
         lost += unplaced
         tables.append(_memory(columns, np.full(len(columns["start"]), strings.add("[CUDA memset]"))))
     return concatenate(MemoryOperations, tables), lost
