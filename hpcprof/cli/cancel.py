@@ -18,7 +18,9 @@ from hpcprof.submit.waiting import cancel_and_wait
 def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     """End a run with all its processes.
 
-    A run that has ended is left as it is. An array sweep stands for all its runs.
+    The deletion is repeated until the scheduler says that the run has ended. If it has not after a minute,
+    the run is named, and the exit code is 1. A run that has ended before is left as it is. An array sweep
+    stands for all its runs.
     """
     found = find_submitted_runs(runs, runs_dir)
     states = cancel_and_wait(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
@@ -13,8 +14,11 @@ from hpcprof.submit.schedulers.polling import cancel, poll
 
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 10.0
-_SETTLING_SECONDS = 15.0
-"""A batch system shows a cancelled job as running for some seconds."""
+_CANCEL_SECONDS = 60.0
+"""How long a scheduler may take to end cancelled jobs; a batch system takes some seconds."""
+
+_REPEAT_SECONDS = 5.0
+"""How long after a deletion it is repeated for the jobs that have not ended."""
 
 
 def poll_seconds() -> Iterator[float]:
@@ -76,23 +80,34 @@ def watch(runs: Sequence[Run]) -> Iterator[dict[str, JobStatus]]:
 
 
 def cancel_and_wait(runs: Sequence[Run]) -> dict[str, JobStatus]:
-    """End the jobs of submitted runs, and return the status of each by run id once they have ended.
+    """End the jobs of submitted runs, and return the status of each by run id once all have ended.
 
-    A job that its scheduler still shows as running after 15 s is returned as running.
+    A deletion that the scheduler accepts may still not happen, so it is repeated: OpenPBS 23.06 leaves the
+    last member of an array running if another member was deleted before.
 
     Raises
     ------
     SchedulerError
-        If a job could not be ended.
+        If a job could not be ended, or has not ended after 60 s; the message names the runs.
     """
     cancel(runs)
-    deadline = time.monotonic() + _SETTLING_SECONDS
+    began = asked = time.monotonic()
     for pause in poll_seconds():
         states = poll(runs)
-        if _all_ended(states) or time.monotonic() > deadline:
+        left = [run for run in runs if not states[run.id].state.ended]
+        if not left:
+            return states
+        now = time.monotonic()
+        if now - began > _CANCEL_SECONDS:
             break
-        time.sleep(pause)
-    return states
+        if now - asked > _REPEAT_SECONDS:
+            cancel(left)
+            asked = time.monotonic()
+        time.sleep(min(pause, _REPEAT_SECONDS))
+    named = ", ".join(f"{run.id} is {states[run.id].state.value}" for run in left)
+    raise SchedulerError(
+        f"not cancelled after {_CANCEL_SECONDS:.0f} s: {named}. Cancel again, or ask the operators."
+    )
 
 
 def _all_ended(states: dict[str, JobStatus]) -> bool:

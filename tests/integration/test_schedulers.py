@@ -467,6 +467,19 @@ def test_pbs_a_server_that_does_not_answer_leaves_the_state_unknown(pbs: Path, h
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 
 
+def test_pbs_an_array_is_cancelled_to_the_last_member_after_another_was_cancelled(
+    pbs: Path, hpcprof: Hpcprof
+) -> None:
+    write_site(Path(), "pbs", "extends: generic-pbs\nlauncher: {name: none}\n")
+    runs = swept(hpcprof, "pbs", "1,2,3,4", "sleep 30{n}")
+    until(lambda: states(runs) == ["running"] * 4)
+    assert hpcprof("cancel", runs[2].id).stdout.endswith("cancelled\n")
+    done = hpcprof("cancel", sweep_id(runs))
+    assert (done.returncode, done.stdout.count("cancelled\n")) == (0, 4), done.stderr
+    assert states(runs) == ["cancelled"] * 4
+    assert sum('"qdel' in line for line in (pbs / "calls").read_text().splitlines()) == 3
+
+
 @pytest.fixture
 def pbs_without_history(pbs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (pbs / "nohistory").touch()
@@ -480,6 +493,7 @@ def test_pbs_without_history_a_run_is_running_completes_and_is_cancelled(
 ) -> None:
     hpcprof("submit", "--site", "pbs", "--", "sh", "-c", WAIT_FOR_GO)
     until(lambda: last(hpcprof)[0] == "running")
+    assert last(hpcprof) == ("running", "")
     (the_run().path / "go").touch()
     until(lambda: last(hpcprof)[0] == "completed")
     assert hpcprof("submit", "--site", "pbs", "--wait", "--", "true").returncode == 0

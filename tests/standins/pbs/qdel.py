@@ -10,11 +10,29 @@ from contextlib import suppress
 import server
 
 
+def survivor(names: list[str]) -> str | None:
+    """Return the last of several members if another member of their array was deleted before: it runs on."""
+    if len(names) < 2 or server.index_of(names[-1]) is None:
+        return None
+    array = server.array_of(names[-1])
+    submitted = server.indices((server.load(array) or {}).get("array_indices_submitted", "-"))
+    members = [server.member_of(array, index) for index in submitted]
+    deleted = any(
+        (job := server.load(member)) is not None and job["substate"] == 91
+        for member in members
+        if member not in names
+    )
+    return names[-1] if deleted else None
+
+
 def main() -> None:
     server.note_call()
     server.refuse_if_down("qdel")
     code = 0
+    spared = survivor(sys.argv[1:])
     for name in sys.argv[1:]:
+        if name == spared:
+            continue
         job_id = server.whole_id(name, "qdel")
         job = server.load(job_id)
         index = server.index_of(job_id)

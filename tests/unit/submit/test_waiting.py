@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from hpcprof.common.errors import SchedulerError
 from hpcprof.submit import waiting
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -91,10 +92,18 @@ def test_a_cancelled_run_is_polled_until_it_has_ended(monkeypatch: pytest.Monkey
     assert done == ["cancel", "poll", "poll"]
 
 
-def test_a_cancelled_run_that_does_not_end_is_returned_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deletion_of_a_run_that_still_runs_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = polled(monkeypatch, JobState.RUNNING, JobState.RUNNING, JobState.CANCELLED)
+    monkeypatch.setattr(waiting, "_REPEAT_SECONDS", 0.0)
+    cancel_and_wait(RUNS)
+    assert done == ["cancel", "poll", "cancel", "poll", "cancel", "poll"]
+
+
+def test_a_cancelled_run_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     polled(monkeypatch, JobState.RUNNING, JobState.RUNNING)
-    monkeypatch.setattr(waiting, "_SETTLING_SECONDS", -1.0)
-    assert cancel_and_wait(RUNS)["r"].state is JobState.RUNNING
+    monkeypatch.setattr(waiting, "_CANCEL_SECONDS", -1.0)
+    with pytest.raises(SchedulerError, match=r"not cancelled after .* s: r is running"):
+        cancel_and_wait(RUNS)
 
 
 def test_open_mpis_refusal_of_root_names_the_variables_that_allow_it(make_run: MakeRun) -> None:
