@@ -35,7 +35,7 @@ SECTIONS = {
     "Collect and ask": {
         "collect": "Read profiles into the results database.",
         "report": "Report where the time of a run went.",
-        "compare": "Compare runs B with runs A: are steps slower, and what explains it?",
+        "compare": "Compare runs B with runs A: whether steps are slower, and what explains it.",
         "query": "Ask the results database in SQL.",
     },
     "Studies": {

@@ -82,7 +82,7 @@ def collect(
     progress : callable, optional
         See `Progress`.
     executor : Executor
-        Reads and analyzes the ranks; this process alone writes to the store.
+        Reads and analyzes the ranks. This process alone writes to the store.
     jobs : int
         The number of CPUs to use. If there are fewer ranks, the rest serves within the ranks.
 
