@@ -55,13 +55,15 @@ MinJobAge={min_job_age}
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
+GresTypes=gpu
 SelectTypeParameters=CR_Core
 JobAcctGatherType=jobacct_gather/none
 {accounting}
 JobCompType=jobcomp/none
 # The nodes claim more cores than this machine has.
 SlurmdParameters=config_overrides
-NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=8 RealMemory=1000
+NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=8 RealMemory=1000 \\
+    Gres=gpu:2
 PartitionName=debug Nodes=ALL Default=YES MaxTime=01:00:00 DefaultTime=00:10:00 State=UP
 """
 
@@ -195,6 +197,8 @@ def _configure(folder: Path, ports: list[int], accounting: bool, min_job_age: in
             min_job_age=min_job_age,
         )
     )
+    # Slurm counts only GPUs with a device file: any will do.
+    (folder / "gres.conf").write_text("AutoDetect=off\nName=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
     # slurmd looks for control groups even where nothing uses them.
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
     return path

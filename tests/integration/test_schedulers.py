@@ -553,6 +553,17 @@ def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_coll
     assert {row["rank"] for row in steps} == {0, 2}
 
 
+def test_slurm_a_new_sites_job_gets_the_gpus_of_its_nodes(slurm: Cluster, hpcprof: Hpcprof) -> None:
+    done = hpcprof("sites", "new", "found", "--from", "generic-slurm")
+    assert done.returncode == 0, done.stderr
+    assert "node_request: gpus-per-node" in Path("site_configs/found.yaml").read_text()
+    done = hpcprof("submit", "--site", "found", "--nodes", "2", "--walltime", "5m", "--", "sleep", "300")
+    assert done.returncode == 0, done.stderr
+    shown = slurm.command("scontrol", "show", "job", job_id(the_run()))
+    assert "TresPerNode=gres:gpu:2" in shown
+    hpcprof("cancel", "last")
+
+
 def test_slurm_torchrun_starts_the_ranks_of_two_nodes(
     slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:

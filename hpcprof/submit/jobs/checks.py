@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.node_request import requests_no_gpus
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import NONE, find_profiler, profiler_names
@@ -172,6 +173,13 @@ def _check_profiler(job: Job, site: Site) -> None:
         raise UsageError(
             f"--profiler {job.profiler} cannot profile the {_MAKERS[site.node.vendor]} GPUs of {site.name}; "
             f"use --profiler {' or '.join(able)}."
+        )
+    profiler = find_profiler(job.profiler)
+    if job.profiled_ranks and profiler.needs_gpus(job.profiler_options) and requests_no_gpus(site, job):
+        raise UsageError(
+            f"--profiler {job.profiler}: jobs at site {site.name} request no GPUs; write node.gpus and "
+            "node_request, or a directive such as --gpus-per-node=4, in its site file"
+            f"{', or leave cuda out of --profiler-option trace=…' if 'trace' in profiler.settings else ''}."
         )
 
 

@@ -95,6 +95,8 @@ class Profiler:
         (``": ncu says …"``); empty if the text holds no complaint.
     counters : callable
         ``(target, settings) -> bool``: whether it reads hardware counters, as only one program can at once.
+    needs_gpus : callable
+        ``settings -> bool``: whether it profiles GPUs, so that a job without any would profile nothing.
     suffix : str
         The suffix of the profile.
     vendors : tuple of Vendor
@@ -113,6 +115,7 @@ class Profiler:
     afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
     complaint: Callable[[str], str] = lambda text: ""
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False
+    needs_gpus: Callable[[Settings], bool] = lambda settings: False
     suffix: str = ""
     vendors: tuple[Vendor, ...] = ()
     capabilities: tuple[str, ...] = ()

@@ -146,6 +146,7 @@ NCU = Profiler(
     flags=_flags,
     complaint=complaint,
     counters=lambda target, settings: True,
+    needs_gpus=lambda settings: True,
     suffix=".ncu-rep",
     vendors=(Vendor.NVIDIA,),
     # The driver lets only administrators read hardware counters by default.

@@ -111,6 +111,7 @@ NSYS = Profiler(
     environment=_environment,
     afterwards=_afterwards,
     counters=_counters,
+    needs_gpus=lambda settings: "cuda" in settings["trace"],
     suffix=".sqlite",
     vendors=(Vendor.NVIDIA,),
 )

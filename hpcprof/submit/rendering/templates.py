@@ -17,6 +17,7 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.node_request import chunk_resources, gpu_directives
 from hpcprof.submit.jobs.rank_selection import rank_spans
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
@@ -101,6 +102,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "launcher": site.launcher.name.value if rendering.launch else "none",
         "rank_variables": LAUNCHERS[site.launcher.name].rank_variables,
         "directives": _directives(site, job),
+        "chunk": chunk_resources(site, job),
         "program": rendering.program,
         "profiled_ranks": profiled,
         "profiler_command": _found(profiler.command, tools),
@@ -204,7 +206,7 @@ def _directives(site: Site, job: Job) -> list[str]:
     for key, option in site.options.items():
         if option.directive and job.options.get(key):
             lines.append(option.directive.replace("{}", _directive(job.options[key])))
-    return lines
+    return [*lines, *gpu_directives(site, lines)]
 
 
 def _directive(text: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hpcprof.submit.sites.model import Node, Queue
+from hpcprof.submit.sites.model import Node, NodeRequest, Queue
 
 Ask = Callable[[list[str]], str]
 """Runs a command and returns what it printed; empty if it is not installed or failed."""
@@ -16,11 +16,12 @@ Ask = Callable[[list[str]], str]
 
 @dataclass(frozen=True)
 class Machine:
-    """Queues by name, the default queue, and the shape of most nodes."""
+    """Queues by name, the default queue, the shape of most nodes, and how its GPUs are requested."""
 
     queues: dict[str, Queue] = field(default_factory=dict)
     default_queue: str = ""
     node: Node = field(default_factory=Node)
+    node_request: NodeRequest | None = None
 
 
 def most_common_node(nodes: Sequence[Node]) -> Node:

@@ -56,6 +56,15 @@ class Chunk(Enum):
     GPU = "gpu"
 
 
+class NodeRequest(Enum):
+    """How a job requests the cores and GPUs of ``node``."""
+
+    NONE = "none"
+    GPUS_PER_NODE = "gpus-per-node"
+    GRES = "gres"
+    CHUNK = "chunk"
+
+
 VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 """The name of an environment variable, which is written to the script unquoted."""
 
@@ -186,6 +195,8 @@ class Site(_Model, frozen=True):
     """Directives of every batch script, without #PBS or #SBATCH."""
     select: str = ""
     """Text that is appended to PBS's -l select=N:."""
+    node_request: NodeRequest = NodeRequest.NONE
+    """How jobs request what node describes: gpus-per-node, gres (Slurm), chunk (PBS's ncpus, ngpus), none."""
     preemption: Preemption = Preemption.REQUEUE
     """What happens to a preempted job: requeue or cancel."""
     modules: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_com
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.files import load_site
-from hpcprof.submit.sites.machine import Ask, Machine
+from hpcprof.submit.sites.machine import Ask
 from hpcprof.submit.sites.model import Node
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
@@ -72,7 +73,7 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
     gpus = parse_nvidia_smi(ask(_GPUS))
     if gpus.gpus and not machine.node.gpus:
         node = msgspec.structs.replace(machine.node, gpus=gpus.gpus, gpu=gpus.gpu)
-        machine = Machine(machine.queues, machine.default_queue, node)
+        machine = replace(machine, node=node)
         sources.append(f"{' '.join(_GPUS)} (on this machine: compare with a compute node)")
     lines = [
         "# Check every line against the machine's user guide, and name the guide under source.",
@@ -82,6 +83,8 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
     ]
     if machine.node != Node():
         lines.append(f"node: {_flow(machine.node)}")
+    if machine.node_request is not None:
+        lines.append(_yaml({"node_request": machine.node_request.value}))
     if machine.default_queue:
         lines.append(_yaml({"queue": machine.default_queue}))
     if machine.queues:

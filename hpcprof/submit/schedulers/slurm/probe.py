@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
-from hpcprof.submit.sites.model import Node, Queue, Vendor
+from hpcprof.submit.sites.model import Node, NodeRequest, Queue, Vendor
 
 # 1-02:03:04, 02:03:04, 02:03 (minutes and seconds) or 30 (minutes): what Slurm prints as a time limit.
 _TIME_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
@@ -22,7 +22,19 @@ def probe_slurm(ask: Ask) -> Machine:
     if not found.queues:
         found = parse_sinfo(ask(["sinfo"]))
     node = parse_scontrol_nodes(ask(["scontrol", "show", "nodes"]))
-    return Machine(found.queues, found.default_queue, node)
+    request = parse_gpu_request(ask(["scontrol", "show", "config"])) if node.gpus else None
+    return Machine(found.queues, found.default_queue, node, request)
+
+
+def parse_gpu_request(text: str) -> NodeRequest | None:
+    """Return how GPUs are requested by the output of ``scontrol show config``; None if it does not say.
+
+    Only the plugin cons_tres knows ``--gpus-per-node`` (slurm.conf: SelectType).
+    """
+    plugin = re.search(r"^SelectType\s*=\s*select/(\w+)", text, re.MULTILINE)
+    if plugin is None:
+        return None
+    return NodeRequest.GPUS_PER_NODE if plugin[1] == "cons_tres" else NodeRequest.GRES
 
 
 def parse_scontrol_partitions(text: str) -> Machine:

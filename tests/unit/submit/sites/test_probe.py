@@ -62,6 +62,20 @@ def test_the_file_is_a_valid_site_with_what_was_found_and_says_where_it_comes_fr
         assert site.queue == "debug"
 
 
+@pytest.mark.parametrize(
+    ("plugin", "request_"), [("cons_tres", "gpus-per-node"), ("cons_res", "gres"), ("linear", "gres")]
+)
+def test_gpus_are_requested_as_the_cluster_understands_it(tmp_path: Path, plugin: str, request_: str) -> None:
+    def ask(command: list[str]) -> str:
+        if command == ["scontrol", "show", "config"]:
+            return f"SelectType              = select/{plugin}\n"
+        return Shown(SLURM)(command)
+
+    path = new_site("mine", "generic-slurm", tmp_path, ask)
+    assert load_site_file(path).node_request.value == request_
+    assert "# From: scontrol show config" in path.read_text(encoding="utf-8")
+
+
 def test_a_machine_that_shows_nothing_still_gets_a_site(tmp_path: Path) -> None:
     path = new_site("mine", "generic-slurm", tmp_path, Shown({}))
     assert "# From: nothing that this machine shows" in path.read_text(encoding="utf-8")

@@ -1,0 +1,88 @@
+"""Jobs request what the site's node has, and GPU profilers are refused where they request no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.scheduler import Rendering
+from hpcprof.submit.sites.files import load_site_file
+from hpcprof.submit.sites.model import Site
+
+NODE = "node: {cores: 64, gpus: 4}\n"
+
+
+def loaded(folder: Path, text: str) -> Site:
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return load_site_file(path)
+
+
+def directives(site: Site, job: Job) -> str:
+    script = render(site, job, Rendering(Path("/run"), ["hpcprof"], [], ["true"]))["job.sh"]
+    return "\n".join(line for line in script.splitlines() if line.startswith(("#SBATCH", "#PBS")))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("extends: generic-slurm\n" + NODE, "#SBATCH --gpus-per-node=4\n"),
+        ("extends: generic-slurm\nnode_request: gres\n" + NODE, "#SBATCH --gres=gpu:4\n"),
+        ("extends: generic-pbs\n" + NODE, "#PBS -l select=2:ncpus=64:ngpus=4:mpiprocs=3\n"),
+        ("extends: generic-pbs\nnode: {cores: 8}\n", "#PBS -l select=2:ncpus=8:mpiprocs=3\n"),
+        (
+            'extends: generic-pbs\nselect: "ncpus=2:system=a"\n' + NODE,
+            "#PBS -l select=2:ncpus=2:system=a:ngpus=4:mpiprocs=3\n",
+        ),
+        ("extends: generic-pbs\n", "#PBS -l select=2\n"),
+    ],
+)
+def test_a_job_requests_what_the_node_has(tmp_path: Path, text: str, line: str) -> None:
+    site = loaded(tmp_path, text)
+    job = make_job(site, arguments=["true"], nodes=2, ranks_per_node=3)
+    assert line in directives(site, job) + "\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "node_request: none\n",
+        'directives: ["--gres=gpu:a100:2"]\n',
+        "launcher: {name: srun, arguments: [--gpus-per-task=1]}\n",
+    ],
+)
+def test_gpus_that_are_requested_otherwise_are_not_requested_again(tmp_path: Path, more: str) -> None:
+    site = loaded(tmp_path, f"extends: generic-slurm\n{NODE}{more}")
+    shown = directives(site, make_job(site, arguments=["true"]))
+    assert "--gpus-per-node" not in shown
+    assert "--gres=gpu:4" not in shown
+
+
+CPUS = "extends: generic-slurm\nnode: {cores: 64}\n"
+
+
+@pytest.mark.parametrize(
+    ("profiler", "options"),
+    [("nsys", {}), ("ncu", {"kernel": "gemm", "launch-count": "1"})],
+)
+def test_a_gpu_profiler_is_refused_on_a_job_without_gpus(
+    tmp_path: Path, profiler: str, options: dict[str, str]
+) -> None:
+    with pytest.raises(
+        UsageError, match=r"jobs at site mine request no GPUs; write node\.gpus and node_request"
+    ):
+        make_job(loaded(tmp_path, CPUS), arguments=["true"], profiler=profiler, profiler_options=options)
+
+
+def test_a_gpu_profiler_is_accepted_where_gpus_are_requested_or_not_traced(tmp_path: Path) -> None:
+    plain = loaded(tmp_path, CPUS)
+    make_job(plain, arguments=["true"], profiler="nsys", profiler_options={"trace": "nvtx,mpi"})
+    make_job(plain, arguments=["true"], profiler="torch")
+    for more in ('directives: ["--gres=gpu:2"]\n', 'queues: {q: {directives: ["--gpus=2"]}}\nqueue: q\n'):
+        make_job(loaded(tmp_path, CPUS + more), arguments=["true"], profiler="nsys")
+    make_job(loaded(tmp_path, "extends: generic-slurm\n"), arguments=["true"], profiler="nsys")
