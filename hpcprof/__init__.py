@@ -100,7 +100,7 @@ def submit_job(
     hpcprof.common.errors.UsageError
         For the first value that is wrong: it is named, with what would be valid. Nothing was submitted.
     hpcprof.common.errors.SchedulerError
-        If the scheduler did not accept the job; the run directory remains.
+        If the scheduler did not accept the job.
     hpcprof.common.errors.HpcprofError
         With ``wait``, if the run did not succeed: which rank failed, and its last lines.
     """

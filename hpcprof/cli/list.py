@@ -11,7 +11,7 @@ from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
 from hpcprof.submit.runs.directory import Run, all_runs
-from hpcprof.submit.schedulers.polling import poll
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 
 @click.command("list", epilog=examples("hpcprof list --runs-dir /scratch/me/runs"))
@@ -28,7 +28,7 @@ def command(runs_dir: Path) -> None:
 
 
 def _show(runs: Sequence[Run]) -> None:
-    states = poll(runs)
+    states = poll(runs, LISTING_SECONDS)
     rows = []
     for run in runs:
         assert run.manifest is not None

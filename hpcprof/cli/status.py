@@ -12,7 +12,7 @@ from hpcprof.cli.tables import show
 from hpcprof.submit.runs.directory import Run, find_submitted_runs
 from hpcprof.submit.runs.failures import failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.schedulers.polling import poll
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 from hpcprof.submit.waiting import watch
 
 
@@ -27,7 +27,7 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     its runs.
     """
     found = find_submitted_runs(runs or ("last",), runs_dir)
-    for states in watch(found) if watching else [poll(found)]:
+    for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
         show([_row(run, states[run.id]) for run in found], ("run", "state", "detail"))
 
 

@@ -19,6 +19,7 @@ from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
+from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import WRAPPER
@@ -45,7 +46,8 @@ def submit(
     UsageError
         If a template, or a run to wait for, is wrong.
     SchedulerError
-        If the scheduler did not accept the job; the run directory remains for inspection.
+        If the scheduler did not accept the job. A job that it refused leaves no run directory; if it did not
+        answer, the directory remains, since it may have taken the job.
     """
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(job, runs_directory, client)
@@ -59,7 +61,9 @@ def submit(
             client.queue_behind(run, behind)
     if script is None:
         log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
-    return _submitted(run, client.submit(run, after))
+    with _removed_if_refused(run.path):
+        job_id = client.submit(run, after)
+    return _submitted(run, job_id)
 
 
 def submit_in_turn(
@@ -116,7 +120,7 @@ def submit_array(
     UsageError
         If the jobs cannot be one array.
     SchedulerError
-        If the scheduler did not accept the array; the run directories remain for inspection.
+        If the scheduler did not accept the array, as `submit` says.
     """
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(jobs[0], runs_directory, client)
@@ -138,7 +142,8 @@ def submit_array(
         path = sweep.absolute() / runs.ARRAY_SCRIPT
         with writing(path):
             write_atomically(path, script)
-    ids = client.submit_array(path, members, after)
+    with _removed_if_refused(sweep, *directories):
+        ids = client.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
 
 
@@ -152,6 +157,17 @@ def _removed_on_failure(*directories: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        for directory in directories:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _removed_if_refused(*directories: Path) -> Iterator[None]:
+    """Remove the directories of runs whose job the scheduler refuses, so that they are not listed."""
+    try:
+        yield
+    except Refused:
         for directory in directories:
             shutil.rmtree(directory, ignore_errors=True)
         raise

@@ -6,8 +6,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
@@ -27,6 +29,45 @@ class Unreachable(SchedulerError):
     """The scheduler did not answer: no job's state is known, and asking again may help."""
 
 
+class Refused(SchedulerError):
+    """The scheduler did not accept a job: nothing of it is left there."""
+
+
+class _Limit(NamedTuple):
+    seconds: float
+    ends: float  # of time.monotonic()
+
+
+_limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
+
+
+@contextmanager
+def all_answers_within(seconds: float | None) -> Iterator[None]:
+    """Limit the time that all questions in the block take together; None does not limit it."""
+    token = _limit.set(None if seconds is None else _Limit(seconds, time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+def seconds_left(program: str, seconds: float) -> float:
+    """Return how long a command may take: ``seconds``, or less within `all_answers_within`.
+
+    Raises
+    ------
+    Unreachable
+        If no time is left.
+    """
+    limit = _limit.get()
+    if limit is None:
+        return seconds
+    left = limit.ends - time.monotonic()
+    if left <= 0:
+        raise Unreachable(f"{program} was not asked: the {limit.seconds:.0f} s for all answers are over.")
+    return min(seconds, left)
+
+
 def run_scheduler_command(
     arguments: Sequence[str], directory: Path | None = None, seconds: float = _SECONDS
 ) -> Completed:
@@ -40,6 +81,7 @@ def run_scheduler_command(
         If the command did not finish within ``seconds``.
     """
     program = arguments[0]
+    seconds = seconds_left(program, seconds)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_IGNORED)}
     # The last one makes sacct print all indices of an array, however many they are.
     environment |= {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
@@ -68,7 +110,10 @@ def ask_again_while_silent(ask: Callable[[], Answer]) -> Answer:
         try:
             return ask()
         except Unreachable:
-            if time.monotonic() - began > _RETRY_SECONDS:
+            limit = _limit.get()
+            if time.monotonic() - began > _RETRY_SECONDS or (
+                limit is not None and time.monotonic() + pause > limit.ends
+            ):
                 raise
             time.sleep(pause)
     return ask()

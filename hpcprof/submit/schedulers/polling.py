@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.command import all_answers_within
 from hpcprof.submit.schedulers.final_status import (
     keep_final_status,
     read_final_status,
@@ -36,11 +37,16 @@ def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def poll(runs: Sequence[Run]) -> dict[str, JobStatus]:
+LISTING_SECONDS = 4.0
+"""How long a command that shows states waits for all schedulers together: it answers within 5 s."""
+
+
+def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStatus]:
     """Return the status of each submitted run by run id; adopted folders are left out.
 
     The schedulers are asked only about runs without a final status, which is then kept in the run. While a
-    scheduler does not answer, a run with a ``finished`` file has the status that the file gives.
+    scheduler does not answer, a run with a ``finished`` file has the status that the file gives. With
+    ``seconds``, a run about which its scheduler has not answered in this time is unknown.
     """
     states: dict[str, JobStatus] = {}
     still_open: list[Run] = []
@@ -50,15 +56,16 @@ def poll(runs: Sequence[Run]) -> dict[str, JobStatus]:
             still_open.append(run)
         elif run.manifest is not None:
             states[run.id] = final
-    for group in _by_scheduler(still_open):
-        answers = client_of(group[0]).poll(group)
-        for run in group:
-            status = answers[run.id]
-            if status.state is JobState.UNKNOWN:
-                status = status_by_finished_file(run) or status
-            else:
-                keep_final_status(run, status)
-            states[run.id] = status
+    with all_answers_within(seconds):
+        for group in _by_scheduler(still_open):
+            answers = client_of(group[0]).poll(group)
+            for run in group:
+                status = answers[run.id]
+                if status.state is JobState.UNKNOWN:
+                    status = status_by_finished_file(run) or status
+                else:
+                    keep_final_status(run, status)
+                states[run.id] = status
     return states
 
 

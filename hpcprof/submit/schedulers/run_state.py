@@ -43,6 +43,8 @@ class Record:
         How long ago the job ended, None if that is not known.
     preempted : bool
         Whether another job took its nodes; the site's policy decides what happens then.
+    node_lost : bool
+        Whether it waits because a node that ran it was lost.
     """
 
     state: JobState
@@ -50,6 +52,7 @@ class Record:
     exit_code: int | None = None
     ended_seconds: float | None = None
     preempted: bool = False
+    node_lost: bool = False
 
 
 def status_from_record(run: Run, record: Record | None) -> JobStatus:
@@ -83,7 +86,17 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
         return JobStatus(JobState.CANCELLED, record.reason or "cancelled by the user", record.exit_code)
     if record.state is not JobState.UNKNOWN and run.state_file(CANCELLED_FILE) is not None:
         return JobStatus(record.state, "being cancelled")
+    if record.state is JobState.QUEUED and (why := _requeued_because(run, record)):
+        return JobStatus(record.state, f"queued again after {why}; {record.reason}".removesuffix("; "))
     return JobStatus(record.state, record.reason, record.exit_code)
+
+
+def _requeued_because(run: Run, record: Record) -> str:
+    """Return why a job that had started waits again; empty if it has not started yet."""
+    if record.node_lost:
+        return "its node was lost"
+    # Slurm shows such a job as any that waits for its start time, and does not say why.
+    return "its node was lost, or after a requeue" if run.state_file("started") is not None else ""
 
 
 def _completed(run: Run, record: Record) -> JobStatus:

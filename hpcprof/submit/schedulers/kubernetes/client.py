@@ -16,6 +16,7 @@ from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.command import seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
 
 _LABEL = "hpcprof/run"
@@ -149,7 +150,7 @@ def _kubectl(run: Run, *arguments: str, text: str = "") -> Completed:
     command = ["kubectl", *_place(run), *arguments]
     seconds = _DELETE_SECONDS + _SECONDS if arguments[0] == "delete" else _SECONDS
     try:
-        return run_command(command, timeout=seconds, text_input=text)
+        return run_command(command, timeout=seconds_left("kubectl", seconds), text_input=text)
     except CommandNotStarted as error:
         raise SchedulerError(
             f"cannot start kubectl: {error.reason}; install it, or load its module."

@@ -10,7 +10,7 @@ from typing import Any
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.batch import parse_array_indices
-from hpcprof.submit.schedulers.command import Unreachable, complaint
+from hpcprof.submit.schedulers.command import Refused, Unreachable, complaint
 from hpcprof.submit.schedulers.pbs.states import record_from_attributes
 from hpcprof.submit.schedulers.run_state import Record
 
@@ -48,7 +48,10 @@ def parse_qsub(code: int, out: str, error: str) -> str:
         return ids[-1]
     own = _complaint(error if code else f"{error}\n{out}")
     meaning = "an option or directive is wrong" if code == _USAGE else _QSUB.get(code, "")
-    raise SchedulerError(f"qsub did not accept the job: {f'{meaning}: ' if meaning else ''}{own}.")
+    # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
+    refused = code != 0 and not any(words in error for words in _SILENT)
+    kind = Refused if refused else SchedulerError
+    raise kind(f"qsub did not accept the job: {f'{meaning}: ' if meaning else ''}{own}.")
 
 
 def has_no_history(error: str) -> bool:

@@ -28,11 +28,12 @@ from hpcprof.submit.schedulers.run_state import Record
 _DELETED = "91"
 _FAILED = "93"
 _WALLTIME = -29
+_NODE_LOST = -20
 _BY_SIGTERM = 256 + signal.SIGTERM  # qdel ends a job by SIGTERM
 
 # PBS kills a job over its limits, or could not run it (JOB_EXEC_KILL_* of OpenPBS, src/include/job.h).
 _NEGATIVE = {
-    -20: "the node that ran it was lost",
+    _NODE_LOST: "the node that ran it was lost",
     -24: "it used more CPUs than it asked for",
     -25: "it used more CPUs than it asked for",
     -26: "it used more virtual memory than it asked for",
@@ -72,7 +73,9 @@ def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Re
     if state in ("F", "X"):
         return _ended(job, asked_at)
     if state in ("Q", "H", *_QUEUED):
-        return Record(JobState.QUEUED, _pending(state, job, comment))
+        # An array has the exit status of one of its members.
+        lost = job.get("Exit_status") == str(_NODE_LOST) and "array" not in job
+        return Record(JobState.QUEUED, _pending(state, job, comment), node_lost=lost)
     if state == "R" or state in _RUNNING:
         # After qdel the job still has state R for seconds; only the comment shows the deletion.
         dying = "terminated by" in comment

@@ -9,7 +9,7 @@ from datetime import datetime
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.batch import parse_array_indices
-from hpcprof.submit.schedulers.command import Unreachable, complaint
+from hpcprof.submit.schedulers.command import Refused, Unreachable, complaint
 from hpcprof.submit.schedulers.run_state import Record
 from hpcprof.submit.schedulers.slurm.states import SLURM_STATES, pending_reason
 
@@ -47,7 +47,9 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
     if code == 0 and ids:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")
-    raise SchedulerError(f"sbatch did not accept the job: {reason}.")
+    # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
+    refused = code != 0 and not any(words in error for words in _SILENT)
+    raise (Refused if refused else SchedulerError)(f"sbatch did not accept the job: {reason}.")
 
 
 def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:

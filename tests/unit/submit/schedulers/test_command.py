@@ -8,8 +8,10 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers import command
 from hpcprof.submit.schedulers.command import (
     Unreachable,
+    all_answers_within,
     ask_again_while_silent,
     retry_pauses,
+    seconds_left,
 )
 
 
@@ -43,3 +45,20 @@ def test_an_answer_that_is_an_error_is_not_asked_for_again() -> None:
     with pytest.raises(SchedulerError):
         ask_again_while_silent(refuse)
     assert asked == [1]
+
+
+def test_all_questions_together_stop_at_their_limit() -> None:
+    asked: list[float] = []
+
+    def silent() -> None:
+        asked.append(seconds_left("squeue", 120))
+        raise Unreachable("no answer")
+
+    with all_answers_within(0.2):
+        with pytest.raises(Unreachable, match="no answer"):
+            ask_again_while_silent(silent)
+        assert len(asked) == 1
+        assert asked[0] <= 0.2
+    with all_answers_within(0), pytest.raises(Unreachable, match="squeue was not asked"):
+        seconds_left("squeue", 120)
+    assert seconds_left("squeue", 120) == 120

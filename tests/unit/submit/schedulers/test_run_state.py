@@ -126,3 +126,14 @@ def test_a_job_that_was_cancelled_and_still_runs_says_so(make_run: MakeRun) -> N
 
 def test_a_stale_finished_file_does_not_end_a_job_that_runs_again(make_run: MakeRun) -> None:
     assert status_from_record(make_run(finished="0"), Record(JobState.RUNNING)).state is JobState.RUNNING
+
+
+def test_a_job_that_waits_again_after_it_started_says_that_its_node_was_lost(make_run: MakeRun) -> None:
+    waits = Record(JobState.QUEUED, "its start time has not been reached (BeginTime)")
+    assert status_from_record(make_run("1"), waits).reason == waits.reason
+    assert status_from_record(make_run("2", started="now"), waits).reason == (
+        "queued again after its node was lost, or after a requeue; "
+        "its start time has not been reached (BeginTime)"
+    )
+    lost = Record(JobState.QUEUED, node_lost=True)
+    assert status_from_record(make_run("3"), lost).reason == "queued again after its node was lost"

@@ -334,3 +334,8 @@ def test_the_history_of_a_server_is_on_only_where_its_attribute_is_true() -> Non
         out.replace('"job_history_enable":\t"True"', '"job_history_enable":\t"False"')
     )
     assert not parse_job_history("{}")
+
+
+def test_a_job_that_was_queued_again_has_lost_its_node() -> None:
+    (record,) = parse_qstat(*recorded_json("pbs/nodefail_primary.json")).values()
+    assert (record.state, record.node_lost) == (JobState.QUEUED, True)
