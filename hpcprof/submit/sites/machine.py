@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hpcprof.submit.sites.model import Node, NodeRequest, Queue
+from hpcprof.submit.sites.model import Node, NodeRequest, Queue, Required
 
 Ask = Callable[[list[str]], str]
 """Runs a command and returns what it printed; empty if it is not installed or failed."""
@@ -16,12 +16,16 @@ Ask = Callable[[list[str]], str]
 
 @dataclass(frozen=True)
 class Machine:
-    """Queues by name, the default queue, the shape of most nodes, and how its GPUs are requested."""
+    """Queues by name, the default queue, the shape of most nodes, and what the scheduler wants of a job.
+
+    ``node_request`` is how GPUs are requested, and ``requires`` what a job must be given.
+    """
 
     queues: dict[str, Queue] = field(default_factory=dict)
     default_queue: str = ""
     node: Node = field(default_factory=Node)
     node_request: NodeRequest | None = None
+    requires: tuple[Required, ...] = ()
 
 
 def most_common_node(nodes: Sequence[Node]) -> Node:

@@ -83,6 +83,8 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
     ]
     if machine.node != Node():
         lines.append(f"node: {_flow(machine.node)}")
+    if machine.requires:
+        lines.append(f"requires: {_flow(machine.requires)}")
     if machine.node_request is not None:
         lines.append(_yaml({"node_request": machine.node_request.value}))
     if machine.default_queue:

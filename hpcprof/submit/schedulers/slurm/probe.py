@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
-from hpcprof.submit.sites.model import Node, NodeRequest, Queue, Vendor
+from hpcprof.submit.sites.model import Node, NodeRequest, Queue, Required, Vendor
 
 # 1-02:03:04, 02:03:04, 02:03 (minutes and seconds) or 30 (minutes): what Slurm prints as a time limit.
 _TIME_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
@@ -22,8 +22,21 @@ def probe_slurm(ask: Ask) -> Machine:
     if not found.queues:
         found = parse_sinfo(ask(["sinfo"]))
     node = parse_scontrol_nodes(ask(["scontrol", "show", "nodes"]))
-    request = parse_gpu_request(ask(["scontrol", "show", "config"])) if node.gpus else None
-    return Machine(found.queues, found.default_queue, node, request)
+    config = ask(["scontrol", "show", "config"])
+    request = parse_gpu_request(config) if node.gpus else None
+    return Machine(found.queues, found.default_queue, node, request, parse_requirements(config))
+
+
+def parse_requirements(text: str) -> tuple[Required, ...]:
+    """Return what jobs must be given by the output of ``scontrol show config``.
+
+    With ``associations`` or ``limits``, which implies it, Slurm refuses jobs whose account is not one of the
+    user's (slurm.conf: AccountingStorageEnforce).
+    """
+    enforced = re.search(r"^AccountingStorageEnforce\s*=\s*(\S+)", text, re.MULTILINE)
+    names = enforced[1].lower().split(",") if enforced else []
+    strict = {"associations", "limits", "qos", "safe", "wckeys", "all"}
+    return (Required.ACCOUNT,) if strict.intersection(names) else ()
 
 
 def parse_gpu_request(text: str) -> NodeRequest | None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hpcprof.cli.sites import command
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.sites.files import load_site_file
-from hpcprof.submit.sites.model import Node
+from hpcprof.submit.sites.model import Node, Required
 from hpcprof.submit.sites.probe import new_site, parse_nvidia_smi
 from tests.unit.submit.schedulers.recorded import recorded_machine
 
@@ -74,6 +74,19 @@ def test_gpus_are_requested_as_the_cluster_understands_it(tmp_path: Path, plugin
     path = new_site("mine", "generic-slurm", tmp_path, ask)
     assert load_site_file(path).node_request.value == request_
     assert "# From: scontrol show config" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("enforced", "requires"),
+    [("associations,limits,qos", [Required.ACCOUNT]), ("safe", [Required.ACCOUNT]), ("none", [])],
+)
+def test_an_account_is_required_where_the_cluster_enforces_it(
+    tmp_path: Path, enforced: str, requires: list[Required]
+) -> None:
+    def ask(command: list[str]) -> str:
+        return f"AccountingStorageEnforce = {enforced}\n" if command[-1] == "config" else ""
+
+    assert load_site_file(new_site("mine", "generic-slurm", tmp_path, ask)).requires == requires
 
 
 def test_a_machine_that_shows_nothing_still_gets_a_site(tmp_path: Path) -> None:
