@@ -7,27 +7,33 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpcprof.cli.main import COMMANDS
 from tests.conftest import Hpcprof
+from tests.integration.test_local_scheduler import until
 
 STANDIN = Path(__file__).parents[1] / "standins" / "pbs"
 QSTAT = re.compile(r"^\$ qstat .*  \[exit code 0, \d+\.\d\d s\]$", re.MULTILINE)
 
 
 @pytest.fixture
-def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hpcprof: Hpcprof) -> None:
-    """A run on the stand-in for PBS."""
+def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hpcprof: Hpcprof) -> Iterator[None]:
+    """A run on the stand-in for PBS that has not ended, so that the scheduler is asked about it."""
     (tmp_path / "pbs-server").mkdir()
     (tmp_path / "site_configs").mkdir()
     (tmp_path / "site_configs/pbs.yaml").write_text("extends: generic-pbs\nlauncher: {name: mpiexec}\n")
     monkeypatch.setenv("PBS_STANDIN", str(tmp_path / "pbs-server"))
     monkeypatch.setenv("PBS_STANDIN_PYTHON", sys.executable)
     monkeypatch.setenv("PATH", f"{STANDIN}:{os.environ['PATH']}")
-    assert hpcprof("submit", "--site", "pbs", "--walltime", "5m", "--wait", "--", "true").returncode == 0
+    submitted = hpcprof("submit", "--site", "pbs", "--walltime", "5m", "--", "sleep", "300")
+    assert submitted.returncode == 0, submitted.stderr
+    until(lambda: " running " in hpcprof("status").stdout)
+    yield
+    assert hpcprof("cancel", "last").returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -14,34 +14,26 @@ _FINISHED = "finished"
 
 
 def read_final_status(run: Run) -> JobStatus | None:
-    """Return the status that a run ended with; None if it is open, or if its end must be judged again.
-
-    A run that was judged to have failed because its ``finished`` file was missing is judged again once the
-    file has arrived.
-    """
+    """Return the status that a run ended with; None if it is open, or if its end must be judged again."""
     try:
         kept = json.loads(run.state_file(_FILE) or "")
-        status = JobStatus(JobState(kept["state"]), str(kept["reason"]), kept["exit_code"])
-        finished = kept[_FINISHED]
+        return JobStatus(JobState(kept["state"]), str(kept["reason"]), kept["exit_code"])
     except (ValueError, KeyError, TypeError):
         return None
-    guessed = status.state is JobState.FAILED and status.exit_code is None and finished is None
-    return None if guessed and run.state_file(_FINISHED) is not None else status
 
 
 def keep_final_status(run: Run, status: JobStatus) -> None:
     """Write the status of an ended run to ``state/verdict``, if its directory can be written.
 
-    A run without a job id is left open: it may be being submitted at this moment.
+    Two kinds of runs are left open. A run without a job id may be being submitted at this moment. A run that
+    was judged to have failed only because its ``finished`` file is missing may still get the file, and a run
+    of this machine looks like that from every other machine.
     """
     if not status.state.ended or run.manifest is None or not run.manifest.scheduler_job_id:
         return
-    kept = {
-        "state": status.state.value,
-        "reason": status.reason,
-        "exit_code": status.exit_code,
-        _FINISHED: run.state_file(_FINISHED),
-    }
+    if status.state is JobState.FAILED and status.exit_code is None and run.state_file(_FINISHED) is None:
+        return
+    kept = {"state": status.state.value, "reason": status.reason, "exit_code": status.exit_code}
     with suppress(OSError):
         write_atomically(run.path / "state" / _FILE, json.dumps(kept) + "\n")
 
