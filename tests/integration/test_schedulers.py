@@ -192,7 +192,8 @@ def test_a_plain_script_of_the_users_completes_with_its_output_in_the_logs(
     mine.write_text("#!/bin/bash\n#SBATCH --time=5\necho the plain output\nexit {{ job.arguments[1] }}\n")
     done = hpcprof("submit", "--site", site, "--template", str(mine), "--wait", "--", "exit", "0")
     assert done.returncode == 0, done.stderr
-    assert "the plain output\n" in hpcprof("logs").stdout
+    # PBS delivers the output some seconds after the job has ended.
+    until(lambda: "the plain output\n" in hpcprof("logs").stdout)
     done = hpcprof("submit", "--site", site, "--template", str(mine), "--wait", "--", "exit", "3")
     assert (done.returncode, "exit code 3" in done.stderr) == (1, True), done.stderr
 
