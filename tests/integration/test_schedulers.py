@@ -159,6 +159,9 @@ model(torch.ones(2, 4)).sum().backward()
 total = torch.tensor([dist.get_rank() + 1.0])
 dist.all_reduce(total)
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {total.item():.0f}")
+# gloo of torch 2.13 aborts in one of eight ends of a rank, also without hpcprof, if a rank leaves early.
+del model
+dist.barrier()
 dist.destroy_process_group()
 """
 
@@ -514,7 +517,7 @@ def test_pbs_without_history_a_job_that_leaves_no_finished_file_has_failed_after
     assert not PbsClient.keeps_history
     words = (pbs_without_history / "calls").read_text().splitlines()
     assert sum('"-x"' in line for line in words) == 1
-    monkeypatch.setattr("hpcprof.submit.schedulers.run_state.UNRECORDED_SECONDS", 0.0)
+    monkeypatch.setattr("hpcprof.submit.schedulers.run_state.UNRECORDED_SECONDS", -1.0)
     assert (state(run), status(run).reason.partition(":")[0]) == (JobState.FAILED, "ended without a record")
 
 
