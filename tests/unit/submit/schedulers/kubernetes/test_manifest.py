@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,8 @@ from msgspec.structs import replace
 
 from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
-from hpcprof.submit.runs import directory as runs
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.kubernetes.client import parse_created, parse_objects
 from hpcprof.submit.schedulers.kubernetes.manifest import object_name, pod_directory, yaml_text, yaml_value
@@ -203,66 +198,6 @@ def test_runs_that_differ_only_in_case_have_different_names() -> None:
 def test_what_a_job_cannot_have_is_one_sentence(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         texts(**changes)
-
-
-class Cluster:
-    """The stand-in's cluster, and the operator's part in it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.write({"objects": [], "operator": True, "down": False, "calls": []})
-
-    def read(self) -> dict[str, Any]:
-        state: dict[str, Any] = json.loads(self.path.read_text())
-        return state
-
-    def write(self, state: dict[str, Any]) -> None:
-        self.path.write_text(json.dumps(state))
-
-    def set(self, **changes: Any) -> None:
-        self.write({**self.read(), **changes})
-
-    def condition(self, name: str, kind: str, reason: str = "", message: str = "") -> None:
-        """Set a condition of an MPIJob as the operator does: those before stay."""
-        state = self.read()
-        for item in state["objects"]:
-            if item["kind"] == "MPIJob" and item["metadata"]["name"] == name:
-                conditions = item.setdefault("status", {}).setdefault("conditions", [])
-                conditions.append({"type": kind, "status": "True", "reason": reason, "message": message})
-        self.write(state)
-
-    def pod(self, name: str, **status: Any) -> None:
-        state = self.read()
-        labels = {"app.kubernetes.io/managed-by": "hpcprof", "hpcprof/run": name}
-        metadata = {"name": f"{name}-worker-0", "namespace": "default", "labels": labels}
-        state["objects"].append({"kind": "Pod", "metadata": metadata, "status": status})
-        self.write(state)
-
-    def names(self) -> list[tuple[str, str]]:
-        return [(item["kind"], item["metadata"]["name"]) for item in self.read()["objects"]]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "kubectl").write_text(f"#!{sys.executable}\n" + (DATA / "kubectl.py").read_text())
-    (tools / "kubectl").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setenv("KUBECTL_STATE", str(tmp_path / "state.json"))
-    return Cluster(tmp_path / "state.json")
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return new_run(tmp_path, RUN_ID)
-
-
-def new_run(tmp_path: Path, run_id: str, **options: str) -> Run:
-    site = load_site("kubernetes")
-    job: Job = make_job(site, arguments=["true"], nodes=2, options={**OPTIONS, **options})
-    rendered = texts(tmp_path / "runs" / run_id, options=options)
-    return runs.create(run_id, tmp_path / "runs", site, job, ["hpcprof"], rendered)
 
 
 @pytest.mark.parametrize("out", ["", "not json", "[]", '{"kind": "List"}', '{"items": [{"kind": 3}]}'])
