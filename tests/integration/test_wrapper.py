@@ -195,7 +195,7 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
     (tools / "nsys").write_text(
         '#!/bin/sh\necho "$@" >>"$NOTES"\n'
         'for a in "$@"; do case $a in --output=*) touch "${a#--output=}" ;; esac; done\n'
-        'case $1 in profile) while [ "$1" != true ]; do shift; done; "$@" ;; esac\n'
+        'case $1 in profile) while [ "$1" != /bin/sh ]; do shift; done; exec "$@" ;; esac\n'
     )
     (tools / "nsys").chmod(0o755)
     folder = tmp_path / "a run"
@@ -205,15 +205,42 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
         "NOTES": str(tmp_path / "notes"),
     }
     chosen = job(profiler="nsys", workload="sequence-parallel", arguments=[])
-    done = run_wrapper(shell, chosen, folder, environment, "true", "x y")
+    done = run_wrapper(shell, chosen, folder, environment, "echo", "x y")
     assert done.returncode == 0
     profile, export = (tmp_path / "notes").read_text().splitlines()
     output = f"{folder}/profiles/rank00003"
+    assert (folder / "logs/rank00003.out").read_text() == "x y\n"
     assert "--capture-range=cudaProfilerApi --capture-range-end=stop" in profile
-    assert profile.endswith(f"--output={output} true x y")
+    assert f"--output={output} /bin/sh -c" in profile and profile.endswith("echo x y")
     assert export.startswith("export --type=sqlite --include-blobs=true")
     assert Path(f"{output}.sqlite").exists()
     assert not Path(f"{output}.sqlite.part").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("profiler", ["nsys", "ncu"])
+def test_the_lines_of_the_profiler_go_to_a_log_of_their_own(
+    shell: str, profiler: str, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / profiler).write_text(
+        '#!/bin/sh\n[ "$1" != export ] || { echo exported; exit; }\n'
+        "echo ==PROF== Connected; echo ==WARNING== slow >&2\n"
+        'while [ "$1" != /bin/sh ]; do shift; done\n"$@"; code=$?; echo Generated; exit $code\n'
+    )
+    (tools / profiler).chmod(0o755)
+    folder = tmp_path / "it's a run"
+    environment = {**LAUNCHERS["Open MPI"], "PATH": f"{tools}:{os.environ['PATH']}"}
+    program = ("sh", "-c", 'echo "$1"; echo err >&2; exit 3', "sh", "a  b")
+    done = run_wrapper(shell, job(profiler=profiler), folder, environment, *program)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+    logs = {path.suffix: path.read_text() for path in (folder / "logs").iterdir()}
+    assert (logs[".out"], logs[".err"]) == ("a  b\n", "err\n")
+    exported = "exported\n" if profiler == "nsys" else ""
+    said = logs[".profiler"].partition("Generated\n")
+    assert said[:2] == ("==PROF== Connected\n==WARNING== slow\n", "Generated\n")
+    assert said[2].startswith(exported)
 
 
 @pytest.fixture

@@ -99,6 +99,8 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         *((f"--kernel-name=regex:{settings['kernel']}",) if settings["kernel"] else ()),
         *((f"--launch-count={count}",) if count else ()),
         f"--launch-skip={settings['launch-skip']}",
+        # The wrapper starts the program through a shell; older versions only profile the first process.
+        "--target-processes=all",
         *chosen,
         f"--replay-mode={settings['replay-mode']}",
         f"--clock-control={settings['clock-control']}",

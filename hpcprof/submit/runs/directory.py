@@ -294,6 +294,8 @@ def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
 def log_files(run: Run, rank: int | None = None) -> list[Path]:
     """Return the logs of one rank, or those of the job script and rank 0: standard output, then error.
 
+    Of a rank whose program was never started that of its profiler is left, which is returned instead.
+
     Raises
     ------
     UsageError
@@ -301,8 +303,11 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
     """
     folder = run.path / "logs"
     names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)
-    files = [folder / f"{name}.{stream}" for name in names for stream in ("out", "err")]
-    present = [path for path in files if path.is_file()]
+    present = []
+    for name in names:
+        output = [path for path in (folder / f"{name}.out", folder / f"{name}.err") if path.is_file()]
+        chatter = folder / f"{name}.profiler"
+        present += output or ([chatter] if chatter.is_file() else [])
     if not present:
         raise UsageError(f"{folder} has no logs of {' or '.join(names)} yet.")
     return present

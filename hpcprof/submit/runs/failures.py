@@ -56,7 +56,8 @@ def profiler_complaint(run: Run) -> str:
         profiler = find_profiler(run.manifest.job.profiler)
     except UsageError:
         return ""  # the package that added it is not installed here
-    for path in sorted((run.path / "logs").glob("rank*.[oe]*")):
+    # Older runs have the profiler's lines among those of the program.
+    for path in sorted((run.path / "logs").glob("rank*.[oep]*")):
         with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 if found := profiler.complaint(line):
@@ -75,4 +76,6 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
 
 def _last_words(run: Run, rank: int) -> list[str]:
     stem = run.path / "logs" / f"rank{rank:05d}"
-    return tail(stem.with_suffix(".err")) or tail(stem.with_suffix(".out"))
+    # A profiler that fails before it starts the program leaves only its own log.
+    logs = (stem.with_suffix(f".{log}") for log in ("err", "out", "profiler"))
+    return next(filter(None, map(tail, logs)), [])

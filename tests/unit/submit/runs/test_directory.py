@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.runs.directory import Run, find_run, find_runs, sweep_of
+from hpcprof.submit.runs.directory import Run, find_run, find_runs, log_files, sweep_of
 
 
 def a_run(folder: Path, run_id: str) -> None:
@@ -52,3 +52,16 @@ def test_what_fits_several_sweeps_is_refused_and_so_is_a_sweep_for_one_run(sweep
         UsageError, match=r"-77aa is a sweep of 2 runs: name one of them, for example .*77aa\.0"
     ):
         find_run("20261121-15", sweep)
+
+
+def test_the_logs_of_a_rank_are_those_of_its_program_or_the_profilers_if_that_never_started_it(
+    tmp_path: Path,
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "rank00002.profiler").touch()
+    run = Run("r", tmp_path)
+    assert log_files(run, 2) == [logs / "rank00002.profiler"]
+    (logs / "rank00002.err").touch()
+    (logs / "rank00002.out").touch()
+    assert log_files(run, 2) == [logs / "rank00002.out", logs / "rank00002.err"]

@@ -69,6 +69,24 @@ def test_only_the_profiler_of_the_run_recognizes_its_complaints(
     assert profiler_complaint(run) == complaint
 
 
+@pytest.mark.parametrize("log", ["rank00001.profiler", "rank00001.err", "rank00001.out"])
+def test_a_complaint_is_found_in_the_profilers_log_and_in_the_logs_of_older_runs(
+    log: str, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, ranks=2, profiler="ncu")
+    (tmp_path / "logs" / log).write_text("==ERROR== No metrics to collect.\n")
+    assert profiler_complaint(run) == ": ncu says 'No metrics to collect'"
+
+
+def test_a_profiler_that_never_started_the_program_has_the_last_words(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1, profiler="nsys")
+    (tmp_path / "state/rank00000.exit").write_text("127\n")
+    (tmp_path / "logs/rank00000.profiler").write_text("nsys: not found\n")
+    assert failed_ranks(run)[0].last_lines == ["nsys: not found"]
+    (tmp_path / "logs/rank00000.err").write_text("out of memory\n")
+    assert failed_ranks(run)[0].last_lines == ["out of memory"]
+
+
 def test_a_missing_ncu_permission_names_its_remedy(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=1, profiler="ncu")
     (tmp_path / "logs/rank00000.out").write_text("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
