@@ -35,6 +35,11 @@ def submit_job(
     capture_steps: str | None = None,
     queue: str | None = None,
     account: str | None = None,
+    cpus_per_rank: int | None = None,
+    gpus_per_rank: int | None = None,
+    mem: str | None = None,
+    constraint: str | None = None,
+    scheduler_args: Sequence[str] = (),
     walltime: str | None = None,
     job_name: str | None = None,
     options: Mapping[str, str] | None = None,
@@ -71,6 +76,14 @@ def submit_job(
         The measured steps to profile, such as ``"10-12"``; all by default.
     queue, account : str, optional
         The queue, partition or QOS, and the account that is charged.
+    cpus_per_rank, gpus_per_rank : int, optional
+        What each rank gets; by default what the site says.
+    mem : str, optional
+        The memory on each node, such as ``"64G"``.
+    constraint : str, optional
+        The kind of nodes: a constraint of Slurm, a resource of PBS, or labels of Kubernetes.
+    scheduler_args : sequence of str, optional
+        Options of the scheduler that are passed on, such as ``"--exclude=n3"``.
     walltime : str, optional
         The time limit, as ``"01:30:00"`` or ``"90m"``; the site's by default.
     job_name : str, optional
@@ -127,6 +140,11 @@ def submit_job(
         capture_steps=capture_steps,
         queue=queue,
         account=account,
+        cpus_per_rank=cpus_per_rank,
+        gpus_per_rank=gpus_per_rank,
+        mem=mem,
+        constraint=constraint,
+        scheduler_args=tuple(scheduler_args),
         walltime=walltime,
         job_name=job_name,
         options=options or {},

@@ -51,8 +51,10 @@ def db_option(command: CommandT) -> CommandT:
 _REQUEST = (
     *("job_file", "site", "site_file", "workload", "nodes", "ranks_per_node", "profiler", "profile_ranks"),
     *("capture_steps", "queue", "account", "walltime", "job_name", "after", "template", "runs_dir"),
+    *("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args"),
 )
 """Parameters that are fields of a `JobRequest` as click gives them."""
+_CONSTRAINT = "Kind of nodes: a constraint (Slurm), RESOURCE=VALUE (PBS) or LABEL=VALUE (Kubernetes)."
 
 
 def job_options(command: CommandT) -> CommandT:
@@ -110,6 +112,23 @@ def job_options(command: CommandT) -> CommandT:
             click.option("--capture-steps", help="Measured steps to profile, as in 10-12.  [default: all]"),
             click.option("--queue", help="Queue, partition or QOS.  [default: the site's]"),
             click.option("--account", help="Account or project that is charged."),
+            click.option("--cpus-per-rank", type=positive, help="CPUs for each rank.  [default: the site's]"),
+            click.option(
+                "--gpus-per-rank",
+                type=click.IntRange(min=0),
+                help="GPUs for each rank.  [default: the site's]",
+            ),
+            click.option(
+                "--mem", metavar="SIZE", help="Memory on each node, as in 64G.  [default: the site's]"
+            ),
+            click.option("--constraint", metavar="TEXT", help=_CONSTRAINT),
+            click.option(
+                "--scheduler-arg",
+                "scheduler_args",
+                multiple=True,
+                metavar="ARG",
+                help="Option passed on to the scheduler, as in --scheduler-arg=--exclude=n3. Repeatable.",
+            ),
             click.option("--walltime", help="Time limit: HH:MM:SS, 90m or 1h30m.  [default: the site's]"),
             click.option("--job-name", help="Name of the job.  [default: the workload's or the script's]"),
             _pairs_option(

@@ -16,6 +16,7 @@ _PATH = re.compile(r" - at `(?P<key>key` in `)?\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
 _TYPE_NAMES = {
     "str": "text",
+    "str | null": "text",
     "object": "a mapping",
     "array": "a list",
     "int": "a whole number",

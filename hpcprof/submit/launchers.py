@@ -14,6 +14,7 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.node_request import fitted_to_job
 from hpcprof.submit.sites.model import LauncherName, Site
 
 # The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another
@@ -117,6 +118,7 @@ def _pals(site: Site, job: Job) -> list[str]:
         str(job.ranks),
         "--ppn",
         str(job.ranks_per_node),
+        *(["--depth", str(job.cpus_per_rank)] if job.cpus_per_rank else []),
         *_cpu_bind(site, job, "list:", ":"),
     ]
 
@@ -126,13 +128,15 @@ def _mpich(site: Site, job: Job) -> list[str]:
 
 
 def _openmpi(site: Site, job: Job) -> list[str]:
+    # By default Open MPI binds each of up to two ranks to a single core.
+    elements = f":pe={job.cpus_per_rank}" if job.cpus_per_rank else ""
     return [
         "mpirun",
         *site.launcher.arguments,
         "-n",
         str(job.ranks),
         "--map-by",
-        f"ppr:{job.ranks_per_node}:node",
+        f"ppr:{job.ranks_per_node}:node{elements}",
     ]
 
 
@@ -142,7 +146,7 @@ def _srun(site: Site, job: Job) -> list[str]:
     patient = ["--wait=0"] if job.profiled_ranks else []
     return [
         "srun",
-        *site.launcher.arguments,
+        *fitted_to_job(site.launcher.arguments, job),
         f"--nodes={job.nodes}",
         f"--ntasks={job.ranks}",
         f"--ntasks-per-node={job.ranks_per_node}",
@@ -168,7 +172,11 @@ def on_each_node(site: Site, job: Job) -> list[str]:
     name = launcher.starter if LAUNCHERS[launcher.name].needs_starter else launcher.name
     start = LAUNCHERS[name].on_each_node
     assert start is not None
-    return start(job.nodes)
+    argv = start(job.nodes)
+    if name is LauncherName.SRUN and job.cpus_per_rank:
+        # This one process starts all ranks of its node.
+        argv.append(f"--cpus-per-task={job.ranks_per_node * job.cpus_per_rank}")
+    return argv
 
 
 def _cpu_bind(site: Site, job: Job, prefix: str, separator: str) -> list[str]:

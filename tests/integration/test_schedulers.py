@@ -571,6 +571,41 @@ def test_slurm_a_new_sites_job_gets_the_gpus_of_its_nodes(slurm: Cluster, hpcpro
     hpcprof("cancel", "last")
 
 
+def test_slurm_a_job_gets_the_resources_that_were_asked_for(slurm: Cluster, hpcprof: Hpcprof) -> None:
+    asked = [
+        "--cpus-per-rank",
+        "2",
+        "--gpus-per-rank",
+        "1",
+        "--mem",
+        "500M",
+        "--scheduler-arg=--exclude=n[1-2]",
+    ]
+    program = 'echo "$(nproc) $SLURM_CPUS_PER_TASK $SLURM_NTASKS $CUDA_VISIBLE_DEVICES"'
+    done = hpcprof(
+        "submit", "--site", "slurm", "--ranks-per-node", "2", *asked, "--wait", "--", "sh", "-c", program
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert the_run().state_file("nodes") == "n3"
+    assert " 2 2 0,1" in (the_run().path / "logs" / "rank00001.out").read_text()
+    shown = slurm.command("scontrol", "show", "job", job_id(the_run()))
+    for part in (
+        "CPUs/Task=2",
+        "NumCPUs=4",
+        "MinMemoryNode=500M",
+        "TresPerNode=gres:gpu:2",
+        "ExcNodeList=n[1-2]",
+    ):
+        assert part in shown, shown
+    done = hpcprof("submit", "--site", "slurm", "--constraint", "nothing", "--", "true")
+    assert (done.returncode, "--constraint" in done.stderr or "feature" in done.stderr) == (1, True), (
+        done.stderr
+    )
+    again = hpcprof("resubmit", "last", "--wait")
+    assert again.returncode == 0, again.stderr
+    assert "MinMemoryNode=500M" in slurm.command("scontrol", "show", "job", job_id(the_run()))
+
+
 def test_slurm_torchrun_starts_the_ranks_of_two_nodes(
     slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:

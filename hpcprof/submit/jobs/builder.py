@@ -11,6 +11,7 @@ from hpcprof.submit.jobs.checks import check_job, missing_requirements, site_opt
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
+from hpcprof.submit.jobs.resources import check_resources, parse_memory
 from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.profilers import NONE, find_profiler
 from hpcprof.submit.sites.model import Site
@@ -36,6 +37,11 @@ def make_job(
     capture_steps: str = "",
     queue: str = "",
     account: str = "",
+    cpus_per_rank: int | None = None,
+    gpus_per_rank: int | None = None,
+    mem: str = "",
+    constraint: str = "",
+    scheduler_args: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
     after: Sequence[str] = (),
     draft: bool = False,
@@ -72,6 +78,11 @@ def make_job(
         capture_steps=capture_steps,
         queue=queue or site.queue,
         account=account,
+        cpus_per_rank=cpus_per_rank,
+        gpus_per_rank=gpus_per_rank,
+        mem=parse_memory(mem) if mem else "",
+        constraint=constraint,
+        scheduler_args=list(scheduler_args),
         options=site_options(site, options or {}),
         after=list(after),
     )
@@ -88,6 +99,7 @@ def make_job(
     if lacks and not draft:
         raise UsageError(lacks[0])
     check_job(job, site)
+    check_resources(job, site, options or {})
     if program is not None:
         program.check(arguments, job.ranks, profiled=bool(job.profiled_ranks))
     return job

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.node_request import requests_no_gpus
+from hpcprof.submit.jobs.node_request import gpus_per_node, requests_no_gpus
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import NONE, find_profiler, profiler_names
@@ -157,7 +157,8 @@ def _check_launcher(job: Job, site: Site) -> None:
 
 
 def _check_node(job: Job, site: Site) -> None:
-    for what, limit in (("cores", site.node.cores), ("GPUs", site.node.gpus)):
+    gpus = site.node.gpus if job.gpus_per_rank is None else None
+    for what, limit in (("cores", site.node.cores), ("GPUs", gpus)):
         if limit is not None and job.ranks_per_node > limit:
             raise UsageError(
                 f"--ranks-per-node {job.ranks_per_node}: a node of {site.name} has {limit} {what}; use at "
@@ -176,10 +177,13 @@ def _check_profiler(job: Job, site: Site) -> None:
         )
     profiler = find_profiler(job.profiler)
     if job.profiled_ranks and profiler.needs_gpus(job.profiler_options) and requests_no_gpus(site, job):
+        without_cuda = (
+            ", or leave cuda out of --profiler-option trace=…" if "trace" in profiler.settings else ""
+        )
         raise UsageError(
             f"--profiler {job.profiler}: jobs at site {site.name} request no GPUs; write node.gpus and "
-            "node_request, or a directive such as --gpus-per-node=4, in its site file"
-            f"{', or leave cuda out of --profiler-option trace=…' if 'trace' in profiler.settings else ''}."
+            "node_request, or a directive such as --gpus-per-node=4, in its site file, or give "
+            f"--gpus-per-rank{without_cuda}."
         )
 
 
@@ -223,7 +227,7 @@ def _broken_limit(job: Job, queue: Queue) -> str:
         least, most = queue.min_nodes, queue.max_nodes
         span = f"{least} or more" if most is None else f"{least}" if least == most else f"{least} to {most}"
         return f"{span} node{'' if span == '1' else 's'}, not {job.nodes}"
-    chunks = job.ranks_per_node if queue.chunk is Chunk.GPU else job.nodes
+    chunks = gpus_per_node(job) if queue.chunk is Chunk.GPU else job.nodes
     if queue.chunks and chunks not in queue.chunks:
         valid = ", ".join(map(str, queue.chunks))
         if queue.chunk is Chunk.GPU:

@@ -31,6 +31,14 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The profiler's options and the site's, defaults filled in.
     queue, account : str
         As the scheduler takes them; empty for none.
+    cpus_per_rank, gpus_per_rank : int or None
+        What each rank gets; None leaves it to the site.
+    mem : str
+        The memory on each node, such as ``64G``; empty leaves it to the site.
+    constraint : str
+        The kind of nodes, as the scheduler takes it; empty for any.
+    scheduler_args : list of str
+        Further options of the scheduler, which become directives.
     after : list of str
         Runs that must have succeeded before: ids in the same folder of runs, or paths.
     """
@@ -51,6 +59,11 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     account: str = ""
     options: dict[str, str] = {}
     after: list[str] = []
+    cpus_per_rank: int | None = None
+    gpus_per_rank: int | None = None
+    mem: str = ""
+    constraint: str = ""
+    scheduler_args: list[str] = []
 
     @property
     def ranks(self) -> int:

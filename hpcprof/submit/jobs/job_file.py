@@ -53,6 +53,16 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """The queue or partition."""
     account: str | None = None
     """The account or project that is charged."""
+    cpus_per_rank: int | None = None
+    """The number of CPUs for each rank."""
+    gpus_per_rank: int | None = None
+    """The number of GPUs for each rank."""
+    mem: str | None = None
+    """The memory on each node: 64G."""
+    constraint: str | None = None
+    """The kind of nodes: a constraint of Slurm, a resource of PBS, or labels of Kubernetes."""
+    scheduler_args: list[str] = []
+    """Options of the scheduler that are passed on: --exclude=n3."""
     walltime: str | None = None
     """The time limit of the job: 30m, 1h30m, 01:30:00."""
     job_name: str | None = None
@@ -72,10 +82,10 @@ def load_job_file(path: Path) -> JobFile:
         If the file cannot be read, or a value is wrong; the message names file, key and value.
     """
     job = _with_profiler(decode(JobFile, read_mapping(path, "job file"), str(path)), path)
-    for key in ("nodes", "ranks_per_node"):
+    for key, least in (("nodes", 1), ("ranks_per_node", 1), ("cpus_per_rank", 1), ("gpus_per_rank", 0)):
         value = getattr(job, key)
-        if value is not None and value < 1:
-            raise UsageError(f"{path}: {key} = {value}: write a whole number from 1.")
+        if value is not None and value < least:
+            raise UsageError(f"{path}: {key} = {value}: write a whole number from {least}.")
     return job
 
 

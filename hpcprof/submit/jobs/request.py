@@ -19,9 +19,15 @@ if TYPE_CHECKING:
 _SINGLE = (
     *("site", "workload", "nodes", "ranks_per_node", "profiler", "profile_ranks", "capture_steps"),
     *("queue", "account", "walltime", "job_name"),
+    *("cpus_per_rank", "gpus_per_rank", "mem", "constraint"),
 )
 """The fields whose value in the request replaces that of the job file."""
-_FLAGS = {"job_file": "--job", "options": "-o", "profiler_options": "--profiler-option"}
+_FLAGS = {
+    "job_file": "--job",
+    "options": "-o",
+    "profiler_options": "--profiler-option",
+    "scheduler_args": "--scheduler-arg",
+}
 
 
 T = TypeVar("T")
@@ -49,6 +55,12 @@ class JobRequest:
         The profiler's options and the site's.
     queue, account, walltime, job_name : str or None
         As the scheduler takes them; the site's or the workload's by default.
+    cpus_per_rank, gpus_per_rank : int or None
+        What each rank gets; by default what the site says.
+    mem, constraint : str or None
+        The memory on each node, and the kind of nodes.
+    scheduler_args : tuple of str
+        Further options of the scheduler, which become directives.
     after : tuple of str
         Runs or sweeps that must have succeeded before, named as for `hpcprof status`.
     template : Path or None
@@ -72,6 +84,11 @@ class JobRequest:
     account: str | None = None
     walltime: str | None = None
     job_name: str | None = None
+    cpus_per_rank: int | None = None
+    gpus_per_rank: int | None = None
+    mem: str | None = None
+    constraint: str | None = None
+    scheduler_args: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     after: tuple[str, ...] = ()
     template: Path | None = None
@@ -79,9 +96,9 @@ class JobRequest:
 
     def given(self) -> list[str]:
         """Return the names of the fields that describe the job and were given."""
-        return [
-            f.name for f in fields(self) if f.name not in ("template", "runs_dir") and getattr(self, f.name)
-        ]
+        names = [f.name for f in fields(self) if f.name not in ("template", "runs_dir")]
+        # No GPUs (0) are asked for; a text or a list that is empty is not.
+        return [name for name in names if (value := getattr(self, name)) or value == 0]
 
     def to_arguments(self) -> list[str]:
         """Return the arguments of ``hpcprof submit`` that ask for the same."""
@@ -119,6 +136,7 @@ class JobRequest:
             job_file=None,
             program=self.program or tuple(file.program or ()),
             after=self.after or tuple(file.after),
+            scheduler_args=self.scheduler_args or tuple(file.scheduler_args),
             options={**file.options, **self.options},
             profiler_options={**file.profiler_options, **self.profiler_options},
             **changes,
@@ -170,6 +188,11 @@ class JobRequest:
             capture_steps=_or(self.capture_steps, ""),
             queue=_or(self.queue, ""),
             account=_or(self.account, ""),
+            cpus_per_rank=self.cpus_per_rank,
+            gpus_per_rank=self.gpus_per_rank,
+            mem=_or(self.mem, ""),
+            constraint=_or(self.constraint, ""),
+            scheduler_args=self.scheduler_args,
             options=self.options,
             after=self._run_ids(),
             draft=draft,
@@ -191,6 +214,11 @@ class JobRequest:
             capture_steps=self.capture_steps or None,
             queue=self.queue or None,
             account=self.account or None,
+            cpus_per_rank=self.cpus_per_rank,
+            gpus_per_rank=self.gpus_per_rank,
+            mem=self.mem or None,
+            constraint=self.constraint or None,
+            scheduler_args=list(self.scheduler_args),
             walltime=self.walltime or None,
             job_name=self.job_name or None,
             options=dict(self.options),

@@ -17,8 +17,9 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.node_request import chunk_resources, gpu_directives
+from hpcprof.submit.jobs.node_request import chunk_resources, chunks, rank_devices
 from hpcprof.submit.jobs.rank_selection import rank_spans
+from hpcprof.submit.jobs.resources import directive_value, job_directives
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
 from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, SCRATCH, Versioned, find_profiler
@@ -36,7 +37,6 @@ _PLACES = {
     NAME: '"$name"',
     GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
 }
-_DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
 
 
 class _Compiled(BytecodeCache):
@@ -91,7 +91,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     flags = profiler.flags(job.target, job.profiler_options)
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     values: dict[str, Any] = {
-        "site": site,
+        "site": rank_devices(site, job, scheduler.masks_gpus),
         "job": job,
         "job_name": scheduler.job_name(job.name),
         "version": __version__,
@@ -101,7 +101,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "pause_dcgm": [*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         "launcher": site.launcher.name.value if rendering.launch else "none",
         "rank_variables": LAUNCHERS[site.launcher.name].rank_variables,
-        "directives": _directives(site, job),
+        "directives": job_directives(site, job),
+        "chunks": chunks(site, job),
         "chunk": chunk_resources(site, job),
         "program": rendering.program,
         "profiled_ranks": profiled,
@@ -160,7 +161,7 @@ def template_environment(
         launch_argv=lambda words: _argv(words, {MEETING: '"$meeting"'}),
         profiler_argv=lambda words: _argv(words, _PLACES),
         comment=_comment,
-        directive=_directive,
+        directive=directive_value,
         walltime=format_walltime,
         **(scheduler.template_filters if scheduler else {}),
     )
@@ -197,32 +198,6 @@ def _argv(words: Sequence[str], places: Mapping[str, str]) -> str:
     place = re.compile(f"({'|'.join(map(re.escape, places))})")
     parts = ([part for part in place.split(word) if part] or [""] for word in words)
     return " ".join("".join(places.get(part) or shlex.quote(part) for part in word) for word in parts)
-
-
-def _directives(site: Site, job: Job) -> list[str]:
-    """Return the directives of the site, its queue and its options, without ``#PBS`` or ``#SBATCH``."""
-    queue = site.queues.get(job.queue)
-    lines = [*site.directives, *(queue.directives if queue else [])]
-    for key, option in site.options.items():
-        if option.directive and job.options.get(key):
-            lines.append(option.directive.replace("{}", _directive(job.options[key])))
-    return [*lines, *gpu_directives(site, lines)]
-
-
-def _directive(text: str) -> str:
-    """Return a value for a directive, in which nothing can be quoted.
-
-    Raises
-    ------
-    UsageError
-        If a batch system would read the value as several words, or as a pattern.
-    """
-    if not _DIRECTIVE.fullmatch(text):
-        raise UsageError(
-            f"{text!r} cannot be written to a batch directive: use only letters, digits, _ . , : / = @ + & "
-            "and - (for a run's path, choose another --runs-dir)."
-        )
-    return text
 
 
 def _comment(text: str) -> str:

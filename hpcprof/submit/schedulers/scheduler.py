@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.sites.model import LauncherName, Site
+from hpcprof.submit.sites.model import LauncherName, NodeRequest, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.base import SchedulerClient
     from hpcprof.submit.sites.machine import Ask, Machine
 
 JOB_SCRIPT = "job.sh"
+GPUS = "GPUs"
+"""The setting of every directive that requests GPUs; see `Scheduler.settings`."""
 WRAPPER = "wrapper.sh"
 
 _JOB_NAME_LENGTH = 15
@@ -110,6 +112,14 @@ class Scheduler:
         How job arrays are spelled, None if there are none.
     starters : sequence of LauncherName
         The launchers that can start one torchrun on each node of a job.
+    resources : sequence of str
+        The fields of a `Job` by which users ask for resources, as far as jobs of this scheduler have them.
+    no_resources : str
+        Why there are no others: the end of a sentence that begins with the site.
+    node_request : NodeRequest
+        How GPUs that a user asks for are requested at a site that does not say it.
+    masks_gpus : bool
+        Whether a job sees only the GPUs that it was given.
     commands : sequence of str
         The programs that must be on the PATH to submit, poll and cancel.
     silence_remedy : str
@@ -127,6 +137,10 @@ class Scheduler:
     submitted_file: ClassVar[str] = JOB_SCRIPT
     arrays: ClassVar[JobArrays | None] = None
     starters: ClassVar[Sequence[LauncherName]] = ()
+    resources: ClassVar[Sequence[str]] = ()
+    no_resources: ClassVar[str] = "cannot be asked for that"
+    node_request: ClassVar[NodeRequest] = NodeRequest.NONE
+    masks_gpus: ClassVar[bool] = False
     commands: ClassVar[Sequence[str]] = ()
     silence_remedy: ClassVar[str] = ""
     runs_here: ClassVar[bool] = False
@@ -153,6 +167,18 @@ class Scheduler:
     def accepts_queue(self, queue: str) -> bool:
         """Whether a queue that the site file does not list may exist, such as that of a reservation."""
         return False
+
+    def resource_directives(self, job: Job) -> dict[str, str]:
+        """Return the directives for what the user asks for, except GPUs, by field of the job."""
+        return {}
+
+    def settings(self, directive: str) -> frozenset[str]:
+        """Return what a directive sets: names that are equal where two directives exclude each other."""
+        return frozenset({directive})
+
+    def own_settings(self, site: Site) -> dict[str, str]:
+        """Return the settings that no user may pass on, each with the end of a sentence on what to do."""
+        return {}
 
     def job_name(self, name: str) -> str:
         """Return a job's name as the scheduler accepts it."""

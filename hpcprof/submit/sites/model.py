@@ -213,8 +213,3 @@ class Site(_Model, frozen=True):
     """The profilers that work at the site; empty means all that support its GPUs."""
     options: dict[str, Option] = {}
     """Options of the site that users set by -o KEY=VALUE."""
-
-    def chunks(self, queue: str, nodes: int, ranks_per_node: int) -> int:
-        """Return N of PBS's ``-l select=N``."""
-        by_gpu = queue in self.queues and self.queues[queue].chunk is Chunk.GPU
-        return ranks_per_node if by_gpu else nodes

@@ -18,6 +18,7 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.node_request import gpus_per_node
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.schedulers.scheduler import Rendering
@@ -99,7 +100,7 @@ def in_pods(site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]
 
 def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str]) -> dict[str, Any]:
     """Return the values for the template of the manifest, beside those for job.sh."""
-    selector = job.options["node_selector"]
+    selector = ",".join(filter(None, (job.options["node_selector"], job.constraint)))
     return {
         "name": object_name(run_id),
         "mpi_implementation": LAUNCHERS[site.launcher.name].mpi_operator_name,
@@ -110,6 +111,29 @@ def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str
         "node_selector": dict(pair.split("=", 1) for pair in selector.split(",") if pair),
         "scripts": scripts,
     }
+
+
+def check_resources(job: Job) -> None:
+    """Check that the general options and those of the site do not ask for the same resource.
+
+    Raises
+    ------
+    UsageError
+        If they do, or the constraint is not made of labels.
+    """
+    for key, flag, value in (
+        ("cpus", "--cpus-per-rank", job.cpus_per_rank),
+        ("gpus", "--gpus-per-rank", job.gpus_per_rank),
+        ("memory", "--mem", job.mem or None),
+        ("node_selector", "--constraint", job.constraint or None),
+    ):
+        if value is not None and job.options.get(key):
+            raise UsageError(
+                f"{flag} {value} and -o {key}={job.options[key]} ask for the same; give one of them."
+            )
+    pattern, valid = _VALID["node_selector"]
+    if job.constraint and not pattern.fullmatch(job.constraint):
+        raise UsageError(f"--constraint {job.constraint}: write {valid}.")
 
 
 def object_name(run_id: str) -> str:
@@ -133,7 +157,11 @@ def pod_directory(run_directory: Path, mount: Path) -> Path:
 
 def resources(job: Job) -> dict[str, str]:
     """Return the resources of each worker by Kubernetes' names; by default one GPU per rank."""
-    asked = {**job.options, "gpus": job.options["gpus"] or str(job.ranks_per_node)}
+    asked = {**job.options, "gpus": job.options["gpus"] or str(gpus_per_node(job))}
+    if job.cpus_per_rank:
+        asked["cpus"] = str(job.ranks_per_node * job.cpus_per_rank)
+    if job.mem:
+        asked["memory"] = f"{job.mem}i"
     return {name: asked[key] for key, name in _RESOURCES.items() if asked[key] not in ("", "0")}
 
 
@@ -173,7 +201,7 @@ def _check(site: Site, job: Job) -> None:
             raise UsageError(f"site {site.name} has no option {key}: extend the site kubernetes, or add it.")
         if value and not pattern.fullmatch(value):
             raise UsageError(f"-o {key}={value}: write {valid}.")
-    if job.options["hugepages"] and not (job.options["memory"] or job.options["cpus"]):
+    if job.options["hugepages"] and not {"memory", "cpu"} & resources(job).keys():
         raise UsageError(
             f"-o hugepages={job.options['hugepages']}: Kubernetes grants huge pages only with memory or "
             "CPUs; give -o memory=… or -o cpus=… too."

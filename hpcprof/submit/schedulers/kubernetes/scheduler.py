@@ -28,12 +28,19 @@ class KubernetesScheduler(Scheduler):
     }
     submitted_file = manifest.MPIJOB_FILE
     runs_in_image = True
+    resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint")
+    no_resources = "has no batch script with directives"
+    masks_gpus = True
 
     def client(self) -> KubernetesClient:
         """Return the client that runs kubectl."""
         from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient
 
         return KubernetesClient()
+
+    def check(self, job: Job, site: Site) -> None:
+        """Check that options of the job and of the site do not ask for the same."""
+        manifest.check_resources(job)
 
     def question(self, site: Site) -> list[str]:
         """Return the command that lists the MPIJobs in the site's context and namespace."""

@@ -19,6 +19,7 @@ class LocalScheduler(Scheduler):
     name = "local"
     title = "this machine"
     runs_here = True
+    no_resources = "has no batch system"
 
     def client(self) -> LocalClient:
         """Return the client that starts supervisors."""

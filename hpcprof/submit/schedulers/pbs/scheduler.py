@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, Shortcoming, batch_job_name
 from hpcprof.submit.sites.model import LauncherName, Site
 
@@ -14,6 +16,30 @@ if TYPE_CHECKING:
 
 # How PBS names the queues of reservations (PBS Professional Reference Guide: reservation ID).
 _RESERVATION = re.compile(r"[RMS]\d+(\..*)?")
+
+_RESOURCE = re.compile(r"(?P<name>[A-Za-z][\w-]*)=[\w.,/@-]+", re.ASCII)
+_OF_OPTIONS = {
+    "select": "give --nodes",
+    "nodes": "give --nodes",
+    "mpiprocs": "give --ranks-per-node",
+    "ncpus": "give --cpus-per-rank",
+    "ngpus": "give --gpus-per-rank",
+    "mem": "give --mem",
+    "walltime": "give --walltime",
+}
+"""The resources that options of hpcprof set, each with the end of a sentence on what to do."""
+_OWN_OPTIONS = {
+    "-A": "give --account",
+    "-I": "a run cannot be interactive",
+    "-J": "give --array to hpcprof sweep",
+    "-N": "give --job-name",
+    "-W block": "give --wait",
+    "-W depend": "give --after",
+    "-e": "the output goes to logs/ of the run",
+    "-o": "the output goes to logs/ of the run",
+    "-q": "give --queue",
+    "-z": "it needs the job's id",
+}
 
 
 class PbsScheduler(Scheduler):
@@ -33,6 +59,7 @@ class PbsScheduler(Scheduler):
         forbidden=r"#PBS\s+-r\s*n",
         forbidden_reason="PBS accepts no array that cannot be run again (-r n)",
     )
+    resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
     starters = (LauncherName.PALS, LauncherName.MPICH, LauncherName.OPENMPI)
 
     def client(self) -> PbsClient:
@@ -40,6 +67,31 @@ class PbsScheduler(Scheduler):
         from hpcprof.submit.schedulers.pbs.client import PbsClient
 
         return PbsClient()
+
+    def check(self, job: Job, site: Site) -> None:
+        """Check that a constraint names resources of the chunk: PBS has no other kind of nodes."""
+        for part in job.constraint.split(":") if job.constraint else ():
+            match = _RESOURCE.fullmatch(part)
+            if match is None:
+                raise UsageError(
+                    f"--constraint {job.constraint}: PBS chooses nodes by their resources; write "
+                    "RESOURCE=VALUE, as in gpu_type=a100, several joined by a colon."
+                )
+            if match["name"] in _OF_OPTIONS:
+                raise UsageError(
+                    f"--constraint {part}: hpcprof sets {match['name']} itself; {_OF_OPTIONS[match['name']]}."
+                )
+
+    def settings(self, directive: str) -> frozenset[str]:
+        """Return the option, with the names of the resources (``-l``) or attributes (``-W``) that it sets."""
+        option, values = directive[:2], directive[2:].strip()
+        if option not in ("-l", "-W"):
+            return frozenset({option})
+        return frozenset(f"{option} {value.partition('=')[0]}" for value in values.split(","))
+
+    def own_settings(self, site: Site) -> dict[str, str]:
+        """Return the options and resources that the script or another option of hpcprof has."""
+        return {**_OWN_OPTIONS, **{f"-l {name}": advice for name, advice in _OF_OPTIONS.items()}}
 
     def accepts_queue(self, queue: str) -> bool:
         """Whether a queue is that of a reservation."""

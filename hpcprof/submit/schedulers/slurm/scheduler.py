@@ -8,7 +8,8 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, batch_job_name
-from hpcprof.submit.sites.model import LauncherName, Site
+from hpcprof.submit.schedulers.slurm.options import OWN_SETTINGS, slurm_settings
+from hpcprof.submit.sites.model import LauncherName, NodeRequest, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.slurm.client import SlurmClient
@@ -24,6 +25,9 @@ class SlurmScheduler(Scheduler):
     silence_remedy = "Ask the operators whether Slurm is running."
     arrays = JobArrays("#SBATCH", "#SBATCH --array={}", "SLURM_ARRAY_TASK_ID", "%a")
     starters = (LauncherName.SRUN,)
+    resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
+    node_request = NodeRequest.GPUS_PER_NODE
+    masks_gpus = True
 
     def client(self) -> SlurmClient:
         """Return the client of this machine's Slurm."""
@@ -40,6 +44,20 @@ class SlurmScheduler(Scheduler):
                 f"walltime {format_walltime(job.walltime)}: Slurm counts in minutes and would round it up; "
                 f"write {nearest}."
             )
+
+    def resource_directives(self, job: Job) -> dict[str, str]:
+        """Return the directives for CPUs, memory and kind of nodes."""
+        values = {"cpus_per_rank": job.cpus_per_rank, "mem": job.mem, "constraint": job.constraint}
+        flags = {"cpus_per_rank": "--cpus-per-task", "mem": "--mem", "constraint": "--constraint"}
+        return {field: f"{flags[field]}={value}" for field, value in values.items() if value}
+
+    def settings(self, directive: str) -> frozenset[str]:
+        """Return the long name of the option, or what several options set in common."""
+        return slurm_settings(directive)
+
+    def own_settings(self, site: Site) -> dict[str, str]:
+        """Return the options that the script or another option of hpcprof has."""
+        return {**OWN_SETTINGS, site.queue_directive: "give --queue"}
 
     def job_name(self, name: str) -> str:
         """Return the name without spaces, and short."""

@@ -55,6 +55,34 @@ def test_a_merged_request_saved_as_a_job_file_is_the_same_job(file: Path, tmp_pa
     assert JobRequest(job_file=saved).resolve() == asked.resolve()
 
 
+RESOURCES = """\
+site: generic-slurm
+program: [python, train.py]
+cpus_per_rank: 8
+gpus_per_rank: 0
+mem: 64G
+constraint: a100
+scheduler_args: [--exclude=n3, --nice=5]
+"""
+
+
+def test_resources_of_a_job_file_are_filled_in_saved_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(RESOURCES)
+    _, job = JobRequest(job_file=path, mem="1T", scheduler_args=("--nice=9",)).resolve()
+    assert (job.cpus_per_rank, job.gpus_per_rank, job.mem, job.constraint) == (8, 0, "1T", "a100")
+    assert job.scheduler_args == ["--nice=9"]
+    saved = tmp_path / "saved.yaml"
+    saved.write_text(dump_job_file(JobRequest(job_file=path).merged().to_job_file()))
+    assert JobRequest(job_file=saved).resolve() == JobRequest(job_file=path).resolve()
+
+
+def test_no_gpus_are_asked_for_and_not_left_out() -> None:
+    asked = JobRequest(program=("true",), gpus_per_rank=0, scheduler_args=("--exclude=n3",))
+    assert asked.given() == ["program", "gpus_per_rank", "scheduler_args"]
+    assert asked.to_arguments()[:4] == ["--gpus-per-rank", "0", "--scheduler-arg", "--exclude=n3"]
+
+
 def test_what_was_given_is_known_before_the_job_file_is_read(tmp_path: Path) -> None:
     asked = JobRequest(job_file=tmp_path / "missing.yaml", nodes=2, template=tmp_path / "mine.sh.j2")
     assert asked.given() == ["job_file", "nodes"]

@@ -133,7 +133,8 @@ def test_polaris_has_the_network_settings_of_its_guide_and_the_proxy() -> None:
 def test_on_sophia_select_counts_gpus_in_one_queue_and_nodes_in_the_other(
     queue: str, nodes: int, chunks: int
 ) -> None:
-    assert load_site("sophia").chunks(queue, nodes, ranks_per_node=4) == chunks
+    job, _ = scripts("sophia", queue=queue, nodes=nodes, ranks_per_node=4)
+    assert f"#PBS -l select={chunks}\n" in job
 
 
 def test_on_sophia_the_gpus_of_a_job_are_not_scattered_over_nodes() -> None:

@@ -99,6 +99,32 @@ def test_a_rank_gets_one_gpu_unless_the_user_says_otherwise() -> None:
     assert "resources" not in worker(documents(options={"gpus": "0"})[0])["containers"][0]
 
 
+def test_the_general_options_for_resources_are_those_of_each_worker() -> None:
+    asked = {"cpus_per_rank": 12, "gpus_per_rank": 2, "mem": "400G", "constraint": "pool=gpu,zone=a"}
+    pod = worker(documents(ranks_per_node=4, options={"hugepages": "64Mi"}, **asked)[0])
+    assert pod["containers"][0]["resources"]["limits"] == {
+        "cpu": "48",
+        "memory": "400Gi",
+        "nvidia.com/gpu": "8",
+        "hugepages-2Mi": "64Mi",
+    }
+    assert pod["nodeSelector"] == {"pool": "gpu", "zone": "a"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"mem": "1G", "options": {"memory": "1Gi"}}, "--mem 1G and -o memory=1Gi ask for the same"),
+        ({"gpus_per_rank": 0, "options": {"gpus": "1"}}, "--gpus-per-rank 0 and -o gpus=1 ask for the same"),
+        ({"constraint": "gpu"}, "--constraint gpu: write KEY=VALUE"),
+        ({"scheduler_args": ["--x"]}, "--scheduler-arg --x: site kubernetes has no batch script"),
+    ],
+)
+def test_what_a_pod_cannot_be_asked_for_is_refused(asked: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        texts(**asked)
+
+
 def test_one_mpirun_starts_one_process_group_over_all_workers() -> None:
     script = documents()[1]["data"]["job.sh"]
     launches = [line for line in script.splitlines() if line.startswith("mpirun ")]

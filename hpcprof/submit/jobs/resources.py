@@ -1,0 +1,168 @@
+"""Resources that a user asks for: their checks, and the directives of a job's script that request them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.node_request import counts_gpus, fitted_to_job, gpu_directives
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.scheduler import GPUS
+from hpcprof.submit.sites.model import Chunk, Site
+
+_FIELDS = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
+"""The fields of a job that ask for resources."""
+
+_DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
+_MEMORY = re.compile(r"(?P<number>[1-9]\d{0,8})(?P<unit>[KMGT])(I?B|I)?", re.IGNORECASE)
+_VALUE = r"[^\s\"'\\#$`]+"
+_CONSTRAINT = re.compile(_VALUE)
+_PASSED_ON = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
+
+
+def parse_memory(text: str) -> str:
+    """Return an amount of memory as a whole number with K, M, G or T, which are powers of 1024.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is something else. A bare number is refused, because PBS and Slurm read it differently.
+    """
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--mem {text}: write a whole number with K, M, G or T, as in 64G.")
+    return match["number"] + match["unit"].upper()
+
+
+def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
+    """Check what a job asks of its nodes; ``given`` are the options of the site that the user gave.
+
+    Raises
+    ------
+    UsageError
+        If the scheduler cannot be asked for it, a node has less, or two options set the same.
+    """
+    _check_scheduler(job, site)
+    _check_node(job, site)
+    if job.constraint and not _CONSTRAINT.fullmatch(job.constraint):
+        raise UsageError(f"--constraint {job.constraint!r}: write it without spaces, quotes, \\, #, $ and `.")
+    for argument in job.scheduler_args:
+        _check_passed_on(argument, site)
+    for (one, sets), (other, sets_too) in combinations(_claims(job, site, given), 2):
+        if both := sorted(sets & sets_too):
+            raise UsageError(f"{one} and {other} both set {' and '.join(both)}; give one of them.")
+
+
+def job_directives(site: Site, job: Job) -> list[str]:
+    """Return the directives of the site and of what the user asks for, without ``#PBS`` or ``#SBATCH``.
+
+    A directive of the site that sets the same as one of the user's is left out.
+    """
+    scheduler = find_scheduler(site.scheduler)
+    own = [*scheduler.resource_directives(job).values(), *job.scheduler_args]
+    replaced = {setting for line in own for setting in scheduler.settings(line)}
+
+    def stays(line: str) -> bool:
+        sets = scheduler.settings(line)
+        uncounted = job.gpus_per_rank is not None and GPUS in sets and not counts_gpus(line)
+        return not (sets <= replaced or uncounted)
+
+    lines = fitted_to_job(filter(stays, _site_directives(site, job)), job)
+    requesting = [line for line in own if GPUS in scheduler.settings(line)]
+    return [*lines, *gpu_directives(site, job, [*lines, *requesting], scheduler.node_request), *own]
+
+
+def directive_value(text: str) -> str:
+    """Return a value for a directive, in which nothing can be quoted.
+
+    Raises
+    ------
+    UsageError
+        If a batch system would read the value as several words, or as a pattern.
+    """
+    if not _DIRECTIVE.fullmatch(text):
+        raise UsageError(
+            f"{text!r} cannot be written to a batch directive: use only letters, digits, _ . , : / = @ + & "
+            "and - (for a run's path, choose another --runs-dir)."
+        )
+    return text
+
+
+def _site_directives(site: Site, job: Job) -> list[str]:
+    """Return the directives of the site, its queue and its options."""
+    queue = site.queues.get(job.queue)
+    lines = [*site.directives, *(queue.directives if queue else [])]
+    for key, option in site.options.items():
+        if option.directive and job.options.get(key):
+            lines.append(option.directive.replace("{}", directive_value(job.options[key])))
+    return lines
+
+
+def _check_scheduler(job: Job, site: Site) -> None:
+    scheduler = find_scheduler(site.scheduler)
+    queue = site.queues.get(job.queue)
+    by_gpu = queue is not None and queue.chunk is Chunk.GPU
+    for field in _FIELDS:
+        value = getattr(job, field)
+        if value in (None, "", []):
+            continue
+        if field not in scheduler.resources:
+            reason = scheduler.no_resources
+            raise UsageError(f"{_shown(field, value)}: site {site.name} {reason}; leave it out.")
+        if by_gpu and field in ("cpus_per_rank", "mem"):
+            raise UsageError(
+                f"{_shown(field, value)}: queue {job.queue} of {site.name} gives each GPU its share of a "
+                "node; leave it out."
+            )
+
+
+def _check_node(job: Job, site: Site) -> None:
+    node, ranks = site.node, job.ranks_per_node
+    cpus = node.cores * node.threads if node.cores else None
+    asked = (("cpus_per_rank", "CPUs", 1, cpus), ("gpus_per_rank", "GPUs", 0, node.gpus))
+    for field, what, least, limit in asked:
+        count = getattr(job, field)
+        if count is None:
+            continue
+        if count < least:
+            raise UsageError(f"{_shown(field, count)}: write a whole number from {least}.")
+        if limit is not None and count * ranks > limit:
+            raise UsageError(
+                f"{_shown(field, count)} with --ranks-per-node {ranks} takes {count * ranks} {what} of a "
+                f"node, but one of {site.name} has {limit}; use at most {limit // ranks}."
+            )
+
+
+def _check_passed_on(argument: str, site: Site) -> None:
+    scheduler = find_scheduler(site.scheduler)
+    if not _PASSED_ON.fullmatch(argument):
+        raise UsageError(
+            f"--scheduler-arg {argument!r}: write one option of {scheduler.title}, as in "
+            "--scheduler-arg=--exclude=n3, without quotes, \\, #, $ and `."
+        )
+    taken = scheduler.own_settings(site)
+    for setting in sorted(scheduler.settings(argument) & taken.keys()):
+        raise UsageError(f"--scheduler-arg {argument}: hpcprof sets {setting} itself; {taken[setting]}.")
+
+
+def _claims(job: Job, site: Site, given: Mapping[str, str]) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield what the user gave, with what it sets in the script."""
+    scheduler = find_scheduler(site.scheduler)
+    for field, line in scheduler.resource_directives(job).items():
+        yield _shown(field, getattr(job, field)), scheduler.settings(line)
+    if job.gpus_per_rank is not None:
+        yield _shown("gpus_per_rank", job.gpus_per_rank), frozenset({GPUS})
+    for key, value in given.items():
+        if value and site.options[key].directive:
+            yield f"-o {key}={value}", scheduler.settings(site.options[key].directive.replace("{}", value))
+    for argument in job.scheduler_args:
+        yield f"--scheduler-arg {argument}", scheduler.settings(argument)
+
+
+def _shown(field: str, value: object) -> str:
+    """Return an option as the user wrote it."""
+    flag = f"--{field.removesuffix('s') if isinstance(value, list) else field}".replace("_", "-")
+    return f"{flag} {' '.join(value) if isinstance(value, list) else value}"
