@@ -18,6 +18,7 @@ from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.runs import directory as runs
+from hpcprof.submit.runs.intent import note_intent, remove_intent
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.polling import poll
@@ -59,6 +60,7 @@ def submit(
         run = runs.create(run_id, runs_directory, site, job, command_line, texts)
         if behind is not None:
             client.queue_behind(run, behind)
+        note_intent(run)
     if script is None:
         log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
     with _removed_if_refused(run.path):
@@ -142,6 +144,8 @@ def submit_array(
         path = sweep.absolute() / runs.ARRAY_SCRIPT
         with writing(path):
             write_atomically(path, script)
+        for member in members:
+            note_intent(member)
     with _removed_if_refused(sweep, *directories):
         ids = client.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
@@ -176,7 +180,9 @@ def _removed_if_refused(*directories: Path) -> Iterator[None]:
 def _submitted(run: runs.Run, job_id: str) -> runs.Run:
     assert run.manifest is not None
     manifest = msgspec.structs.replace(run.manifest, scheduler_job_id=job_id)
-    return runs.save(runs.Run(run.id, run.path, manifest))
+    saved = runs.save(runs.Run(run.id, run.path, manifest))
+    remove_intent(run)
+    return saved
 
 
 def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[str]:
@@ -198,4 +204,4 @@ def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[st
         ):
             raise UsageError(f"--after {run.id}: it is {status.state.value} ({status.reason}).")
     left = [run for run in waited if not states[run.id].state.ended]
-    return client.unfinished([run.manifest.scheduler_job_id for run in left if run.manifest])
+    return client.unfinished([run.job_id for run in left])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -295,6 +298,88 @@ def test_a_refused_job_leaves_no_run(site: str, hpcprof: Hpcprof) -> None:
     ] in done.stderr
     assert hpcprof("list").stdout == "no runs in runs\n"
     assert not list(Path("runs").iterdir())
+
+
+@contextmanager
+def client_killed_after(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill each hpcprof that submits when the scheduler has taken its job."""
+    real = shutil.which(program)
+    assert real is not None
+    killer = folder / "killer" / program
+    killer.parent.mkdir()
+    killer.write_text(f'#!/bin/sh\n"{real}" "$@" >/dev/null\nkill -9 "$PPID"\n')
+    killer.chmod(0o755)
+    with monkeypatch.context() as changed:
+        changed.setenv("PATH", f"{killer.parent}:{os.environ['PATH']}")
+        yield
+
+
+SUBMITTERS = {"pbs": "qsub", "slurm": "sbatch"}
+
+
+@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
+def test_a_running_job_whose_client_was_killed_is_found_by_its_own_note_and_cancelled(
+    plain: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client_killed_after(SUBMITTERS[plain], tmp_path, monkeypatch):
+        assert hpcprof("submit", "--site", plain, "--", "sleep", "300").returncode == -signal.SIGKILL
+    run = the_run()
+    assert not job_id(run)
+    until(lambda: bool(run.state_file("started")))
+    note = run.state_file("job_id")
+    assert note
+    until(lambda: last(hpcprof) == ("running", ""))
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+    assert last(hpcprof) == ("cancelled", "cancelled by the user")
+
+
+@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
+def test_a_queued_job_whose_client_was_killed_is_found_by_its_script_and_cancelled(
+    site: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More nodes, or more time, than there are: it stays in the queue.
+    write_site(tmp_path, site, f"extends: generic-{site}\n")
+    too_much = {"pbs": ("--queue", "prod", "--nodes", "9"), "slurm": ("--walltime", "2h")}[site]
+    with client_killed_after(SUBMITTERS[site], tmp_path, monkeypatch):
+        done = hpcprof("submit", "--site", site, *too_much, "--", "true")
+        assert done.returncode == -signal.SIGKILL
+    until(lambda: "never" in last(hpcprof)[1])
+    run = the_run()
+    assert (run.state_file("started"), bool(run.job_id)) == (None, True)
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
+@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
+def test_an_array_whose_client_was_killed_is_found_and_cancelled_member_by_member(
+    plain: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client_killed_after(SUBMITTERS[plain], tmp_path, monkeypatch):
+        words = ["--site", plain, "--walltime", "5m", "--array", "--at-once", "1", "-P", "n=1,2,3"]
+        assert hpcprof("sweep", *words, "--", "sh", "-c", "sleep 30{n}").returncode == -signal.SIGKILL
+    runs = all_runs(Path("runs"))
+    assert len(runs) == 3
+    until(lambda: states(runs) == ["running", "queued", "queued"])
+    assert len({run.job_id for run in runs}) == 3
+    assert hpcprof("cancel", runs[1].id).stdout == f"{runs[1].id} cancelled\n"
+    assert hpcprof("cancel", sweep_id(runs)).stdout.count("cancelled\n") == 3
+
+
+@pytest.mark.parametrize("site", ["local", "pbs", "slurm"], indirect=True)
+def test_a_run_that_the_scheduler_never_got_fails_in_the_end(
+    site: str, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = find_scheduler(load_site(site).scheduler).client()
+    monkeypatch.setattr(type(client), "submit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        submitted(site, "true")
+    assert last(hpcprof)[0] == "queued"
+    began = datetime.now(timezone.utc) - timedelta(hours=1)
+    (the_run().path / "state/submitting").write_text(f"{began.isoformat()} login1 4711\n")
+    assert last(hpcprof) == (
+        "failed",
+        "process 4711 on login1 ended while it submitted the run, and the scheduler has no job of it",
+    )
+    assert hpcprof("cancel", "last").stdout.endswith("failed\n")
 
 
 def swept(hpcprof: Hpcprof, site: str, values: str, program: str, *options: str) -> list[Run]:

@@ -28,6 +28,9 @@ FOLDERS = ("state", "logs", "results", "profiles")
 ARRAY_SCRIPT = "array.sh"
 """The script in the directory of a sweep; its members' directories are named SWEEP.INDEX."""
 
+JOB_ID_FILE = "job_id"
+"""The state file in which a job notes its id."""
+
 _LISTED_RUNS = 12
 _GIT_SECONDS = 10.0
 _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
@@ -63,6 +66,12 @@ class Run:
     id: str
     path: Path
     manifest: Manifest | None = None
+
+    @property
+    def job_id(self) -> str:
+        """The scheduler's id of the run's job: as submitted, or as the job noted it; empty if unknown."""
+        submitted = self.manifest.scheduler_job_id if self.manifest else ""
+        return submitted or self.state_file(JOB_ID_FILE) or ""
 
     def state_file(self, name: str) -> str | None:
         """Return the text of a file in ``state/``, without its line break; None if it does not exist yet."""

@@ -6,11 +6,13 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.directory import ARRAY_SCRIPT, Run, sweep_of
+from hpcprof.submit.runs.intent import note_job_id, read_intent
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import ask_again_while_silent
 from hpcprof.submit.schedulers.run_state import CANCELLED_FILE, Record, status_from_record
@@ -39,6 +41,16 @@ class BatchClient(SchedulerClient):
     @abstractmethod
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
         """Return the records of jobs that were submitted after ``since``; unknown jobs are left out.
+
+        Raises
+        ------
+        SchedulerError
+            If the scheduler did not answer.
+        """
+
+    @abstractmethod
+    def submitted_from(self, script: Path, owner: str) -> str:
+        """Return the id of the job or array that a user submitted from a script; empty if there is none.
 
         Raises
         ------
@@ -96,8 +108,9 @@ class BatchClient(SchedulerClient):
         return [self.member_id(array_id, index) for index in range(len(members))]
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
-        """Return each run's status by run id; all are unknown if the scheduler does not answer."""
-        ids = {run.id: run.manifest.scheduler_job_id for run in runs if run.manifest is not None}
+        """Return each run's status by run id; those that the scheduler does not answer about are unknown."""
+        unknown = self._find_interrupted(runs)
+        ids = {run.id: run.job_id for run in runs}
         known = [job_id for job_id in ids.values() if job_id]
         records: Mapping[str, Record] = {}
         if known:
@@ -105,15 +118,40 @@ class BatchClient(SchedulerClient):
                 records = ask_again_while_silent(lambda: self.records(known, _oldest(runs)))
             except SchedulerError as error:
                 return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
-        return {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
+        judged = {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
+        return judged | unknown
+
+    def _find_interrupted(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
+        """Find the jobs of runs whose client ended before it wrote the id, and note the ids in the runs.
+
+        Returns the status of the runs that the scheduler did not answer about.
+        """
+        unknown = {}
+        found: dict[Path, str] = {}
+        for run in runs:
+            intent = read_intent(run)
+            if intent is None:
+                continue
+            script, index = _submitted_script(run)
+            try:
+                if script not in found:
+                    found[script] = ask_again_while_silent(partial(self.submitted_from, script, intent.owner))
+            except SchedulerError as error:
+                unknown[run.id] = JobStatus(JobState.UNKNOWN, str(error))
+                continue
+            if job_id := found[script]:
+                note_job_id(run, job_id if index is None else self.member_id(job_id, index))
+        return unknown
 
     def cancel(self, *runs: Run) -> None:
         """Delete the runs' jobs; they may remain listed as running for seconds while their processes end."""
         states = self.poll(runs)
-        alive = [run for run in runs if not states[run.id].state.ended]
-        for run in alive:
+        still_open = [run for run in runs if not states[run.id].state.ended]
+        for run in still_open:
             if states[run.id].state is JobState.UNKNOWN:
                 raise SchedulerError(f"{run.id} was not cancelled: {states[run.id].reason}")
+        # A job that is being submitted at this moment has no id yet: whoever waits for the end cancels again.
+        alive = [run for run in still_open if run.job_id]
         if not alive:
             return
         # Before the deletion: once the scheduler forgets a job, only the mark shows that it did not fail.
@@ -121,11 +159,19 @@ class BatchClient(SchedulerClient):
         for mark in marks:
             write_atomically(mark, "by hpcprof cancel\n")
         try:
-            self.delete([run.manifest.scheduler_job_id for run in alive if run.manifest])
+            self.delete([run.job_id for run in alive])
         except SchedulerError:
             for mark in marks:
                 mark.unlink(missing_ok=True)
             raise
+
+
+def _submitted_script(run: Run) -> tuple[Path, int | None]:
+    """Return the script that was submitted for a run, and the index of a member of an array."""
+    sweep = sweep_of(run.id)
+    if sweep is None:
+        return run.path / JOB_SCRIPT, None
+    return run.path.with_name(sweep) / ARRAY_SCRIPT, int(run.id.rpartition(".")[2])
 
 
 def _names(script: Path, folder: Path) -> bool:

@@ -29,7 +29,7 @@ def keep_final_status(run: Run, status: JobStatus) -> None:
     was judged to have failed only because its ``finished`` file is missing may still get the file, and a run
     of this machine looks like that from every other machine.
     """
-    if not status.state.ended or run.manifest is None or not run.manifest.scheduler_job_id:
+    if not status.state.ended or run.manifest is None or not run.job_id:
         return
     if status.state is JobState.FAILED and status.exit_code is None and run.state_file(_FINISHED) is None:
         return

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hpcprof.common.atomic import write_atomically
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.intent import read_intent
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.final_status import status_by_finished_file
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
@@ -23,6 +24,9 @@ GRACE_SECONDS = 30.0
 
 UNRECORDED_SECONDS = 60.0
 """How long to wait for the ``finished`` file of a job that the scheduler does not list."""
+
+SUBMITTING_SECONDS = 150.0
+"""How long a submission may take until the scheduler lists the job: its command may take 120 s."""
 
 _UNFINISHED_FILE = "unfinished"
 
@@ -121,20 +125,32 @@ def _failed(run: Run, record: Record) -> JobStatus:
 
 def _without_record(run: Run) -> JobStatus:
     """Return the status of a job that the scheduler has forgotten or does not list yet, from its files."""
-    assert run.manifest is not None
-    if not run.manifest.scheduler_job_id:
-        return JobStatus(JobState.FAILED, "the scheduler did not accept it")
     finished = status_by_finished_file(run)
     if finished is not None:
         return finished
     if run.state_file(CANCELLED_FILE) is not None:
         return JobStatus(JobState.CANCELLED, "cancelled by the user")
     started = run.state_file("started") is not None
+    if not started and not run.job_id:
+        return status_of_submission(run)
     if _still_awaited(run, None):
         state = JobState.RUNNING if started else JobState.QUEUED
         return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
     how = "left no finished file" if started else "never started"
     return JobStatus(JobState.FAILED, f"ended without a record: the scheduler does not list it, and it {how}")
+
+
+def status_of_submission(run: Run) -> JobStatus:
+    """Return the status of a run that has no job id, and of which the scheduler knows no job."""
+    intent = read_intent(run)
+    if intent is None:
+        return JobStatus(JobState.FAILED, "it was not submitted")
+    client = f"process {intent.pid} on {intent.host}"
+    if intent.age_seconds() < SUBMITTING_SECONDS:
+        return JobStatus(JobState.QUEUED, f"being submitted by {client}; the scheduler does not list it yet")
+    return JobStatus(
+        JobState.FAILED, f"{client} ended while it submitted the run, and the scheduler has no job of it"
+    )
 
 
 def records(run: Run, fact: str) -> bool:

@@ -105,6 +105,7 @@ def main() -> None:
         Hold_Types="s" if depend else "n",
         Output_Path=f"{server.SERVER}:{single.get('o', '')}",
         Priority=0,
+        Submit_arguments=" ".join(sys.argv[1:]),
         Resource_List={"nodect": int(nodes), "walltime": resources.get("walltime", "01:00:00")},
         substate=22 if depend else 10,
         Variable_List={name: server.coerced(value) for name, value in variables.items()},

@@ -18,6 +18,7 @@ from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
+from hpcprof.submit.schedulers.run_state import status_of_submission
 
 _LABEL = "hpcprof/run"
 _CANCELLED = "cancelled"
@@ -118,6 +119,8 @@ def _without_record(run: Run) -> JobStatus:
         return JobStatus(JobState.COMPLETED, "", 0)
     if finished is not None:
         return JobStatus(JobState.FAILED, f"exit code {finished}", int(finished))
+    if not run.job_id:
+        return status_of_submission(run)
     return JobStatus(
         JobState.FAILED, f"the MPIJob {_name(run)} was deleted, and the run has no finished file"
     )
@@ -137,7 +140,7 @@ def _objects(run: Run) -> dict[str, Objects]:
 
 def _name(run: Run) -> str:
     assert run.manifest is not None
-    return run.manifest.scheduler_job_id or object_name(run.id)
+    return run.job_id or object_name(run.id)
 
 
 def _place(run: Run) -> list[str]:

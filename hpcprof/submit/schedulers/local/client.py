@@ -31,7 +31,7 @@ from hpcprof.submit.schedulers.local.supervisor import (
     end_processes,
     processes_of,
 )
-from hpcprof.submit.schedulers.run_state import Record, records, status_from_record
+from hpcprof.submit.schedulers.run_state import Record, records, status_from_record, status_of_submission
 
 _START_SECONDS = 30.0
 
@@ -113,7 +113,7 @@ def local_status(run: Run) -> JobStatus:
     """Return the state of a local run."""
     identity = Identity.parse(run.state_file(SUPERVISOR))
     if identity is None:
-        return JobStatus(JobState.FAILED, "it was never started")
+        return status_of_submission(run)
     # Before the record is read: a supervisor that ends in between has written the record by then.
     alive = identity.alive()
     outcome = Outcome.parse(run.state_file(ENDED))

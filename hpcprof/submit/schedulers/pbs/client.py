@@ -16,11 +16,14 @@ from hpcprof.submit.schedulers.pbs.parse import (
     array_of,
     has_no_history,
     member_of,
+    parse_job_name,
     parse_largest_array,
     parse_qdel,
+    parse_qselect,
     parse_qstat,
     parse_qsub,
     same_job,
+    was_submitted_from,
 )
 from hpcprof.submit.schedulers.run_state import Record
 
@@ -85,6 +88,19 @@ class PbsClient(BatchClient):
             except SchedulerError as error:  # of this job alone
                 found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
         return found
+
+    def submitted_from(self, script: Path, owner: str) -> str:
+        """Look for the script among the user's jobs of its name, of which qselect prints the ids alone."""
+        try:
+            name = parse_job_name(script.read_text(encoding="utf-8", errors="replace")) or script.name
+        except OSError:
+            return ""
+        done = run_scheduler_command(["qselect", "-u", owner, "-N", name])
+        for job_id in parse_qselect(done.exit_code, done.stdout, done.stderr):
+            asked = run_scheduler_command([*_QSTAT, job_id])
+            if was_submitted_from(script, asked.stdout):
+                return job_id
+        return ""
 
     def delete(self, job_ids: Sequence[str]) -> None:
         """Delete the jobs; they remain listed as running for some seconds."""

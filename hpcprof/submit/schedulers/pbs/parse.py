@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hpcprof.common.errors import SchedulerError
@@ -52,6 +53,32 @@ def parse_qsub(code: int, out: str, error: str) -> str:
     refused = code != 0 and not any(words in error for words in _SILENT)
     kind = Refused if refused else SchedulerError
     raise kind(f"qsub did not accept the job: {f'{meaning}: ' if meaning else ''}{own}.")
+
+
+def parse_job_name(script: str) -> str:
+    """Return the name that a script's directives give its job, the last one counts; empty if none does."""
+    names = re.findall(r"^#PBS\b.*\s-N\s*(\S+)", script, re.MULTILINE)
+    return names[-1] if names else ""
+
+
+def parse_qselect(code: int, out: str, error: str) -> list[str]:
+    """Return the ids that qselect printed, newest first; there may be none. An array has one.
+
+    Raises
+    ------
+    Unreachable
+        If the server did not answer.
+    """
+    _check(code, out, error, "qselect")
+    return [line.strip() for line in reversed(out.splitlines()) if _JOB_ID.fullmatch(line.strip())]
+
+
+def was_submitted_from(script: Path, out: str) -> bool:
+    """Whether ``qstat -f -F json`` printed a job whose script has this path: qsub's last argument."""
+    found = re.search(r'^\s*"Submit_arguments"\s*:\s*"(.*)"\s*,?\s*$', out, re.MULTILINE)
+    # Not as JSON: the job's environment can make it invalid.
+    path = json.dumps(str(script), ensure_ascii=False)[1:-1]
+    return found is not None and f" {found[1]}".endswith(f" {path}")
 
 
 def has_no_history(error: str) -> bool:
@@ -202,15 +229,15 @@ def _salvage(out: str) -> dict[str, Any]:
     return {"timestamp": first.get("timestamp"), "Jobs": {job_ids[0]: job}}
 
 
-def _check(code: int, out: str, error: str) -> None:
+def _check(code: int, out: str, error: str, command: str = "qstat") -> None:
     if code == 0:
         return
     reason = _complaint(error or out)
     if any(words in error for words in _SILENT):
         raise Unreachable(f"PBS did not answer: {reason}.")
-    raise SchedulerError(f"qstat failed with exit code {code}: {reason}.")
+    raise SchedulerError(f"{command} failed with exit code {code}: {reason}.")
 
 
 def _complaint(error: str) -> str:
     """Return PBS's message without the usage and the name of the command."""
-    return re.sub(r"(^|\n)(?:\S*/)?q(?:sub|stat|del): +", r"\1", complaint(error))
+    return re.sub(r"(^|\n)(?:\S*/)?q(?:sub|stat|del|select): +", r"\1", complaint(error))

@@ -12,11 +12,13 @@ from hpcprof.submit.schedulers.command import ask_again_while_silent, run_schedu
 from hpcprof.submit.schedulers.run_state import Record
 from hpcprof.submit.schedulers.slurm.parse import (
     SACCT_FIELDS,
+    SCRIPTS_FORMAT,
     SQUEUE_FORMAT,
     parse_largest_array,
     parse_sacct,
     parse_sbatch,
     parse_scancel,
+    parse_scripts,
     parse_squeue,
 )
 
@@ -57,6 +59,13 @@ class SlurmClient(BatchClient):
                 known.update(_of_members(_sacct(_whole(missing), cluster, since), missing))
             found.update({numbers[number]: record for number, record in known.items()})
         return found
+
+    def submitted_from(self, script: Path, owner: str) -> str:
+        """Look for the script among the user's jobs; ended ones are listed for a while."""
+        done = run_scheduler_command(
+            ["squeue", "--noheader", "--states=all", f"--user={owner}", f"--format={SCRIPTS_FORMAT}"]
+        )
+        return parse_scripts(done.exit_code, done.stdout, done.stderr).get(str(script), "")
 
     def delete(self, job_ids: Sequence[str]) -> None:
         """Cancel the jobs; scancel succeeds even for unknown jobs."""

@@ -16,6 +16,8 @@ from hpcprof.submit.schedulers.slurm.states import SLURM_STATES, pending_reason
 # Columns of fixed width, which no value but the reason can fill, and last the only value that may contain
 # spaces. The job's name is left out, since it may contain anything.
 SQUEUE_FORMAT = "JobArrayID:40,State:24,exit_code:12,EndTime:24,Reason:200"
+# The id of a job or a whole array, then the script that was submitted.
+SCRIPTS_FORMAT = "%F %o"
 SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
 
 _JOB_ID = re.compile(r"\d+(;\S+)?")
@@ -77,6 +79,20 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
             job_id, state, status, end, reason = values
             records[job_id] = _record(state, reason.strip(), _from_wait_status(status), end, now)
     return _by_member(records)
+
+
+def parse_scripts(code: int, out: str, error: str) -> dict[str, str]:
+    """Return the newest job or array of each script, from ``squeue --noheader --format=SCRIPTS_FORMAT``.
+
+    Raises
+    ------
+    Unreachable
+        If the controller did not answer.
+    """
+    _check("squeue", code, error)
+    lines = [line.partition(" ") for line in out.splitlines()]
+    jobs = [(int(number), script) for number, _, script in lines if number.isdigit()]
+    return {script: str(number) for number, script in sorted(jobs)}
 
 
 def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from hpcprof.submit.runs.intent import note_intent
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.run_state import GRACE_SECONDS, UNRECORDED_SECONDS, Record, status_from_record
+from hpcprof.submit.schedulers.run_state import (
+    GRACE_SECONDS,
+    SUBMITTING_SECONDS,
+    UNRECORDED_SECONDS,
+    Record,
+    status_from_record,
+)
 from hpcprof.submit.sites.model import Preemption
 from tests.submitted_run import MakeRun
 
@@ -97,7 +106,23 @@ def test_a_job_that_is_listed_again_is_waited_for_anew_when_it_is_absent(make_ru
 
 
 def test_a_run_whose_submission_failed_says_so(make_run: MakeRun) -> None:
-    assert status_from_record(make_run(job_id=""), None).reason == "the scheduler did not accept it"
+    status = status_from_record(make_run(job_id=""), None)
+    assert (status.state, status.reason) == (JobState.FAILED, "it was not submitted")
+
+
+def test_a_run_whose_client_ended_while_it_submitted_is_a_failure_in_the_end(make_run: MakeRun) -> None:
+    run = make_run(job_id="")
+    note_intent(run)
+    status = status_from_record(run, None)
+    assert status.state is JobState.QUEUED
+    assert status.reason.startswith(f"being submitted by process {os.getpid()} on ")
+    began = datetime.now(timezone.utc) - timedelta(seconds=SUBMITTING_SECONDS + 1)
+    (run.path / "state/submitting").write_text(f"{began.isoformat()} login1 4711\n")
+    status = status_from_record(run, None)
+    assert (status.state, status.reason) == (
+        JobState.FAILED,
+        "process 4711 on login1 ended while it submitted the run, and the scheduler has no job of it",
+    )
 
 
 @pytest.mark.parametrize(

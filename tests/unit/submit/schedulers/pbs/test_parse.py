@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,14 @@ from hpcprof.submit.schedulers.pbs.parse import (
     has_no_history,
     member_of,
     parse_job_history,
+    parse_job_name,
     parse_largest_array,
     parse_qdel,
+    parse_qselect,
     parse_qstat,
     parse_qsub,
     same_job,
+    was_submitted_from,
 )
 from hpcprof.submit.schedulers.pbs.states import record_from_attributes
 from hpcprof.submit.schedulers.run_state import Record
@@ -32,6 +36,27 @@ def job(name: str, job_id: str | None = None) -> Record:
 
 def history(job_id: str) -> Record:
     return job("qstat_x_f_json_history", job_id)
+
+
+def test_the_script_of_a_job_is_the_last_argument_of_its_qsub() -> None:
+    _, out, _ = recorded_json("pbs/qstat_f_json_later_early.json")
+    assert was_submitted_from(Path("/home/user/ok.pbs"), out)
+    assert not was_submitted_from(Path("user/ok.pbs"), out)
+    assert not was_submitted_from(Path("/home/user/other.pbs"), out)
+    invalid = '"Submit_arguments":\t"-o /a /runs/é \\"x\\"/job.sh",\n"BASH_FUNC_f%%":\t"() { echo "a"; }"'
+    assert was_submitted_from(Path('/runs/é "x"/job.sh'), invalid)
+
+
+def test_a_jobs_name_is_that_of_its_directives() -> None:
+    assert parse_job_name("#!/bin/bash\n#PBS -N train\n#PBS -l select=1 -N  other\n# -N no\n") == "other"
+    assert parse_job_name("#!/bin/bash\n#PBS -l select=1\n") == ""
+
+
+def test_qselect_prints_ids_of_jobs_and_arrays_or_none() -> None:
+    assert parse_qselect(0, "11.pbshost\n12[].pbshost\n", "") == ["12[].pbshost", "11.pbshost"]
+    assert parse_qselect(0, "", "") == []
+    with pytest.raises(Unreachable, match="cannot connect to server"):
+        parse_qselect(255, "", "qselect: cannot connect to server pbshost (errno=111)\n")
 
 
 def test_qsub_prints_the_id() -> None:

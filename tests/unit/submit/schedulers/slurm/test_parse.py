@@ -15,6 +15,7 @@ from hpcprof.submit.schedulers.slurm.parse import (
     parse_sacct,
     parse_sbatch,
     parse_scancel,
+    parse_scripts,
     parse_squeue,
 )
 from hpcprof.submit.schedulers.slurm.states import SLURM_STATES, pending_reason
@@ -36,6 +37,14 @@ def line(state: str, reason: str = "None", status: int = 0) -> Record:
 
 def sacct(state: str, exit_code: str) -> Record:
     return parse_sacct(0, f"7|{state}|{exit_code}|2026-11-21T06:17:20\n", "", NOW)["7"]
+
+
+def test_the_newest_job_or_array_of_a_script_is_found_whatever_its_path_contains() -> None:
+    code, out, error = recorded("slurm/squeue_scripts.txt")
+    assert parse_scripts(code, out, error) == {"/home/user/runs/a run x/job.sh": "4"}
+    assert parse_scripts(0, "10 /x/job.sh\n9 /x/job.sh\n11 (null)\n", "")["/x/job.sh"] == "10"
+    with pytest.raises(Unreachable):
+        parse_scripts(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
 
 
 def test_sbatch_prints_the_id_and_with_federations_the_cluster() -> None:

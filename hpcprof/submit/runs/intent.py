@@ -1,0 +1,70 @@
+"""The intent to submit: what a run knows of its job while the scheduler has not told the id.
+
+A client that is killed between ``sbatch`` and writing the id leaves a job that runs. So it notes its intent
+first, and removes the note when ``run.json`` has the id; and the job notes its own id when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from hpcprof.common.atomic import write_atomically
+from hpcprof.submit.runs.directory import JOB_ID_FILE, Run
+
+_INTENT_FILE = "submitting"
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Who is submitting a run, or was when it ended. ``owner`` is the user's name, or else the number."""
+
+    owner: str
+    since: datetime
+    host: str
+    pid: int
+
+    def age_seconds(self) -> float:
+        """Return how long ago the submission began."""
+        return (datetime.now(timezone.utc) - self.since).total_seconds()
+
+
+def note_intent(run: Run) -> None:
+    """Note that this process is about to hand a run to the scheduler."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    write_atomically(run.path / "state" / _INTENT_FILE, f"{now} {platform.node()} {os.getpid()}\n")
+
+
+def read_intent(run: Run) -> Intent | None:
+    """Return who is submitting a run without a job id; None if nobody began to, or if it has an id."""
+    if run.job_id:
+        return None
+    path = run.path / "state" / _INTENT_FILE
+    try:
+        since, host, pid = (run.state_file(_INTENT_FILE) or "").split()
+        return Intent(_owner(path), datetime.fromisoformat(since), host, int(pid))
+    except (ValueError, OSError):
+        return None
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:
+        return str(path.stat().st_uid)
+
+
+def remove_intent(run: Run) -> None:
+    """Remove the note once ``run.json`` has the job id."""
+    with suppress(OSError):  # the id counts all the same
+        (run.path / "state" / _INTENT_FILE).unlink(missing_ok=True)
+
+
+def note_job_id(run: Run, job_id: str) -> None:
+    """Write the id that the scheduler gave for a run's job, as the job itself does when it starts."""
+    with suppress(OSError):  # another user's run
+        write_atomically(run.path / "state" / JOB_ID_FILE, f"{job_id}\n")
