@@ -15,6 +15,7 @@ import msgspec
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.node_request import fitted_to_job
+from hpcprof.submit.mpi_types import type_argument
 from hpcprof.submit.sites.model import LauncherName, Site
 
 # The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another
@@ -147,6 +148,7 @@ def _srun(site: Site, job: Job) -> list[str]:
     return [
         "srun",
         *fitted_to_job(site.launcher.arguments, job),
+        *type_argument(job),
         f"--nodes={job.nodes}",
         f"--ntasks={job.ranks}",
         f"--ntasks-per-node={job.ranks_per_node}",

@@ -645,6 +645,26 @@ def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_coll
     assert {row["rank"] for row in steps} == {0, 2}
 
 
+PRINT_RANK = (
+    "import os; from mpi4py import MPI; w = MPI.COMM_WORLD; os.write(1, b'%d of %d' % (w.rank, w.size))"
+)
+
+
+def test_slurm_ranks_of_the_wheels_mpi_form_one_job_without_an_option(
+    slurm: Cluster, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    monkeypatch.setenv("FI_TCP_IFACE", "lo")
+    shape = ["--site", "generic-slurm", "--nodes", "2", "--ranks-per-node", "2", "--walltime", "5m", "--wait"]
+    done = hpcprof("submit", *shape, "--", sys.executable, "-c", PRINT_RANK)
+    assert done.returncode == 0, done.stderr + done.stdout
+    said = [path.read_text() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
+    assert said == ["0 of 4", "1 of 4", "2 of 4", "3 of 4"]
+    assert (
+        the_run().path / "logs/job.out"
+    ).read_text() == "hpcprof: srun starts the ranks with --mpi=pmi2.\n"
+
+
 def test_slurm_a_new_sites_job_gets_the_gpus_of_its_nodes(slurm: Cluster, hpcprof: Hpcprof) -> None:
     done = hpcprof("sites", "new", "found", "--from", "generic-slurm")
     assert done.returncode == 0, done.stderr

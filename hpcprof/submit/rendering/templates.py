@@ -17,11 +17,12 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.node_request import chunk_resources, chunks, rank_devices
+from hpcprof.submit.jobs.node_request import chunk_resources, chunks, fitted_to_job, rank_devices
 from hpcprof.submit.jobs.rank_selection import rank_spans
 from hpcprof.submit.jobs.resources import directive_value, job_directives
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
+from hpcprof.submit.mpi_types import BOTH_JOIN, LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, SCRATCH, Versioned, find_profiler
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -105,6 +106,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "chunks": chunks(site, job),
         "chunk": chunk_resources(site, job),
         "program": rendering.program,
+        "mpi_trial": _mpi_trial(site, job, rendering.program),
         "profiled_ranks": profiled,
         "profiler_command": _found(profiler.command, tools),
         "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
@@ -120,6 +122,19 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     for further in scheduler.further_files(site, job, run_id, texts):
         texts[further.name] = _render(environment, further.template, {**values, **further.values})
     return texts
+
+
+def _mpi_trial(site: Site, job: Job, program: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the commands by which job.sh finds the MPI type of srun; empty if it need not."""
+    if not finds_type(site, job, program):
+        return {}
+    python = program[0]
+    return {
+        "list": LIST_TYPES,
+        "has_mpi": [python, "-c", "import mpi4py"],
+        "start": two_ranks(fitted_to_job(site.launcher.arguments, job), job.nodes),
+        "program": [python, "-c", BOTH_JOIN],
+    }
 
 
 def _found(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:

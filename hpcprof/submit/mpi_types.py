@@ -1,0 +1,79 @@
+"""The MPI type of srun, its option ``--mpi``: the protocol by which MPI programs find their other ranks.
+
+srun starts all ranks of a program, whatever the type. They are ranks of one MPI job only if the MPI library
+speaks that protocol (MPICH: pmi2, Open MPI: pmix); otherwise each of them is rank 0 of 1, and exits with 0.
+Which types Slurm lists says little: a type that it lists may lack its library on the nodes. Two ranks tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.sites.model import LauncherName, Site
+
+OPTION = "mpi"
+"""The option of a site that holds the type; empty for Slurm's default."""
+
+AUTO = "auto"
+"""The value of the option with which a job finds the type itself."""
+
+LIST_TYPES = ("srun", "--mpi=list")
+
+BOTH_JOIN = "import sys; from mpi4py import MPI; sys.exit(MPI.COMM_WORLD.size != 2)"
+"""A Python program that exits with 0 if it runs as one of two ranks of an MPI job."""
+
+_PYTHON = re.compile(r"python[\d.]*")
+# Types are lower case; "none" connects no ranks.
+_TYPE = re.compile(r"\b(?:pmi|cray_)\w+")
+
+
+def parse_mpi_types(text: str) -> list[str]:
+    """Return the types that connect ranks, from what ``srun --mpi=list`` prints: a word per line.
+
+    The versions of a type, such as ``pmix_v4``, are left out where Slurm lists the type itself.
+    """
+    found = set(_TYPE.findall(text))
+    return sorted(name for name in found if re.sub(r"_v\d+$", "", name) not in found - {name})
+
+
+def fixed_type(site: Site) -> str:
+    """Return the type in the arguments of the site's launcher; empty if they name none."""
+    arguments = site.launcher.arguments
+    for index, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name == "--mpi":
+            return value or "".join(arguments[index + 1 : index + 2])
+    return ""
+
+
+def type_argument(job: Job) -> list[str]:
+    """Return srun's argument for the type that the job names."""
+    chosen = job.options.get(OPTION, "")
+    return [f"--mpi={chosen}"] if chosen and chosen != AUTO else []
+
+
+def finds_type(site: Site, job: Job, program: Sequence[str]) -> bool:
+    """Whether job.sh finds the type with two ranks before it starts all of them.
+
+    It can do so if the program is a Python, whose MPI library it can ask for.
+    """
+    return (
+        site.launcher.name is LauncherName.SRUN
+        and job.options.get(OPTION) == AUTO
+        and not fixed_type(site)
+        and job.ranks > 1
+        and _PYTHON.fullmatch(Path(program[0]).name) is not None
+    )
+
+
+def two_ranks(arguments: Sequence[str], nodes: int) -> list[str]:
+    """Return the argv that starts two ranks with srun, on two nodes if there are as many.
+
+    ``arguments`` are those of the site's launcher.
+    """
+    nodes = min(nodes, 2)
+    shape = [f"--nodes={nodes}", "--ntasks=2", f"--ntasks-per-node={2 // nodes}"]
+    return ["srun", *arguments, *shape]
