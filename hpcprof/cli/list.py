@@ -3,36 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
 from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import runs_dir_option
-from hpcprof.cli.tables import show
-from hpcprof.submit.runs.directory import Run, all_runs
-from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.tables import format_option, show_what_fits, write_rows
+from hpcprof.common.units import format_ns, visible
+from hpcprof.results.listing import STATES, Coverage, ListedRun, Selection, list_runs, parse_since
+from hpcprof.submit.jobs.walltime import format_walltime
+
+_BY_IMPORTANCE = (
+    *("run", "state", "step", "started", "duration", "command"),
+    *("collected", "tags", "site", "ranks", "profiler"),
+)
 
 
-@click.command("list", epilog=examples("hpcprof list --runs-dir /scratch/me/runs"))
+@click.command(
+    "list",
+    epilog=examples(
+        "hpcprof list --since 7d --state failed --state timeout", "hpcprof list --tag baseline --format json"
+    ),
+)
 @runs_dir_option
-def command(runs_dir: Path) -> None:
-    """List the runs, oldest first."""
+@db_option
+@click.option(
+    "--state", "states", type=click.Choice(STATES), multiple=True, help="Only runs in this state. Repeatable."
+)
+@click.option("--site", "sites", multiple=True, help="Only runs on this site. Repeatable.")
+@click.option("--tag", "tags", multiple=True, help="Only runs with this tag (hpcprof tag). Repeatable.")
+@click.option("--since", help="Only runs submitted since this date (2026-11-21) or age (7d, 12h).")
+@format_option
+def command(
+    runs_dir: Path,
+    db: str | None,
+    states: tuple[str, ...],
+    sites: tuple[str, ...],
+    tags: tuple[str, ...],
+    since: str | None,
+    form: str,
+) -> None:
+    """List the runs, oldest first.
+
+    Profiles that were collected from other folders follow: they are imported, or missing if the folder is
+    gone. The step time is the median in the results database. Columns for which the terminal is too narrow
+    are left out; --format csv and json have all, with times in seconds and nanoseconds (_s, _ns).
+    """
+    began = parse_since(since, datetime.now(timezone.utc)) if since else None
     skipped: list[str] = []
-    runs = all_runs(runs_dir, skipped)
-    if runs:
-        _show(runs)
+    rows = list_runs(runs_dir, db, Selection(states, sites, tags, began), skipped)
+    if form != "table":
+        fields = ListedRun.__struct_fields__
+        write_rows(form, fields, [[_plain(getattr(row, name), form) for name in fields] for row in rows])
+    elif rows:
+        _show(rows)
     elif not skipped:
-        click.echo(f"no runs in {runs_dir}")
+        click.echo("no run matches" if states or sites or tags or since else f"no runs in {runs_dir}")
     exit_naming(skipped)
 
 
-def _show(runs: Sequence[Run]) -> None:
-    states = poll(runs, LISTING_SECONDS)
-    rows = []
-    for run in runs:
-        assert run.manifest is not None
-        job = run.manifest.job
-        ranks = f"{job.nodes} x {job.ranks_per_node}"
-        rows.append((run.id, states[run.id].state.value, job.site, ranks, job.profiler))
-    show(rows, ("run", "state", "site", "ranks", "profiler"))
+def _show(rows: Sequence[ListedRun]) -> None:
+    columns: dict[str, Sequence[object]] = {
+        "run": [row.run for row in rows],
+        "state": [row.state for row in rows],
+        "site": [row.site for row in rows],
+        "ranks": [f"{row.nodes} x {row.ranks_per_node}" if row.nodes else row.ranks for row in rows],
+        "profiler": [row.profiler for row in rows],
+        "command": [row.command for row in rows],
+        "started": [f"{row.started.astimezone():%Y-%m-%d %H:%M}" if row.started else None for row in rows],
+        "duration": [
+            None if row.duration_s is None else format_walltime(round(row.duration_s)) for row in rows
+        ],
+        "step": [None if row.step_p50_ns is None else format_ns(row.step_p50_ns) for row in rows],
+        "collected": [row.collected.value for row in rows],
+        "tags": [" ".join(row.tags) for row in rows],
+    }
+    texts = {name: [visible(str(value or "–")) for value in values] for name, values in columns.items()}
+    left_out = show_what_fits(texts, _BY_IMPORTANCE, shortened="command")
+    if left_out:
+        click.echo(f"not shown in this width: {', '.join(left_out)}", err=True)
+
+
+def _plain(value: object, form: str) -> object:
+    """Return a value for CSV or JSON: times in ISO 8601, and in CSV the tags as one text."""
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat(timespec="seconds")
+    if isinstance(value, Coverage):
+        return value.value or None
+    return " ".join(value) if isinstance(value, list) and form == "csv" else value

@@ -31,6 +31,9 @@ SECTIONS = {
         "status": "Show the state of runs.",
         "logs": "Show the output of a run.",
         "cancel": "End a run with all its processes.",
+        "tag": "Add tags to a run, or remove them.",
+        "rm": "Remove runs, with what was collected of them.",
+        "gc": "Remove old runs, and collected rows whose run is gone.",
     },
     "Collect and ask": {
         "collect": "Read profiles into the results database.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from hpcprof.analysis.framework.declaration import Analysis
     from hpcprof.report.contents import Contents
     from hpcprof.results.analysis_table import AnalysisTable
+
+_GAP = 2
+_SHORTENED = 12
+"""How many characters of a column that is cut are shown at least."""
 
 format_option = click.option(
     "--format",
@@ -40,11 +45,43 @@ def show(rows: Iterable[Sequence[str]], headings: Sequence[str], title: str = ""
     console().print(table)
 
 
-def console() -> Console:
+def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], shortened: str) -> list[str]:
+    """Print columns by heading as far as the terminal is wide enough, and return the headings left out.
+
+    What is no terminal gets all of them. ``order`` has the headings, the most important first; the column
+    ``shortened`` is cut to the width that the others leave.
+    """
+    from rich.table import Table
+
+    out = console()
+    wide = out.is_terminal or "COLUMNS" in os.environ
+    needed = {name: max(map(len, (name, *values))) for name, values in columns.items()}
+    left = out.width if wide else sum(needed.values()) + _GAP * len(needed)
+    least = needed | {shortened: min(needed[shortened], _SHORTENED)}
+    shown = {order[0]}
+    left -= least[order[0]]
+    for name in order[1:]:
+        if least[name] + _GAP <= left:
+            shown.add(name)
+            left -= least[name] + _GAP
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for name in (name for name in columns if name in shown):
+        cut = name == shortened
+        width = least[name] + left if cut else None
+        table.add_column(
+            name, overflow="ellipsis" if cut else "fold", no_wrap=name != order[0], max_width=width
+        )
+    for row in zip(*(columns[name] for name in columns if name in shown), strict=True):
+        table.add_row(*row)
+    console(None if wide else sum(needed.values()) + _GAP * len(needed)).print(table)
+    return [name for name in order if name not in shown]
+
+
+def console(width: int | None = None) -> Console:
     """Return standard output as a terminal; names in a profile are neither markup nor emoji."""
     from rich.console import Console
 
-    return Console(markup=False, emoji=False, highlight=False)
+    return Console(width=width, markup=False, emoji=False, highlight=False)
 
 
 def show_analysis(analysis: Analysis, table: AnalysisTable, samples: str = "") -> None:

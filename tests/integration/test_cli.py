@@ -285,9 +285,8 @@ def test_a_run_that_cannot_be_read_is_named_and_the_others_are_there(
     for words in (["list"], ["report", "--analysis", "scaling"]):
         done = hpcprof(*words)
         assert done.returncode == 1
-        assert (
-            done.stderr
-            == f"hpcprof: skipped: {first / 'run.json'} cannot be read: Input data was truncated.\n"
+        assert done.stderr.endswith(
+            f"hpcprof: skipped: {first / 'run.json'} cannot be read: Input data was truncated.\n"
         )
         assert words != ["list"] or second.name in done.stdout
     assert second.name in hpcprof("status", second.name).stdout
@@ -368,3 +367,24 @@ def test_bash_completion_offers_the_commands(tmp_path: Path) -> None:
     )
     offered = {line.partition(",")[2] for line in done.stdout.splitlines()}
     assert offered == {name for name in COMMANDS if name.startswith("s")}
+
+
+def test_a_list_imports_neither_pandas_nor_a_database_library(tmp_path: Path, hpcprof: Hpcprof) -> None:
+    hpcprof("submit", "--", "true")
+    assert imported(["list", "--format", "csv"], tmp_path).isdisjoint(SUBMIT_HEAVY)
+
+
+def test_a_list_shows_the_columns_for_which_the_terminal_is_wide_enough(
+    hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hpcprof("submit", "--job-name", "a", "--wait", "--", "true", "x" * 100)
+    for width, headings in ((50, "run state duration step"), (70, "run state started duration step")):
+        monkeypatch.setenv("COLUMNS", str(width))
+        done = hpcprof("list")
+        lines = done.stdout.splitlines()
+        assert lines[0].split() == headings.split()
+        assert max(map(len, lines)) <= width
+        assert "not shown in this width: " in done.stderr
+    monkeypatch.delenv("COLUMNS")
+    done = hpcprof("list")
+    assert ("x" * 100 in done.stdout, done.stderr) == (True, "")

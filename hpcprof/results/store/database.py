@@ -126,6 +126,20 @@ class Database:
             self._lock(connection, f"run {run_id}")
             yield connection
 
+    def compact(self) -> int:
+        """Shrink an SQLite file to what its rows need, and return by how many bytes."""
+        if not self._is_sqlite:
+            return 0
+        path = Path(self.url.database or "")
+        with self._errors_as_sentences():
+            before = path.stat().st_size
+            connection = self._engine.raw_connection()
+            try:
+                connection.cursor().execute("VACUUM")  # not within a transaction
+            finally:
+                connection.close()
+            return before - path.stat().st_size
+
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
         with self._engine.execution_options(hpcprof_writes=True).begin() as connection:
@@ -142,7 +156,7 @@ class Database:
     def _errors_as_sentences(self) -> Iterator[None]:
         try:
             yield
-        except (SQLAlchemyError, OSError, OverflowError) as error:
+        except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError) as error:
             raise StoreError(f"cannot use the results database {self}: {cause(error)}.") from None
 
 

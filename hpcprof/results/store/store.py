@@ -30,7 +30,9 @@ from hpcprof.results.store.tables import (
     FACTS,
     GPUS,
     PROFILES,
+    REASONS,
     RUNS,
+    TABLES,
     FactRow,
     GpuRow,
     ProfileRow,
@@ -163,6 +165,26 @@ class Store:
             delete_run_analyses(connection, run_id)
             insert_analyses(connection, run_id, WHOLE_RUN, tables)
             return True
+
+    def delete_run(self, run_id: str) -> None:
+        """Delete everything that the store has of a run, in one transaction.
+
+        Raises
+        ------
+        StoreError
+            If the rows cannot be deleted; then none of them is.
+        """
+        with self._database.writing(run_id) as connection:
+            of_run = [PROFILES, GPUS, FACTS, REASONS, *TABLES.values()]
+            delete(connection, of_run, {"run_id": plain(run_id)})
+            delete(connection, [RUNS], {"id": plain(run_id)})
+
+    def compact(self) -> int:
+        """Give the space of deleted rows back to the file system, and return how many bytes that were.
+
+        PostgreSQL does so by itself.
+        """
+        return self._database.compact()
 
 
 def open_store(db: str | None, runs_dir: Path) -> Store:

@@ -1,0 +1,55 @@
+"""``hpcprof gc``."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.rm import carry_out, confirm, describe, yes_option
+from hpcprof.common.errors import UsageError
+from hpcprof.common.units import counted, format_bytes
+from hpcprof.results.cleanup import compact_store, missing_removals, old_removals
+from hpcprof.results.listing import parse_age
+
+
+@click.command("gc", epilog=examples("hpcprof gc --older-than 30d --dry-run", "hpcprof gc --missing --yes"))
+@runs_dir_option
+@db_option
+@click.option(
+    "--older-than", metavar="AGE", help="Runs submitted longer ago than this (30d, 12h) that have ended."
+)
+@click.option("--missing", is_flag=True, help="Collected rows whose run or folder of profiles is gone.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed.")
+@yes_option
+def command(
+    runs_dir: Path, db: str | None, older_than: str | None, missing: bool, dry_run: bool, yes: bool
+) -> None:
+    """Remove old runs, and collected rows whose run is gone.
+
+    Runs with a tag are kept, and those whose job has not ended. The rows of a removed run go with it. An
+    SQLite database is shrunk afterwards.
+    """
+    age = parse_age(older_than) if older_than else None
+    if older_than and age is None:
+        raise UsageError(f"--older-than {older_than}: write a number with d, h or m, as in 30d or 12h.")
+    if age is None and not missing:
+        raise UsageError("give --older-than AGE, --missing, or both.")
+    removals = old_removals(datetime.now(timezone.utc) - age, runs_dir, db) if age is not None else []
+    removals += missing_removals(runs_dir, db) if missing else []
+    if not removals:
+        click.echo("nothing to remove")
+        return
+    if dry_run:
+        for removal in removals:
+            click.echo(f"would remove {describe(removal)}")
+        size = format_bytes(sum(removal.bytes for removal in removals))
+        click.echo(f"{counted(len(removals), 'run')}, {size}")
+        return
+    confirm(removals, yes)
+    carry_out(removals, runs_dir, db)
+    if shrunk := compact_store(removals, runs_dir, db):
+        click.echo(f"the results database is {format_bytes(shrunk)} smaller")

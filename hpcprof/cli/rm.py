@@ -1,0 +1,74 @@
+"""``hpcprof rm``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.common.errors import UsageError
+from hpcprof.common.units import counted, format_bytes
+from hpcprof.results.cleanup import Removal, chosen_removals, remove
+
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+@click.command("rm", epilog=examples("hpcprof rm 20261121-143005-train-3fa9", "hpcprof rm --yes last"))
+@runs_dir_option
+@db_option
+@yes_option
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…")
+def command(runs_dir: Path, db: str | None, yes: bool, runs: tuple[str, ...]) -> None:
+    """Remove runs, with what was collected of them.
+
+    RUN is a run id, a unique prefix of one, a path, or last; an array sweep stands for all its runs. The
+    run's directory and its rows in the results database are removed. Of profiles that were imported from
+    another folder only the rows are removed; their files are left. A run whose job has not ended is not
+    removed.
+    """
+    removals = chosen_removals(runs, runs_dir, db)
+    confirm(removals, yes)
+    carry_out(removals, runs_dir, db)
+
+
+def confirm(removals: Sequence[Removal], yes: bool) -> None:
+    """Show what will be removed and ask; return only if the user agrees.
+
+    Raises
+    ------
+    UsageError
+        If there is nobody to ask.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can confirm here, since standard input is not a terminal: give --yes.")
+    for removal in removals:
+        click.echo(describe(removal))
+    click.confirm(f"Remove {'it' if len(removals) == 1 else 'all of them'}?", abort=True)
+
+
+def carry_out(removals: Sequence[Removal], runs_dir: Path, db: str | None) -> None:
+    """Remove, and name what is gone."""
+    for removal in remove(removals, runs_dir, db):
+        click.echo(f"removed {describe(removal)}")
+    freed = sum(removal.bytes for removal in removals)
+    if len(removals) > 1:
+        click.echo(f"{counted(len(removals), 'run')} removed, {format_bytes(freed)} freed")
+
+
+def describe(removal: Removal) -> str:
+    """Return what is removed under one id, and what is left."""
+    if removal.run is None:
+        assert removal.rows is not None
+        place = Path(removal.rows.path)
+        left = f"; the files in {place} are left" if place.exists() else ""
+        return f"{removal.id}: its rows in the results database{left}"
+    assert removal.status is not None
+    collected = " and its rows in the results database" if removal.rows else ""
+    how = f"{removal.status.state.value}: {removal.status.reason}".removesuffix(": ")
+    return f"{removal.id} ({how}): {format_bytes(removal.bytes)}{collected}"

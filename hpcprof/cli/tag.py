@@ -1,0 +1,32 @@
+"""``hpcprof tag``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import runs_dir_option
+from hpcprof.submit.runs.directory import find_submitted_runs
+from hpcprof.submit.runs.tags import change_tags, check_tags
+
+
+@click.command(
+    "tag", epilog=examples("hpcprof tag last baseline batch=64", "hpcprof tag last baseline --remove")
+)
+@runs_dir_option
+@click.option("--remove", is_flag=True, help="Remove the tags instead.")
+@click.argument("run")
+@click.argument("tags", nargs=-1, required=True, metavar="TAG…")
+def command(runs_dir: Path, remove: bool, run: str, tags: tuple[str, ...]) -> None:
+    """Add tags to a run, or remove them.
+
+    RUN is a run id, a unique prefix of one, a path, or last; an array sweep stands for all its runs. A tag
+    is a word: letters, digits and . : = / + @ - _. hpcprof list shows the tags and --tag selects by them;
+    hpcprof gc keeps runs that have one.
+    """
+    check_tags(tags)
+    for found in find_submitted_runs([run], runs_dir):
+        after = change_tags(found, tags, remove)
+        click.echo(f"{found.id}: {' '.join(after) or 'no tags'}")

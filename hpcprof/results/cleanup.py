@@ -1,0 +1,172 @@
+"""Removing runs with their rows in the store, and rows whose run is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.store.overview import StoredRun, stored_runs
+from hpcprof.submit.runs.directory import Run, all_runs, find_runs
+from hpcprof.submit.runs.removal import check_place, jobs_of, remove_directory, size_of
+from hpcprof.submit.runs.tags import read_tags
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What is removed under one id: the directory of a run, rows in the store, or both.
+
+    Attributes
+    ----------
+    id : str
+        The id in the store.
+    run : Run or None
+        The run whose directory is removed; None for rows alone.
+    status : JobStatus or None
+        How the run ended.
+    bytes : int
+        The size of the directory.
+    rows : StoredRun or None
+        The rows that are removed.
+    """
+
+    id: str
+    run: Run | None = None
+    status: JobStatus | None = None
+    bytes: int = 0
+    rows: StoredRun | None = None
+
+
+def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = None) -> list[Removal]:
+    """Return what `remove` has to remove for the runs, sweeps and collected profiles that a user names.
+
+    Raises
+    ------
+    UsageError
+        If a name matches nothing, or what it names is not in the folder of runs.
+    HpcprofError
+        If the job of a run has not ended, or it is not known whether it has.
+    """
+    stored = {row.id: row for row in stored_runs(db, runs_dir)}
+    found: dict[str, Removal] = {}
+    for reference in references:
+        for run in _runs_named(reference, runs_dir, stored):
+            found[run.id] = _removal(run, runs_dir, stored)
+    return list(found.values())
+
+
+def old_removals(before: datetime, runs_dir: Path, db: str | None = None) -> list[Removal]:
+    """Return the removals of runs that were submitted before a time, have ended and have no tag."""
+    stored = {row.id: row for row in stored_runs(db, runs_dir)}
+    old = [
+        run
+        for run in all_runs(runs_dir, [])
+        if run.manifest
+        and datetime.fromisoformat(run.manifest.created) < before
+        and not read_tags(run)
+        and not run.path.is_symlink()
+    ]
+    statuses = poll(old, LISTING_SECONDS)
+    ended = [run for run in old if statuses[run.id].state.ended and _open_job(jobs_of(run)[1:]) is None]
+    return [_ended(run, statuses[run.id], stored) for run in ended]
+
+
+def missing_removals(runs_dir: Path, db: str | None = None) -> list[Removal]:
+    """Return the removals of rows whose folder is gone from a folder that exists.
+
+    Where that does not exist either, a file system may only be away.
+    """
+    return [
+        Removal(row.id, rows=row)
+        for row in stored_runs(db, runs_dir)
+        if not Path(row.path).exists() and Path(row.path).parent.is_dir()
+    ]
+
+
+def remove(removals: Sequence[Removal], runs_dir: Path, db: str | None = None) -> Iterator[Removal]:
+    """Remove directories and rows, and yield each removal when it is done.
+
+    Raises
+    ------
+    HpcprofError
+        If a file or the rows cannot be removed; what was yielded before is gone.
+    """
+    store = None
+    if any(removal.rows for removal in removals):
+        # SQLAlchemy is not needed for runs that were never collected.
+        from hpcprof.results.store.store import open_store
+
+        store = open_store(db, runs_dir)
+        store.exists()  # a store of another version is refused before anything is removed
+    for removal in removals:
+        if removal.run is not None:
+            remove_directory(removal.run)
+        if store is not None and removal.rows is not None:
+            store.delete_run(removal.id)
+        yield removal
+
+
+def compact_store(removals: Sequence[Removal], runs_dir: Path, db: str | None = None) -> int:
+    """Give the space of removed rows back to the file system, and return how many bytes that were."""
+    if not any(removal.rows for removal in removals):
+        return 0
+    from hpcprof.results.store.store import open_store
+
+    return open_store(db, runs_dir).compact()
+
+
+def _runs_named(reference: str, runs_dir: Path, stored: Mapping[str, StoredRun]) -> list[Run]:
+    """Return what a name stands for; collected profiles are found by their id too, or a prefix of it."""
+    try:
+        return find_runs(reference, runs_dir)
+    except UsageError:
+        ids = [name for name in stored if reference and name.startswith(reference)]
+        if reference in ids:
+            ids = [reference]
+        if not ids:
+            raise
+    if len(ids) > 1:
+        raise UsageError(f"{reference!r} is ambiguous in the results database: it matches {', '.join(ids)}.")
+    return [Run(ids[0], Path(stored[ids[0]].path))]
+
+
+def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun]) -> Removal:
+    if run.manifest is None:
+        if run.id not in stored:
+            raise UsageError(f"nothing was collected from {run.path}, and hpcprof did not submit it.")
+        return Removal(run.id, rows=stored[run.id])
+    check_place(run, runs_dir)
+    jobs = jobs_of(run)
+    still_open = _open_job(jobs)
+    if still_open is not None:
+        job, status = still_open
+        if status.state is JobState.UNKNOWN:
+            raise HpcprofError(
+                f"{job.id} may still run: {status.reason.rstrip('.')}. If its scheduler is gone for good, "
+                f"remove {run.path} yourself, and then its rows with hpcprof gc --missing."
+            )
+        cancel = job.id if job is run else job.path
+        raise HpcprofError(f"{job.id} is {status.state.value}: end it first, with hpcprof cancel {cancel}.")
+    return _ended(run, poll([run])[run.id], stored)
+
+
+def _open_job(jobs: Sequence[Run]) -> tuple[Run, JobStatus] | None:
+    """Return the first job that has not ended, or may not have."""
+    statuses = poll(jobs, LISTING_SECONDS)
+    return next(((job, statuses[job.id]) for job in jobs if not statuses[job.id].state.ended), None)
+
+
+def _ended(run: Run, status: JobStatus, stored: Mapping[str, StoredRun]) -> Removal:
+    return Removal(run.id, run, status, size_of(run.path), _own_rows(run, stored))
+
+
+def _own_rows(run: Run, stored: Mapping[str, StoredRun]) -> StoredRun | None:
+    """Return the rows of a run, unless they were collected from a copy that still exists."""
+    row = stored.get(run.id)
+    if row is None or (Path(row.path).exists() and not Path(row.path).samefile(run.path)):
+        return None
+    return row

@@ -1,0 +1,87 @@
+"""What the store knows of each run, in one query: for lists, and on SQLite without loading SQLAlchemy."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common.errors import StoreError
+
+_SECONDS = 4.0
+"""How long a list waits for a database that is locked, or a server that does not answer."""
+
+_QUERY = """\
+SELECT runs.id, runs.path, runs.site, runs.workload, runs.ranks,
+    (SELECT count(*) FROM profiles WHERE profiles.run_id = runs.id),
+    (SELECT min(kind) FROM profiles WHERE profiles.run_id = runs.id),
+    (SELECT min(start_utc_ns) FROM profiles WHERE profiles.run_id = runs.id),
+    (SELECT min(p50_ns) FROM analysis_steps_summary WHERE analysis_steps_summary.run_id = runs.id)
+FROM runs ORDER BY runs.id"""
+
+
+class StoredRun(msgspec.Struct, frozen=True, array_like=True):
+    """A collected run: its place, the number of its profiles, their kind and start, and its median step."""
+
+    id: str
+    path: str
+    site: str | None
+    workload: str | None
+    ranks: int | None
+    profiles: int
+    kind: str | None
+    start_utc_ns: int | None
+    step_p50_ns: float | None
+
+
+def stored_runs(db: str | None, runs_dir: Path) -> list[StoredRun]:
+    """Return the collected runs, by id; none if there is no database. Nothing is created.
+
+    Parameters
+    ----------
+    db : str or None
+        As in `hpcprof.results.store.store.open_store`.
+    runs_dir : Path
+
+    Raises
+    ------
+    UsageError
+        If ``db`` cannot be used here.
+    StoreError
+        If the database cannot be read, or does not have these columns.
+    """
+    db = db or os.environ.get("HPCPROF_DB")
+    rows = _from_server(db) if db and "://" in db else _from_file(Path(db) if db else runs_dir / "hpcprof.db")
+    return [msgspec.convert(tuple(row), StoredRun) for row in rows]
+
+
+def _from_file(path: Path) -> Sequence[Sequence[object]]:
+    if not path.is_file():
+        return []
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_SECONDS)) as connection:
+            prepared = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'hpcprof_schema'")
+            return connection.execute(_QUERY).fetchall() if prepared.fetchone() else []
+    except sqlite3.Error as error:
+        raise StoreError(f"cannot read the results database {path}: {error}.") from None
+
+
+def _from_server(url: str) -> Sequence[Sequence[object]]:
+    # Imported here: loading SQLAlchemy takes longer than the rest of a list.
+    from sqlalchemy import text
+
+    from hpcprof.results.store.database import Database, store_url
+
+    place = store_url(url, Path())
+    if place.get_backend_name() == "postgresql":
+        place = place.update_query_dict({"connect_timeout": f"{_SECONDS:.0f}", **place.query})
+    database = Database(place)
+    if not database.exists():
+        return []
+    with database.reading() as connection:
+        return connection.execute(text(_QUERY)).all()

@@ -1,0 +1,55 @@
+"""The tags of a run: words of the user's, one per line in the file ``tags`` of the run directory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import UsageError, writing
+from hpcprof.submit.runs.directory import Run
+
+_FILE = "tags"
+_VALID = re.compile(r"[\w.:=/+@-]{1,64}")
+
+
+def read_tags(run: Run) -> list[str]:
+    """Return the tags of a run, sorted."""
+    with suppress(OSError):
+        return sorted((run.path / _FILE).read_text(encoding="utf-8").split())
+    return []
+
+
+def check_tags(tags: Iterable[str]) -> None:
+    """Check that tags are single words.
+
+    Raises
+    ------
+    UsageError
+        If one of them is not.
+    """
+    for tag in tags:
+        if not _VALID.fullmatch(tag):
+            raise UsageError(
+                f"tag {tag!r}: a tag has 1 to 64 letters, digits or characters of . : = / + @ - _."
+            )
+
+
+def change_tags(run: Run, tags: Iterable[str], remove: bool = False) -> list[str]:
+    """Add tags to a submitted run, or remove them from it, and return all its tags.
+
+    Raises
+    ------
+    HpcprofError
+        If the run directory cannot be written.
+    """
+    before = set(read_tags(run))
+    after = sorted(before.difference(tags) if remove else before.union(tags))
+    path = run.path / _FILE
+    with writing(path):
+        if after:
+            write_atomically(path, "".join(f"{tag}\n" for tag in after))
+        else:
+            path.unlink(missing_ok=True)
+    return after
