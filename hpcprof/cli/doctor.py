@@ -14,7 +14,7 @@ from hpcprof.submit.doctor import CHECKS, Machine, Status, examine
 from hpcprof.submit.sites.files import load_site, load_site_file
 
 
-@click.command("doctor", epilog=examples("hpcprof doctor", "hpcprof doctor --site polaris"))
+@click.command("doctor", epilog=examples("hpcprof doctor", "hpcprof doctor --site mycluster --probe"))
 @click.option("--site", default="local", show_default=True, help="Site whose requirements are checked.")
 @click.option(
     "--site-file",
@@ -22,15 +22,17 @@ from hpcprof.submit.sites.files import load_site, load_site_file
     metavar="FILE",
     help="A site's file, not its name.",
 )
+@click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
 @runs_dir_option
-def command(site: str, site_file: Path | None, runs_dir: Path) -> None:
+def command(site: str, site_file: Path | None, probe: bool, runs_dir: Path) -> None:
     """Check what works here, and name the remedy for what does not.
 
     The exit code is 1 if something is broken; absent software may not be needed.
     """
     loaded = load_site_file(site_file) if site_file else load_site(site)
     option = loaded.options.get("python")
-    machine = Machine(loaded, runs_dir, python=(option.default if option else "") or sys.executable)
+    python = (option.default if option else "") or sys.executable
+    machine = Machine(loaded, runs_dir, python, probe)
     findings = list(examine(machine, CHECKS))
     show(
         [(f.name, f.status.value, f"{f.observation} {f.remedy}".rstrip()) for f in findings],

@@ -60,16 +60,20 @@ def schema(job: bool) -> None:
     click.echo(json.dumps(job_schema() if job else site_schema(), indent=2))
 
 
-@command.command("new", epilog=examples("hpcprof sites new mycluster --from generic-slurm"))
+@command.command("new", epilog=examples("hpcprof sites new mycluster --from generic-slurm --probe"))
 @click.argument("name")
 @click.option("--from", "template", default="generic-slurm", show_default=True, help="Site to extend.")
-def new(name: str, template: str) -> None:
+@click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
+def new(name: str, template: str, probe: bool) -> None:
     """Write ./site_configs/NAME.yaml, with what this machine's commands show.
 
-    Queues and nodes come from scontrol and sinfo, or qstat and pbsnodes, GPUs from nvidia-smi. An existing
-    file is never overwritten.
+    Queues and nodes come from scontrol and sinfo, or qstat and pbsnodes, accounts from sacctmgr, GPUs from
+    nvidia-smi. With --probe, or inside a job, two ranks show which type of srun --mpi connects MPI programs.
+    An existing file is never overwritten.
     """
-    from hpcprof.submit.sites.probe import new_site
+    from hpcprof.submit.doctor import Machine
+    from hpcprof.submit.sites.probe import add_mpi, new_site
 
     path = new_site(name, template, Path("site_configs"))
+    click.echo(f"MPI: {add_mpi(path, Machine(load_site_file(path), Path('runs'), probe=probe))}")
     click.echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")

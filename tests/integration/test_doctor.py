@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.doctor import Machine, Status, machine, software
+from hpcprof.submit.doctor import Machine, Status, machine, mpi, software
 from hpcprof.submit.doctor.machine import ask
 from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.sites.files import load_site
@@ -39,7 +39,7 @@ def test_two_real_ranks_are_started_here() -> None:
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
     if find_mpiexec() is None:
         pytest.skip("no mpiexec is installed")
-    finding = software.mpi(Machine(load_site("local"), Path("runs")))
+    finding = mpi.mpi(Machine(load_site("local"), Path("runs")))
     assert finding.status is Status.OK, finding
 
 

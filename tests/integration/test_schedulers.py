@@ -665,6 +665,23 @@ def test_slurm_ranks_of_the_wheels_mpi_form_one_job_without_an_option(
     ).read_text() == "hpcprof: srun starts the ranks with --mpi=pmi2.\n"
 
 
+def test_slurm_a_probe_of_two_ranks_finds_the_mpi_type_of_a_new_site(
+    slurm: Cluster, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    monkeypatch.setenv("FI_TCP_IFACE", "lo")
+    done = hpcprof("sites", "new", "probed", "--probe")
+    assert done.returncode == 0, done.stderr
+    assert "form one job with srun --mpi=pmi2." in done.stdout
+    assert load_site("probed").options["mpi"].default == "pmi2"
+    until(lambda: not slurm.command("squeue", "--noheader", "--name=hpcprof-probe").strip())
+    shape = ["--site", "probed", "--ranks-per-node", "2", "--walltime", "5m", "--wait"]
+    done = hpcprof("submit", *shape, "--", sys.executable, "-c", PRINT_RANK)
+    assert done.returncode == 0, done.stderr + done.stdout
+    said = [path.read_text() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
+    assert said == ["0 of 2", "1 of 2"]
+
+
 def test_slurm_a_new_sites_job_gets_the_gpus_of_its_nodes(slurm: Cluster, hpcprof: Hpcprof) -> None:
     done = hpcprof("sites", "new", "found", "--from", "generic-slurm")
     assert done.returncode == 0, done.stderr

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from hpcprof.submit.doctor.machine import COMMAND_SECONDS, Finding, Machine, Status
+from hpcprof.submit.doctor.mpi import mpi
 from hpcprof.submit.doctor.node import counters, dcgm, perf_events, runs, tmpdir
-from hpcprof.submit.doctor.software import gpus, mpi, ncu, nsys, scheduler, torch
+from hpcprof.submit.doctor.software import gpus, ncu, nsys, scheduler, torch
 
 Check = Callable[[Machine], Finding]
 
@@ -27,6 +28,8 @@ CHECKS: dict[str, Check] = {
 }
 """Every check by the name of its finding. To add one, write a function and enter it here."""
 
+_STARTS_RANKS = "MPI"
+
 CHECK_SECONDS = 2 * COMMAND_SECONDS
 """The time limit of a check; a command inside one has a shorter limit."""
 
@@ -38,12 +41,20 @@ def examine(
 
     A check that raises an exception or exceeds the time limit yields a finding too. A check may hang on a
     file system that is gone, from which no process returns; its thread does not keep the program alive.
+
+    A check that starts ranks in a batch system runs in this thread, so that Ctrl-C gives their node back, and
+    each of its commands has a time limit of its own.
     """
     found: dict[str, Finding] = {}
-    threads = {name: _start(name, check, machine, found) for name, check in checks.items()}
+    if _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here:
+        _run(_STARTS_RANKS, checks[_STARTS_RANKS], machine, found)
+    threads = {
+        name: _start(name, check, machine, found) for name, check in checks.items() if name not in found
+    }
     deadline = time.monotonic() + seconds
-    for name, thread in threads.items():
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for name in checks:
+        if name in threads:
+            threads[name].join(max(0.0, deadline - time.monotonic()))
         yield found.get(name) or Finding(
             name,
             Status.BROKEN,
@@ -53,13 +64,14 @@ def examine(
 
 
 def _start(name: str, check: Check, machine: Machine, found: dict[str, Finding]) -> threading.Thread:
-    def work() -> None:
-        try:
-            found[name] = check(machine)
-        except Exception as error:
-            observation = f"The check failed: {type(error).__name__}: {error}."
-            found[name] = Finding(name, Status.BROKEN, observation, "Report it.")
-
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=_run, args=(name, check, machine, found), daemon=True)
     thread.start()
     return thread
+
+
+def _run(name: str, check: Check, machine: Machine, found: dict[str, Finding]) -> None:
+    try:
+        found[name] = check(machine)
+    except Exception as error:
+        observation = f"The check failed: {type(error).__name__}: {error}."
+        found[name] = Finding(name, Status.BROKEN, observation, "Report it.")

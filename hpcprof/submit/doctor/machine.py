@@ -69,12 +69,13 @@ class Answer:
         return lines[-1].rstrip(".") if lines else f"exit code {self.exit_code}"
 
 
-def ask(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Answer:
+def ask(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float | None = None
+) -> Answer:
     """Run a command with additional environment variables; one that cannot run is an answer too."""
+    limit = COMMAND_SECONDS if seconds is None else seconds
     try:
-        done = run_command(
-            command, timeout=COMMAND_SECONDS, environment={**os.environ, **(environment or {})}
-        )
+        done = run_command(command, timeout=limit, environment={**os.environ, **(environment or {})})
     except (CommandNotStarted, CommandTimedOut) as error:
         return Answer(None, stderr=str(error))
     return Answer(done.exit_code, done.stdout, done.stderr)
@@ -97,11 +98,15 @@ def free_bytes(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything that a check looks at, so that its finding depends on its input alone."""
+    """Everything that a check looks at, so that its finding depends on its input alone.
+
+    ``probe`` allows checks to start ranks on a batch system.
+    """
 
     site: Site
     runs: Path
     python: str = sys.executable
+    probe: bool = False
     run: Callable[..., Answer] = ask
     which: Callable[[str], str | None] = shutil.which
     read: Callable[[Path], str | None] = read_text
@@ -114,3 +119,13 @@ class Machine:
     def scheduler(self) -> Scheduler:
         """The scheduler of the site."""
         return find_scheduler(self.site.scheduler)
+
+    @property
+    def in_job(self) -> bool:
+        """Whether this process runs inside a job of the scheduler."""
+        return bool(self.environment.get(self.scheduler.job_id_variable))
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether checks may start ranks here."""
+        return self.probe or self.in_job or self.scheduler.runs_here

@@ -1,4 +1,4 @@
-"""Checks of the software that a run is made of: scheduler, MPI, driver, profilers, PyTorch."""
+"""Checks of the software that a run is made of: scheduler, driver, profilers, PyTorch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,7 @@ import re
 from collections.abc import Sequence
 
 from hpcprof.submit.doctor.machine import Finding, Machine, Status
-from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 
-# One write per rank, so that the lines of two ranks cannot mix.
-_RANKS = (
-    "import os; from mpi4py import MPI; world = MPI.COMM_WORLD; "
-    "os.write(1, b'rank %d of %d\\n' % (world.rank, world.size))"
-)
-# Open MPI refuses to start more ranks than there are cores, which does not mean that it does not work.
-_OPEN_MPI = {
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 _TORCH = (
     "import json, torch; d = torch.distributed; "
     "names = [b for b in ('nccl', 'gloo', 'mpi', 'ucc', 'xccl') if d.is_available() and "
@@ -56,34 +45,6 @@ def _listed(commands: Sequence[str]) -> str:
     """Return commands as the subject of a sentence, with its verb."""
     *others, last = commands
     return f"{', '.join(others)} and {last} are" if others else f"{last} is"
-
-
-def mpi(machine: Machine) -> Finding:
-    """Start two ranks, and check that they are two of one job, not two jobs of one rank each."""
-    name, mpiexec = "MPI", machine.mpiexec()
-    if mpiexec is None:
-        remedy = "Load the site's MPI module, or install hpcprof[workloads]."
-        return Finding(name, Status.ABSENT, "mpiexec is not on the PATH.", remedy)
-    answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", _RANKS], _OPEN_MPI)
-    ranks = sorted(re.findall(r"rank \d+ of \d+", answer.stdout))
-    if answer.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
-        return Finding(name, Status.OK, f"{mpiexec} starts 2 ranks of one job.")
-    # Many sites start no ranks on a login node, which proves nothing about their jobs.
-    status = Status.BROKEN if machine.scheduler.runs_here else Status.WARNING
-    if "No module named 'mpi4py'" in answer.stderr + answer.stdout:
-        remedy = "Install hpcprof[workloads] if you want to run hpcprof's own workloads."
-        observation = f"{machine.python} has no mpi4py, so no ranks were started."
-        return Finding(name, Status.WARNING, observation, remedy)
-    if ranks == ["rank 0 of 1", "rank 0 of 1"]:
-        remedy = "Build mpi4py with the MPI of this mpiexec, or use the mpiexec of mpi4py's MPI."
-        observation = (
-            f"{mpiexec} starts 2 jobs of one rank: it does not belong to the MPI of {machine.python}."
-        )
-        return Finding(name, status, observation, remedy)
-    if refuses_root(answer.stderr + answer.stdout):
-        return Finding(name, status, f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY)
-    remedy = "Repair or reinstall MPI." if machine.scheduler.runs_here else "Try it in a job on the site."
-    return Finding(name, status, f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
 
 
 def gpus(machine: Machine) -> Finding:

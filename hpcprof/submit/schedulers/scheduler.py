@@ -122,6 +122,8 @@ class Scheduler:
         Whether a job sees only the GPUs that it was given.
     commands : sequence of str
         The programs that must be on the PATH to submit, poll and cancel.
+    job_id_variable : str
+        The environment variable that is set inside a job, and only there; empty for none.
     silence_remedy : str
         What to do if the scheduler does not answer, as a sentence; hpcprof doctor shows it.
     runs_here : bool
@@ -142,6 +144,7 @@ class Scheduler:
     node_request: ClassVar[NodeRequest] = NodeRequest.NONE
     masks_gpus: ClassVar[bool] = False
     commands: ClassVar[Sequence[str]] = ()
+    job_id_variable: ClassVar[str] = ""
     silence_remedy: ClassVar[str] = ""
     runs_here: ClassVar[bool] = False
     runs_in_image: ClassVar[bool] = False

@@ -18,7 +18,8 @@ Ask = Callable[[list[str]], str]
 class Machine:
     """Queues by name, the default queue, the shape of most nodes, and what the scheduler wants of a job.
 
-    ``node_request`` is how GPUs are requested, and ``requires`` what a job must be given.
+    ``node_request`` is how GPUs are requested, ``requires`` what a job must be given, and ``accounts`` those
+    that this user can charge.
     """
 
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -26,6 +27,7 @@ class Machine:
     node: Node = field(default_factory=Node)
     node_request: NodeRequest | None = None
     requires: tuple[Required, ...] = ()
+    accounts: tuple[str, ...] = ()
 
 
 def most_common_node(nodes: Sequence[Node]) -> Node:

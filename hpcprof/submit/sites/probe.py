@@ -11,13 +11,17 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
+from hpcprof.submit import doctor
+from hpcprof.submit.doctor.mpi import Probe, mpi, probe_srun
+from hpcprof.submit.mpi_types import OPTION
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.machine import Ask
-from hpcprof.submit.sites.model import Node
+from hpcprof.submit.sites.model import LauncherName, Node
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _GPUS = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -85,6 +89,8 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
         lines.append(f"node: {_flow(machine.node)}")
     if machine.requires:
         lines.append(f"requires: {_flow(machine.requires)}")
+    if machine.accounts:
+        lines.append(f"# Your accounts (--account): {', '.join(machine.accounts)}")
     if machine.node_request is not None:
         lines.append(_yaml({"node_request": machine.node_request.value}))
     if machine.default_queue:
@@ -93,6 +99,21 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
         lines.append("queues:")
         lines += [f"  {_flow(name)}: {_flow(queue)}" for name, queue in machine.queues.items()]
     return "\n".join(lines) + "\n"
+
+
+def add_mpi(path: Path, machine: doctor.Machine) -> str:
+    """Add to a new site what `hpcprof.submit.doctor` sees of its MPI, and return that sentence.
+
+    A type of ``srun --mpi`` that connected two ranks becomes the default of the site's option for it.
+    """
+    probe = probe_srun(machine) if machine.site.launcher.name is LauncherName.SRUN else Probe(mpi(machine))
+    seen = f"{probe.finding.observation} {probe.finding.remedy}".rstrip()
+    lines = [f"# MPI: {seen}"]
+    if probe.type is not None and OPTION in machine.site.options:
+        lines += ["options:", f"  {OPTION}: {_flow({'default': probe.type})}"]
+    with writing(path):
+        write_atomically(path, path.read_text(encoding="utf-8") + "\n".join(lines) + "\n")
+    return seen
 
 
 def parse_nvidia_smi(text: str) -> Node:

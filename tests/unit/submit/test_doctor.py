@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcprof.cli.doctor import command
-from hpcprof.submit.doctor import CHECKS, Finding, Machine, Status, examine, node, software
+from hpcprof.submit.doctor import CHECKS, Finding, Machine, Status, examine, mpi, node, software
 from hpcprof.submit.doctor.machine import Answer
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
@@ -96,45 +96,45 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         Status.OK,
         "PBS answers",
     ),
-    ("no MPI", software.mpi, made_up(), Status.ABSENT, "mpiexec is not on the PATH"),
+    ("no MPI", mpi.mpi, made_up(), Status.ABSENT, "mpiexec is not on the PATH"),
     (
         "an MPI that works",
-        software.mpi,
+        mpi.mpi,
         made_up({"mpiexec": Answer(0, TWO)}),
         Status.OK,
         "2 ranks of one job",
     ),
     (
         "the MPI of another library",
-        software.mpi,
+        mpi.mpi,
         made_up({"mpiexec": Answer(0, "rank 0 of 1\nrank 0 of 1\n")}),
         Status.BROKEN,
         "starts 2 jobs of one rank",
     ),
     (
         "an MPI that hangs",
-        software.mpi,
+        mpi.mpi,
         made_up({"mpiexec": Answer(None, stderr="mpiexec did not finish within 30 s and was killed.")}),
         Status.BROKEN,
         "did not finish within 30 s and was killed",
     ),
     (
         "Open MPI as root",
-        software.mpi,
+        mpi.mpi,
         made_up({"mpiexec": Answer(1, stderr="mpirun has detected an attempt to run as root.")}),
         Status.BROKEN,
         "is Open MPI's, which refuses to run as root",
     ),
     (
         "a login node that starts no ranks",
-        software.mpi,
-        made_up({"mpiexec": Answer(1, stderr="not on a compute node")}, site="generic-pbs"),
+        mpi.mpi,
+        made_up({"mpiexec": Answer(1, stderr="not on a compute node")}, site="generic-pbs", probe=True),
         Status.WARNING,
         "not on a compute node",
     ),
     (
         "a Python without mpi4py",
-        software.mpi,
+        mpi.mpi,
         made_up({"mpiexec": Answer(1, stderr="ModuleNotFoundError: No module named 'mpi4py'")}),
         Status.WARNING,
         "no mpi4py",
@@ -324,4 +324,4 @@ def test_the_doctor_exits_1_only_if_something_is_broken(monkeypatch: pytest.Monk
 def test_the_doctor_has_help_with_an_example() -> None:
     done = CliRunner().invoke(command, ["--help"])
     assert done.exit_code == 0
-    assert "hpcprof doctor --site polaris" in done.output
+    assert "hpcprof doctor --site mycluster --probe" in done.output

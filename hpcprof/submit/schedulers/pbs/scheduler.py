@@ -48,6 +48,7 @@ class PbsScheduler(Scheduler):
     name = "pbs"
     title = "PBS"
     commands = ("qsub", "qstat", "qdel")
+    job_id_variable = "PBS_JOBID"
     silence_remedy = "Ask the operators whether PBS is running."
     arrays = JobArrays(
         "#PBS",

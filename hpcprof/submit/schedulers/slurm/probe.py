@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +25,26 @@ def probe_slurm(ask: Ask) -> Machine:
     node = parse_scontrol_nodes(ask(["scontrol", "show", "nodes"]))
     config = ask(["scontrol", "show", "config"])
     request = parse_gpu_request(config) if node.gpus else None
-    return Machine(found.queues, found.default_queue, node, request, parse_requirements(config))
+    requires = parse_requirements(config)
+    accounts = _accounts(ask) if _keeps_accounts(config) else ()
+    return Machine(found.queues, found.default_queue, node, request, requires, accounts)
+
+
+def _keeps_accounts(config: str) -> bool:
+    return (
+        re.search(r"^AccountingStorageType\s*=\s*accounting_storage/slurmdbd", config, re.MULTILINE)
+        is not None
+    )
+
+
+def _accounts(ask: Ask) -> tuple[str, ...]:
+    show = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+    return parse_accounts(ask([*show, f"user={getpass.getuser()}", "format=account"]))
+
+
+def parse_accounts(text: str) -> tuple[str, ...]:
+    """Return the accounts that ``sacctmgr show associations`` prints, one line per cluster and partition."""
+    return tuple(sorted({line.strip() for line in text.splitlines() if line.strip()}))
 
 
 def parse_requirements(text: str) -> tuple[Required, ...]:

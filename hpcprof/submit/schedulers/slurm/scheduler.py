@@ -22,6 +22,7 @@ class SlurmScheduler(Scheduler):
     name = "slurm"
     title = "Slurm"
     commands = ("sbatch", "squeue", "scancel")
+    job_id_variable = "SLURM_JOB_ID"
     silence_remedy = "Ask the operators whether Slurm is running."
     arrays = JobArrays("#SBATCH", "#SBATCH --array={}", "SLURM_ARRAY_TASK_ID", "%a")
     starters = (LauncherName.SRUN,)

@@ -89,6 +89,22 @@ def test_an_account_is_required_where_the_cluster_enforces_it(
     assert load_site_file(new_site("mine", "generic-slurm", tmp_path, ask)).requires == requires
 
 
+ACCOUNTS = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+
+
+@pytest.mark.parametrize(("storage", "named"), [("accounting_storage/slurmdbd", True), ("(null)", False)])
+def test_the_users_accounts_are_named_where_the_cluster_keeps_any(
+    tmp_path: Path, storage: str, named: bool
+) -> None:
+    def ask(command: list[str]) -> str:
+        if command[:5] == ACCOUNTS:
+            return "physics\nchemistry\nphysics\n"
+        return f"AccountingStorageType   = {storage}\n" if command[-1] == "config" else ""
+
+    text = new_site("mine", "generic-slurm", tmp_path, ask).read_text(encoding="utf-8")
+    assert ("# Your accounts (--account): chemistry, physics\n" in text) == named
+
+
 def test_a_machine_that_shows_nothing_still_gets_a_site(tmp_path: Path) -> None:
     path = new_site("mine", "generic-slurm", tmp_path, Shown({}))
     assert "# From: nothing that this machine shows" in path.read_text(encoding="utf-8")

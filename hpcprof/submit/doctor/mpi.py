@@ -1,0 +1,221 @@
+"""The check of MPI: two ranks that the site's launcher starts are ranks of one job."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from hpcprof.submit.doctor.machine import Answer, Finding, Machine, Status
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.resources import job_directives
+from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
+from hpcprof.submit.mpi_types import (
+    AUTO,
+    BOTH_JOIN,
+    LIST_TYPES,
+    OPTION,
+    fixed_type,
+    parse_mpi_types,
+    two_ranks,
+)
+from hpcprof.submit.sites.model import LauncherName, Site
+
+_NAME = "MPI"
+# One write per rank, so that the lines of two ranks cannot mix.
+_RANKS = (
+    "import os; from mpi4py import MPI; world = MPI.COMM_WORLD; "
+    "os.write(1, b'rank %d of %d\\n' % (world.rank, world.size))"
+)
+# Asks the library for its version without starting MPI, which some login nodes forbid.
+_LIBRARY = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+)
+# Open MPI refuses to start more ranks than there are cores, which does not mean that it does not work.
+_OPEN_MPI = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+_QUEUE_SECONDS = 120
+"""How long two ranks wait for a node."""
+_MINUTES = 5
+"""The time limit of their allocation, which ends it if hpcprof is killed."""
+
+
+def mpi(machine: Machine) -> Finding:
+    """Start two ranks, and check that they are two of one job, not two jobs of one rank each.
+
+    On a batch system ranks are started only inside a job, or if the machine is to be probed.
+    """
+    launcher = machine.site.launcher.name
+    if machine.scheduler.runs_in_image:
+        remedy = "Run hpcprof container test IMAGE."
+        return Finding(_NAME, Status.ABSENT, "The image that the jobs run in has an MPI of its own.", remedy)
+    if launcher in (LauncherName.TORCHRUN, LauncherName.NONE):
+        observation = f"The site starts its ranks without MPI (launcher {launcher.value})."
+        return Finding(_NAME, Status.OK, observation)
+    if launcher is LauncherName.SRUN:
+        return probe_srun(machine).finding
+    return _mpiexec(machine)
+
+
+def _mpiexec(machine: Machine) -> Finding:
+    launcher = machine.site.launcher.name
+    command = "mpirun" if launcher is LauncherName.OPENMPI else "mpiexec"
+    mpiexec = machine.mpiexec() if launcher is LauncherName.MPIEXEC else machine.which(command)
+    if mpiexec is None:
+        remedy = "Load the site's MPI module, or install hpcprof[workloads]."
+        return Finding(_NAME, Status.ABSENT, f"{command} is not on the PATH.", remedy)
+    if not machine.starts_ranks:
+        observation = f"{mpiexec} was found, and no ranks were started."
+        return Finding(_NAME, Status.OK, observation, "Add --probe to start two ranks.")
+    answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", _RANKS], _OPEN_MPI)
+    ranks = sorted(re.findall(r"rank \d+ of \d+", answer.stdout))
+    if answer.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
+        return Finding(_NAME, Status.OK, f"{mpiexec} starts 2 ranks of one job.")
+    # Many sites start no ranks on a login node, which proves nothing about their jobs.
+    status = Status.BROKEN if machine.scheduler.runs_here else Status.WARNING
+    output = answer.stderr + answer.stdout
+    if "No module named 'mpi4py'" in output:
+        return _without_mpi4py(machine)
+    if ranks == ["rank 0 of 1", "rank 0 of 1"]:
+        remedy = "Build mpi4py with the MPI of this mpiexec, or use the mpiexec of mpi4py's MPI."
+        observation = (
+            f"{mpiexec} starts 2 jobs of one rank: it does not belong to the MPI of {machine.python}."
+        )
+        return Finding(_NAME, status, observation, remedy)
+    if refuses_root(output):
+        return Finding(_NAME, status, f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY)
+    remedy = "Repair or reinstall MPI." if machine.scheduler.runs_here else "Try it in a job on the site."
+    return Finding(_NAME, status, f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
+
+
+def _without_mpi4py(machine: Machine) -> Finding:
+    remedy = "Install hpcprof[workloads] if you want to run hpcprof's own workloads."
+    observation = f"{machine.python} has no mpi4py, so no ranks were started."
+    return Finding(_NAME, Status.WARNING, observation, remedy)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What two ranks of srun showed: the type that connects them, empty for Slurm's default, None if none."""
+
+    finding: Finding
+    type: str | None = None
+
+
+def probe_srun(machine: Machine) -> Probe:
+    """Compare the site's type of ``srun --mpi`` with those of Slurm, and try them if ranks may start."""
+    if not machine.which("srun"):
+        remedy = f"Use a login node of {machine.site.name}."
+        return Probe(Finding(_NAME, Status.ABSENT, "srun is not on the PATH.", remedy))
+    answer = machine.run(LIST_TYPES)
+    listed = answer.stdout + answer.stderr
+    types = parse_mpi_types(listed)
+    wanted = _site_type(machine.site)
+    if not answer.ok or not types:
+        observation = f"srun --mpi=list names no type that connects ranks: {answer.why}."
+        remedy = "Ask the operators which launcher MPI programs need, and name it under launcher in the site."
+        return Probe(Finding(_NAME, Status.WARNING, observation, remedy))
+    if wanted not in ("", AUTO) and not re.search(rf"\b{re.escape(wanted)}\b", listed):
+        observation = f"The site names srun --mpi={wanted}, but srun has {', '.join(types)}."
+        return Probe(Finding(_NAME, Status.BROKEN, observation, _name_it("one of them")))
+    if not machine.starts_ranks:
+        finds = ", and jobs find the one that works" if wanted == AUTO else ""
+        observation = f"srun has the types {', '.join(types)}{finds}; no ranks were started."
+        return Probe(Finding(_NAME, Status.OK, observation, "Add --probe to start two ranks."))
+    return _probe_with_ranks(machine, types, wanted)
+
+
+def _site_type(site: Site) -> str:
+    option = site.options.get(OPTION)
+    return fixed_type(site) or (option.default if option else "")
+
+
+def _name_it(type_: str) -> str:
+    return f"Set the default of the site's option {OPTION} to {type_}."
+
+
+def _probe_with_ranks(machine: Machine, types: Sequence[str], wanted: str) -> Probe:
+    asked = machine.run([machine.python, "-c", _LIBRARY])
+    if "No module named 'mpi4py'" in asked.stderr:
+        return Probe(_without_mpi4py(machine))
+    if not asked.ok:
+        observation = f"{machine.python} cannot load its MPI library: {asked.why}."
+        return Probe(Finding(_NAME, Status.BROKEN, observation, "Load the MPI module that mpi4py needs."))
+    # "MPICH Version:      5.0.2", "Open MPI v5.0.11, package: …"
+    library = " ".join(asked.stdout.partition("\n")[0].partition(",")[0].replace("Version:", "").split())
+    first = "" if wanted == AUTO else wanted
+    # An argument of the launcher cannot be taken back, so Slurm's default cannot be tried beside it.
+    candidates = dict.fromkeys([first, *([] if fixed_type(machine.site) else [""]), *types])
+    try:
+        with _allocation(machine) as job:
+            works, answer = _first_that_works(machine, job, list(candidates))
+    except _NotGranted as reason:
+        remedy = "Try again later, or inside a job; SALLOC_PARTITION and SALLOC_ACCOUNT choose where to wait."
+        return Probe(Finding(_NAME, Status.WARNING, f"No ranks were started: {reason}.", remedy))
+    return _judge(library, list(candidates), wanted, works, answer)
+
+
+def _judge(library: str, candidates: Sequence[str], wanted: str, works: str | None, answer: Answer) -> Probe:
+    """Return what the trial shows; ``answer`` is that of the last two ranks."""
+    tried = ", ".join(candidate or "Slurm's default" for candidate in candidates)
+    if works is None:
+        observation = f"srun makes no job of 2 ranks of {library} (tried {tried}): {answer.why}."
+        remedy = "Use an MPI that knows one of these types: MPICH needs pmi2, Open MPI needs pmix."
+        return Probe(Finding(_NAME, Status.BROKEN, observation, remedy))
+    how = f"srun --mpi={works}" if works else "srun and Slurm's default type"
+    if wanted in (works, AUTO):
+        return Probe(Finding(_NAME, Status.OK, f"2 ranks of {library} form one job with {how}."), works)
+    which = f"--mpi={wanted}" if wanted else "Slurm's default type"
+    observation = f"2 ranks of {library} form no job with srun and {which}, but they do with {how}."
+    return Probe(Finding(_NAME, Status.BROKEN, observation, _name_it(works or '""')), works)
+
+
+def _first_that_works(
+    machine: Machine, job: Sequence[str], types: Sequence[str]
+) -> tuple[str | None, Answer]:
+    """Return the first type with which two ranks are two of one job, and what the last two ranks printed."""
+    answer = Answer(None)
+    for candidate in types:
+        named = [f"--mpi={candidate}"] if candidate else []
+        # An allocation may have one core, and a step in it already, as an interactive one has.
+        command = [*two_ranks(machine.site.launcher.arguments, 1), *job, "--overcommit", *named]
+        answer = machine.run([*command, machine.python, "-c", BOTH_JOIN])
+        if answer.ok:
+            return candidate, answer
+    return None, answer
+
+
+class _NotGranted(Exception):
+    """Slurm gave no node; the message is the end of a sentence."""
+
+
+@contextmanager
+def _allocation(machine: Machine) -> Iterator[list[str]]:
+    """Yield srun's arguments for a job with room for two ranks: the present one, or one of its own."""
+    if machine.in_job:
+        yield ["--overlap"]
+        return
+    site = machine.site
+    where = [f"{site.queue_directive}={site.queue}"] if site.queue else []
+    shape = ["--nodes=1", "--ntasks=2", f"--time={_MINUTES}", "--job-name=hpcprof-probe"]
+    command = ["salloc", "--no-shell", f"--immediate={_QUEUE_SECONDS}", *shape, *where, *_directives(site)]
+    answer = machine.run(command, seconds=_QUEUE_SECONDS + 30.0)
+    granted = re.search(r"Granted job allocation (\d+)", answer.stderr)
+    if granted is None:
+        waited = "Connection timed out" in answer.stderr or answer.exit_code is None
+        late = f"Slurm gave no node within {_QUEUE_SECONDS} s"
+        raise _NotGranted(late if waited else answer.why)
+    try:
+        yield [f"--jobid={granted[1]}"]
+    finally:
+        machine.run(["scancel", granted[1]])
+
+
+def _directives(site: Site) -> list[str]:
+    """Return what the site's jobs ask of Slurm: GPUs, kinds of nodes."""
+    job = make_job(site, arguments=["true"], ranks_per_node=2, draft=True)
+    return [word for line in job_directives(site, job) for word in shlex.split(line)]
