@@ -104,10 +104,7 @@ def check_launch(comm: Any, environment: RankEnvironment) -> None:
     """
     expected = environment.world_size
     if expected is not None and comm.size != expected:
-        raise UsageError(
-            f"MPI reports {comm.size} rank{'s' * (comm.size != 1)}, but the launcher started {expected}: "
-            f"mpi4py does not use the launcher's MPI library (it uses {library_version()})."
-        )
+        raise UsageError(environment.wrong_library(comm.size, library_version()))
     if environment.rank is not None and comm.rank != environment.rank:
         raise UsageError(f"MPI reports rank {comm.rank}, but HPCPROF_RANK is {environment.rank}.")
 

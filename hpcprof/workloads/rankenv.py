@@ -39,6 +39,10 @@ class RankEnvironment:
         0; if empty, all steps are captured.
     torch_options : dict
         ``HPCPROF_TORCH_OPTIONS``: the PyTorch profiler's schedule and switches.
+    launcher : str
+        ``HPCPROF_LAUNCHER``: the launcher of the site; empty if unknown.
+    mpi_type : str
+        ``SLURM_MPI_TYPE``: the value of ``srun --mpi``; empty for Slurm's default.
     """
 
     run_dir: Path | None = None
@@ -49,6 +53,8 @@ class RankEnvironment:
     profile_output: Path | None = None
     capture_steps: tuple[tuple[int, int], ...] = ()
     torch_options: Mapping[str, int | bool] = field(default_factory=dict)
+    launcher: str = ""
+    mpi_type: str = ""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RankEnvironment:
@@ -68,7 +74,33 @@ class RankEnvironment:
             profile_output=_path(environ, "HPCPROF_PROFILE_OUTPUT"),
             capture_steps=_steps(environ),
             torch_options=_options(environ),
+            launcher=environ.get("HPCPROF_LAUNCHER", ""),
+            mpi_type=environ.get("SLURM_MPI_TYPE", ""),
         )
+
+    def wrong_library(self, size: int, library: str) -> str:
+        """Return the error that MPI has another number of ranks than the launcher started, and its cure.
+
+        Parameters
+        ----------
+        size : int
+            The number of ranks that MPI reports.
+        library : str
+            The name of the MPI library, as it names itself.
+        """
+        started = f"but {self.launcher or 'the launcher'} started {self.world_size}"
+        cure = "load the MPI module that mpi4py was built with, or build mpi4py with the launcher's MPI"
+        if self.launcher == "srun":
+            # srun sets no type in the ranks' environment for "none".
+            started += f" (--mpi={self.mpi_type or 'none'})"
+            needed = "pmix" if "Open MPI" in library else "pmi2"
+            cure = f"give -o mpi={needed}, or add --mpi={needed} to launcher.arguments of the site"
+            if needed == self.mpi_type:
+                cure = "give -o mpi=TYPE with another type of srun --mpi=list"
+        elif self.launcher == "mpiexec":
+            cure = "give the mpiexec of that MPI with -o mpiexec=PATH"
+        ranks = f"{size} rank{'s' * (size != 1)}"
+        return f"MPI has {ranks}, {started}: mpi4py uses {library}; {cure}."
 
     @property
     def results_dir(self) -> Path:

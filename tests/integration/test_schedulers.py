@@ -665,6 +665,17 @@ def test_slurm_ranks_of_the_wheels_mpi_form_one_job_without_an_option(
     ).read_text() == "hpcprof: srun starts the ranks with --mpi=pmi2.\n"
 
 
+def test_slurm_an_mpi_type_that_does_not_fit_is_named_with_the_option_that_cures_it(
+    slurm: Cluster, hpcprof: Hpcprof
+) -> None:
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    shape = ["--site", "generic-slurm", "--ranks-per-node", "2", "--walltime", "5m", "--wait"]
+    done = hpcprof("submit", *shape, "-o", "mpi=none", "--workload", "ddp", "--", "--model", "mlp")
+    assert done.returncode == 1
+    assert "rank 0: MPI has 1 rank, but srun started 2 (--mpi=none): mpi4py uses MPICH" in done.stderr
+    assert "give -o mpi=pmi2" in done.stderr
+
+
 def test_slurm_a_probe_of_two_ranks_finds_the_mpi_type_of_a_new_site(
     slurm: Cluster, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
 ) -> None:

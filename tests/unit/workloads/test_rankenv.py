@@ -57,3 +57,41 @@ def test_a_wrong_value_is_one_sentence_that_names_the_variable(name: str, value:
     with pytest.raises(UsageError) as caught:
         RankEnvironment.from_environment({name: value})
     assert sentence in str(caught.value)
+
+
+MPICH, OPEN_MPI = "MPICH Version: 5.0.2", "Open MPI v5.0.11"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "type_", "library", "sentence"),
+    [
+        (
+            "srun",
+            "",
+            MPICH,
+            "MPI has 1 rank, but srun started 4 (--mpi=none): mpi4py uses MPICH Version: 5.0.2; give "
+            "-o mpi=pmi2, or add --mpi=pmi2 to launcher.arguments of the site.",
+        ),
+        (
+            "srun",
+            "pmi2",
+            OPEN_MPI,
+            "started 4 (--mpi=pmi2): mpi4py uses Open MPI v5.0.11; give -o mpi=pmix,",
+        ),
+        ("srun", "pmi2", MPICH, "give -o mpi=TYPE with another type of srun --mpi=list."),
+        (
+            "mpiexec",
+            "",
+            OPEN_MPI,
+            "but mpiexec started 4: mpi4py uses Open MPI v5.0.11; give the mpiexec of that MPI",
+        ),
+        ("pals", "", MPICH, "but pals started 4: mpi4py uses MPICH Version: 5.0.2; load the MPI module"),
+        ("", "", MPICH, "but the launcher started 4: "),
+    ],
+)
+def test_the_error_for_a_wrong_mpi_names_the_option_that_cures_it(
+    launcher: str, type_: str, library: str, sentence: str
+) -> None:
+    names = {"HPCPROF_LAUNCHER": launcher, "SLURM_MPI_TYPE": type_, "HPCPROF_WORLD_SIZE": "4"}
+    environment = RankEnvironment.from_environment(names)
+    assert sentence in environment.wrong_library(1, library)
