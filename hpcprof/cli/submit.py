@@ -98,7 +98,7 @@ def wait_for(run: Run) -> None:
         click.echo(f"\nleft {run.id} running: hpcprof status {run.id}, hpcprof cancel {run.id}", err=True)
         sys.exit(130)
     if status.state is JobState.COMPLETED:
-        click.echo("completed")
+        click.echo(str(status))
         return
     click.echo("hpcprof: " + "\n".join(describe_failure(run, status)), err=True)
     sys.exit(1)

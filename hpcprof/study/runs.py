@@ -171,7 +171,7 @@ class StudyRuns:
         self._waiting = False
         if status.state is not JobState.COMPLETED:
             raise RunFailed("\n".join(describe_failure(run, status)))
-        self.tell("completed")
+        self.tell(str(status))
 
     def collect(self, run: Run) -> None:
         """Collect a run that has succeeded.

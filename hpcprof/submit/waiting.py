@@ -57,7 +57,7 @@ def wait_until_ended(
             on_output(text)
         if status.state.ended:
             break
-        line = f"{status.state.value} {status.reason}".rstrip()
+        line = str(status)
         if line != shown:
             elapsed = time.monotonic() - began
             on_status(f"{line} (after {elapsed:.0f} s)" if elapsed >= 1 else line)
@@ -134,7 +134,7 @@ class _Log:
 
 def describe_failure(run: Run, status: JobStatus) -> list[str]:
     """Return the lines that explain why a run did not succeed, a sentence first."""
-    lines = [f"{run.id} {status.state.value}: {status.reason}"]
+    lines = [f"{run.id} {status}"]
     failures = failed_ranks(run)
     for failure in failures[:1]:
         lines += [str(failure), *(f"  {line}" for line in failure.last_lines)]

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -29,7 +30,7 @@ from typing import Any
 
 import torch
 
-from hpcprof.common.atomic import replacing
+from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
@@ -79,10 +80,15 @@ class Capture:
     Each step runs inside `step`. If the environment selects some of the steps, the profiler starts and
     stops around those instead, with the same barriers.
 
+    Shortly before the walltime limit of the job the profiler stops at the end of a step, and the PyTorch
+    profiler writes its trace, while the steps go on. No barrier is passed, since the ranks may be in
+    different steps.
+
     Parameters
     ----------
     environment : RankEnvironment
-        The profiler of this rank, the steps that it captures, and the path of the profile.
+        The profiler of this rank, the steps that it captures, when it is to stop, and the path of the
+        profile.
     rank : int
         The rank of this process; it names the profile if the environment does not.
     barrier : callable
@@ -93,10 +99,12 @@ class Capture:
         self._profiler = environment.profiler
         self._stem = environment.profile_stem(rank)
         self._chosen = environment.capture_steps
+        self._until = environment.capture_until
         self._options = dict(environment.torch_options)
         self._barrier = barrier
-        self._step = 0
-        self._running = False
+        self._state = environment.run_dir / "state" if environment.run_dir is not None else None
+        self._step = self._first = 0
+        self._running = self._capturing = False
         self._torch_profile: Any = None
         self._traces = 0
 
@@ -118,6 +126,8 @@ class Capture:
             self._torch_profile.step()
         if any(self._step == last for _, last in self._chosen):
             self._finish()
+        elif self._capturing and self._until is not None and time.time() >= self._until:
+            self._stop_ahead_of_walltime()
         self._step += 1
 
     def __exit__(
@@ -148,7 +158,8 @@ class Capture:
     def _start(self) -> None:
         synchronize()
         self._barrier()
-        self._running = True
+        self._running = self._capturing = True
+        self._first = self._step
         if self._profiler is Profiler.TORCH:
             self._torch_profile = self._make_torch_profile()
             self._torch_profile.start()
@@ -156,6 +167,21 @@ class Capture:
             torch.cuda.profiler.start()
         synchronize()
         self._barrier()
+
+    def _stop_ahead_of_walltime(self) -> None:
+        """Stop the profiler of this rank alone, and note it in the run; the steps go on."""
+        synchronize()
+        earlier = self._traces
+        profile = self._stop_profiler()
+        if profile is not None and not self._scheduled:
+            self._export(profile)
+        if self._scheduled and earlier == self._traces > 0:
+            return  # the cycles of the schedule were over
+        steps = self._step - self._first + 1
+        done = f"after {steps} step{'s' * (steps != 1)}{' and written' * (self._traces > earlier)}"
+        print(f"hpcprof: the walltime limit is near: the capture was stopped {done}.", file=sys.stderr)
+        if self._state is not None:
+            write_atomically(self._state / f"{self._stem.name}.stopped", f"{done}\n")
 
     def _finish(self) -> None:
         # The profiler records GPU work only while it runs, so the work must finish first.
@@ -166,8 +192,12 @@ class Capture:
             self._export(profile)
 
     def _stop(self) -> Any:
-        """Stop the profiler; return it if it is PyTorch's."""
+        """End a span of captured steps; return the profiler if it is PyTorch's and has not stopped before."""
         self._running = False
+        return self._stop_profiler() if self._capturing else None
+
+    def _stop_profiler(self) -> Any:
+        self._capturing = False
         profile, self._torch_profile = self._torch_profile, None
         if profile is not None:
             profile.stop()

@@ -37,6 +37,9 @@ class RankEnvironment:
     capture_steps : tuple of (int, int)
         ``HPCPROF_CAPTURE_STEPS``: the first and last measured step of each span to capture, counted from
         0; if empty, all steps are captured.
+    capture_until : int or None
+        ``HPCPROF_CAPTURE_UNTIL``: when the profiler of this rank is to stop, ahead of the walltime limit, in
+        seconds since 1970.
     torch_options : dict
         ``HPCPROF_TORCH_OPTIONS``: the PyTorch profiler's schedule and switches.
     launcher : str
@@ -52,6 +55,7 @@ class RankEnvironment:
     profiler: Profiler = Profiler.NONE
     profile_output: Path | None = None
     capture_steps: tuple[tuple[int, int], ...] = ()
+    capture_until: int | None = None
     torch_options: Mapping[str, int | bool] = field(default_factory=dict)
     launcher: str = ""
     mpi_type: str = ""
@@ -73,6 +77,7 @@ class RankEnvironment:
             profiler=_profiler(environ),
             profile_output=_path(environ, "HPCPROF_PROFILE_OUTPUT"),
             capture_steps=_steps(environ),
+            capture_until=_number(environ, "HPCPROF_CAPTURE_UNTIL", minimum=0),
             torch_options=_options(environ),
             launcher=environ.get("HPCPROF_LAUNCHER", ""),
             mpi_type=environ.get("SLURM_MPI_TYPE", ""),

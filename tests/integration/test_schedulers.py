@@ -230,6 +230,60 @@ def test_a_job_over_its_walltime_is_a_timeout(
     assert the_run().state_file("finished") != "0"  # job.sh may outlive its ranks, and note their end
 
 
+# Steps until it may go.
+TRAINING = """
+import os, pathlib, time, torch
+from hpcprof.workloads.capture import Capture
+from hpcprof.workloads.rankenv import RankEnvironment
+environment = RankEnvironment.from_environment(os.environ)
+with Capture(environment, rank=0, barrier=lambda: None) as capture:
+    while not (environment.run_dir / "go").exists():
+        with capture.step():
+            time.sleep(0.05)
+"""
+
+
+def test_ahead_of_the_walltime_limit_the_trace_is_written_and_said(
+    site: str, hpcprof: Hpcprof, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The limit is near from the first step on.
+    monkeypatch.setattr("hpcprof.submit.rendering.templates.capture_lead", lambda walltime: walltime + 5)
+    loaded = load_site(site)
+    # A batch system does not pass the variables of the tests on.
+    arguments = ["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-c", TRAINING]
+    job = make_job(loaded, arguments=arguments, walltime="5m", profiler="torch")
+    run = submit(loaded, job, Path("runs"), ["hpcprof"])
+    until(lambda: (run.path / "state/rank00000.stopped").exists())
+    assert [path.name for path in (run.path / "profiles").iterdir()] == ["rank00000.trace.json.gz"]
+    stopped = "the capture was stopped after 1 step and written"
+    said = f"the walltime limit was near: {stopped}"
+    until(lambda: last(hpcprof) == ("running", said))
+    if site == "slurm":
+        running: Cluster = request.getfixturevalue("slurm")
+        running.command("scontrol", "update", f"jobid={job_id(run)}", "EndTime=now+1")
+        until(lambda: last(hpcprof)[0] != "running")
+        exceeded = "the walltime limit (00:05:00) was exceeded"
+        assert last(hpcprof) == ("timeout", f"{exceeded}; ahead of it {stopped}")
+    else:
+        (run.path / "go").touch()
+        until(lambda: last(hpcprof)[0] != "running")
+        assert last(hpcprof) == ("completed", said)
+
+
+def test_slurm_profilers_stop_by_the_limit_that_the_job_has_now(slurm: Cluster, hpcprof: Hpcprof) -> None:
+    loaded = load_site("slurm")
+    job = make_job(loaded, arguments=["sh", "-c", WAIT_FOR_GO], walltime="1h", profiler="torch")
+    slurm.command("scontrol", "update", "NodeName=n[1-4]", "State=DRAIN", "Reason=test")
+    run = submit(loaded, job, Path("runs"), ["hpcprof"])
+    slurm.command("scontrol", "update", f"jobid={job_id(run)}", "TimeLimit=10")
+    slurm.command("scontrol", "update", "NodeName=n[1-4]", "State=RESUME")
+    began = time.time()
+    until(lambda: run.state_file("capture_until") is not None)
+    (run.path / "go").touch()
+    assert 300 < int(run.state_file("capture_until") or 0) - began < 600
+    until(lambda: last(hpcprof)[0] == "completed")
+
+
 def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site: str) -> None:
     first = submitted(site, "sh", "-c", WAIT_FOR_GO)
     if site == "local":

@@ -245,6 +245,46 @@ def test_the_lines_of_the_profiler_go_to_a_log_of_their_own(
     assert said[2].startswith(exported)
 
 
+# Ends before the program if it has a time limit, as nsys does with --kill=none.
+STOPPING_NSYS = """#!/bin/sh
+[ "$1" != export ] || {{ echo export >>{notes}; exit; }}
+for word in "$@"; do case $word in --duration=* | --kill=*) limited="$limited$word " ;; esac; done
+echo "limit: $limited" >>{notes}
+while [ "$1" != /bin/sh ]; do shift; done
+if [ -z "$limited" ]; then "$@"; exit; fi
+"$@" &
+while [ ! -f "$TMPDIR/pid" ]; do sleep 0.05; done
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("near", [True, False])
+def test_nsys_stops_ahead_of_the_walltime_limit_and_exports_while_the_program_goes_on(
+    shell: str, near: bool, tmp_path: Path
+) -> None:
+    tools, folder, notes = tmp_path / "bin", tmp_path / "run", tmp_path / "notes"
+    tools.mkdir()
+    (folder / "state").mkdir(parents=True)
+    if near:
+        (folder / "state/capture_until").write_text("1000\n")
+    (tools / "nsys").write_text(STOPPING_NSYS.format(notes=notes))
+    (tools / "nsys").chmod(0o755)
+    wait = f"until [ -s {folder}/state/rank00003.stopped ]; do sleep 0.05; done; " if near else ""
+    program = ("sh", "-c", f'{wait}echo "program $1" >>{notes}; echo out; exit 7', "sh", "a b")
+    environment = {**LAUNCHERS["Open MPI"], "PATH": f"{tools}:{os.environ['PATH']}"}
+    done = run_wrapper(shell, job(profiler="nsys"), folder, environment, *program)
+    assert (done.returncode, done.stderr) == (7, "")
+    assert (folder / "state/rank00003.exit").read_text() == "7\n"
+    assert (folder / "logs/rank00003.out").read_text() == "out\n"
+    if near:
+        assert notes.read_text() == "limit: --duration=1 --kill=none \nexport\nprogram a b\n"
+        assert (folder / "state/rank00003.stopped").read_text() == "and written\n"
+        assert "the capture was stopped and written" in (folder / "logs/rank00003.err").read_text()
+    else:
+        assert notes.read_text() == "limit: \nprogram a b\nexport\n"
+        assert not (folder / "state/rank00003.stopped").exists()
+
+
 @pytest.fixture
 def nsys(tmp_path: Path) -> Path:
     """A folder with a stand-in for nsys: it notes its arguments, and its help is a file beside it."""

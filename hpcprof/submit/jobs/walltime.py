@@ -6,6 +6,10 @@ import re
 
 from hpcprof.common.errors import UsageError
 
+_LEAD_SHARE = 0.05
+_SHORTEST_LEAD, _LONGEST_LEAD = 30, 300
+"""Seconds: enough to write and export a profile, and little of the run."""
+
 _CLOCK = re.compile(r"(?:(?P<days>\d{1,9})-)?(?P<hours>\d{1,9}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
 _UNITS = re.compile(r"(?:(?P<hours>\d{1,9})h)?(?:(?P<minutes>\d{1,9})m)?(?:(?P<seconds>\d{1,9})s)?")
 
@@ -36,3 +40,12 @@ def format_walltime(seconds: int) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours:02d}:{minutes:02d}:{seconds:02d}"
+
+
+def capture_lead(walltime: int) -> int | None:
+    """Return how long before the walltime limit profilers stop, so that they can still write, in seconds.
+
+    None if the walltime is so short that little would be captured.
+    """
+    lead = round(min(max(_LEAD_SHARE * walltime, _SHORTEST_LEAD), _LONGEST_LEAD))
+    return lead if 2 * lead <= walltime else None

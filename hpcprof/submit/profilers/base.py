@@ -23,6 +23,9 @@ SCRATCH = "{scratch}"
 GPUS = "{gpus}"
 """Placeholder for the numbers of the GPUs that the rank sees."""
 
+SECONDS = "{seconds}"
+"""Placeholder for how long the profiler may capture, in seconds."""
+
 Settings = Mapping[str, str]
 
 
@@ -85,6 +88,9 @@ class Profiler:
     flags : callable
         ``(target, settings) -> arguments`` between the command and the program, in any order; they may
         contain `OUTPUT` and `GPUS`.
+    time_limit : callable
+        ``(target, settings) -> flags`` that stop the capture after `SECONDS`, while the program goes on;
+        empty if it has none, or if the program stops the capture itself.
     environment : callable
         ``(target, settings) -> environment variables`` of the profiled ranks.
     afterwards : callable
@@ -111,6 +117,7 @@ class Profiler:
     check: Callable[[Target, Settings], None] = lambda target, settings: None
     command: tuple[str, ...] = ()
     flags: Callable[[Target, Settings], tuple[Word, ...]] = lambda target, settings: ()
+    time_limit: Callable[[Target, Settings], tuple[str, ...]] = lambda target, settings: ()
     environment: Callable[[Target, Settings], dict[str, str]] = lambda target, settings: {}
     afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
     complaint: Callable[[str], str] = lambda text: ""

@@ -13,6 +13,7 @@ from hpcprof.submit.profilers.base import (
     NAME,
     OUTPUT,
     SCRATCH,
+    SECONDS,
     Profiler,
     Setting,
     Settings,
@@ -24,9 +25,7 @@ from hpcprof.submit.sites.model import Vendor
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    capture = settings["capture"]
-    marks_steps = target.workload is not None or target.captures
-    by_program = capture == "range" or (capture == "auto" and marks_steps)
+    by_program = _captures_range(target, settings)
     # "stop" takes the first range only.
     end = f"repeat:{target.captures}" if target.captures > 1 else "stop"
     trace = settings["trace"]
@@ -41,6 +40,16 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         "--force-overwrite=true",
         f"--output={OUTPUT}",
     )
+
+
+def _captures_range(target: Target, settings: Settings) -> bool:
+    marks_steps = target.workload is not None or target.captures > 0
+    return settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
+
+
+def _time_limit(target: Target, settings: Settings) -> tuple[str, ...]:
+    # nsys would also end the program. With a range it counts from the range's start, which nobody knows.
+    return () if _captures_range(target, settings) else (f"--duration={SECONDS}", "--kill=none")
 
 
 # The first name is that of 2025.3, the second that of 2023.4.
@@ -108,6 +117,7 @@ NSYS = Profiler(
     },
     command=("nsys", "profile"),
     flags=_flags,
+    time_limit=_time_limit,
     environment=_environment,
     afterwards=_afterwards,
     counters=_counters,

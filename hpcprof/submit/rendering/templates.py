@@ -20,10 +20,19 @@ from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.node_request import chunk_resources, chunks, fitted_to_job, rank_devices
 from hpcprof.submit.jobs.rank_selection import rank_spans
 from hpcprof.submit.jobs.resources import directive_value, job_directives
-from hpcprof.submit.jobs.walltime import format_walltime
+from hpcprof.submit.jobs.walltime import capture_lead, format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
 from hpcprof.submit.mpi_types import BOTH_JOIN, LIST_TYPES, finds_type, two_ranks
-from hpcprof.submit.profilers import FOLDER, GPUS, NAME, OUTPUT, SCRATCH, Versioned, find_profiler
+from hpcprof.submit.profilers import (
+    FOLDER,
+    GPUS,
+    NAME,
+    OUTPUT,
+    SCRATCH,
+    SECONDS,
+    Versioned,
+    find_profiler,
+)
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering, Scheduler
@@ -36,6 +45,7 @@ _PLACES = {
     SCRATCH: '"$scratch"',
     FOLDER: '"$run_dir"/profiles',
     NAME: '"$name"',
+    SECONDS: '"$seconds"',
     GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
 }
 
@@ -108,9 +118,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "program": rendering.program,
         "mpi_trial": _mpi_trial(site, job, rendering.program),
         "profiled_ranks": profiled,
+        "capture_lead": capture_lead(job.walltime) if profiled else None,
         "profiler_command": _found(profiler.command, tools),
         "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
         "versioned_flags": [word for word in flags if isinstance(word, Versioned)],
+        "profiler_time_limit": profiler.time_limit(job.target, job.profiler_options),
         "profiler_environment": profiler.environment(job.target, job.profiler_options),
         "profiler_afterwards": [
             _found(words, tools) for words in profiler.afterwards(job.target, job.profiler_options)

@@ -37,6 +37,9 @@ class JobStatus:
     reason: str = ""
     exit_code: int | None = None
 
+    def __str__(self) -> str:
+        return f"{self.state.value}: {self.reason}" if self.reason else self.state.value
+
 
 class SchedulerClient(ABC):
     """Speaks to a scheduler by its commands.

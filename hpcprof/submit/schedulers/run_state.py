@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -69,9 +69,42 @@ def status_from_record(run: Run, record: Record | None) -> JobStatus:
     record : Record or None
         None if the scheduler does not know the job, which alone means neither success nor failure.
     """
+    status = _without_record(run) if record is None else _from_record(run, record)
+    if status.state is JobState.QUEUED:
+        return status
+    if status.state is not JobState.TIMEOUT:
+        note = capture_note(run)
+    else:
+        note = f"ahead of it {stopped}" if (stopped := _stopped_capture(run)) else _lost_profiles(run)
+    return replace(status, reason="; ".join(filter(None, (status.reason, note))))
+
+
+def capture_note(run: Run) -> str:
+    """Return what became of the capture as the walltime limit came near; empty if it did not."""
+    stopped = _stopped_capture(run)
+    return f"the walltime limit was near: {stopped}" if stopped else ""
+
+
+def _stopped_capture(run: Run) -> str:
+    notes = sorted((run.path / "state").glob("rank*.stopped"))
+    text = next(filter(None, (run.state_file(note.name) for note in notes)), "")
+    return f"the capture was stopped {text}" if text else ""
+
+
+def _lost_profiles(run: Run) -> str:
+    """Return which ranks left no profile at their walltime limit; empty if there are none."""
     assert run.manifest is not None
-    if record is None:
-        return _without_record(run)
+    profiled = run.manifest.job.profiled_ranks
+    written = {path.name.partition(".")[0] for path in (run.path / "profiles").glob("rank*")}
+    lost = [rank for rank in profiled if f"rank{rank:05d}" not in written]
+    if not lost:
+        return ""
+    which = f"rank {lost[0]}" if len(lost) == 1 else f"{len(lost)} of {len(profiled)} profiled ranks"
+    return f"{which} left no profile"
+
+
+def _from_record(run: Run, record: Record) -> JobStatus:
+    assert run.manifest is not None
     if not record.state.ended:
         with suppress(OSError):  # it is listed: a later absence is waited for anew
             (run.path / "state" / _UNFINISHED_FILE).unlink(missing_ok=True)

@@ -149,3 +149,21 @@ def test_a_choice_of_steps_that_is_none_is_refused(text: str) -> None:
 def test_steps_without_a_profiler_are_refused() -> None:
     with pytest.raises(UsageError, match="--capture-steps 1-2 needs a profiler"):
         make_job(LOCAL, workload="sequence-parallel", capture_steps="1-2")
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "limited"),
+    [
+        (USERS, {}, True),
+        (OURS, {"capture": "whole"}, True),
+        (OURS, {}, False),
+        (Target(None, ranks=4, captures=1), {}, False),
+        (USERS, {"capture": "range"}, False),
+    ],
+)
+def test_nsys_stops_by_itself_only_where_the_program_does_not_stop_the_capture(
+    target: Target, settings: dict[str, str], limited: bool
+) -> None:
+    nsys = PROFILERS["nsys"]
+    flags = nsys.time_limit(target, nsys.resolve(settings))
+    assert flags == (("--duration={seconds}", "--kill=none") if limited else ())

@@ -56,7 +56,7 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
     lines: list[str] = []
     output: list[str] = []
     assert wait_until_ended(run, lines.append, output.append).state is JobState.COMPLETED
-    assert lines == ["queued Priority", "running"]
+    assert lines == ["queued: Priority", "running"]
     assert output == ["one ", "two", " three"]
 
 

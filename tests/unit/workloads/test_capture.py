@@ -137,3 +137,74 @@ def test_a_run_too_short_for_the_schedule_says_so(tmp_path: Path, capsys: pytest
     run_steps(asked, 4)
     said = capsys.readouterr().err
     assert "recorded nothing: its schedule needs 9 steps, but the run had 4" in said
+
+
+def limited(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -> RankEnvironment:
+    """Return an environment whose capture is to stop during the second step, by a clock that steps turn."""
+    (folder / "state").mkdir()
+    hours = iter(range(1, 100))
+    monkeypatch.setattr("hpcprof.workloads.capture.time.time", lambda: next(hours))
+    values = {"profiler": Profiler.TORCH, "run_dir": folder, "profile_output": folder / "rank00003"}
+    return RankEnvironment(**{**values, "capture_until": 2, **changes})  # type: ignore[arg-type]
+
+
+def test_ahead_of_the_walltime_limit_the_trace_is_written_and_the_steps_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    happened: list[str] = []
+    asked = limited(tmp_path, monkeypatch)
+    with Capture(asked, rank=3, barrier=lambda: happened.append("barrier")) as running:
+        for number in range(4):
+            with running.step(), annotate("iteration"):
+                happened.append(str(number))
+            happened.append("written" if (tmp_path / "rank00003.trace.json.gz").exists() else "going on")
+    assert happened == [
+        *["barrier", "barrier", "0", "going on", "1", "written"],
+        *["2", "written", "3", "written", "barrier"],
+    ]
+    assert iterations(tmp_path / "rank00003.trace.json.gz") == 2
+    assert [path.name for path in tmp_path.glob("cycle*")] == []
+    done = "after 2 steps and written"
+    assert (tmp_path / "state/rank00003.stopped").read_text() == f"{done}\n"
+    assert (
+        capsys.readouterr().err == f"hpcprof: the walltime limit is near: the capture was stopped {done}.\n"
+    )
+
+
+def test_a_span_that_begins_after_the_time_of_the_capture_has_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = limited(tmp_path, monkeypatch, capture_steps=((0, 2), (4, 6)))
+    happened = run_steps(asked, 8)
+    assert happened.count("barrier") == 1 + 3 + 3  # as on every other rank
+    assert iterations(tmp_path / "rank00003.trace.json.gz") == 2
+    assert iterations(tmp_path / "cycle1/rank00003.trace.json.gz") == 1
+    assert (tmp_path / "state/rank00003.stopped").read_text() == "after 1 step and written\n"
+
+
+@pytest.mark.parametrize("active", [1, 3])
+def test_a_schedule_is_cut_only_where_it_is_not_over(
+    active: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"wait": 0, "warmup": 1, "active": active, "repeat": 1}
+    run_steps(limited(tmp_path, monkeypatch, torch_options=options, capture_until=3), 6)
+    note = tmp_path / "state/rank00003.stopped"
+    assert (tmp_path / "rank00003.trace.json.gz").exists()
+    assert note.exists() is (active == 3)
+
+
+def test_on_cuda_the_range_is_closed_once_ahead_of_the_walltime_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr(capture, "_cuda", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda.profiler, "start", lambda: happened.append("start"))
+    monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: happened.append("stop"))
+    asked = limited(tmp_path, monkeypatch, profiler=Profiler.NSYS)
+    with Capture(asked, rank=3, barrier=lambda: None) as running:
+        for number in range(4):
+            with running.step():
+                happened.append(str(number))
+    assert happened == ["start", "0", "1", "stop", "2", "3"]
+    assert (tmp_path / "state/rank00003.stopped").read_text() == "after 2 steps\n"

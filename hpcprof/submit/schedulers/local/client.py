@@ -31,7 +31,13 @@ from hpcprof.submit.schedulers.local.supervisor import (
     end_processes,
     processes_of,
 )
-from hpcprof.submit.schedulers.run_state import Record, records, status_from_record, status_of_submission
+from hpcprof.submit.schedulers.run_state import (
+    Record,
+    capture_note,
+    records,
+    status_from_record,
+    status_of_submission,
+)
 
 _START_SECONDS = 30.0
 
@@ -123,7 +129,7 @@ def local_status(run: Run) -> JobStatus:
         return JobStatus(JobState.QUEUED, f"waits for the end of {Path(ahead).name}")
     if alive:
         started = run.state_file("started") is not None or not records(run, "started")
-        return JobStatus(JobState.RUNNING if started else JobState.QUEUED)
+        return JobStatus(JobState.RUNNING, capture_note(run)) if started else JobStatus(JobState.QUEUED)
     finished = run.state_file("finished")
     if finished is not None:
         return _ended(Outcome("exited", int(finished)), run)

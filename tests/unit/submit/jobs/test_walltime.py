@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
+from hpcprof.submit.jobs.walltime import capture_lead, format_walltime, parse_walltime
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,12 @@ def test_a_walltime_is_written_in_hours_minutes_and_seconds_of_two_digits(second
 @given(st.integers(1, 10**7))
 def test_a_written_walltime_reads_back_as_the_same_seconds(seconds: int) -> None:
     assert parse_walltime(format_walltime(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("walltime", "lead"), [(59, None), (60, 30), (600, 30), (3600, 180), (6000, 300), (86400, 300)]
+)
+def test_profilers_stop_a_twentieth_ahead_of_the_limit_with_a_least_and_a_most(
+    walltime: int, lead: int | None
+) -> None:
+    assert capture_lead(walltime) == lead

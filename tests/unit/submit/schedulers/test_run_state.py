@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+import msgspec
 import pytest
 
+from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.intent import note_intent
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.run_state import (
@@ -162,3 +165,56 @@ def test_a_job_that_waits_again_after_it_started_says_that_its_node_was_lost(mak
     )
     lost = Record(JobState.QUEUED, node_lost=True)
     assert status_from_record(make_run("3"), lost).reason == "queued again after its node was lost"
+
+
+STOPPED = "the capture was stopped after 12 steps and written"
+NEAR = f"the walltime limit was near: {STOPPED}"
+TIMEOUT = Record(JobState.TIMEOUT)
+
+
+def profiled(run: Run, *written: str) -> Run:
+    """Return the run as one of two ranks under the PyTorch profiler, which has written some profiles."""
+    assert run.manifest is not None
+    (run.path / "profiles").mkdir()
+    for name in written:
+        (run.path / "profiles" / name).touch()
+    job = msgspec.structs.replace(run.manifest.job, profiler="torch", ranks_per_node=2)
+    return replace(run, manifest=msgspec.structs.replace(run.manifest, job=job))
+
+
+def stop_capture(run: Run, rank: int) -> None:
+    (run.path / f"state/rank{rank:05d}.stopped").write_text("after 12 steps and written\n")
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (Record(JobState.RUNNING), NEAR),
+        (LONG_AGO, NEAR),
+        (TIMEOUT, f"the walltime limit (00:01:00) was exceeded; ahead of it {STOPPED}"),
+        (Record(JobState.FAILED, "", 3), f"exit code 3; {NEAR}"),
+        (Record(JobState.QUEUED, "Priority"), "Priority"),
+    ],
+)
+def test_a_capture_that_stopped_ahead_of_the_walltime_limit_is_said(
+    record: Record, reason: str, make_run: MakeRun
+) -> None:
+    finished = {"finished": "0"} if record is LONG_AGO else {}
+    run = profiled(make_run(**finished), "rank00000.trace.json.gz", "rank00001.trace.json.gz")
+    stop_capture(run, 1)
+    assert status_from_record(run, record).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        (("rank00000.trace.json.gz", "rank00001.trace.json.gz"), ""),
+        (("rank00000.trace.json.gz",), "; rank 1 left no profile"),
+        ((), "; 2 of 2 profiled ranks left no profile"),
+    ],
+)
+def test_profiles_that_are_lost_at_the_walltime_limit_are_said(
+    written: tuple[str, ...], says: str, make_run: MakeRun
+) -> None:
+    run = profiled(make_run(), *written)
+    assert status_from_record(run, TIMEOUT).reason == f"the walltime limit (00:01:00) was exceeded{says}"
