@@ -61,7 +61,7 @@ def submit_job(
     workload : str, optional
         A built-in workload: ``sequence-parallel`` or ``ddp``.
     site : str, optional
-        The name of a site; ``local`` by default.
+        The name of a site; the personal default, else ``local``.
     site_file : path, optional
         The path of a site file, instead of a name.
     nodes, ranks_per_node : int, optional
@@ -99,7 +99,7 @@ def submit_job(
     script : path, optional
         An edited job.sh, instead of a rendered one.
     runs_dir : path, optional
-        The folder of runs; else ``$HPCPROF_RUNS``, else ``runs``.
+        The folder of runs; else ``$HPCPROF_RUNS``, else the personal default, else ``runs``.
     wait : bool
         Whether to return only once the run has succeeded.
 
@@ -168,9 +168,10 @@ def open(
     run : str or path
         A run id, a unique prefix of one, ``last``, or the path of a run or of any folder of profiles.
     runs_dir : str or path, optional
-        The folder of runs; else ``$HPCPROF_RUNS``, else ``runs``.
+        The folder of runs; else ``$HPCPROF_RUNS``, else the personal default, else ``runs``.
     db : str, optional
-        The results database, a path or an SQLAlchemy URL; else ``$HPCPROF_DB``, else the one among the runs.
+        The results database, a path or an SQLAlchemy URL; else ``$HPCPROF_DB``, else the personal
+        default, else the one among the runs.
 
     Raises
     ------

@@ -14,9 +14,10 @@ import click
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import run_in_terminal
+from hpcprof.submit.config import Engine, default_engine
 from hpcprof.submit.container import engine as engines
 from hpcprof.submit.container import image as images
-from hpcprof.submit.container.engine import Engine, Setup, find_engine
+from hpcprof.submit.container.engine import Setup, find_engine
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, Image
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -27,7 +28,10 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 def _engine_options(command: CommandT) -> CommandT:
     names = click.Choice([engine.value for engine in Engine])
     chosen = click.option(
-        "--engine", type=names, help="Container engine.  [default: the first that is installed]"
+        "--engine",
+        type=names,
+        default=default_engine,
+        help="Container engine.  [default: that of hpcprof config, or the first that is installed]",
     )
     dry = click.option("--dry-run", is_flag=True, help="Print the command instead of running it.")
     return chosen(dry(command))

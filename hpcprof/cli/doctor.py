@@ -8,14 +8,18 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.options import default_site, runs_dir_option
 from hpcprof.cli.tables import show
 from hpcprof.submit.doctor import CHECKS, Machine, Status, examine
 from hpcprof.submit.sites.files import load_site, load_site_file
 
 
 @click.command("doctor", epilog=examples("hpcprof doctor", "hpcprof doctor --site mycluster --probe"))
-@click.option("--site", default="local", show_default=True, help="Site whose requirements are checked.")
+@click.option(
+    "--site",
+    default=default_site,
+    help="Site whose requirements are checked.  [default: that of hpcprof config, or local]",
+)
 @click.option(
     "--site-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -50,6 +50,7 @@ SECTIONS = {
     },
     "Sites, templates and containers": {
         "sites": "List, show, check or create sites.",
+        "config": "Show or change your defaults, such as site and account.",
         "templates": "List, export or check templates.",
         "container": "Render, build and run a container image with the profilers.",
         "doctor": "Check what works here, and name the remedy for what does not.",

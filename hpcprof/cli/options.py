@@ -9,13 +9,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hpcprof.common import logs
 from hpcprof.common.errors import UsageError
 
 if TYPE_CHECKING:
     from hpcprof.submit.jobs.job import Job
+    from hpcprof.submit.jobs.request import JobRequest
     from hpcprof.submit.sites.model import Site
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+# The defaults are functions, since only a command that runs may read the files of hpcprof config.
+def _default_runs_dir() -> Path:
+    from hpcprof.submit.config import default_runs_dir
+
+    return default_runs_dir()
+
+
+def _default_database() -> str | None:
+    from hpcprof.submit.config import default_database
+
+    return default_database()
+
+
+def default_site() -> str:
+    """Return the site of a command that names none."""
+    from hpcprof.submit import config
+
+    return config.default_site()
 
 
 def runs_dir_option(command: CommandT) -> CommandT:
@@ -24,9 +46,8 @@ def runs_dir_option(command: CommandT) -> CommandT:
         "--runs-dir",
         type=click.Path(file_okay=False, path_type=Path),
         envvar="HPCPROF_RUNS",
-        default="runs",
-        show_default=True,
-        help="Folder of runs (or $HPCPROF_RUNS).",
+        default=_default_runs_dir,
+        help="Folder of runs (or $HPCPROF_RUNS).  [default: that of hpcprof config, or runs]",
     )(command)
 
 
@@ -41,10 +62,11 @@ def db_option(command: CommandT) -> CommandT:
     return click.option(
         "--db",
         envvar="HPCPROF_DB",
+        default=_default_database,
         callback=_no_folder,
         metavar="URL",
         help="Results database: a path or an SQLAlchemy URL (or $HPCPROF_DB).  "
-        "[default: hpcprof.db among the runs]",
+        "[default: that of hpcprof config, or hpcprof.db among the runs]",
     )(command)
 
 
@@ -96,7 +118,10 @@ def job_options(command: CommandT) -> CommandT:
                 metavar="FILE",
                 help="Job file; options on the command line override it.",
             ),
-            click.option("--site", help="Site to run on (hpcprof sites list).  [default: local]"),
+            click.option(
+                "--site",
+                help="Site to run on (hpcprof sites list).  [default: that of hpcprof config, or local]",
+            ),
             click.option("--site-file", type=file, metavar="FILE", help="Site file, instead of a name."),
             click.option("--workload", help="Built-in workload; its arguments go after --."),
             click.option("--nodes", type=positive, help="Number of nodes.  [default: 1]"),
@@ -159,6 +184,18 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
 
     for sentence in dict.fromkeys(sentence for job in jobs for sentence in remarks(job, site)):
         click.echo(f"hpcprof: note: {sentence}.", err=True)
+
+
+def log_origins(request: JobRequest, site: Site, job: Job) -> None:
+    """Log where the values of a job come from, if the user asks for the log."""
+    logger = logs.configure()
+    if logger is None:
+        return
+    from hpcprof.common.masking import masked
+    from hpcprof.submit.jobs.origins import origins
+
+    for setting in origins(request, site, job):
+        logger.info("%s", masked(f"{setting.key} = {setting.value}  [{setting.source}]"))
 
 
 def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:

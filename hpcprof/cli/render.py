@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import job_options
+from hpcprof.cli.options import job_options, log_origins
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.jobs.checks import missing_requirements
@@ -39,8 +39,9 @@ def command(request: JobRequest, output: Path | None, save: Path | None) -> None
     Without --output, job.sh is printed, or for Kubernetes the manifest with job.sh in it. Options that the
     site requires may be missing; they are named on standard error.
     """
-    request = request.merged()
     site, job = request.resolve(draft=True)
+    log_origins(request, site, job)
+    request = request.merged()
     for sentence in missing_requirements(job, site):
         click.echo(f"hpcprof: a draft that submit would refuse: {sentence}", err=True)
     directory = output or request.runs_dir / "RUN_ID"

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.options import default_site
 from hpcprof.cli.tables import show
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
 
@@ -32,9 +33,9 @@ def list_() -> None:
 
 
 @command.command("show", epilog=examples("hpcprof sites show local"))
-@click.argument("name", default="local")
+@click.argument("name", default=default_site)
 def show_(name: str) -> None:
-    """Print a site, merged with the site that it extends."""
+    """Print a site, merged with the site that it extends; by default that of hpcprof config, or local."""
     click.echo(msgspec.yaml.encode(load_site(name)).decode(), nl=False)
 
 

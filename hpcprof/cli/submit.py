@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import job_options, repeated, show_remarks
+from hpcprof.cli.options import job_options, log_origins, repeated, show_remarks
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.request import JobRequest, flag_of
@@ -53,6 +53,7 @@ def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, 
         site, job = repeated(source, runs_dir)
     else:
         site, job = request.resolve()
+        log_origins(request, site, job)
     command_line = ["hpcprof", *sys.argv[1:]]
     show_remarks(site, [job])
     if dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -49,37 +49,53 @@ def decode(model: type[ModelT], data: object, where: str) -> ModelT:
 
 def _explain(message: str, model: type[msgspec.Struct], data: object, where: str) -> UsageError:
     found = _PATH.search(message)
-    path = found["path"].lstrip(".") if found else ""
+    general = found["path"].lstrip(".") if found else ""
     text = _PATH.sub("", message)
-    node = _type_at(model, path)
-    if field := _UNKNOWN.match(text):
+    node = _type_at(model, general)
+    field = _UNKNOWN.match(text)
+    path, value = _place(data, general, field["field"] if field else "", text.startswith("Expected `str"))
+    if field:
         struct = _struct(node)
         inside = f" in {where}" + (f", under {path}" if path else "")
         return unknown("key", field["field"], struct.cls.__struct_encode_fields__ if struct else (), inside)
     if isinstance(node, msgspec.inspect.EnumType):
         valid = [member.value for member in node.cls]
-        return unknown("value", str(_value_at(data, path)), valid, f" in {where}, {path}")
+        return unknown("value", str(value), valid, f" in {where}, {path}")
     for name, plain in _TYPE_NAMES.items():
         text = text.replace(f"`{name}`", plain)
-    value = _value_at(data, path)
     shown = f" = {value!r}" if path and not isinstance(value, (dict, list)) else ""
     place = ("a key under " if found and found["key"] else "") + (path or "the file")
     return UsageError(f"{where}: {place}{shown}: {text[:1].lower()}{text[1:].replace('`', '')}.")
 
 
 def _steps(path: str) -> list[str]:
-    return [step for step in re.split(r"[.\[\]]+", path) if step]
+    """Return the parts of a path of msgspec, in which ``[...]`` stands for any key of a mapping."""
+    return re.findall(r"\[\.\.\.\]|[^.\[\]]+", path)
 
 
-def _value_at(data: object, path: str) -> object:
-    for step in _steps(path):
-        if isinstance(data, Mapping):
-            data = data.get(step)
-        elif isinstance(data, list) and step.isdigit() and int(step) < len(data):
-            data = data[int(step)]
+def _place(data: object, path: str, unknown_key: str, text_expected: bool) -> tuple[str, object]:
+    """Return the path and the value of the mistake, with the key that ``[...]`` stands for."""
+    for place, value in _places(data, _steps(path)):
+        if unknown_key:
+            fits = isinstance(value, Mapping) and unknown_key in value
         else:
-            return None
-    return data
+            fits = not (text_expected and isinstance(value, str))
+        if fits:
+            return place, value
+    return path, None
+
+
+def _places(data: object, steps: list[str], path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the paths that steps lead to, and the values there."""
+    if not steps:
+        yield path, data
+        return
+    step, *rest = steps
+    if isinstance(data, Mapping):
+        for key in list(data) if step == "[...]" else [step]:
+            yield from _places(data.get(key), rest, f"{path}.{key}".lstrip("."))
+    elif isinstance(data, list) and step.isdigit() and int(step) < len(data):
+        yield from _places(data[int(step)], rest, f"{path}[{step}]")
 
 
 def _type_at(model: type[msgspec.Struct], path: str) -> Any:

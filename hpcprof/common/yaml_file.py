@@ -28,7 +28,7 @@ class _Loader(_FASTEST):  # type: ignore[misc]
         return mapping
 
 
-def read_mapping(path: Path, kind: str) -> dict[str, Any]:
+def read_mapping(path: Path, kind: str, may_be_empty: bool = False) -> dict[str, Any]:
     """Read a file that contains one mapping.
 
     Parameters
@@ -37,6 +37,8 @@ def read_mapping(path: Path, kind: str) -> dict[str, Any]:
         The file.
     kind : str
         The kind of file, for example ``"site file"``.
+    may_be_empty : bool
+        Whether a file without content is an empty mapping.
 
     Raises
     ------
@@ -53,6 +55,8 @@ def read_mapping(path: Path, kind: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise UsageError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', error)}.") from None
+    if data is None and may_be_empty:
+        return {}
     if not isinstance(data, dict):
         raise UsageError(f"{path} is not a {kind}: it must be a mapping of keys to values.")
     return data

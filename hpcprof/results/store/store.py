@@ -7,7 +7,6 @@ visible.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -39,6 +38,7 @@ from hpcprof.results.store.tables import (
     RunRow,
     plain,
 )
+from hpcprof.submit.config import default_database
 
 if TYPE_CHECKING:  # numpy is not needed to report from the store
     from hpcprof.profiles.timeline import Fact, Gpu
@@ -193,7 +193,8 @@ def open_store(db: str | None, runs_dir: Path) -> Store:
     Parameters
     ----------
     db : str or None
-        A path or an SQLAlchemy URL; by default ``$HPCPROF_DB``, else ``hpcprof.db`` in the folder of runs.
+        A path or an SQLAlchemy URL; by default ``$HPCPROF_DB``, else the personal default, else
+        ``hpcprof.db`` in the folder of runs.
     runs_dir : Path
 
     Raises
@@ -201,4 +202,4 @@ def open_store(db: str | None, runs_dir: Path) -> Store:
     UsageError
         If ``db`` cannot be used here; see `hpcprof.results.store.database.store_url`.
     """
-    return Store(store_url(db or os.environ.get("HPCPROF_DB"), runs_dir))
+    return Store(store_url(db or default_database(), runs_dir))

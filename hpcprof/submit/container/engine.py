@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.processes import run_in_terminal
+from hpcprof.submit.config import Engine
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, found_in
 
 # A usable image runs each of them; by the name of what it proves to work.
@@ -21,14 +21,6 @@ CHECKS: dict[str, tuple[str, ...]] = {
     "hpcprof": ("python3", "-c", "import hpcprof; print(hpcprof.__version__)"),
     "GPUs": ("nvidia-smi", "--list-gpus"),
 }
-
-
-class Engine(Enum):
-    """The container engines, in the order of preference."""
-
-    DOCKER = "docker"
-    PODMAN = "podman"
-    APPTAINER = "apptainer"
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,14 @@ def make_job(
     constraint: str = "",
     scheduler_args: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
+    option_defaults: Mapping[str, str] | None = None,
     after: Sequence[str] = (),
     draft: bool = False,
 ) -> Job:
     """Build a job and check everything that can be checked before it is submitted.
 
-    A draft may lack what the site requires (`hpcprof.submit.jobs.checks.missing_requirements`).
+    ``option_defaults`` are options of the site that are replaced by whatever sets the same. A draft may lack
+    what the site requires (`hpcprof.submit.jobs.checks.missing_requirements`).
 
     Raises
     ------
@@ -83,7 +85,7 @@ def make_job(
         mem=parse_memory(mem) if mem else "",
         constraint=constraint,
         scheduler_args=list(scheduler_args),
-        options=site_options(site, options or {}),
+        options=site_options(site, {**(option_defaults or {}), **(options or {})}),
         after=list(after),
     )
     if job.ranks > _MOST_RANKS:

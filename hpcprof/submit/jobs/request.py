@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.config import Setting, read_settings
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.profilers import NONE
+from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.jobs.job_file import JobFile
 
-_SINGLE = (
+SINGLE = (
     *("site", "workload", "nodes", "ranks_per_node", "profiler", "profile_ranks", "capture_steps"),
     *("queue", "account", "walltime", "job_name"),
     *("cpus_per_rank", "gpus_per_rank", "mem", "constraint"),
 )
 """The fields whose value in the request replaces that of the job file."""
+_NOT_THE_JOB = ("template", "runs_dir", "defaults", "option_defaults")
 _FLAGS = {
     "job_file": "--job",
     "options": "-o",
     "profiler_options": "--profiler-option",
     "scheduler_args": "--scheduler-arg",
 }
-
 
 T = TypeVar("T")
 
@@ -67,6 +72,10 @@ class JobRequest:
         A template of job.sh, instead of the scheduler's.
     runs_dir : Path
         The folder of runs.
+    defaults : tuple of Setting
+        The personal defaults among the values above; `merged` sets them.
+    option_defaults : mapping of str to Setting
+        The personal defaults for options of the site that are not among ``options``; `merged` sets them.
     """
 
     program: tuple[str, ...] = ()
@@ -93,10 +102,12 @@ class JobRequest:
     after: tuple[str, ...] = ()
     template: Path | None = None
     runs_dir: Path = Path("runs")
+    defaults: tuple[Setting, ...] = ()
+    option_defaults: Mapping[str, Setting] = field(default_factory=dict)
 
     def given(self) -> list[str]:
         """Return the names of the fields that describe the job and were given."""
-        names = [f.name for f in fields(self) if f.name not in ("template", "runs_dir")]
+        names = [f.name for f in fields(self) if f.name not in _NOT_THE_JOB]
         # No GPUs (0) are asked for; a text or a list that is empty is not.
         return [name for name in names if (value := getattr(self, name)) or value == 0]
 
@@ -116,20 +127,25 @@ class JobRequest:
         return [*words, "--", *self.program] if self.program else words
 
     def merged(self) -> JobRequest:
-        """Return the request with the values of its job file filled in.
+        """Return the request with the values of its job file filled in, then with the personal defaults.
 
         Raises
         ------
         UsageError
-            If the job file cannot be read, or a value in it is wrong.
+            If a file cannot be read, or a value in it is wrong.
         """
+        settings = read_settings()
+        request = self._with_job_file()
+        return request._with_defaults(settings) if settings else request
+
+    def _with_job_file(self) -> JobRequest:
         if self.job_file is None:
             return self
         from hpcprof.submit.jobs.job_file import load_job_file  # 1 ms that few commands need
 
         file = load_job_file(self.job_file)
         changes: dict[str, Any] = {
-            name: getattr(file, name) for name in _SINGLE if getattr(self, name) is None
+            name: getattr(file, name) for name in SINGLE if getattr(self, name) is None
         }
         return replace(
             self,
@@ -141,6 +157,34 @@ class JobRequest:
             profiler_options={**file.profiler_options, **self.profiler_options},
             **changes,
         )
+
+    def _with_defaults(self, settings: Mapping[str, Setting]) -> JobRequest:
+        """Return the request with the personal defaults for its site filled in."""
+        chosen = [settings["site"]] if "site" in settings and not (self.site or self.site_file) else []
+        request = replace(self, site=chosen[0].value, defaults=tuple(chosen)) if chosen else self
+        name = request.site_file.stem if request.site_file else _or(request.site, "local")
+        used: dict[str, Setting] = {}
+        for key in ("account", "queue"):
+            setting = settings.get(f"sites.{name}.{key}")
+            if setting is None and key in settings and not request._runs_here():
+                setting = settings[key]
+            if setting is not None and getattr(self, key) is None:
+                used[key] = setting
+        options = {
+            key.removeprefix(f"sites.{name}.options."): setting
+            for key, setting in settings.items()
+            if key.startswith(f"sites.{name}.options.")
+        }
+        return replace(
+            request,
+            defaults=(*request.defaults, *used.values()),
+            option_defaults={key: s for key, s in options.items() if key not in self.options},
+            account=used["account"].value if "account" in used else self.account,
+            queue=used["queue"].value if "queue" in used else self.queue,
+        )
+
+    def _runs_here(self) -> bool:
+        return find_scheduler(self.load_site().scheduler).runs_here
 
     def resolve(self, draft: bool = False) -> tuple[Site, Job]:
         """Return the site and the checked job; a draft may lack what the site requires.
@@ -164,7 +208,8 @@ class JobRequest:
         """
         if self.site_file is not None:
             return load_site_file(self.site_file)
-        return load_site(_or(self.site, "local"))
+        with _naming([setting for setting in self.defaults if setting.key == "site"]):
+            return load_site(_or(self.site, "local"))
 
     def job_at(self, site: Site, draft: bool = False) -> Job:
         """Return the checked job of a merged request at a site.
@@ -174,29 +219,32 @@ class JobRequest:
         UsageError
             For the first value that is wrong; the message names it, and what would be valid.
         """
-        return make_job(
-            site,
-            workload=self.workload,
-            arguments=list(self.program),
-            name=self.job_name,
-            nodes=_or(self.nodes, 1),
-            ranks_per_node=_or(self.ranks_per_node, 1),
-            walltime=self.walltime,
-            profiler=_or(self.profiler, NONE.name),
-            profile_ranks=_or(self.profile_ranks, "all"),
-            profiler_options=self.profiler_options,
-            capture_steps=_or(self.capture_steps, ""),
-            queue=_or(self.queue, ""),
-            account=_or(self.account, ""),
-            cpus_per_rank=self.cpus_per_rank,
-            gpus_per_rank=self.gpus_per_rank,
-            mem=_or(self.mem, ""),
-            constraint=_or(self.constraint, ""),
-            scheduler_args=self.scheduler_args,
-            options=self.options,
-            after=self._run_ids(),
-            draft=draft,
-        )
+        chosen = [setting for setting in self.defaults if setting.key != "site"]
+        with _naming([*chosen, *self.option_defaults.values()]):
+            return make_job(
+                site,
+                workload=self.workload,
+                arguments=list(self.program),
+                name=self.job_name,
+                nodes=_or(self.nodes, 1),
+                ranks_per_node=_or(self.ranks_per_node, 1),
+                walltime=self.walltime,
+                profiler=_or(self.profiler, NONE.name),
+                profile_ranks=_or(self.profile_ranks, "all"),
+                profiler_options=self.profiler_options,
+                capture_steps=_or(self.capture_steps, ""),
+                queue=_or(self.queue, ""),
+                account=_or(self.account, ""),
+                cpus_per_rank=self.cpus_per_rank,
+                gpus_per_rank=self.gpus_per_rank,
+                mem=_or(self.mem, ""),
+                constraint=_or(self.constraint, ""),
+                scheduler_args=self.scheduler_args,
+                options=self.options,
+                option_defaults={key: s.value for key, s in self.option_defaults.items()},
+                after=self._run_ids(),
+                draft=draft,
+            )
 
     def to_job_file(self) -> JobFile:
         """Return a merged request as a job file, with hpcprof's defaults but not those of the site."""
@@ -221,7 +269,7 @@ class JobRequest:
             scheduler_args=list(self.scheduler_args),
             walltime=self.walltime or None,
             job_name=self.job_name or None,
-            options=dict(self.options),
+            options={**{key: s.value for key, s in self.option_defaults.items()}, **self.options},
             after=list(self.after),
         )
 
@@ -232,6 +280,20 @@ class JobRequest:
         from hpcprof.submit.runs.directory import find_runs
 
         return [run.id for reference in self.after for run in find_runs(reference, self.runs_dir)]
+
+
+@contextmanager
+def _naming(defaults: Sequence[Setting]) -> Iterator[None]:
+    """Add to an error which of the values that it names are personal defaults."""
+    try:
+        yield
+    except UsageError as error:
+        text = str(error)
+        named = [s for s in defaults if re.search(rf"(?<!\w){re.escape(s.value)}(?!\w)", text)]
+        if not named:
+            raise
+        shown = ", ".join(f"{s.key} = {s.value} in {s.source}" for s in named)
+        raise UsageError(f"{text.rstrip('.')} (a personal default: {shown}).") from None
 
 
 def flag_of(field: str) -> str:

@@ -153,6 +153,11 @@ def _claims(job: Job, site: Site, given: Mapping[str, str]) -> Iterator[tuple[st
     scheduler = find_scheduler(site.scheduler)
     for field, line in scheduler.resource_directives(job).items():
         yield _shown(field, getattr(job, field)), scheduler.settings(line)
+    for field, key in scheduler.resource_options.items():
+        if getattr(job, field) not in (None, ""):
+            yield _shown(field, getattr(job, field)), frozenset({key})
+        if given.get(key):
+            yield f"-o {key}={given[key]}", frozenset({key})
     if job.gpus_per_rank is not None:
         yield _shown("gpus_per_rank", job.gpus_per_rank), frozenset({GPUS})
     for key, value in given.items():

@@ -19,6 +19,7 @@ from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
+from hpcprof.submit.config import default_runs_dir
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
 
@@ -91,8 +92,8 @@ class Run:
 
 
 def runs_directory(given: Path | None = None) -> Path:
-    """Return the folder of runs: ``given``, else ``$HPCPROF_RUNS``, else ``./runs``."""
-    return given or Path(os.environ.get("HPCPROF_RUNS") or "runs")
+    """Return the folder of runs: ``given``, else ``$HPCPROF_RUNS``, the personal default, or ``./runs``."""
+    return given or default_runs_dir()
 
 
 def new_run_id(job_name: str, runs: Path) -> str:

@@ -116,6 +116,8 @@ class Scheduler:
         The fields of a `Job` by which users ask for resources, as far as jobs of this scheduler have them.
     no_resources : str
         Why there are no others: the end of a sentence that begins with the site.
+    resource_options : mapping of str to str
+        Options of its sites that ask for the same as a field of a job, by that field.
     node_request : NodeRequest
         How GPUs that a user asks for are requested at a site that does not say it.
     masks_gpus : bool
@@ -141,6 +143,7 @@ class Scheduler:
     starters: ClassVar[Sequence[LauncherName]] = ()
     resources: ClassVar[Sequence[str]] = ()
     no_resources: ClassVar[str] = "cannot be asked for that"
+    resource_options: ClassVar[Mapping[str, str]] = {}
     node_request: ClassVar[NodeRequest] = NodeRequest.NONE
     masks_gpus: ClassVar[bool] = False
     commands: ClassVar[Sequence[str]] = ()

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from hpcprof.cli.container import command
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.submit.container.engine import Engine, Setup, build, execute, find_engine, push, run, start, stop
+from hpcprof.submit.config import Engine
+from hpcprof.submit.container.engine import Setup, build, execute, find_engine, push, run, start, stop
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, Image, check, render
 
 DIGEST = "@sha256:" + "0" * 64

@@ -100,7 +100,7 @@ def in_pods(site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]
 
 def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str]) -> dict[str, Any]:
     """Return the values for the template of the manifest, beside those for job.sh."""
-    selector = ",".join(filter(None, (job.options["node_selector"], job.constraint)))
+    selector = job.constraint or job.options["node_selector"]
     return {
         "name": object_name(run_id),
         "mpi_implementation": LAUNCHERS[site.launcher.name].mpi_operator_name,
@@ -113,24 +113,14 @@ def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str
     }
 
 
-def check_resources(job: Job) -> None:
-    """Check that the general options and those of the site do not ask for the same resource.
+def check_constraint(job: Job) -> None:
+    """Check that a constraint is made of labels.
 
     Raises
     ------
     UsageError
-        If they do, or the constraint is not made of labels.
+        If it is not.
     """
-    for key, flag, value in (
-        ("cpus", "--cpus-per-rank", job.cpus_per_rank),
-        ("gpus", "--gpus-per-rank", job.gpus_per_rank),
-        ("memory", "--mem", job.mem or None),
-        ("node_selector", "--constraint", job.constraint or None),
-    ):
-        if value is not None and job.options.get(key):
-            raise UsageError(
-                f"{flag} {value} and -o {key}={job.options[key]} ask for the same; give one of them."
-            )
     pattern, valid = _VALID["node_selector"]
     if job.constraint and not pattern.fullmatch(job.constraint):
         raise UsageError(f"--constraint {job.constraint}: write {valid}.")
@@ -156,8 +146,13 @@ def pod_directory(run_directory: Path, mount: Path) -> Path:
 
 
 def resources(job: Job) -> dict[str, str]:
-    """Return the resources of each worker by Kubernetes' names; by default one GPU per rank."""
-    asked = {**job.options, "gpus": job.options["gpus"] or str(gpus_per_node(job))}
+    """Return the resources of each worker by Kubernetes' names; by default one GPU per rank.
+
+    What the user asks for in general replaces the options of the site.
+    """
+    asked = {**job.options}
+    if job.gpus_per_rank is not None or not asked["gpus"]:
+        asked["gpus"] = str(gpus_per_node(job))
     if job.cpus_per_rank:
         asked["cpus"] = str(job.ranks_per_node * job.cpus_per_rank)
     if job.mem:

@@ -29,6 +29,12 @@ class KubernetesScheduler(Scheduler):
     submitted_file = manifest.MPIJOB_FILE
     runs_in_image = True
     resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint")
+    resource_options = {  # noqa: RUF012 (never changed)
+        "cpus_per_rank": "cpus",
+        "gpus_per_rank": "gpus",
+        "mem": "memory",
+        "constraint": "node_selector",
+    }
     no_resources = "has no batch script with directives"
     masks_gpus = True
 
@@ -39,8 +45,8 @@ class KubernetesScheduler(Scheduler):
         return KubernetesClient()
 
     def check(self, job: Job, site: Site) -> None:
-        """Check that options of the job and of the site do not ask for the same."""
-        manifest.check_resources(job)
+        """Check that a constraint is made of labels."""
+        manifest.check_constraint(job)
 
     def question(self, site: Site) -> list[str]:
         """Return the command that lists the MPIJobs in the site's context and namespace."""

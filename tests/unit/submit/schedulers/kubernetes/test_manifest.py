@@ -114,8 +114,8 @@ def test_the_general_options_for_resources_are_those_of_each_worker() -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"mem": "1G", "options": {"memory": "1Gi"}}, "--mem 1G and -o memory=1Gi ask for the same"),
-        ({"gpus_per_rank": 0, "options": {"gpus": "1"}}, "--gpus-per-rank 0 and -o gpus=1 ask for the same"),
+        ({"mem": "1G", "options": {"memory": "1Gi"}}, "--mem 1G and -o memory=1Gi both set memory"),
+        ({"gpus_per_rank": 0, "options": {"gpus": "1"}}, "--gpus-per-rank 0 and -o gpus=1 both set gpus"),
         ({"constraint": "gpu"}, "--constraint gpu: write KEY=VALUE"),
         ({"scheduler_args": ["--x"]}, "--scheduler-arg --x: site kubernetes has no batch script"),
     ],

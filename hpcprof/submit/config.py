@@ -1,0 +1,225 @@
+"""Personal defaults, from ``config.yaml`` in the user's folder of settings and ``hpcprof.yaml`` in this one.
+
+They come after the command line, the job file and environment variables, and before the site's defaults.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common.decode import decode
+from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.paths import user_config
+from hpcprof.common.yaml_file import read_mapping
+
+RUNS_VARIABLE = "HPCPROF_RUNS"
+DATABASE_VARIABLE = "HPCPROF_DB"
+
+_SITE_KEY = re.compile(r"sites\.(?P<site>.+)\.(?:(?P<field>account|queue)|options\.(?P<option>[^.]+))")
+
+
+class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class Engine(Enum):
+    """The container engines, in the order of preference."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+    APPTAINER = "apptainer"
+
+
+class SiteSection(_Model, frozen=True):
+    """The defaults of one site."""
+
+    account: str = ""
+    """The account or project that is charged."""
+    queue: str = ""
+    """The queue, partition or QOS."""
+    options: dict[str, str] = {}
+    """Options of the site."""
+
+
+class ConfigFile(_Model, frozen=True):
+    """The keys of a file with personal defaults; all are optional."""
+
+    site: str = ""
+    """The site to submit to."""
+    account: str = ""
+    """The account of sites without one of their own below."""
+    queue: str = ""
+    """The queue of sites without one of their own below."""
+    runs_dir: str = ""
+    """The folder of runs."""
+    db: str = ""
+    """The results database: a path or an SQLAlchemy URL."""
+    container_engine: str = ""
+    """docker, podman or apptainer."""
+    sites: dict[str, SiteSection] = {}
+    """Defaults by the name of the site."""
+
+
+GENERAL_KEYS = tuple(key for key in ConfigFile.__struct_fields__ if key != "sites")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and where it comes from; ``key`` has dots, as in ``sites.polaris.options.filesystems``."""
+
+    key: str
+    value: str
+    source: str
+
+
+def user_file() -> Path:
+    """Return the file with the user's defaults."""
+    return user_config() / "config.yaml"
+
+
+def local_file() -> Path:
+    """Return the file with the defaults of the current folder, which come before the user's."""
+    return Path("hpcprof.yaml")
+
+
+def shown_path(path: Path) -> str:
+    """Return the path of a file with personal defaults as people write it."""
+    if not path.is_absolute():
+        return f"./{path}"
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def read_settings() -> dict[str, Setting]:
+    """Return the personal defaults by key, those of the current folder before the user's.
+
+    Raises
+    ------
+    UsageError
+        If a file cannot be read, or a value in it is wrong.
+    """
+    settings: dict[str, Setting] = {}
+    for path in (user_file(), local_file()):
+        if path.is_file():
+            source = shown_path(path)
+            found = flat(check_config(read_mapping(path, "configuration", may_be_empty=True), source))
+            new = {key: Setting(key, value, source) for key, value in found}
+            # What this folder sets for all sites also comes before what the user has set for one.
+            for key in new.keys() & {"account", "queue"}:
+                settings = {
+                    k: s for k, s in settings.items() if not k.endswith(f".{key}") or ".options." in k
+                }
+            settings.update(new)
+    return settings
+
+
+def shown_settings() -> list[Setting]:
+    """Return the defaults that apply here, hpcprof's own among them, with passwords masked.
+
+    Raises
+    ------
+    UsageError
+        If a file cannot be read, or a value in it is wrong.
+    """
+    from hpcprof.common.masking import masked
+
+    built_in = {
+        "site": "local",
+        "runs_dir": "runs",
+        "db": "hpcprof.db among the runs",
+        "container_engine": "the first that is installed",
+    }
+    settings = {key: Setting(key, value, "built in") for key, value in built_in.items()} | read_settings()
+    for key, variable in (("runs_dir", RUNS_VARIABLE), ("db", DATABASE_VARIABLE)):
+        if text := os.environ.get(variable):
+            settings[key] = Setting(key, masked(text), f"${variable}")
+    return sorted(settings.values(), key=lambda setting: setting.key.startswith("sites."))
+
+
+def check_config(data: Mapping[str, object], where: str) -> ConfigFile:
+    """Return the content of a file with personal defaults; ``where`` names it in errors.
+
+    Raises
+    ------
+    UsageError
+        If a key or a value is wrong.
+    """
+    config = decode(ConfigFile, data, where)
+    if config.container_engine:
+        engines = [engine.value for engine in Engine]
+        if config.container_engine not in engines:
+            raise unknown("value", config.container_engine, engines, f" in {where}, container_engine")
+    if config.db:
+        from hpcprof.common.masking import masked
+
+        if masked(config.db) != config.db:
+            raise UsageError(f"{where}: db holds a password: leave it out, and put it into ~/.pgpass.")
+    return config
+
+
+def flat(config: ConfigFile) -> Iterator[tuple[str, str]]:
+    """Yield the keys that have a value, with dots, and their values."""
+    for key in GENERAL_KEYS:
+        if value := getattr(config, key):
+            yield key, value
+    for site, section in config.sites.items():
+        fields = {"account": section.account, "queue": section.queue}
+        options = {f"options.{key}": value for key, value in section.options.items()}
+        for key, value in {**fields, **options}.items():
+            if value:
+                yield f"sites.{site}.{key}", value
+
+
+def split_key(key: str) -> list[str]:
+    """Return the keys of the mappings that lead to a value: ``sites.polaris.queue`` has three.
+
+    Raises
+    ------
+    UsageError
+        If there is no such key.
+    """
+    if key in GENERAL_KEYS:
+        return [key]
+    match = _SITE_KEY.fullmatch(key)
+    if match is None:
+        below = ("account", "queue", "options.KEY")
+        raise unknown("key", key, [*GENERAL_KEYS, *(f"sites.SITE.{name}" for name in below)])
+    last = [match["field"]] if match["field"] else ["options", match["option"]]
+    return ["sites", match["site"], *last]
+
+
+def default_site() -> str:
+    """Return the site to use if none is named."""
+    setting = read_settings().get("site")
+    return setting.value if setting else "local"
+
+
+def default_engine() -> str | None:
+    """Return the container engine to use if none is named, None for the first that is installed."""
+    setting = read_settings().get("container_engine")
+    return setting.value if setting else None
+
+
+def default_runs_dir() -> Path:
+    """Return the folder of runs to use if none is named."""
+    return Path(_located("runs_dir", RUNS_VARIABLE) or "runs")
+
+
+def default_database() -> str | None:
+    """Return the results database to use if none is named, None for the one among the runs."""
+    return _located("db", DATABASE_VARIABLE)
+
+
+def _located(key: str, variable: str) -> str | None:
+    """Return a path or URL from an environment variable, else from the personal defaults."""
+    if text := os.environ.get(variable):
+        return text
+    setting = read_settings().get(key)
+    return os.path.expanduser(setting.value) if setting else None  # noqa: PTH111 (may be a URL)

@@ -1,0 +1,135 @@
+"""Changes one value in a file with personal defaults, and leaves its comments where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import unknown, writing
+from hpcprof.common.yaml_file import read_mapping
+from hpcprof.submit.config import check_config, split_key
+from hpcprof.submit.jobs.checks import site_options
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.sites.files import load_site, site_files
+
+
+def set_value(path: Path, key: str, value: str) -> bool:
+    """Set a value in a file, which is made if there is none; an empty value removes the key.
+
+    Returns
+    -------
+    bool
+        Whether the rest of the file is as it was; if not, it was written anew without comments.
+
+    Raises
+    ------
+    UsageError
+        If the key or the value is wrong, or the file cannot be read.
+    """
+    keys = split_key(key)
+    _check_value(keys, value)
+    # A link to a file elsewhere, as in a repository of settings, remains one.
+    path = path.resolve()
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    old = read_mapping(path, "configuration", may_be_empty=True) if text else {}
+    wanted = _changed(old, keys, value)
+    check_config(wanted, str(path))
+    new = _removed(text, keys) if not value else _edited(text, keys, value)
+    kept = new is not None and _same(new, wanted)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, new if new is not None and kept else msgspec.yaml.encode(wanted).decode())
+    return kept or "#" not in text
+
+
+def _check_value(keys: Sequence[str], value: str) -> None:
+    """Check a value against the sites that are known here, which reading a file does not."""
+    if keys == ["site"] and value not in ("", *site_files()):
+        raise unknown("site", value, site_files())
+    if keys[0] != "sites" or not value:
+        return
+    site = load_site(keys[1])
+    if keys[2] == "options":
+        site_options(site, {keys[3]: value})
+    accepted = not site.queues or value in site.queues
+    if keys[2] == "queue" and not accepted and not find_scheduler(site.scheduler).accepts_queue(value):
+        raise unknown("queue", value, site.queues, f" of site {site.name}")
+
+
+def _changed(data: Mapping[str, Any], keys: Sequence[str], value: str) -> dict[str, Any]:
+    """Return nested mappings with another value; without one, mappings that become empty are left out."""
+    first, *rest = keys
+    below = data.get(first)
+    new: Any = value
+    if rest:
+        new = _changed(below if isinstance(below, Mapping) else {}, rest, value)
+    changed = {**data, first: new}
+    return {key: found for key, found in changed.items() if key != first or found}
+
+
+def _same(text: str, wanted: Mapping[str, Any]) -> bool:
+    try:
+        return (yaml.safe_load(text) or {}) == wanted
+    except yaml.YAMLError:
+        return False
+
+
+def _edited(text: str, keys: Sequence[str], value: str) -> str | None:
+    """Return a text with another value, None if this takes more than a new value or new lines."""
+    scalar = msgspec.yaml.encode(value).decode().strip()
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    if node is None:
+        return _ended(text) + _lines(keys, scalar, 0)
+    for depth, key in enumerate(keys):
+        if not isinstance(node, yaml.MappingNode):
+            return None
+        found = next((below for name, below in node.value if name.value == key), None)
+        if found is None:
+            return (
+                None
+                if node.flow_style
+                else _inserted(text, node, _lines(keys[depth:], scalar, _column(node)))
+            )
+        node = found
+    return text[: node.start_mark.index] + scalar + text[node.end_mark.index :]
+
+
+def _removed(text: str, keys: Sequence[str]) -> str | None:
+    """Return a text without the line of a value, None if it is not alone on a line."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader) if text else None
+    line = None
+    for key in keys:
+        if not isinstance(node, yaml.MappingNode) or node.flow_style:
+            return None
+        line, node = next(
+            ((name.start_mark.line, b) for name, b in node.value if name.value == key), (None, None)
+        )
+    lines = text.splitlines(keepends=True)
+    return text if line is None else "".join(lines[:line] + lines[line + 1 :])
+
+
+def _column(mapping: yaml.MappingNode) -> int:
+    return int(mapping.value[0][0].start_mark.column)
+
+
+def _inserted(text: str, mapping: yaml.MappingNode, lines: str) -> str:
+    """Insert lines behind the last value of a mapping; the mapping itself ends behind further comments."""
+    last: Any = mapping
+    while isinstance(last, yaml.MappingNode) and not last.flow_style:
+        last = last.value[-1][1]
+    end = text.find("\n", last.end_mark.index)
+    return _ended(text) + lines if end < 0 else text[: end + 1] + lines + text[end + 1 :]
+
+
+def _lines(keys: Sequence[str], scalar: str, column: int) -> str:
+    parts = [f"{' ' * (column + 2 * depth)}{key}:" for depth, key in enumerate(keys)]
+    return "\n".join(parts) + f" {scalar}\n"
+
+
+def _ended(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"
