@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import Site
+from hpcprof.submit.sites.probe import new_site
+from tests.unit.submit.schedulers.recorded import recorded_json, recorded_machine
 
 NODE = "node: {cores: 64, gpus: 4}\n"
 
@@ -86,3 +90,32 @@ def test_a_gpu_profiler_is_accepted_where_gpus_are_requested_or_not_traced(tmp_p
     for more in ('directives: ["--gres=gpu:2"]\n', 'queues: {q: {directives: ["--gpus=2"]}}\nqueue: q\n'):
         make_job(loaded(tmp_path, CPUS + more), arguments=["true"], profiler="nsys")
     make_job(loaded(tmp_path, "extends: generic-slurm\n"), arguments=["true"], profiler="nsys")
+
+
+def test_a_chunk_is_one_that_openpbs_granted_with_the_cores_gpus_and_ranks_of_its_node(
+    tmp_path: Path,
+) -> None:
+    _, text, _ = recorded_json("pbs/qstat_x_f_json_envj_final.json")
+    (granted,) = json.loads(text)["Jobs"].values()
+    resources = granted["Resource_List"]
+    # Two ranks on each of two nodes, of which the job had two cores and four GPUs.
+    assert granted["exec_vnode"] == "(pn1:ncpus=2:ngpus=4)+(pn2:ncpus=2:ngpus=4)"
+    rest = 'select: "ompthreads=3:system=polaris"\n'
+    site = loaded(tmp_path, f"extends: generic-pbs\nnode: {{cores: 2, gpus: 4}}\n{rest}")
+    shown = directives(site, make_job(site, arguments=["true"], nodes=2, ranks_per_node=2))
+    select = re.search(r"^#PBS -l select=(\S+)$", shown, re.MULTILINE)
+    assert select is not None
+    count, *chunk = select[1].split(":")
+    recorded_count, *recorded_chunk = resources["select"].split(":")
+    assert (count, sorted(chunk)) == (recorded_count, sorted(recorded_chunk))
+    totals = [resources[key] for key in ("nodect", "ncpus", "ngpus", "mpiprocs")]
+    assert totals == [2, 2 * 2, 2 * 4, 2 * 2]
+
+
+def test_a_new_site_of_pbs_requests_whole_nodes_as_pbsnodes_describes_them(tmp_path: Path) -> None:
+    def ask(command: list[str]) -> str:
+        return recorded_machine("pbsnodes_json.json") if command[0] == "pbsnodes" else ""
+
+    site = load_site_file(new_site("mine", "generic-pbs", tmp_path, ask))
+    shown = directives(site, make_job(site, arguments=["true"], nodes=2, ranks_per_node=4))
+    assert "#PBS -l select=2:ncpus=8:ngpus=4:mpiprocs=4\n" in shown + "\n"
