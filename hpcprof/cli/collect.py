@@ -11,8 +11,9 @@ import click
 
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.progress import ProgressLine
 from hpcprof.common.errors import UsageError
-from hpcprof.common.units import counted
+from hpcprof.common.units import counted, format_duration
 
 _BAR_WIDTH = 24
 
@@ -92,7 +93,8 @@ def command(
     skipped = False
     cpus = jobs or len(os.sched_getaffinity(0))
     for run in found:
-        summary = collect(run, store, ProgressBar(), over_mpi if mpi else Processes(cpus, PRELOAD), cpus)
+        with ProgressBar() as progress:
+            summary = collect(run, store, progress, over_mpi if mpi else Processes(cpus, PRELOAD), cpus)
         for sentence in summary.warnings:
             click.echo(f"hpcprof: {sentence}", err=True)
         for sentence in summary.skipped:
@@ -106,26 +108,21 @@ def command(
         sys.exit(1)
 
 
-class ProgressBar:
+class ProgressBar(ProgressLine):
     """Shows the finished ranks on standard error: a bar on a terminal, elsewhere one line per rank."""
 
     def __init__(self) -> None:
+        super().__init__(lambda: self._bar, on_error_output=True)
+        self._bar = ""
         self._began = time.monotonic()
-        self._terminal = sys.stderr.isatty()
 
     def __call__(self, done: int, ranks: int, path: Path) -> None:
         """Show that the profile at ``path`` is finished, as number ``done`` of ``ranks``."""
-        if not self._terminal:
+        if not self.drawn:
             click.echo(f"{path} ({done} of {ranks})", err=True)
             return
         rate = done / max(time.monotonic() - self._began, 1e-9)
         filled = _BAR_WIDTH * done // ranks
-        left = _duration((ranks - done) / rate)
-        line = f"[{'=' * filled:{_BAR_WIDTH}}] {done} of {ranks} ranks, {rate:.1f} a second, {left} left"
-        # Clears the rest of the line: the one before may have been longer.
-        click.echo(f"\r{line}\x1b[K", err=True, nl=done == ranks)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+        left = format_duration((ranks - done) / rate)
+        self._bar = f"[{'=' * filled:{_BAR_WIDTH}}] {done} of {ranks} ranks, {rate:.1f} a second, {left} left"
+        self.refresh()

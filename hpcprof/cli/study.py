@@ -10,7 +10,8 @@ import click
 
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import db_option, job_options, runs_dir_option
-from hpcprof.cli.study_slowdown import show_message, slowdown
+from hpcprof.cli.progress import WaitingLine
+from hpcprof.cli.study_slowdown import slowdown
 from hpcprof.study.kernel_metrics import run_kernel_metrics
 
 if TYPE_CHECKING:
@@ -55,9 +56,11 @@ def kernel_metrics(request: JobRequest, db: str | None, top: int) -> None:
     from hpcprof.cli.tables import show_analysis
     from hpcprof.report.tables_export import write_csv
 
-    study = run_kernel_metrics(
-        request, top=top, db=db, progress=show_message, command_line=["hpcprof", *sys.argv[1:]]
-    )
+    command_line = ["hpcprof", *sys.argv[1:]]
+    with WaitingLine() as line:
+        study = run_kernel_metrics(
+            request, top=top, db=db, progress=line.show_message, command_line=command_line
+        )
     used = study.profiler_options
     click.echo(
         f"ncu: rank {study.rank}, replay mode {used['replay-mode']}, clock control {used['clock-control']}, "

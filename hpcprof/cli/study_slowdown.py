@@ -11,8 +11,8 @@ from click.core import ParameterSource
 
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, job_options
+from hpcprof.cli.progress import WaitingLine
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.study.runs import Message, MessageKind
 from hpcprof.study.slowdown import Alone, resume_slowdown, run_slowdown
 
 if TYPE_CHECKING:
@@ -84,28 +84,23 @@ def slowdown(
         _refuse_others(context)
         folder = Path(resume)
         folder = folder if folder.is_dir() else request.runs_dir / resume
-        study = resume_slowdown(folder, db=db, progress=show_message, command_line=command_line)
+        with WaitingLine() as line:
+            study = resume_slowdown(folder, db=db, progress=line.show_message, command_line=command_line)
     else:
         from hpcprof.workloads.sweep import parse_parameters
 
-        study = run_slowdown(
-            request,
-            alone=Alone(alone),
-            sweep=parse_parameters(parameters, "--sweep"),
-            repeats=repeats,
-            db=db,
-            progress=show_message,
-            command_line=command_line,
-        )
+        sweep = parse_parameters(parameters, "--sweep")
+        with WaitingLine() as line:
+            study = run_slowdown(
+                request,
+                alone=Alone(alone),
+                sweep=sweep,
+                repeats=repeats,
+                db=db,
+                progress=line.show_message,
+                command_line=command_line,
+            )
     _show(study)
-
-
-def show_message(message: Message) -> None:
-    """Print a message of a study, a warning to standard error."""
-    if message.kind is MessageKind.WARNING:
-        click.echo(f"hpcprof: {message}", err=True)
-    else:
-        click.echo(message.text, nl=message.kind is MessageKind.STEP)
 
 
 def _refuse_others(context: click.Context) -> None:

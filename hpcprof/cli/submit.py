@@ -86,15 +86,17 @@ def _summary(site: Site, job: Job) -> str:
 
 
 def wait_for(run: Run) -> None:
-    """Wait until a run has ended, printing its states and its output; exit 1 unless it succeeded.
+    """Wait until a run has ended, showing its states and its output; exit 1 unless it succeeded.
 
     Ctrl-C leaves the run running.
     """
+    from hpcprof.cli.progress import waiting_line
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import describe_failure, wait_until_ended
 
     try:
-        status = wait_until_ended(run, click.echo, lambda text: click.echo(text, nl=False))
+        with waiting_line(run) as line:
+            status = wait_until_ended(run, line.show_state, lambda text: line.print(text, nl=False))
     except KeyboardInterrupt:
         click.echo(f"\nleft {run.id} running: hpcprof status {run.id}, hpcprof cancel {run.id}", err=True)
         sys.exit(130)

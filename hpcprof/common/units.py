@@ -36,6 +36,15 @@ def format_bytes(size: float) -> str:
     return f"{size:.0f} B" if size < 1000 else _scaled(size, _SIZE_UNITS, "B")
 
 
+def format_duration(seconds: float) -> str:
+    """Return a time that people wait for: ``"45 s"``, ``"3 min 10 s"``, ``"2 h 5 min"``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def _scaled(value: float, units: tuple[tuple[int, str], ...], smallest: str) -> str:
     factor, unit = next(((f, u) for f, u in units if abs(value) >= f), (1, smallest))
     return f"{_digits(value / factor)} {unit}"

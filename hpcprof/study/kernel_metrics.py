@@ -96,9 +96,9 @@ def run_kernel_metrics(
     store = prepared_store(db, request.runs_dir)
     runs = StudyRuns(2, store, request.runs_dir, request.template, progress, command_line)
     with runs.cancelled_on_interrupt():
-        timed = runs.make(*first)
+        timed = runs.make(1, *first)
         options = _with_kernels(options, timed, rank, top, runs)
-        counted = runs.make(*replace(ncu, profiler_options=options).resolve())
+        counted = runs.make(2, *replace(ncu, profiler_options=options).resolve())
     assert counted.manifest is not None
     return KernelMetricsStudy(
         timed,

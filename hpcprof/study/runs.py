@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,32 +16,49 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.common.units import counted
+from hpcprof.common.units import counted, format_duration
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
     from hpcprof.submit.jobs.job import Job
     from hpcprof.submit.jobs.request import JobRequest
     from hpcprof.submit.runs.directory import Run
+    from hpcprof.submit.schedulers.base import JobStatus
     from hpcprof.submit.sites.model import Site
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class MessageKind(Enum):
-    """What a message of a study is: a step that it has taken, a program's output, or a warning."""
+    """What a message of a study is: a step taken, the state of a run, a program's output, or a warning."""
 
     STEP = "step"
+    STATE = "state"
     OUTPUT = "output"
     WARNING = "warning"
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a running study: a line without its end, or as it came the output of a program."""
+    """A message of a running study: a line without its end, or as it came the output of a program.
+
+    Attributes
+    ----------
+    text : str
+        What ``print`` shows.
+    kind : MessageKind
+        What it is.
+    run, runs : int
+        The number of the run that begins, from 1, and how many the study has; 0 in all other messages.
+    seconds_left : float or None
+        How long the study will still take, by the runs that it has made; None if it has made none.
+    """
 
     text: str
     kind: MessageKind = MessageKind.STEP
+    run: int = 0
+    runs: int = 0
+    seconds_left: float | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -130,6 +148,9 @@ class StudyRuns:
         self._runs_dir, self._template, self._folder = runs_dir, template, folder
         self._progress = progress
         self._command_line = list(sys.argv if command_line is None else command_line)
+        self._began = self._run_began = time.monotonic()
+        self._durations: list[float] = []
+        self._waited = False
         self._complete: list[Run] = []
         self._current: Run | None = None
         self._submitting = self._waiting = False
@@ -139,6 +160,17 @@ class StudyRuns:
         """Pass a message on to whoever follows the study."""
         if self._progress is not None:
             self._progress(Message(text, kind))
+
+    def begin(self, number: int, what: str) -> None:
+        """Tell that run ``number`` of the study begins, from 1, with the time spent and left."""
+        self._run_began, self._waited = time.monotonic(), False
+        text, left = f"run {number} of {self._count}: {what}".rstrip(), None
+        if self._durations:
+            left = (self._count - number + 1) * sum(self._durations) / len(self._durations)
+            elapsed = format_duration(self._run_began - self._began)
+            text += f" ({elapsed} elapsed, about {format_duration(left)} left)"
+        if self._progress is not None:
+            self._progress(Message(text, run=number, runs=self._count, seconds_left=left))
 
     def submit(self, site: Site, job: Job) -> Run:
         """Submit a job. An interruption is held back until it is known which run to cancel."""
@@ -164,14 +196,17 @@ class StudyRuns:
             If the run does not succeed.
         """
         from hpcprof.submit.schedulers.base import JobState
-        from hpcprof.submit.waiting import describe_failure, wait_until_ended
+        from hpcprof.submit.waiting import describe_change, describe_failure, wait_until_ended
+
+        def on_status(status: JobStatus, seconds: float) -> None:
+            self.tell(describe_change(status, seconds), MessageKind.STATE)
 
         self._current, self._waiting = run, True
-        status = wait_until_ended(run, self.tell, lambda text: self.tell(text, MessageKind.OUTPUT))
-        self._waiting = False
+        status = wait_until_ended(run, on_status, lambda text: self.tell(text, MessageKind.OUTPUT))
+        self._waiting, self._waited = False, True
         if status.state is not JobState.COMPLETED:
             raise RunFailed("\n".join(describe_failure(run, status)))
-        self.tell(str(status))
+        self.tell(str(status), MessageKind.STATE)
 
     def collect(self, run: Run) -> None:
         """Collect a run that has succeeded.
@@ -198,9 +233,12 @@ class StudyRuns:
             raise NoProfile(f"{run.id}: {counted(len(summary.skipped), 'profile')} cannot be read.")
         self._complete.append(run)
         self._current = None
+        if self._waited:
+            self._durations.append(time.monotonic() - self._run_began)
 
-    def make(self, site: Site, job: Job) -> Run:
-        """Submit a job, wait for it and collect it."""
+    def make(self, number: int, site: Site, job: Job) -> Run:
+        """Submit the job of run ``number``, wait for it and collect it."""
+        self.begin(number, job.profiler)
         run = self.submit(site, job)
         self.wait(run)
         self.collect(run)

@@ -196,8 +196,7 @@ def _complete(
     runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder)
     with runs.cancelled_on_interrupt():
         for index, planned in enumerate(record.runs):
-            text = f"run {index + 1} of {len(record.runs)}: {planned.arm.value} {label(planned.point)}"
-            runs.tell(text.rstrip())
+            runs.begin(index + 1, f"{planned.arm.value} {label(planned.point)}".rstrip())
             record = _make(record, index, runs, runs_dir, folder)
     comparisons = compare_arms(record.runs, store, runs_dir)
     return SlowdownStudy(

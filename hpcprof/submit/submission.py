@@ -98,7 +98,7 @@ def submit_request(request: JobRequest, script: Path | None = None, wait: bool =
     line = ["hpcprof", "submit", *request.to_arguments()]
     run = submit(site, job, request.runs_dir, line, request.template, script)
     if wait:
-        status = wait_until_ended(run, _ignore, _ignore)
+        status = wait_until_ended(run, lambda status, seconds: None, lambda text: None)
         if status.state is not JobState.COMPLETED:
             raise HpcprofError("\n".join(describe_failure(run, status)))
     return run
@@ -149,10 +149,6 @@ def submit_array(
     with _removed_if_refused(sweep, *directories):
         ids = client.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
-
-
-def _ignore(text: str) -> None:
-    """Drop what a command would print."""
 
 
 @contextmanager

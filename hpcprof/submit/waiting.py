@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.common.units import format_duration
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
@@ -34,7 +36,7 @@ def poll_seconds() -> Iterator[float]:
 
 
 def wait_until_ended(
-    run: Run, on_status: Callable[[str], None], on_output: Callable[[str], None]
+    run: Run, on_status: Callable[[JobStatus, float], None], on_output: Callable[[str], None]
 ) -> JobStatus:
     """Poll the scheduler until a run has ended, and return its last status.
 
@@ -43,27 +45,29 @@ def wait_until_ended(
     run : Run
         A run that hpcprof submitted.
     on_status : callable
-        Called with a line for each change of state: the state, the scheduler's reason, and the seconds
-        since the beginning of the wait.
+        Called with each change of the state or its reason, and the seconds since the beginning of the wait.
     on_output : callable
-        Called with what rank 0 has printed since the last call.
+        Called with the lines that rank 0 has printed since the last call, also to standard error.
     """
     began = time.monotonic()
     shown = ""
     log = _Log(run)
     for pause in poll_seconds():
         status = poll([run])[run.id]
-        if text := log.read_new():
+        if text := log.read_new(status.state.ended):
             on_output(text)
         if status.state.ended:
             break
-        line = str(status)
-        if line != shown:
-            elapsed = time.monotonic() - began
-            on_status(f"{line} (after {elapsed:.0f} s)" if elapsed >= 1 else line)
-            shown = line
+        if str(status) != shown:
+            on_status(status, time.monotonic() - began)
+            shown = str(status)
         time.sleep(pause)
     return status
+
+
+def describe_change(status: JobStatus, seconds: float) -> str:
+    """Return a line about a change of state, ``seconds`` after the beginning of the wait."""
+    return f"{status} (after {format_duration(seconds)})" if seconds >= 1 else str(status)
 
 
 def watch(runs: Sequence[Run]) -> Iterator[dict[str, JobStatus]]:
@@ -115,20 +119,25 @@ def _all_ended(states: dict[str, JobStatus]) -> bool:
 
 
 class _Log:
-    """The output of rank 0, read as it grows."""
+    """The output of rank 0, read as it grows: standard output, then standard error."""
 
     def __init__(self, run: Run) -> None:
-        self._path = run.path / "logs" / "rank00000.out"
-        self._offset = 0
+        self._offsets = {run.path / "logs" / f"rank00000.{stream}": 0 for stream in ("out", "err")}
 
-    def read_new(self) -> str:
+    def read_new(self, ended: bool) -> str:
+        """Return the lines that are new; the last one is held back while it may go on."""
+        return "".join(self._read_new(path, ended) for path in self._offsets)
+
+    def _read_new(self, path: Path, ended: bool) -> str:
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
+            with path.open("rb") as file:
+                file.seek(self._offsets[path])
                 text = file.read()
         except OSError:
             return ""
-        self._offset += len(text)
+        if not ended:
+            text = text[: text.rfind(b"\n") + 1]
+        self._offsets[path] += len(text)
         return text.decode("utf-8", "replace")
 
 

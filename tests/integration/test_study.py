@@ -176,8 +176,12 @@ def test_a_study_of_slowdown_runs_from_python(
     request = JobRequest(("true",), ranks_per_node=2, runs_dir=tmp_path / "runs")
     messages: list[Message] = []
     found = run_slowdown(request, alone=Alone.ONE_RANK, repeats=1, progress=messages.append)
-    steps = [message.text for message in messages if message.kind is MessageKind.STEP]
-    assert steps[0] == "run 1 of 2: alone" and steps.count("completed") == 2
+    first, second = (message for message in messages if message.run)
+    assert (first.text, first.seconds_left) == ("run 1 of 2: alone", None)
+    assert (second.run, second.runs) == (2, 2) and second.seconds_left is not None
+    assert second.text.startswith("run 2 of 2: communicating (") and second.text.endswith(" left)")
+    states = [message.text for message in messages if message.kind is MessageKind.STATE]
+    assert states.count("completed") == 2
     frames = {table.name: table.frame() for table in found.tables.parts()}
     assert list(frames) == ["by_point", "slowdown_by_overlap", "slowdown_pairs"]
     assert frames["by_point"].runs.tolist() == [1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.common.units import counted, format_bytes, format_gbps, named_ranks, time_unit
+from hpcprof.common.units import counted, format_bytes, format_duration, format_gbps, named_ranks, time_unit
 
 
 def test_a_number_has_its_noun_in_the_singular_or_plural() -> None:
@@ -29,4 +29,13 @@ def test_ranks_are_named_and_those_beyond_the_first_ones_counted() -> None:
         "rank 3",
         "ranks 0, 2",
         "ranks 0, 1 and 7 more",
+    ]
+
+
+def test_a_time_that_people_wait_for_has_its_two_largest_units() -> None:
+    assert [format_duration(s) for s in (0.4, 59.6, 190, 7500)] == [
+        "0 s",
+        "1 min 0 s",
+        "3 min 10 s",
+        "2 h 5 min",
     ]

@@ -15,6 +15,7 @@ from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.waiting import (
     cancel_and_wait,
+    describe_change,
     describe_failure,
     poll_seconds,
     wait_until_ended,
@@ -38,10 +39,10 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
     log.parent.mkdir()
     states = [
         ("", JobStatus(JobState.QUEUED, "Priority")),
-        ("one ", JobStatus(JobState.RUNNING)),
-        ("two", JobStatus(JobState.RUNNING)),
+        ("one\ntw", JobStatus(JobState.RUNNING)),
+        ("o\n", JobStatus(JobState.RUNNING)),
         ("", JobStatus(JobState.RUNNING)),
-        (" three", JobStatus(JobState.COMPLETED)),
+        ("three", JobStatus(JobState.COMPLETED)),
     ]
 
     def poll(runs: list[Run]) -> dict[str, JobStatus]:
@@ -55,9 +56,31 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
     run = cast(Run, SimpleNamespace(id="r", path=tmp_path))
     lines: list[str] = []
     output: list[str] = []
-    assert wait_until_ended(run, lines.append, output.append).state is JobState.COMPLETED
+    ended = wait_until_ended(run, lambda status, seconds: lines.append(str(status)), output.append)
+    assert ended.state is JobState.COMPLETED
     assert lines == ["queued: Priority", "running"]
-    assert output == ["one ", "two", " three"]
+    assert output == ["one\n", "two\n", "three"]
+
+
+def test_lines_of_standard_error_are_shown_whole_after_those_of_standard_output(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    log = waiting._Log(Run("r", tmp_path))
+    (logs / "rank00000.out").write_text("epoch 1\nepo")
+    (logs / "rank00000.err").write_text("10 %\r20 %")
+    assert log.read_new(ended=False) == "epoch 1\n"
+    with (logs / "rank00000.err").open("a") as file:
+        file.write("\rdone\n")
+    assert log.read_new(ended=False) == "10 %\r20 %\rdone\n"
+    assert log.read_new(ended=True) == "epo"
+
+
+def test_a_change_is_described_with_the_time_that_it_took() -> None:
+    running = JobStatus(JobState.RUNNING)
+    assert describe_change(running, 0.4) == "running"
+    assert (
+        describe_change(JobStatus(JobState.QUEUED, "Priority"), 190) == "queued: Priority (after 3 min 10 s)"
+    )
 
 
 def polled(monkeypatch: pytest.MonkeyPatch, *states: JobState) -> list[str]:

@@ -1,0 +1,158 @@
+"""Progress on a terminal: one line that is redrawn in place, below what is printed meanwhile."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpcprof.common.units import format_duration
+from hpcprof.submit.jobs.walltime import format_walltime
+
+if TYPE_CHECKING:
+    from rich.text import Text
+    from typing_extensions import Self
+
+    from hpcprof.study.runs import Message
+    from hpcprof.submit.runs.directory import Run
+    from hpcprof.submit.schedulers.base import JobStatus
+
+
+class ProgressLine:
+    """One line at the bottom of a terminal, a context manager; without a terminal nothing is drawn.
+
+    Parameters
+    ----------
+    text : callable
+        Returns the line as it is now; it is cut at the edge of the terminal, and not drawn while empty.
+    on_error_output : bool
+        Draw on standard error, and keep the last line; otherwise on standard output, where it disappears.
+    ticking : bool
+        Redraw every half second, for a line that shows the time.
+    """
+
+    def __init__(
+        self, text: Callable[[], str], *, on_error_output: bool = False, ticking: bool = False
+    ) -> None:
+        self._text = text
+        self._on_error_output, self._ticking = on_error_output, ticking
+        # Messages go to standard error: both must be the terminal.
+        self.drawn = sys.stderr.isatty() and (on_error_output or sys.stdout.isatty())
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        if self.drawn:
+            # Imported here: rich takes longer to load than most commands run.
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(
+                get_renderable=self._line,
+                console=Console(stderr=self._on_error_output),
+                auto_refresh=self._ticking,
+                refresh_per_second=2,
+                transient=not self._on_error_output,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _line(self) -> Text:
+        from rich.text import Text
+
+        return Text(self._text(), no_wrap=True, overflow="ellipsis")
+
+    def refresh(self) -> None:
+        """Redraw the line."""
+        if self._live is not None:
+            self._live.refresh()
+
+    def print(self, text: str, nl: bool = True, err: bool = False) -> None:
+        """Print text above the line, as ``click.echo`` does without one.
+
+        Of a line that a program redraws only the end is shown.
+        """
+        if self._live is None:
+            click.echo(text, nl=nl, err=err)
+            return
+        for line in text.removesuffix("\n").split("\n"):
+            self._live.console.out(line.rstrip("\r").rpartition("\r")[2], highlight=False)
+
+
+class WaitingLine(ProgressLine):
+    """The progress of the runs that a command waits for: which run, its state, the time, and what is left.
+
+    On a terminal the states of a run appear in the line only, elsewhere each change is a line.
+
+    Parameters
+    ----------
+    limit : int, optional
+        The walltime limit in seconds, to be shown.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        super().__init__(self._progress, ticking=True)
+        self._limit = limit
+        self._began = self._told = time.monotonic()
+        self._state = self._which = ""
+        self._left: float | None = None
+
+    def show_state(self, status: JobStatus, seconds: float) -> None:
+        """Show a change of the state of a run, ``seconds`` after the beginning of the wait for it."""
+        from hpcprof.submit.waiting import describe_change
+
+        self._state = str(status)
+        if self.drawn:
+            self.refresh()
+        else:
+            click.echo(describe_change(status, seconds))
+
+    def show_message(self, message: Message) -> None:
+        """Show a message of a study, a warning on standard error."""
+        from hpcprof.study.runs import MessageKind
+
+        if message.run:
+            self._told = time.monotonic()
+            if not self._which:
+                self._began = self._told
+            self._which, self._state = f"run {message.run} of {message.runs}", ""
+            self._left = message.seconds_left
+        if message.kind is MessageKind.STATE:
+            self._state = message.text
+        if message.kind is MessageKind.WARNING:
+            self.print(f"hpcprof: {message}", err=True)
+        elif message.kind is MessageKind.OUTPUT:
+            self.print(message.text, nl=False)
+        elif message.kind is MessageKind.STEP or not self.drawn:
+            self.print(message.text)
+        self.refresh()
+
+    def _progress(self) -> str:
+        if not (self._which or self._state):
+            return ""
+        now = time.monotonic()
+        parts = [self._which, self._state, f"{format_duration(now - self._began)} elapsed"]
+        left = (self._left or 0.0) - (now - self._told)
+        if left >= 1:
+            parts.append(f"about {format_duration(left)} left")
+        if self._limit is not None:
+            parts.append(f"limit {format_walltime(self._limit)}")
+        return ", ".join(filter(None, parts))
+
+
+def waiting_line(run: Run) -> WaitingLine:
+    """Return the line of a command that waits for one run."""
+    assert run.manifest is not None
+    return WaitingLine(run.manifest.job.walltime)
