@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_queues, complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.progress import ProgressLine
@@ -43,9 +44,13 @@ _BAR_WIDTH = 24
 )
 @click.option("--submit", is_flag=True, help="Collect in a job of its own, on the site of the run.")
 @click.option("--nodes", type=click.IntRange(min=1), help="With --submit: number of nodes.  [default: 1]")
-@click.option("--queue", help="With --submit: queue, partition or QOS.  [default: the run's]")
+@click.option(
+    "--queue",
+    shell_complete=complete_queues,
+    help="With --submit: queue, partition or QOS.  [default: the run's]",
+)
 @click.option("--walltime", help="With --submit: HH:MM:SS, or 90m.  [default: the site's]")
-@click.argument("runs", nargs=-1, metavar="[RUN]…")
+@click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
 def command(
     runs_dir: Path,
     db: str | None,

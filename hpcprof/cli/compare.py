@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import format_option, write_analysis
@@ -25,14 +26,23 @@ _REGRESSION_EXIT = 3
 @runs_dir_option
 @db_option
 @format_option
-@click.option("--a", "a", multiple=True, metavar="RUN", help="A baseline run. Repeatable.")
-@click.option("--b", "b", multiple=True, metavar="RUN", help="A candidate run. Repeatable.")
+@click.option(
+    "--a", "a", multiple=True, metavar="RUN", shell_complete=complete_runs, help="A baseline run. Repeatable."
+)
+@click.option(
+    "--b",
+    "b",
+    multiple=True,
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="A candidate run. Repeatable.",
+)
 @click.option(
     "--fail-on-regression",
     is_flag=True,
     help="Exit with status 3 if steps are slower in B: by at least 1 %, with a confidence interval above 1.",
 )
-@click.argument("words", nargs=-1, metavar="[A B]")
+@click.argument("words", nargs=-1, metavar="[A B]", shell_complete=complete_runs)
 def command(
     runs_dir: Path,
     db: str | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hpcprof.cli.completion import complete_config_keys, complete_config_values
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.submit.config import local_file, shown_path, shown_settings, user_file
@@ -42,8 +43,8 @@ def show_(form: str) -> None:
     ),
 )
 @click.option("--local", is_flag=True, help="Write ./hpcprof.yaml, which is for this folder.")
-@click.argument("key")
-@click.argument("value")
+@click.argument("key", shell_complete=complete_config_keys)
+@click.argument("value", shell_complete=complete_config_values)
 def set_(local: bool, key: str, value: str) -> None:
     """Set a default; an empty VALUE ('') removes it.
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import run_in_terminal
@@ -156,7 +157,9 @@ def push(engine: str | None, dry_run: bool, image: str, destination: str) -> Non
 @_name_option
 @click.option("--detach", is_flag=True, help="Start the container in the background, for exec and stop.")
 @click.argument("image")
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
+@click.argument(
+    "program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]", shell_complete=complete_files
+)
 def run(
     engine: str | None, dry_run: bool, detach: bool, image: str, program: tuple[str, ...], **options: Any
 ) -> None:
@@ -174,7 +177,9 @@ def run(
 @command.command("exec", epilog=examples("hpcprof container exec -- nvidia-smi"))
 @_engine_options
 @_name_option
-@click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
+@click.argument(
+    "program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]", shell_complete=complete_files
+)
 def exec_(engine: str | None, dry_run: bool, name: str, program: tuple[str, ...]) -> None:
     """Run a command in the container started by run --detach, a shell by default."""
     setup = Setup(name=name, terminal=_terminal())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_sites
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import default_site, runs_dir_option
 from hpcprof.cli.tables import show
@@ -18,6 +19,7 @@ from hpcprof.submit.sites.files import load_site, load_site_file
 @click.option(
     "--site",
     default=default_site,
+    shell_complete=complete_sites,
     help="Site whose requirements are checked.  [default: that of hpcprof config, or local]",
 )
 @click.option(

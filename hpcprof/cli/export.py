@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.common.errors import HpcprofError, UsageError
@@ -25,7 +26,7 @@ from hpcprof.common.units import counted
     required=True,
     help="parquet, csv: one file per analysis. perfetto, chrome: the timeline of each rank.",
 )
-@click.argument("words", nargs=-1, metavar="[RUN] DIR")
+@click.argument("words", nargs=-1, metavar="[RUN] DIR", shell_complete=complete_runs)
 def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -> None:
     """Write results and timelines for other programs.
 

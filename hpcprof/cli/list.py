@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_sites
 from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import format_option, show_what_fits, write_rows
@@ -32,7 +33,13 @@ _BY_IMPORTANCE = (
 @click.option(
     "--state", "states", type=click.Choice(STATES), multiple=True, help="Only runs in this state. Repeatable."
 )
-@click.option("--site", "sites", multiple=True, help="Only runs on this site. Repeatable.")
+@click.option(
+    "--site",
+    "sites",
+    multiple=True,
+    shell_complete=complete_sites,
+    help="Only runs on this site. Repeatable.",
+)
 @click.option("--tag", "tags", multiple=True, help="Only runs with this tag (hpcprof tag). Repeatable.")
 @click.option("--since", help="Only runs submitted since this date (2026-11-21) or age (7d, 12h).")
 @format_option

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.submit.runs.directory import find_run, log_files
@@ -14,7 +15,7 @@ from hpcprof.submit.runs.directory import find_run, log_files
 @click.command("logs", epilog=examples("hpcprof logs last --rank 1"))
 @runs_dir_option
 @click.option("--rank", type=click.IntRange(min=0), help="Only this rank.  [default: the job and rank 0]")
-@click.argument("run", default="last")
+@click.argument("run", default="last", shell_complete=complete_runs)
 def command(runs_dir: Path, rank: int | None, run: str) -> None:
     """Show the output of a run.
 

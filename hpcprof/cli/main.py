@@ -58,6 +58,8 @@ SECTIONS = {
 }
 COMMANDS = {name: sentence for section in SECTIONS.values() for name, sentence in section.items()}
 
+_COMPLETE = "_HPCPROF_COMPLETE"
+"""The variable by which a shell asks for completions."""
 _STDOUT, _STDERR = 1, 2
 _NEW_OBJECTS = 100_000
 
@@ -108,6 +110,10 @@ def main() -> None:
     _ignore_invalid_terminal_size()
     _collect_garbage_seldom()
     try:
+        if _COMPLETE in os.environ:
+            from hpcprof.cli.shells import register_shells
+
+            register_shells()
         log_invocation(__version__, sys.argv[1:])
         sys.exit(cli.main(prog_name="hpcprof", standalone_mode=False))
     except InformationRequested as request:

@@ -9,6 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hpcprof.cli.completion import (
+    Completer,
+    complete_files,
+    complete_profiler_options,
+    complete_profilers,
+    complete_queues,
+    complete_runs,
+    complete_site_options,
+    complete_sites,
+    complete_workloads,
+)
 from hpcprof.common import logs
 from hpcprof.common.errors import UsageError
 
@@ -120,22 +131,40 @@ def job_options(command: CommandT) -> CommandT:
             ),
             click.option(
                 "--site",
+                shell_complete=complete_sites,
                 help="Site to run on (hpcprof sites list).  [default: that of hpcprof config, or local]",
             ),
             click.option("--site-file", type=file, metavar="FILE", help="Site file, instead of a name."),
-            click.option("--workload", help="Built-in workload; its arguments go after --."),
+            click.option(
+                "--workload",
+                shell_complete=complete_workloads,
+                help="Built-in workload; its arguments go after --.",
+            ),
             click.option("--nodes", type=positive, help="Number of nodes.  [default: 1]"),
             click.option(
                 "--ranks-per-node", type=positive, help="Number of ranks on each node.  [default: 1]"
             ),
-            click.option("--profiler", help="none, nsys, ncu, torch, or a plug-in.  [default: none]"),
+            click.option(
+                "--profiler",
+                shell_complete=complete_profilers,
+                help="none, nsys, ncu, torch, or a plug-in.  [default: none]",
+            ),
             click.option(
                 "--profile-ranks",
                 help="Ranks to profile: all, none, 0,4-7, local=0, nodes=0-1, every=16.  [default: all]",
             ),
-            _pairs_option("--profiler-option", "profiler_options", "Option of the profiler. Repeatable."),
+            _pairs_option(
+                "--profiler-option",
+                "profiler_options",
+                "Option of the profiler. Repeatable.",
+                complete_profiler_options,
+            ),
             click.option("--capture-steps", help="Measured steps to profile, as in 10-12.  [default: all]"),
-            click.option("--queue", help="Queue, partition or QOS.  [default: the site's]"),
+            click.option(
+                "--queue",
+                shell_complete=complete_queues,
+                help="Queue, partition or QOS.  [default: the site's]",
+            ),
             click.option("--account", help="Account or project that is charged."),
             click.option("--cpus-per-rank", type=positive, help="CPUs for each rank.  [default: the site's]"),
             click.option(
@@ -157,25 +186,40 @@ def job_options(command: CommandT) -> CommandT:
             click.option("--walltime", help="Time limit: HH:MM:SS, 90m or 1h30m.  [default: the site's]"),
             click.option("--job-name", help="Name of the job.  [default: the workload's or the script's]"),
             _pairs_option(
-                "-o", "options", "Option of the site (hpcprof sites show). Repeatable.", "--option"
+                "-o",
+                "options",
+                "Option of the site (hpcprof sites show). Repeatable.",
+                complete_site_options,
+                "--option",
             ),
             click.option(
                 "--after",
                 multiple=True,
                 metavar="RUN",
+                shell_complete=complete_runs,
                 help="Run or array that must succeed before the job starts. Repeatable.",
             ),
             click.option("--template", type=file, help="Template of job.sh, instead of the scheduler's."),
             runs_dir_option,
-            click.argument("program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]"),
+            click.argument(
+                "program",
+                nargs=-1,
+                type=click.UNPROCESSED,
+                metavar="[-- COMMAND…]",
+                shell_complete=complete_files,
+            ),
         ]
     ):
         decorated = option(decorated)
     return decorated  # type: ignore[no-any-return]
 
 
-def _pairs_option(flag: str, name: str, text: str, *more: str) -> Callable[[CommandT], CommandT]:
-    return click.option(flag, *more, name, multiple=True, metavar="KEY=VALUE", help=text)
+def _pairs_option(
+    flag: str, name: str, text: str, complete: Completer, *more: str
+) -> Callable[[CommandT], CommandT]:
+    return click.option(
+        flag, *more, name, multiple=True, metavar="KEY=VALUE", help=text, shell_complete=complete
+    )
 
 
 def show_remarks(site: Site, jobs: Sequence[Job]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_analyses, complete_runs
 from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import show_report, write_analysis
@@ -22,7 +23,12 @@ from hpcprof.cli.tables import show_report, write_analysis
 )
 @runs_dir_option
 @db_option
-@click.option("--analysis", metavar="NAME", help="Show only this analysis, with all its rows.")
+@click.option(
+    "--analysis",
+    metavar="NAME",
+    shell_complete=complete_analyses,
+    help="Show only this analysis, with all its rows.",
+)
 @click.option(
     "--format",
     "form",
@@ -41,10 +47,11 @@ from hpcprof.cli.tables import show_report, write_analysis
     "--against",
     multiple=True,
     metavar="RUN",
+    shell_complete=complete_runs,
     help="Compare with this run, in the analyses slowdown_pairs, slowdown_by_overlap, roofline and compare. "
     "Repeatable.",
 )
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
 def command(
     runs_dir: Path,
     db: str | None,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import repeated, runs_dir_option
 
@@ -14,7 +15,7 @@ from hpcprof.cli.options import repeated, runs_dir_option
 @click.command("resubmit", epilog=examples("hpcprof resubmit last --wait"))
 @runs_dir_option
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded.")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 def command(runs_dir: Path, wait: bool, run: str) -> None:
     """Submit the job of a run again, unchanged."""
     from hpcprof.cli.submit import wait_for

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.common.errors import UsageError
@@ -21,7 +22,7 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @runs_dir_option
 @db_option
 @yes_option
-@click.argument("runs", nargs=-1, required=True, metavar="RUN…")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=complete_runs)
 def command(runs_dir: Path, db: str | None, yes: bool, runs: tuple[str, ...]) -> None:
     """Remove runs, with what was collected of them.
 

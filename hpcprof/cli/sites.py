@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from hpcprof.cli.completion import complete_sites
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import default_site
 from hpcprof.cli.tables import show
@@ -33,7 +34,7 @@ def list_() -> None:
 
 
 @command.command("show", epilog=examples("hpcprof sites show local"))
-@click.argument("name", default=default_site)
+@click.argument("name", default=default_site, shell_complete=complete_sites)
 def show_(name: str) -> None:
     """Print a site, merged with the site that it extends; by default that of hpcprof config, or local."""
     click.echo(msgspec.yaml.encode(load_site(name)).decode(), nl=False)
@@ -63,7 +64,14 @@ def schema(job: bool) -> None:
 
 @command.command("new", epilog=examples("hpcprof sites new mycluster --from generic-slurm --probe"))
 @click.argument("name")
-@click.option("--from", "template", default="generic-slurm", show_default=True, help="Site to extend.")
+@click.option(
+    "--from",
+    "template",
+    default="generic-slurm",
+    shell_complete=complete_sites,
+    show_default=True,
+    help="Site to extend.",
+)
 @click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
 def new(name: str, template: str, probe: bool) -> None:
     """Write ./site_configs/NAME.yaml, with what this machine's commands show.

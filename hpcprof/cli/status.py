@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
@@ -19,7 +20,7 @@ from hpcprof.submit.waiting import watch
 @click.command("status", epilog=examples("hpcprof status", "hpcprof status 20261121-14 --watch"))
 @runs_dir_option
 @click.option("--watch", "watching", is_flag=True, help="Show each change, until all runs have ended.")
-@click.argument("runs", nargs=-1, metavar="[RUN]…")
+@click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
 def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     """Show the state of runs.
 

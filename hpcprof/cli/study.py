@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import db_option, job_options, runs_dir_option
 from hpcprof.cli.progress import WaitingLine
@@ -89,8 +90,8 @@ def kernel_metrics(request: JobRequest, db: str | None, top: int) -> None:
     metavar="FILE",
     help="The table to write.  [default: training.csv beside the table of slowdowns]",
 )
-@click.argument("slowdown", metavar="SLOWDOWN")
-@click.argument("metrics", metavar="METRICS")
+@click.argument("slowdown", metavar="SLOWDOWN", shell_complete=complete_runs)
+@click.argument("metrics", metavar="METRICS", shell_complete=complete_runs)
 def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: str) -> None:
     """Merge the metrics of kernels with their slowdown into one CSV file, to train a model with.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import job_options, log_origins, repeated, show_remarks
 from hpcprof.common.errors import UsageError
@@ -32,7 +33,13 @@ if TYPE_CHECKING:
 @job_options
 @click.option("--dry-run", is_flag=True, help="Show the job and its script without submitting.")
 @click.option("--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded.")
-@click.option("--from", "source", metavar="RUN", help="Submit the job of this run again, unchanged.")
+@click.option(
+    "--from",
+    "source",
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Submit the job of this run again, unchanged.",
+)
 @click.option(
     "--script",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

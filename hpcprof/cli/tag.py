@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.submit.runs.directory import find_submitted_runs
@@ -17,7 +18,7 @@ from hpcprof.submit.runs.tags import change_tags, check_tags
 )
 @runs_dir_option
 @click.option("--remove", is_flag=True, help="Remove the tags instead.")
-@click.argument("run")
+@click.argument("run", shell_complete=complete_runs)
 @click.argument("tags", nargs=-1, required=True, metavar="TAG…")
 def command(runs_dir: Path, remove: bool, run: str, tags: tuple[str, ...]) -> None:
     """Add tags to a run, or remove them.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.cli.completion import complete_templates
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
@@ -38,7 +39,7 @@ def list_() -> None:
     show_default=True,
     help="Folder to copy to.",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete_templates)
 def export(output: Path, name: str) -> None:
     """Copy a template for editing; in ./templates it replaces the original."""
     files = template_files()

@@ -388,3 +388,37 @@ def test_a_list_shows_the_columns_for_which_the_terminal_is_wide_enough(
     monkeypatch.delenv("COLUMNS")
     done = hpcprof("list")
     assert ("x" * 100 in done.stdout, done.stderr) == (True, "")
+
+
+BASH = """\
+hpcprof() { "$PYTHON" -m hpcprof "$@"; }
+export -f hpcprof
+env() { while [[ $1 == *=* ]]; do local -x "$1"; shift; done; "$@"; }
+eval "$(_HPCPROF_COMPLETE=bash_source hpcprof)"
+COMP_WORDS=(hpcprof submit --site = pol) COMP_CWORD=4
+_hpcprof_completion hpcprof
+echo "offered ${COMPREPLY[*]}"
+complete -p hpcprof
+"""
+
+
+def test_bash_itself_completes_a_value(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "--norc", "-c", BASH],
+        env={**os.environ, "PYTHON": sys.executable},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout == "offered polaris\ncomplete -o nosort -F _hpcprof_completion hpcprof\n"
+
+
+@pytest.mark.parametrize("words", ["report --analysis ", "submit --queue ", "status "])
+def test_completion_imports_nothing_heavy(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_HPCPROF_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"hpcprof {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) + 1))
+    assert imported([], tmp_path).isdisjoint(HEAVY)

@@ -1,0 +1,172 @@
+"""Completion of values in bash, zsh and fish, by click's `shell_complete`.
+
+Nothing here asks a scheduler, reads a profile or imports pandas. A mistake on the line, or in a file, offers
+nothing: the command itself will name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcprof.common.errors import HpcprofError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from hpcprof.submit.sites.model import Site
+
+Offer = Callable[[click.Context, str], Iterable[str]]
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem[str]]"]
+
+
+def _completer(offer: Offer, otherwise: str = "") -> Completer:
+    """Return a `shell_complete` that offers words which begin as the incomplete one.
+
+    ``otherwise`` is what the shell completes if there is none: ``"dir"`` or ``"file"``.
+    """
+
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        from click.shell_completion import (
+            CompletionItem,  # only here, since every command imports this module
+        )
+
+        try:
+            found = [word for word in offer(context, incomplete) if word.startswith(incomplete)]
+        except (HpcprofError, OSError):
+            found = []
+        if not found and otherwise:
+            return [CompletionItem(incomplete, type=otherwise)]
+        return [CompletionItem(word) for word in found]
+
+    return complete
+
+
+def _site(context: click.Context) -> Site:
+    """Return the site of the words before the incomplete one, or the default."""
+    from hpcprof.submit.jobs.request import JobRequest
+
+    given = {key: context.params.get(key) for key in ("site", "site_file", "job_file")}
+    return JobRequest(**{key: value for key, value in given.items() if value}).merged().load_site()
+
+
+def _sites(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.submit.sites.files import site_files
+
+    return sorted(site_files())
+
+
+def _queues(context: click.Context, incomplete: str) -> Iterable[str]:
+    """Return the queues of the site, or for a command on runs of the site of the first run."""
+    if "runs" in context.params:
+        from hpcprof.submit.runs.directory import find_runs, runs_directory
+
+        folder = runs_directory(context.params.get("runs_dir"))
+        manifest = find_runs((context.params["runs"] or ("last",))[0], folder)[0].manifest
+        return _accepting(manifest.site) if manifest else ()
+    return _accepting(_site(context))
+
+
+def _accepting(site: Site) -> list[str]:
+    """Return the queues of a site that accept jobs of users."""
+    return [name for name, queue in site.queues.items() if not queue.route_only]
+
+
+def _site_options(context: click.Context, incomplete: str) -> Iterable[str]:
+    options = _site(context).options
+    key, separator, value = incomplete.partition("=")
+    if not separator:
+        return [f"{name}=" for name in options]
+    valid = options[key].valid if key in options else []
+    # Several values are joined by colons.
+    before, colon, _ = value.rpartition(":")
+    return [f"{key}={before}{colon}{word}" for word in valid if word not in before.split(":")]
+
+
+def _workloads(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.workloads.catalogue import WORKLOADS
+
+    return list(WORKLOADS)
+
+
+def _profilers(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.submit.jobs.checks import profilers_at
+
+    return profilers_at(_site(context))
+
+
+def _profiler_options(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.submit.profilers import NONE, find_profiler
+
+    return [f"{key}=" for key in find_profiler(context.params.get("profiler") or NONE.name).settings]
+
+
+def _analyses(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
+
+    return sorted({*ANALYSES, *ACROSS_RUNS})
+
+
+def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
+    """Yield ``last``, then the runs and the array sweeps, the newest first."""
+    from hpcprof.submit.runs.directory import MANIFEST, runs_directory, sweep_of
+
+    yield "last"
+    folder = runs_directory(context.params.get("runs_dir"))
+    ids = sorted((path.parent.name for path in folder.glob(f"*/{MANIFEST}")), reverse=True)
+    sweeps = (sweep for run in ids if (sweep := sweep_of(run)))
+    yield from dict.fromkeys((*ids, *sweeps))
+
+
+def _templates(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.submit.rendering.templates import template_files
+
+    return template_files()
+
+
+def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
+    from hpcprof.submit.config import GENERAL_KEYS
+    from hpcprof.submit.sites.files import load_site, site_files
+
+    yield from GENERAL_KEYS
+    if not incomplete.startswith("sites."):
+        yield "sites."
+        return
+    for name in sorted(site_files()):
+        if not incomplete.startswith(f"sites.{name}."):
+            yield f"sites.{name}."
+            continue
+        yield from (f"sites.{name}.account", f"sites.{name}.queue")
+        yield from (f"sites.{name}.options.{key}" for key in load_site(name).options)
+
+
+def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.submit.config import Engine, split_key
+    from hpcprof.submit.sites.files import load_site
+
+    keys = split_key(context.params.get("key") or "")
+    if keys == ["site"]:
+        return _sites(context, incomplete)
+    if keys == ["container_engine"]:
+        return [engine.value for engine in Engine]
+    if len(keys) == 3 and keys[2] == "queue":
+        return _accepting(load_site(keys[1]))
+    return load_site(keys[1]).options[keys[3]].valid if len(keys) == 4 else ()
+
+
+complete_sites = _completer(_sites)
+complete_queues = _completer(_queues)
+complete_site_options = _completer(_site_options)
+complete_workloads = _completer(_workloads)
+complete_profilers = _completer(_profilers)
+complete_profiler_options = _completer(_profiler_options)
+complete_analyses = _completer(_analyses)
+complete_runs = _completer(_runs, "dir")
+complete_templates = _completer(_templates)
+complete_config_keys = _completer(_config_keys)
+complete_config_values = _completer(_config_values)
+complete_files = _completer(lambda context, incomplete: (), "file")
