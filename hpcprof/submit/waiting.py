@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.common.units import format_duration
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
+from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, profiler_of, tail
 from hpcprof.submit.schedulers.base import JobStatus
 from hpcprof.submit.schedulers.polling import cancel, poll
 
@@ -119,9 +120,11 @@ def _all_ended(states: dict[str, JobStatus]) -> bool:
 
 
 class _Log:
-    """The output of rank 0, read as it grows: standard output, then standard error."""
+    """What the program prints on rank 0, read as it grows: standard output, then standard error."""
 
     def __init__(self, run: Run) -> None:
+        profiler = profiler_of(run)
+        self._chatter = re.compile(profiler.chatter) if profiler is not None and profiler.chatter else None
         self._offsets = {run.path / "logs" / f"rank00000.{stream}": 0 for stream in ("out", "err")}
 
     def read_new(self, ended: bool) -> str:
@@ -138,7 +141,8 @@ class _Log:
         if not ended:
             text = text[: text.rfind(b"\n") + 1]
         self._offsets[path] += len(text)
-        return text.decode("utf-8", "replace")
+        lines = text.decode("utf-8", "replace").splitlines(keepends=True)
+        return "".join(line for line in lines if self._chatter is None or not self._chatter.match(line))
 
 
 def describe_failure(run: Run, status: JobStatus) -> list[str]:

@@ -99,6 +99,9 @@ class Profiler:
     complaint : callable
         ``text -> str``: why the profiler failed, from what a rank printed, as the end of a sentence
         (``": ncu says …"``); empty if the text holds no complaint.
+    chatter : str
+        A regular expression for the lines that it prints among those of the program; empty for none. Whoever
+        follows the program's output does not see them.
     counters : callable
         ``(target, settings) -> bool``: whether it reads hardware counters, as only one program can at once.
     needs_gpus : callable
@@ -121,6 +124,7 @@ class Profiler:
     environment: Callable[[Target, Settings], dict[str, str]] = lambda target, settings: {}
     afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
     complaint: Callable[[str], str] = lambda text: ""
+    chatter: str = ""
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False
     needs_gpus: Callable[[Settings], bool] = lambda settings: False
     suffix: str = ""

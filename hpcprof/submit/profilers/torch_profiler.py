@@ -60,5 +60,7 @@ TORCH = Profiler(
     check=_check,
     environment=_environment,
     afterwards=_afterwards,
+    # What the profiler's library logs when it starts and stops; its warnings and errors are not left out.
+    chatter=r"(INFO|STAGE|USDT):\d{4}-\d\d-\d\d ",
     suffix=".trace.json.gz",
 )

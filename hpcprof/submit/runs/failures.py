@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers import find_profiler
+from hpcprof.submit.profilers import Profiler, find_profiler
 from hpcprof.submit.runs.directory import Run
 
 TAIL_LINES = 12
@@ -48,14 +48,19 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     return [RankFailure(r, codes.get(r), _last_words(run, r)) for r in sorted(failed, key=blame)]
 
 
+def profiler_of(run: Run) -> Profiler | None:
+    """Return the profiler of a run; None if the package that added it is not installed here."""
+    try:
+        return find_profiler(run.manifest.job.profiler) if run.manifest is not None else None
+    except UsageError:
+        return None
+
+
 def profiler_complaint(run: Run) -> str:
     """Return what the profiler complained about on a rank, as the end of a sentence; empty if nothing."""
-    if run.manifest is None:
+    profiler = profiler_of(run)
+    if profiler is None:
         return ""
-    try:
-        profiler = find_profiler(run.manifest.job.profiler)
-    except UsageError:
-        return ""  # the package that added it is not installed here
     # Older runs have the profiler's lines among those of the program.
     for path in sorted((run.path / "logs").glob("rank*.[oep]*")):
         with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from hpcprof.common.errors import SchedulerError
@@ -53,7 +55,7 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
 
     monkeypatch.setattr(waiting, "poll", poll)
     monkeypatch.setattr("hpcprof.submit.waiting.time.sleep", lambda seconds: None)
-    run = cast(Run, SimpleNamespace(id="r", path=tmp_path))
+    run = Run("r", tmp_path)
     lines: list[str] = []
     output: list[str] = []
     ended = wait_until_ended(run, lambda status, seconds: lines.append(str(status)), output.append)
@@ -73,6 +75,23 @@ def test_lines_of_standard_error_are_shown_whole_after_those_of_standard_output(
         file.write("\rdone\n")
     assert log.read_new(ended=False) == "10 %\r20 %\rdone\n"
     assert log.read_new(ended=True) == "epo"
+
+
+def test_what_the_library_of_the_pytorch_profiler_logs_is_left_out_but_for_warnings(
+    make_run: MakeRun,
+) -> None:
+    run = make_run()
+    assert run.manifest is not None
+    job = msgspec.structs.replace(run.manifest.job, profiler="torch")
+    run = replace(run, manifest=msgspec.structs.replace(run.manifest, job=job))
+    (run.path / "logs").mkdir()
+    (run.path / "logs/rank00000.err").write_text(
+        "USDT:2026-11-22 10:34:17 15364:15364 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
+        "WARNING:2026-11-22 10:34:18 15364:15364 init.cpp:178] CUPTI initialization failed\n"
+        "INFO: epoch 1\n"
+    )
+    shown = waiting._Log(run).read_new(ended=False)
+    assert [line.partition(":")[0] for line in shown.splitlines()] == ["WARNING", "INFO"]
 
 
 def test_a_change_is_described_with_the_time_that_it_took() -> None:
