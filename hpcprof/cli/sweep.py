@@ -9,7 +9,7 @@ from dataclasses import replace
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import job_options, show_remarks
+from hpcprof.cli.options import job_options, log_origins, show_remarks
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_array
@@ -60,7 +60,7 @@ def command(
     On this machine the runs start one after another, so that they do not disturb each other's measurements;
     they go on when the command or the terminal has ended.
     """
-    request = request.merged()
+    asked, request = request, request.merged()
     site = request.load_site()
     in_turn = find_scheduler(site.scheduler).runs_here and not as_array
     if at_once is not None and not as_array and not in_turn:
@@ -70,6 +70,7 @@ def command(
     members = [replace(request, program=tuple(program)).job_at(site) for program in programs]
     if as_array:
         check_array(site, members[0].queue, len(members), at_once)
+    log_origins(asked, site, members[0])
     show_remarks(site, members)
     line = ["hpcprof", *sys.argv[1:]]
     runs_dir, template = request.runs_dir, request.template

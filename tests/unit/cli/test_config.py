@@ -53,6 +53,11 @@ def test_verbose_says_where_each_value_comes_from() -> None:
     assert hpcprof("list", "--runs-dir", "given").stdout == "no runs in given\n"
 
 
+def test_a_sweep_says_where_the_values_of_its_runs_come_from() -> None:
+    done = hpcprof("sweep", "-v", "--dry-run", "-P", "a=1,2", "--", "echo", "{a}")
+    assert done.stderr.startswith("site = local  [built in]\n")
+
+
 def test_every_value_is_on_one_whole_line_however_narrow_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

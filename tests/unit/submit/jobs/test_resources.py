@@ -150,6 +150,10 @@ def test_launchers_that_bind_ranks_get_the_cpus_of_a_rank(tmp_path: Path) -> Non
     ):
         site = loaded(tmp_path, f"{PBS}launcher: {{{launcher}}}\n")
         assert launch_command(site, make_job(site, **asked))[1:] == words.split()
+    threads = "extends: generic-pbs\nnode: {cores: 4, threads: 2}\nlauncher: {name: openmpi}\n"
+    site = loaded(tmp_path, threads)
+    words = "--use-hwthread-cpus -n 4 --map-by ppr:2:node:pe=4"
+    assert launch_command(site, make_job(site, **asked))[1:] == words.split()
     site = loaded(tmp_path, f"{SLURM}launcher: {{name: torchrun}}\n")
     assert "--cpus-per-task=8" in launch_command(site, make_job(site, **asked))
 
