@@ -30,9 +30,10 @@ from hpcprof.cli.conventions import examples, exit_naming
 def command(output: Path, files: tuple[Path, ...]) -> None:
     """Copy profiles without what should not be shared.
 
-    FILE is an SQLite export of Nsight Systems or a PyTorch trace. The copies contain no host, user, path or
-    process, and of the environment only ranks, NCCL's settings and the like. Every analysis gives the same
-    figures. The names of kernels, API functions and ranges stay, with paths in them replaced by numbers.
+    FILE is an SQLite export of Nsight Systems, a PyTorch trace or a table of Nsight Compute. The copies
+    contain no host, user, path or process, and of the environment only ranks, NCCL's settings and the like.
+    Every analysis gives the same figures. The names of kernels, API functions and ranges stay, with paths in
+    them replaced by numbers.
     """
     from hpcprof.profiles.scrub.files import scrub_files
 

@@ -47,14 +47,33 @@ PREFIXES = ("NCCL_", "TORCH_NCCL_")
 
 # Names with these prefixes whose values are addresses or private.
 _PRIVATE = re.compile(r"COMM_ID|HOST|FILE|PATH|DIR|USER|TOKEN|SECRET|PASS|KEY")
-# Numbers, words and lists of them; no paths, addresses or sentences.
-_PLAIN = re.compile(r"[\w.,:;^=+-]{1,200}", re.ASCII)
+# What a value is made of: numbers, and words that NCCL's and PyTorch's documentation lists. Any other
+# word could name a project, a network or a machine.
+_PARTS = re.compile(r"[,:;^=+\[\]-]+")
+_NUMBER = re.compile(r"\d{1,20}(?:\.\d{1,20})?", re.ASCII)
+_LONGEST = 200
+# fmt: off
+_WORDS = frozenset((
+    "true", "false", "on", "off", "yes", "no", "ring", "tree", "collnet", "collnetdirect", "collnetchain",
+    "nvls", "nvlstree", "pat", "ll", "ll128", "simple", "version", "warn", "info", "trace", "abort",
+    "init", "coll", "p2p", "shm", "net", "graph", "tuning", "env", "alloc", "call", "proxy", "bootstrap",
+    "reg", "profile", "ras", "all", "loc", "nvl", "pix", "pxb", "pxn", "phb", "sys", "socket", "ib",
+    "parallel", "group", "pci_bus_id", "fastest_first", "expandable_segments", "max_split_size_mb",
+    "garbage_collection_threshold", "roundup_power2_divisions", "backend", "native", "cudamallocasync",
+    "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
+    "release_lock_on_cudamalloc",
+))
+# fmt: on
 
 
 def allowed(name: str, value: str) -> bool:
-    """Return whether a variable may be kept: its name is listed, its value not a path, host or sentence."""
+    """Return whether a variable may be kept: its name is listed, and its value is numbers and known words."""
     listed = name in EXACT or (name.startswith(PREFIXES) and not _PRIVATE.search(name))
-    return listed and _PLAIN.fullmatch(value) is not None
+    return listed and bool(value) and len(value) <= _LONGEST and all(map(_is_plain, _PARTS.split(value)))
+
+
+def _is_plain(part: str) -> bool:
+    return not part or _NUMBER.fullmatch(part) is not None or part.lower() in _WORDS
 
 
 def split(item: str) -> tuple[str, str]:

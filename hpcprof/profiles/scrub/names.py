@@ -14,6 +14,23 @@ _PATH = (
 )
 _SHORTEST = 3
 
+_EVERYBODY = frozenset(
+    [
+        "root",
+        "user",
+        "admin",
+        "ubuntu",
+        "debian",
+        "ec2-user",
+        "jovyan",
+        "nobody",
+        "runner",
+        "vscode",
+        "localhost",
+    ]
+)
+"""Accounts and hosts that many machines have: they identify nobody, and programs use the words."""
+
 
 class Names:
     """Replaces paths by ``<path 1>``, and known hosts and users by ``<host 1>``, ``<user 1>``.
@@ -29,8 +46,9 @@ class Names:
         self._known: dict[str, str] = {}
 
     def know(self, words: Mapping[str, str]) -> None:
-        """Add words, each with its kind (host or user); words of one or two letters are too common."""
-        self._kinds = {word: kind for word, kind in words.items() if len(word) >= _SHORTEST} | self._kinds
+        """Add words, each with its kind (host or user); those of one or two letters are too common."""
+        telling = {w: kind for w, kind in words.items() if len(w) >= _SHORTEST and w not in _EVERYBODY}
+        self._kinds = telling | self._kinds
         longest_first = sorted(self._kinds, key=len, reverse=True)
         words_only = rf"|(?<![A-Za-z0-9])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9])"
         self._private = re.compile(_PATH + (words_only if self._kinds else ""))
@@ -46,10 +64,13 @@ class Names:
         """Return the known hosts and users in a text."""
         return [found for found in self._private.findall(text) if found in self._kinds]
 
+    def numbered(self, kind: str, text: str) -> str:
+        """Return ``<kind N>`` for a text, the same for the same text."""
+        numbers = self._numbers.setdefault(kind, {})
+        return f"<{kind} {numbers.setdefault(text, len(numbers) + 1)}>"
+
     def _placeholder(self, match: re.Match[str]) -> str:
-        kind = self._kinds.get(match[0], "path")
-        numbers = self._numbers[kind]
-        return f"<{kind} {numbers.setdefault(match[0], len(numbers) + 1)}>"
+        return self.numbered(self._kinds.get(match[0], "path"), match[0])
 
 
 def hosts_and_users(hosts: Iterable[str], users: Iterable[str]) -> dict[str, str]:

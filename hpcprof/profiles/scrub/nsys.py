@@ -17,10 +17,13 @@ from sqlalchemy import select
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.nsys.export import NsysExport, open_export
-from hpcprof.profiles.readers.nsys.nvtx_ranges import NAMED_EVENTS
+from hpcprof.profiles.readers.nsys.export import PROCESS_SHIFT, NsysExport, open_export
+from hpcprof.profiles.readers.nsys.nccl_calls import NCCL_DOMAIN
+from hpcprof.profiles.readers.nsys.nvtx_payloads import layouts
+from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, NAMED_EVENTS
 from hpcprof.profiles.readers.nsys.origin import is_option
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
+from hpcprof.profiles.scrub.nccl_payloads import NcclPayloads, entry_name
 
 Pairs = list[tuple[str, str]]
 
@@ -36,12 +39,9 @@ _NAME_IDS = ("demangledName", "shortName", "mangledName", "nameId", "textId")
 # Columns of text that are copied, with paths and hosts replaced.
 _TEXTS = {
     "TARGET_INFO_GPU": ("name", "chipName", "busLocation"),
-    "NVTX_PAYLOAD_SCHEMAS": ("name",),
-    "NVTX_PAYLOAD_SCHEMA_ENTRIES": ("name",),
-    "NVTX_PAYLOAD_ENUMS": ("name",),
-    "NVTX_PAYLOAD_ENUM_ENTRIES": ("name",),
 }
 _ENUM_TEXTS = ("name", "label")
+_PAYLOAD_COLUMNS = {"domainId", "globalTid", "eventType", "text"}
 
 _PLAIN = re.compile(r"[\w .,:()@+-]{0,80}", re.ASCII)
 _EXPORT_ROWS = re.compile(r"EXPORT_(?:PRODUCT_\w+|SCHEMA_VERSION\w*|PLATFORM|ARCH)", re.ASCII)
@@ -72,6 +72,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """
     with open_export(path) as export:
         pairs = {table: _pairs(export, table) for table in _PAIR_TABLES}
+        payloads = NcclPayloads(layouts(export))
     names.know(_hosts_and_users(pairs))
     try:
         with closing(sqlite3.connect(target)) as copy:
@@ -79,6 +80,8 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
+            copy.create_function("nccl_payload", 2, payloads.cleaned, deterministic=True)
+            copy.create_function("nccl_entry", 1, entry_name, deterministic=True)
             copy.create_function("cleaned", 1, lambda text: _cleaned(text, names), deterministic=True)
             left_out = _copy_tables(copy)
             for table, rows in pairs.items():
@@ -146,10 +149,14 @@ def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
     if table == "NVTX_EVENTS" and column in ("text", "textId"):
         named = f"eventType IN ({', '.join(map(str, NAMED_EVENTS))})" if "eventType" in columns else "FALSE"
         return f"CASE WHEN {named} THEN {text if column == 'text' else number} END"
-    if table == "NVTX_EVENTS" and column == "binaryData" and {"domainId", "text"} <= columns.keys():
-        # Payloads may hold anything; those of NCCL are numbers.
-        nccl = "SELECT domainId FROM source.NVTX_EVENTS WHERE eventType = 75 AND text = 'NCCL'"
-        return f'CASE WHEN domainId IN ({nccl}) THEN "{column}" END'
+    if table == "NVTX_EVENTS" and column == "binaryData" and columns.keys() >= _PAYLOAD_COLUMNS:
+        # A domain's id is unique within a process.
+        domain = f"domainId, globalTid >> {PROCESS_SHIFT}"
+        created = f"eventType = {DOMAIN_CREATE} AND text = '{NCCL_DOMAIN}'"
+        nccl = f"SELECT {domain} FROM source.NVTX_EVENTS WHERE {created}"
+        return f'CASE WHEN ({domain}) IN ({nccl}) THEN nccl_payload(domainId, "{column}") END'
+    if table == "NVTX_PAYLOAD_SCHEMA_ENTRIES" and column == "name":
+        return "nccl_entry(name)"
     if table == "MPI_COMMUNICATORS" and column == "members":
         return f'CASE WHEN "{column}" NOT GLOB \'*[^0-9, ]*\' THEN "{column}" END'
     listed = _ENUM_TEXTS if table.startswith("ENUM_") else _TEXTS.get(table, ())

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.readers.kineto.json_stream import NO_VALUE, Batch, Event, TraceStream
 from hpcprof.profiles.readers.kineto.reader import damage_as_sentence, open_trace
 from hpcprof.profiles.scrub.names import Names
@@ -57,53 +58,61 @@ _CATEGORIES = (
     "cuda_graph",
     *("cuda_runtime", "cuda_driver", "cuda_sync", "cpu_instant_event", "overhead", "ac2g", "fwdbwd", "Trace"),
 )
-_ARGUMENTS = frozenset(
-    (
-        "External id",
-        "Record function id",
-        "Sequence number",
-        "Fwd thread id",
-        "Ev Idx",
-        "Input Dims",
-        "queued",
-        "device",
-        "context",
-        "stream",
-        "correlation",
-        "registers per thread",
-        "shared memory",
-        "blocks per SM",
-        "warps per SM",
-        "grid",
-        "block",
-        "est. achieved occupancy %",
-        "cbid",
-        "bytes",
-        "memory bandwidth (GB/s)",
-        "Bytes",
-        "Device Type",
-        "Device Id",
-        "Total Allocated",
-        "Total Reserved",
-        "wait_on_stream",
-        "wait_on_cuda_event_record_corr_id",
-        "wait_on_cuda_event_id",
-        "Collective name",
-        "dtype",
-        "In msg nelems",
-        "Out msg nelems",
-        "In split size",
-        "Out split size",
-        "Group size",
-        "Rank",
-        "Global rank start",
-        "Global rank stride",
-        "Process Group Name",
-        "Process Group Ranks",
-    )
+_NUMERIC_ARGUMENTS = (
+    "External id",
+    "Record function id",
+    "Sequence number",
+    "Fwd thread id",
+    "Ev Idx",
+    "Input Dims",
+    "queued",
+    "device",
+    "context",
+    "stream",
+    "correlation",
+    "registers per thread",
+    "shared memory",
+    "blocks per SM",
+    "warps per SM",
+    "grid",
+    "block",
+    "est. achieved occupancy %",
+    "cbid",
+    "bytes",
+    "memory bandwidth (GB/s)",
+    "Bytes",
+    "Device Type",
+    "Device Id",
+    "Total Allocated",
+    "Total Reserved",
+    "wait_on_stream",
+    "wait_on_cuda_event_record_corr_id",
+    "wait_on_cuda_event_id",
+    "In msg nelems",
+    "Out msg nelems",
+    "In split size",
+    "Out split size",
+    "Group size",
+    "Rank",
+    "Src Rank",
+    "Dst Rank",
+    "Global rank start",
+    "Global rank stride",
+    "Process Group Ranks",
 )
-_DISTRIBUTED = ("rank", "world_size", "backend", "nccl_version", "pg_count")
-_GROUP = ("pg_name", "backend_config", "pg_size", "ranks")
+_DISTRIBUTED = ("rank", "world_size", "nccl_version", "pg_count")
+_GROUP = ("pg_size", "ranks")
+_BACKEND = re.compile(
+    r"(?:(?:cpu|cuda|xpu|hpu|mtia|mps):)?(?:nccl|gloo|mpi|ucc|xccl|hccl|fake|undefined)", re.ASCII
+)
+_TYPE = re.compile(
+    r"(?:c10::)?(?:Float8_\w{1,12}|BFloat16|Half|Float|Double|Complex\w{1,12})"
+    r"|(?:c10::)?(?:Byte|Char|Bool|U?Int(?:16|32|64)?|Long|Short)"
+    r"|(?:long|unsigned|signed|short|int|char|float|double|bool| ){1,24}"
+    r"|(?:Tensor|Scalar|Generic)(?:List)?|",
+    re.ASCII,
+)
+"""The types that PyTorch itself names; a tensor of none has an empty type."""
 _DEVICE = (
     "id",
     "name",
@@ -124,8 +133,10 @@ _DEVICE = (
 _PLACE = re.compile(rb'-?\d+|"Spans"|"PyTorch Profiler"')
 _ENCLOSING = re.compile(rb'"e"')
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
-# Words, numbers and lists of them; no paths.
-_PLAIN = re.compile(r"[\w.:,\[\] ()+-]{0,400}", re.ASCII)
+# What a GPU is called, and versions; no paths.
+_PLAIN = re.compile(r"[\w.:,\[\] ()+-]{0,80}", re.ASCII)
+# Numbers as text: traces of ROCm have "0x0", and lists of ranks and sizes are texts.
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]{1,16}|[\d\[\], .+-]{0,4000}", re.ASCII)
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
@@ -151,14 +162,18 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
         separator = b"\n"
         for batch in _batches(stream, path):
             if before is None:
-                before = _properties(stream.properties)
+                before = _properties(stream.properties, names)
                 file.write(
                     msgspec.json.encode({**before, "displayTimeUnit": "ms"})[:-1] + b',"traceEvents":['
                 )
             for event in _cleaned(batch, names, left_out):
                 file.write(separator + msgspec.json.encode(event))
                 separator = b",\n"
-        after = {k: v for k, v in _properties(stream.properties).items() if before is None or k not in before}
+        after = {
+            k: v
+            for k, v in _properties(stream.properties, names).items()
+            if before is None or k not in before
+        }
         file.write(b"\n]" + (b"," + msgspec.json.encode(after)[1:-1] if after else b"") + b"}\n")
     return [f"{count} {what}" for what, count in sorted(left_out.items())]
 
@@ -168,11 +183,11 @@ def _batches(stream: TraceStream, path: Path) -> Iterator[Batch]:
         yield from stream.batches()
 
 
-def _properties(trace: Mapping[str, Any]) -> dict[str, Any]:
+def _properties(trace: Mapping[str, Any], names: Names) -> dict[str, Any]:
     """Return the properties that are copied."""
     found = {key: trace[key] for key in _PROPERTIES if trace.get(key) is not None and _is_plain(trace[key])}
     nested = {
-        "distributedInfo": _distributed(trace.get("distributedInfo")),
+        "distributedInfo": _distributed(trace.get("distributedInfo"), names),
         "deviceProperties": _devices(trace.get("deviceProperties")),
     }
     return found | {key: value for key, value in nested.items() if value is not None}
@@ -195,7 +210,7 @@ def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Ev
                 dur=_if(_NUMBER, event.dur),
                 id=_if(_NUMBER, event.id),
                 bp=_if(_ENCLOSING, event.bp),
-                args=_arguments(event.args),
+                args=_arguments(event.args, names),
             )
 
 
@@ -204,37 +219,79 @@ def _if(kind: re.Pattern[bytes], value: Raw) -> Raw | UnsetType:
     return value if kind.fullmatch(bytes(value)) else UNSET
 
 
-def _arguments(written: Raw) -> dict[str, Any] | UnsetType:
+def _arguments(written: Raw, names: Names) -> dict[str, Any] | UnsetType:
     try:
         arguments = msgspec.json.decode(written)
     except (msgspec.MsgspecError, RecursionError):
         return UNSET
-    return _chosen(arguments, _ARGUMENTS) or UNSET if isinstance(arguments, dict) else UNSET
+    if not isinstance(arguments, dict):
+        return UNSET
+    kept = _numeric(arguments, _NUMERIC_ARGUMENTS)
+    types = arguments.get("Input type")
+    if isinstance(types, list) and all(map(_is_type, types)):
+        kept["Input type"] = types
+    if _is_type(arguments.get("dtype")):
+        kept["dtype"] = arguments["dtype"]
+    if found := operation(str(arguments.get("Collective name", ""))):
+        kept["Collective name"] = found
+    if "Process Group Name" in arguments:
+        kept["Process Group Name"] = _group_name(arguments["Process Group Name"], names)
+    return kept or UNSET
+
+
+def _is_type(value: object) -> bool:
+    return isinstance(value, str) and _TYPE.fullmatch(value) is not None
+
+
+def _group_name(name: object, names: Names) -> str:
+    """Return the name of a process group: PyTorch numbers its groups, and programs may name theirs."""
+    text = str(name)
+    return text if text.isascii() and text.isdigit() else names.numbered("group", text)
+
+
+def _numeric(fields: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: fields[key] for key in keys if key in fields and _is_numeric(fields[key])}
+
+
+def _is_numeric(value: object) -> bool:
+    """Whether a value is a number, a text of numbers, or a list of such."""
+    if isinstance(value, list):
+        return all(map(_is_numeric, value))
+    if isinstance(value, str):
+        return _NUMBERS.fullmatch(value) is not None
+    return isinstance(value, int | float)
 
 
 def _is_plain(value: object) -> bool:
-    if isinstance(value, str):
-        return _PLAIN.fullmatch(value) is not None
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return isinstance(value, (int, float))
+    return _PLAIN.fullmatch(value) is not None if isinstance(value, str) else _is_numeric(value)
 
 
-def _chosen(fields: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    return {key: fields[key] for key in keys if key in fields and _is_plain(fields[key])}
-
-
-def _distributed(info: object) -> dict[str, Any] | None:
+def _distributed(info: object, names: Names) -> dict[str, Any] | None:
     if not isinstance(info, dict):
         return None
-    chosen = _chosen(info, _DISTRIBUTED)
+    chosen = _numeric(info, _DISTRIBUTED) | _backend(info, "backend")
     if isinstance(info.get("pg_config"), list):
         groups = (group for group in info["pg_config"] if isinstance(group, dict))
-        chosen["pg_config"] = [_chosen(group, _GROUP) for group in groups]
+        chosen["pg_config"] = [
+            {"pg_name": _group_name(group.get("pg_name", ""), names)}
+            | _backend(group, "backend_config")
+            | _numeric(group, _GROUP)
+            for group in groups
+        ]
     return chosen
+
+
+def _backend(fields: Mapping[str, Any], key: str) -> dict[str, str]:
+    value = fields.get(key)
+    known = isinstance(value, str) and all(map(_BACKEND.fullmatch, value.split(",")))
+    return {key: str(value)} if known else {}
 
 
 def _devices(devices: object) -> list[dict[str, Any]] | None:
     if not isinstance(devices, list):
         return None
-    return [_chosen(device, _DEVICE) for device in devices if isinstance(device, dict)]
+    return [
+        {key: device[key] for key in _DEVICE if key in device and _is_plain(device[key])}
+        for device in devices
+        if isinstance(device, dict)
+    ]

@@ -18,6 +18,7 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import UsageError
+from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.scrub.files import scrub_files
@@ -77,6 +78,17 @@ def export(tmp_path: Path) -> Path:
             CREATE TABLE "hush-name" (a TEXT);
             INSERT INTO NVTX_EVENTS (start, eventType, text, jsonText, binaryData) VALUES
                 (1, 34, 'hush-token in a mark', '{"a": "hush-token"}', x'687573682d746f6b656e');
+            -- A library in another process, whose domain happens to have the id of NCCL's.
+            INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid, domainId, binaryData)
+                SELECT start, end, eventType, text, globalTid + (7 << 24), domainId,
+                    substr(binaryData, 1, 32) || x'687573682d746f6b656e687573682d70'
+                FROM NVTX_EVENTS WHERE binaryData IS NOT NULL LIMIT 1;
+            -- What an uninitialized field of NCCL's own payload can hold.
+            UPDATE NVTX_EVENTS SET binaryData = CAST(substr(binaryData, 1, 52) || 'hush' AS BLOB)
+                WHERE length(binaryData) = 56;
+            INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId, schemaId, idx, type, flags, name)
+                VALUES (99, 1, 0, 18, 0, 'hush-name');
+            INSERT INTO NVTX_PAYLOAD_SCHEMAS (domainId, schemaId, name) VALUES (99, 1, 'hush-name');
             UPDATE NVTX_EVENTS SET jsonText = 'hush-token' WHERE eventType = 59;
             UPDATE TARGET_INFO_GPU SET uuid = 'hush-token';
             UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 'hush-token' WHERE rowid = 1;
@@ -94,7 +106,7 @@ def export(tmp_path: Path) -> Path:
 
 
 def test_no_secret_of_an_export_is_in_any_byte_of_the_copy(export: Path, tmp_path: Path) -> None:
-    scrub_files([export], tmp_path / "shared")
+    assert scrub_files([export], tmp_path / "shared").skipped == []
     raw = (tmp_path / "shared/rank0.sqlite").read_bytes()
     assert b"hush" not in raw
     assert b"NCCL_ALGO=Ring" in raw
@@ -147,10 +159,19 @@ def trace_with_secrets(tmp_path: Path, suffix: str) -> Path:
     )
     trace["traceName"] = "/home/hush-user/hush-path/trace.json"
     trace["my_metadata"] = "hush-token"
-    trace["distributedInfo"]["hostname"] = "hush-host"
+    trace["distributedInfo"] |= {
+        "hostname": "hush-host",
+        "backend": "hush_backend",
+        "pg_config": [
+            {"pg_name": "hush_group", "pg_desc": "hush", "backend_config": "cuda:hush", "ranks": [0]}
+        ],
+    }
     for event in trace["traceEvents"][:20]:
         event.setdefault("args", {})["Call stack"] = "/home/hush-user/hush-path/train.py(3)"
         event["args"]["stream_name"] = {"a": ["hush-token"]}
+        event["args"]["Input Dims"] = [[2, 2], "hush"]
+        event["args"]["Input type"] = ["Tensor", "hush"]
+        event["args"]["dtype"] = "hush"
         event["hush-token"] = 1
     trace["traceEvents"] += [
         {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "hush-process"}},
@@ -167,6 +188,63 @@ def trace_with_secrets(tmp_path: Path, suffix: str) -> Path:
     text = render(trace).encode()
     path.write_bytes(gzip.compress(text) if suffix else text)
     return path
+
+
+def test_collectives_stay_in_their_groups_under_names_that_say_nothing(tmp_path: Path) -> None:
+    def call(name: str, group: str) -> dict[str, Any]:
+        arguments = {
+            "Collective name": name,
+            "Process Group Name": group,
+            "dtype": "BFloat16",
+            "Process Group Ranks": "[0, 1]",
+            "In msg nelems": 4,
+            "Dst Rank": 1,
+        }
+        return {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "record_param_comms",
+            "ts": 1,
+            "dur": 1,
+            "args": arguments,
+        }
+
+    events = [
+        call("allreduce", "0"),
+        call("_allgather_base", "hush_mesh"),
+        call("hush", "hush_other"),
+        call("send", "hush_mesh"),
+    ]
+    path = tmp_path / "rank0.trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    scrub_files([path], tmp_path / "shared")
+    copied = json.loads((tmp_path / "shared/rank0.trace.json").read_text())["traceEvents"]
+    assert [
+        (event["args"].get("Collective name"), event["args"]["Process Group Name"]) for event in copied
+    ] == [("AllReduce", "0"), ("AllGather", "<group 1>"), (None, "<group 2>"), ("Send", "<group 1>")]
+    assert copied[0]["args"]["dtype"] == "BFloat16"
+    assert copied[3]["args"]["Dst Rank"] == 1
+
+
+@pytest.mark.parametrize("name", ["sp.details.csv", "ddp.raw.csv.gz"])
+def test_a_table_of_nsight_compute_keeps_its_figures_and_loses_processes_hosts_and_advice(
+    name: str, tmp_path: Path
+) -> None:
+    source = DATA / "ncu" / f"{name.removesuffix('.gz')}.gz"
+    text = gzip.decompress(source.read_bytes()).decode()
+    text = text.replace('"python3.12"', '"hush-process"').replace('"127.0.0.1"', '"hush-host"')
+    text = "==PROF== Connected to process 1 (/home/hush-user/python)\n" + text
+    path = tmp_path / f"rank0.{name}"
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    scrub_files([path], tmp_path / "shared")
+    copy = tmp_path / "shared" / path.name
+    raw = copy.read_bytes()
+    assert b"hush" not in (gzip.decompress(raw) if name.endswith("gz") else raw)
+    one, other = read_profile(path), read_profile(copy)
+    assert isinstance(one, KernelReport)
+    assert isinstance(other, KernelReport)
+    assert one.kernels == other.kernels
+    assert one.origin.device_names == other.origin.device_names
 
 
 class Number(str):
@@ -305,6 +383,7 @@ def test_nothing_is_overwritten(export: Path, tmp_path: Path) -> None:
         ("rank 3 on node17", "rank 3 on <host 1>"),
         ("for alice: step", "for <user 1>: step"),
         ("malice", "malice"),
+        ("FSDP::root_pre_forward", "FSDP::root_pre_forward"),
         ("forward/backward", "forward/backward"),
         ("a / b", "a / b"),
         ("/forward", "/forward"),
@@ -315,7 +394,7 @@ def test_nothing_is_overwritten(export: Path, tmp_path: Path) -> None:
 )
 def test_a_name_loses_paths_and_known_words_only(name: str, cleaned: str | None) -> None:
     names = Names()
-    names.know({"node17.cluster": "host", "node17": "host", "alice": "user", "vm": "host"})
+    names.know({"node17.cluster": "host", "node17": "host", "alice": "user", "vm": "host", "root": "user"})
     assert names.cleaned(name) == (name if cleaned is None else cleaned)
 
 
@@ -333,7 +412,14 @@ def test_different_names_stay_different_and_equal_ones_equal(texts: list[str]) -
     [
         ("NCCL_ALGO=Ring", True),
         ('NCCL_ALGO="Ring,Tree"', True),
-        ("CUDA_VISIBLE_DEVICES=GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", True),
+        ("CUDA_VISIBLE_DEVICES=0,1", True),
+        ("CUDA_VISIBLE_DEVICES=GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", False),
+        ("CUBLAS_WORKSPACE_CONFIG=:4096:8", True),
+        ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,max_split_size_mb:128", True),
+        ("NCCL_DEBUG_SUBSYS=INIT,^NET", True),
+        ("NCCL_SOCKET_IFNAME=hush0", False),
+        ("NCCL_SOMETHING=hush", False),
+        ("NCCL_SOMETHING=10.0.0.1", False),
         ("SLURM_PROCID=3", True),
         ("NCCL_COMM_ID=10.0.0.1:99", False),
         ("NCCL_HOSTID=node", False),

@@ -71,13 +71,24 @@ def read_file(path: Path) -> Printed:
     DamagedInput
         If it cannot be read or holds no such table.
     """
+    return parse(read_text(path), path)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a CSV file, plain or gzip.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be read.
+    """
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
     except OSError as error:
         raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
-    return parse(data.decode("utf-8-sig", "replace"), path)
+    return data.decode("utf-8-sig", "replace")
 
 
 def parse(text: str, path: Path) -> Printed:
@@ -90,14 +101,7 @@ def parse(text: str, path: Path) -> Printed:
     DamagedInput
         If there is no table, the raw page has no row of units, or a column is missing.
     """
-    found = _HEADER.search(text.replace("\r\n", "\n"))
-    if found is None:
-        raise DamagedInput(f"{path} holds no table of Nsight Compute{complaint(text)}.")
-    rows = _Rows(text.replace("\r\n", "\n")[found.start() :])
-    header = next(rows, [])
-    absent = [name for name in _FIXED if name not in header]
-    if absent:
-        raise DamagedInput(f"{path}: the table of Nsight Compute has no column {' or '.join(absent)}.")
+    header, rows = open_table(text, path)
     page = _details if set(_METRIC) <= set(header) else _raw
     printed = page(header, rows, path)
     if rows.cut:
@@ -105,7 +109,27 @@ def parse(text: str, path: Path) -> Printed:
     return printed
 
 
-class _Rows(Iterator[list[str]]):
+def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
+    """Return the header of the table in a text, and its other rows; ``path`` names it in errors.
+
+    Raises
+    ------
+    DamagedInput
+        If there is no table, or a column is missing.
+    """
+    text = text.replace("\r\n", "\n")
+    found = _HEADER.search(text)
+    if found is None:
+        raise DamagedInput(f"{path} holds no table of Nsight Compute{complaint(text)}.")
+    rows = Rows(text[found.start() :])
+    header = next(rows, [])
+    absent = [name for name in _FIXED if name not in header]
+    if absent:
+        raise DamagedInput(f"{path}: the table of Nsight Compute has no column {' or '.join(absent)}.")
+    return header, rows
+
+
+class Rows(Iterator[list[str]]):
     """The rows of CSV text; after the last, ``cut`` is true if one was cut off or damaged."""
 
     def __init__(self, text: str) -> None:
@@ -120,7 +144,7 @@ class _Rows(Iterator[list[str]]):
                 self.cut = True
 
 
-def _raw(header: list[str], rows: _Rows, path: Path) -> Printed:
+def _raw(header: list[str], rows: Rows, path: Path) -> Printed:
     """Read the raw page: a row of units, then one row per kernel."""
     units = next(rows, None)
     at = {name: i for i, name in enumerate(header)}
@@ -140,7 +164,7 @@ def _raw(header: list[str], rows: _Rows, path: Path) -> Printed:
     return Printed(measured, device)
 
 
-def _details(header: list[str], rows: _Rows, path: Path) -> Printed:
+def _details(header: list[str], rows: Rows, path: Path) -> Printed:
     """Read the details page: one row per metric of a kernel, and rows of advice."""
     at = {name: i for i, name in enumerate(header)}
     last = max(at[name] for name in (*_FIXED, *_METRIC))

@@ -14,13 +14,13 @@ from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, E
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PROCESS, UNKNOWN_RANKS, Collectives, Ints
 
-_DOMAIN = "NCCL"
+NCCL_DOMAIN = "NCCL"
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 
 # The names of the entries of NCCL's payloads in its versions (NCCL's nvtx_payload_schemas.h).
-_COMMUNICATOR = ("NCCL communicator ID",)
-_MESSAGE = ("Message size [bytes]", "Bytes")
-_RANKS = ("No. of ranks",)
+COMMUNICATOR = ("NCCL communicator ID",)
+MESSAGE = ("Message size [bytes]", "Bytes")
+RANKS = ("No. of ranks",)
 
 
 def read_collectives(export: NsysExport, events: Events, strings: StringTable) -> Collectives:
@@ -61,7 +61,7 @@ class _Calls:
         kind = columns["eventType"]
         created = np.flatnonzero(kind == DOMAIN_CREATE)
         names = events.text.take(created).texts()
-        of_nccl = [row for row, name in zip(created.tolist(), names, strict=True) if name == _DOMAIN]
+        of_nccl = [row for row, name in zip(created.tolist(), names, strict=True) if name == NCCL_DOMAIN]
         # A domain's id is unique within a process.
         _, domain = numbered_rows(columns["domainId"], columns["globalTid"] >> PROCESS_SHIFT)
         owned = np.isin(domain, domain[of_nccl])
@@ -112,14 +112,14 @@ def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[st
             calls.payloads.take(rows),
             {schema: layout for (owner, schema), layout in known.items() if owner == domain},
         )
-        identity, identified = payloads.values(*_COMMUNICATOR)
+        identity, identified = payloads.values(*COMMUNICATOR)
         used, number = np.unique(identity, return_inverse=True)
         names = strings_of(strings, [f"0x{value:016x}" for value in used.tolist()])
         communicator[rows] = np.where(identified, names[number], NO_NAME)
-        message, sized = payloads.values(*_MESSAGE)
+        message, sized = payloads.values(*MESSAGE)
         fits = sized & (message <= np.uint64(np.iinfo(np.int64).max))
         size[rows[fits]] = message[fits].astype(np.int64)
-        of_size, counted = payloads.values(*_RANKS)
+        of_size, counted = payloads.values(*RANKS)
         # Only the calls that make a communicator record its size.
         sizes = dict(
             zip(identity[counted & identified].tolist(), of_size[counted & identified].tolist(), strict=True)

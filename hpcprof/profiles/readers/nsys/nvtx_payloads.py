@@ -20,7 +20,7 @@ Key = tuple[int, int]
 
 # Before the bytes, nsys writes the number of payloads and for each its schema, size and offset from the
 # beginning, all as 64-bit numbers. An event of NCCL has one payload.
-_HEADER = np.dtype([("count", "<u8"), ("schema", "<u8"), ("size", "<u8"), ("offset", "<u8")])
+PAYLOAD_HEADER = np.dtype([("count", "<u8"), ("schema", "<u8"), ("size", "<u8"), ("offset", "<u8")])
 
 # NVTX_PAYLOAD_ENTRY_TYPE_* of nvToolsExtPayload.h, for 64-bit Linux.
 _TYPES = {
@@ -115,13 +115,13 @@ class Payloads:
         """The rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
         found: list[tuple[Ints, Layout, NDArray[np.uint8]]] = []
         length = self.blobs.sizes()
-        known = np.flatnonzero(length >= _HEADER.itemsize)
+        known = np.flatnonzero(length >= PAYLOAD_HEADER.itemsize)
         if not len(known):
             return found
         content, begin, length = self.blobs.content, self.blobs.begin[known], length[known]
-        header = _windows(content, _HEADER.itemsize)[begin].view(_HEADER)
+        header = _windows(content, PAYLOAD_HEADER.itemsize)[begin].view(PAYLOAD_HEADER)
         # As signed numbers: none that fits is negative.
-        kinds, kind = numbered_rows(*(header[name].view(np.int64) for name in _HEADER.names or ()))
+        kinds, kind = numbered_rows(*(header[name].view(np.int64) for name in PAYLOAD_HEADER.names or ()))
         for number, (count, schema, size, offset) in enumerate(kinds.tolist()):
             layout = self.layouts.get(schema)
             if not count or size <= 0 or offset < 0 or layout is None:
