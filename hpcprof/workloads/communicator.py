@@ -23,10 +23,22 @@ _LONGEST = timedelta(days=1)
 
 
 def communicator(environ: Mapping[str, str]) -> Any:
-    """Return the communicator of all ranks: MPI's, or a `StoreComm` under torchrun."""
-    if _TORCHRUN not in environ:
-        from mpi4py import MPI
+    """Return the communicator of all ranks: MPI's, or a `StoreComm` under torchrun.
 
+    One rank that was started without a launcher needs no MPI.
+
+    Raises
+    ------
+    ImportError
+        MPI started the ranks, and this Python has no mpi4py or no MPI library.
+    """
+    if _TORCHRUN not in environ:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:  # the latter if it finds no MPI library
+            if environ.get("HPCPROF_LAUNCHER") != "none":
+                raise ImportError(str(error)) from None
+            return StoreComm(dist.HashStore(), range(1), 0)
         return MPI.COMM_WORLD
     store, rank, size = next(iter(dist.rendezvous("env://")))
     store.set_timeout(_LONGEST)

@@ -39,6 +39,15 @@ class Finished:
         return [parse_result(path.read_text()) for path in sorted((self.folder / "results").iterdir())]
 
 
+def need_mpich() -> Path:
+    """Return mpiexec of the MPICH wheel; without it the test is skipped, but not in CI."""
+    # Next to the interpreter, not its resolved path: a virtual environment links to a Python elsewhere.
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not mpiexec.is_file() and not os.environ.get("CI"):
+        pytest.skip("no MPICH is installed beside this Python: pip install mpich")
+    return mpiexec
+
+
 def mpi(
     ranks: int,
     command: Sequence[str],
@@ -46,10 +55,7 @@ def mpi(
     **variables: str,
 ) -> Finished:
     """Run ``command`` on ``ranks`` ranks of this machine, in ``folder``."""
-    # Next to the interpreter, not its resolved path: a virtual environment links to a Python elsewhere.
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    if not mpiexec.is_file() and not os.environ.get("CI"):
-        pytest.skip("no MPICH is installed beside this Python: pip install mpich")
+    mpiexec = need_mpich()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
     root = Path(hpcprof.__file__).parents[1]
     environment |= {"PYTHONPATH": str(root), **variables}

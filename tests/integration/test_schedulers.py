@@ -26,6 +26,7 @@ from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
+from tests.integration.mpi import need_mpich
 from tests.integration.slurm_cluster import Cluster, Unavailable, cluster, free_ports
 
 pytestmark = pytest.mark.slow
@@ -684,6 +685,7 @@ def test_an_ended_run_keeps_its_state_while_the_server_is_away(
 def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_collected(
     slurm: Cluster, hpcprof: Hpcprof
 ) -> None:
+    need_mpich()
     shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "local=0"]
     done = hpcprof("submit", "--site", "slurm", *shape, "--wait", "--workload", "sequence-parallel")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -707,7 +709,7 @@ PRINT_RANK = (
 def test_slurm_ranks_of_the_wheels_mpi_form_one_job_without_an_option(
     slurm: Cluster, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    need_mpich()
     monkeypatch.setenv("FI_TCP_IFACE", "lo")
     shape = ["--site", "generic-slurm", "--nodes", "2", "--ranks-per-node", "2", "--walltime", "5m", "--wait"]
     done = hpcprof("submit", *shape, "--", sys.executable, "-c", PRINT_RANK)
@@ -722,7 +724,7 @@ def test_slurm_ranks_of_the_wheels_mpi_form_one_job_without_an_option(
 def test_slurm_an_mpi_type_that_does_not_fit_is_named_with_the_option_that_cures_it(
     slurm: Cluster, hpcprof: Hpcprof
 ) -> None:
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    need_mpich()
     shape = ["--site", "generic-slurm", "--ranks-per-node", "2", "--walltime", "5m", "--wait"]
     done = hpcprof("submit", *shape, "-o", "mpi=none", "--workload", "ddp", "--", "--model", "mlp")
     assert done.returncode == 1
@@ -733,7 +735,7 @@ def test_slurm_an_mpi_type_that_does_not_fit_is_named_with_the_option_that_cures
 def test_slurm_a_probe_of_two_ranks_finds_the_mpi_type_of_a_new_site(
     slurm: Cluster, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    need_mpich()
     monkeypatch.setenv("FI_TCP_IFACE", "lo")
     done = hpcprof("sites", "new", "probed", "--probe")
     assert done.returncode == 0, done.stderr
@@ -817,6 +819,7 @@ def test_slurm_torchrun_starts_the_ranks_of_two_nodes(
 def test_slurm_members_of_an_array_are_mpi_programs_whose_profiles_are_collected(
     slurm: Cluster, hpcprof: Hpcprof
 ) -> None:
+    need_mpich()
     shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "local=0"]
     program = ["--workload", "sequence-parallel", "--array", "-P", "hidden-size=64,128"]
     done = hpcprof("sweep", "--site", "slurm", *shape, *program)

@@ -9,6 +9,7 @@ import pytest
 
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
+from tests.integration.test_local_scheduler import until
 
 
 def test_a_sweep_submits_a_run_for_every_combination(hpcprof: Hpcprof, tmp_path: Path) -> None:
@@ -73,12 +74,16 @@ def test_what_can_be_no_array_is_one_sentence(
 def test_on_this_machine_so_many_runs_go_at_once(
     options: Sequence[str], most: int, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
-    program = 'date +%s%N >"$HPCPROF_RUN_DIR/begin"; sleep 0.4; date +%s%N >"$HPCPROF_RUN_DIR/end"; exit {n}'
+    go = tmp_path / "go"
+    wait = f'while [ ! -e "{go}" ]; do sleep 0.05; done'
+    program = f'date +%s%N >"$HPCPROF_RUN_DIR/begin"; {wait}; date +%s%N >"$HPCPROF_RUN_DIR/end"; exit {{n}}'
     done = hpcprof("sweep", *options, "-P", "n=0,3,4,5", "--", "sh", "-c", program)
     assert done.returncode == 0, done.stderr
     queued = hpcprof("status").stdout
     assert "queued" in queued
     assert "waits for the end of" in " ".join(queued.split())
+    until(lambda: len(list(tmp_path.glob("runs/*/begin"))) == most)
+    go.touch()
     hpcprof("status", "--watch", *[run.id for run in all_runs(tmp_path / "runs")])
     spans = [
         tuple(int((run.path / name).read_text()) for name in ("begin", "end"))
