@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,11 @@ from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.progress import ProgressLine
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_duration
+
+if TYPE_CHECKING:
+    from hpcprof.results.executors import Executor
+    from hpcprof.results.store.store import Store
+    from hpcprof.submit.runs.directory import Run
 
 _BAR_WIDTH = 24
 
@@ -74,9 +80,7 @@ def command(
     --submit collects in a job, which starts when the run has ended: in processes on one node, or with
     --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had).
     """
-    from hpcprof.results.collect import collect
-    from hpcprof.results.executors import Processes, over_mpi
-    from hpcprof.results.rank_task import PRELOAD
+    from hpcprof.results.executors import over_mpi
     from hpcprof.results.store.database import store_url
     from hpcprof.results.store.store import open_store
     from hpcprof.submit.runs.directory import find_runs
@@ -95,22 +99,49 @@ def command(
             raise UsageError(f"--{name} is for --submit: give both, or neither.")
     store = open_store(db, runs_dir)
     store.prepare()
-    skipped = False
-    cpus = jobs or len(os.sched_getaffinity(0))
-    for run in found:
-        with ProgressBar() as progress:
-            summary = collect(run, store, progress, over_mpi if mpi else Processes(cpus, PRELOAD), cpus)
-        for sentence in summary.warnings:
-            click.echo(f"hpcprof: {sentence}", err=True)
-        for sentence in summary.skipped:
-            click.echo(f"hpcprof: skipped: {sentence}", err=True)
-        skipped = skipped or bool(summary.skipped)
-        click.echo(
-            f"{run.id}: {counted(len(summary.read), 'profile')} collected, "
-            f"{len(summary.unchanged)} unchanged, {len(summary.skipped)} skipped, into {store}"
-        )
-    if skipped:
+    complete = [collect_and_tell(run, store, jobs, over_mpi if mpi else None) for run in found]
+    if not all(complete):
         sys.exit(1)
+
+
+def collect_and_tell(
+    run: Run,
+    store: Store,
+    cpus: int | None = None,
+    executor: Executor | None = None,
+    aside: bool = False,
+) -> bool:
+    """Collect a run, say what was done with its profiles, and return whether none was skipped.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+        The prepared store.
+    cpus : int, optional
+        CPUs to use; all by default.
+    executor : Executor, optional
+        Reads the ranks; by default in processes on this machine.
+    aside : bool
+        Whether to say it on standard error, because standard output is for something else.
+    """
+    from hpcprof.results.collect import collect
+    from hpcprof.results.executors import Processes
+    from hpcprof.results.rank_task import PRELOAD
+
+    cpus = cpus or len(os.sched_getaffinity(0))
+    with ProgressBar() as progress:
+        summary = collect(run, store, progress, executor or Processes(cpus, PRELOAD), cpus)
+    for sentence in summary.warnings:
+        click.echo(f"hpcprof: {sentence}", err=True)
+    for sentence in summary.skipped:
+        click.echo(f"hpcprof: skipped: {sentence}", err=True)
+    click.echo(
+        f"{run.id}: {counted(len(summary.read), 'profile')} collected, "
+        f"{len(summary.unchanged)} unchanged, {len(summary.skipped)} skipped, into {store}",
+        err=aside,
+    )
+    return not summary.skipped
 
 
 class ProgressBar(ProgressLine):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +13,10 @@ from hpcprof.cli.completion import complete_analyses, complete_runs
 from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import show_report, write_analysis
+
+if TYPE_CHECKING:
+    from hpcprof.results.store.store import Store
+    from hpcprof.submit.runs.directory import Run
 
 
 @click.command(
@@ -63,6 +69,8 @@ def command(
 ) -> None:
     """Report where the time of a run went.
 
+    If nothing of a run has been collected yet, its profiles are collected first.
+
     RUN is a run id, a unique prefix of one, a path, or last (the default). Several are accepted by an
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
     """
@@ -70,7 +78,8 @@ def command(
     from hpcprof.results.store.store import open_store
 
     request = ReportRequest(runs, against, analysis, one_table=form == "csv", html=html)
-    made = make_report(request, open_store(db, runs_dir), runs_dir)
+    store = open_store(db, runs_dir)
+    made = make_report(request, store, runs_dir, partial(collect_first, store=store))
     if isinstance(made, AnalysisReport):
         write_analysis(form, made.analysis, made.table, made.samples)
         exit_naming(made.skipped)
@@ -81,3 +90,13 @@ def command(
         show_report(made)
     if html is not None:
         click.echo(f"wrote {html}", err=form != "table")
+
+
+def collect_first(run: Run, store: Store) -> None:
+    """Collect a run of which nothing has been collected, and say so on standard error."""
+    # Imported here: a report from the store is quick.
+    from hpcprof.cli.collect import collect_and_tell
+
+    click.echo(f"hpcprof: nothing of {run.id} has been collected: collecting it first", err=True)
+    store.prepare()
+    collect_and_tell(run, store, aside=True)

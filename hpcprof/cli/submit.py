@@ -21,6 +21,7 @@ from hpcprof.submit.sites.model import Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.runs.directory import Run
+    from hpcprof.submit.schedulers.base import JobStatus
 
 
 @click.command(
@@ -97,6 +98,17 @@ def wait_for(run: Run) -> None:
 
     Ctrl-C leaves the run running.
     """
+    from hpcprof.submit.schedulers.base import JobState
+
+    if follow(run).state is not JobState.COMPLETED:
+        sys.exit(1)
+
+
+def follow(run: Run) -> JobStatus:
+    """Wait until a run has ended, showing its states, its output and why it failed; return its status.
+
+    Ctrl-C leaves the run running.
+    """
     from hpcprof.cli.progress import waiting_line
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import describe_failure, wait_until_ended
@@ -109,6 +121,6 @@ def wait_for(run: Run) -> None:
         sys.exit(130)
     if status.state is JobState.COMPLETED:
         click.echo(str(status))
-        return
-    click.echo("hpcprof: " + "\n".join(describe_failure(run, status)), err=True)
-    sys.exit(1)
+    else:
+        click.echo("hpcprof: " + "\n".join(describe_failure(run, status)), err=True)
+    return status

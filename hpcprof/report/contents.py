@@ -78,10 +78,13 @@ def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
     results = read_results(run.path)
     ended_badly = status is not None and status.state.ended and status.state is not JobState.COMPLETED
     if not profiles and not results.ranks and not ended_badly:
-        raise HpcprofError(f"{run.id} has not been collected: run hpcprof collect {run.path} first.")
+        raise HpcprofError(
+            f"there is nothing to report of {run.id}: no profile of it has been collected, and there are no "
+            f"results in {run.path}."
+        )
     warnings = results.damaged
     if not profiles:
-        warnings = [*warnings, f"no profile of this run has been collected: run hpcprof collect {run.path}"]
+        warnings = [*warnings, "no profile of this run has been collected"]
     if run.manifest is not None and profiles:
         missing = [r for r in run.manifest.job.profiled_ranks if r not in profiles]
         if missing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,11 +10,13 @@ from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
+from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.report.contents import Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, find_run, find_runs
+from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import poll
 
 
@@ -54,23 +56,27 @@ class AnalysisReport:
     skipped: list[str] = field(default_factory=list)
 
 
-def make_report(request: ReportRequest, store: Store, runs_dir: Path) -> Contents | AnalysisReport:
+def make_report(
+    request: ReportRequest, store: Store, runs_dir: Path, collect: Callable[[Run], None] = lambda _: None
+) -> Contents | AnalysisReport:
     """Return the report that a user asks for: of a whole run, or of one analysis.
 
-    The HTML file is written where the request names one.
+    The HTML file is written where the request names one. ``collect`` is called with each run of the request
+    that has profiles of which none has been collected.
 
     Raises
     ------
     UsageError
         If parts of the request contradict each other, or a run or an analysis is unknown.
     HpcprofError
-        If the run has nothing to report, or the file cannot be written.
+        If the run has nothing to report, nothing of it has been collected and its job has not ended, or the
+        file cannot be written.
     """
     across = find_analysis_across_runs(request.analysis, bool(request.against))
     if across is not None:
         if request.html is not None:
             raise UsageError(f"--html shows one run; {across.name} is an analysis over several runs.")
-        return _across_runs(across, request, store, runs_dir)
+        return _across_runs(across, request, store, runs_dir, collect)
     if len(request.runs) > 1:
         raise UsageError(
             f"a report shows one run, but {len(request.runs)} are given: use hpcprof compare for several."
@@ -79,6 +85,7 @@ def make_report(request: ReportRequest, store: Store, runs_dir: Path) -> Content
     if request.one_table and analysis is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
     run = find_run(request.runs[0] if request.runs else "last", runs_dir)
+    _collect_first(run, store, collect)
     contents = gather(run, store, poll([run]).get(run.id))
     if request.html is not None:
         # Only this format needs the libraries of pages.
@@ -94,17 +101,42 @@ def make_report(request: ReportRequest, store: Store, runs_dir: Path) -> Content
     return AnalysisReport(analysis, read_or_compute(analysis, run, store), samples)
 
 
-def _across_runs(analysis: Analysis, request: ReportRequest, store: Store, runs_dir: Path) -> AnalysisReport:
+def _across_runs(
+    analysis: Analysis, request: ReportRequest, store: Store, runs_dir: Path, collect: Callable[[Run], None]
+) -> AnalysisReport:
     # These load pandas, which a report of one run does without.
     from hpcprof.results.across_runs import every_run, over_pair, over_store
 
-    runs = _every(request.runs, runs_dir)
+    runs, against = _every(request.runs, runs_dir), _every(request.against, runs_dir)
+    if analysis.scope is not Scope.STORE:
+        runs = runs or _every(["last"], runs_dir)
+    for run in (*runs, *against):
+        _collect_first(run, store, collect)
     if analysis.scope is Scope.STORE:
         skipped: list[str] = []
         table = over_store(analysis, runs or every_run(store, runs_dir, skipped), store)
         return AnalysisReport(analysis, table, skipped=skipped)
-    runs = runs or _every(["last"], runs_dir)
-    return AnalysisReport(analysis, over_pair(analysis, runs, _every(request.against, runs_dir), store))
+    return AnalysisReport(analysis, over_pair(analysis, runs, against, store))
+
+
+def _collect_first(run: Run, store: Store, collect: Callable[[Run], None]) -> None:
+    """Have a run collected if nothing of it is in the store.
+
+    Raises
+    ------
+    HpcprofError
+        If its job has not ended: its profiles are incomplete.
+    """
+    if store.exists() and store.profiles(run.id):
+        return
+    status = poll([run]).get(run.id)
+    if status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
+        raise HpcprofError(
+            f"{run.id} is {status.state.value}: its report can be made when it has ended, for which "
+            f"hpcprof status {run.id} --watch waits."
+        )
+    if find_profiles(run.path):
+        collect(run)
 
 
 def _every(references: Sequence[str], runs_dir: Path) -> list[Run]:

@@ -146,10 +146,56 @@ def test_a_profile_without_kernels_says_so(hpcprof: Hpcprof, profiles: Path) -> 
     assert "no CUDA kernels in rank0.sqlite" in done.stderr
 
 
-def test_a_run_that_was_not_collected_says_how_to(hpcprof: Hpcprof, profiles: Path) -> None:
-    done = hpcprof("report", str(profiles))
-    assert done.returncode == 1
-    assert "has not been collected: run hpcprof collect" in done.stderr
+def test_a_report_collects_what_has_not_been_collected_and_says_so(hpcprof: Hpcprof, profiles: Path) -> None:
+    analysis = ("report", str(profiles), "--analysis", "steps_summary", "--format", "json")
+    done = hpcprof(*analysis)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["p50_ns"] == 3650226.0
+    assert "has been collected: collecting it first" in done.stderr
+    assert "2 profiles collected, 0 unchanged, 0 skipped" in done.stderr
+    again = hpcprof(*analysis)
+    assert (again.stdout, again.stderr) == (done.stdout, "")
+    for path in profiles.iterdir():
+        path.unlink()
+    gone = hpcprof(*analysis)
+    assert (gone.stdout, gone.stderr) == (done.stdout, "")
+
+
+def test_a_folder_without_profiles_has_nothing_to_report(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = hpcprof("report", "empty")
+    assert (done.returncode, "there is nothing to report of empty-" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_run_is_submitted_waited_for_collected_and_reported_by_one_command(
+    code: int, hpcprof: Hpcprof, profiles: Path
+) -> None:
+    leave = f'cp "$0" "$HPCPROF_RUN_DIR/profiles/rank00000.sqlite"; exit {code}'
+    done = hpcprof("run", "--", "sh", "-c", leave, str(profiles / "rank0.sqlite"))
+    assert done.returncode == code, done.stderr
+    said = " ".join(done.stdout.split())
+    assert f" state {'failed exit code 3' if code else 'completed'} " in said
+    assert " profiles 1 rank, nsys" in said
+    assert "1 profile collected, 0 unchanged, 0 skipped" in done.stderr
+
+
+@pytest.mark.parametrize(("script", "code"), [("kill -SEGV $$", 139), ("exit 0", 0)])
+def test_run_has_the_exit_code_of_its_job(script: str, code: int, hpcprof: Hpcprof) -> None:
+    done = hpcprof("run", "--", "sh", "-c", script)
+    assert done.returncode == code
+    assert "it ran without a profiler, and its program wrote no results" in done.stderr
+
+
+def test_a_run_that_has_not_ended_is_not_collected(hpcprof: Hpcprof) -> None:
+    hpcprof("submit", "--", "sleep", "300")
+    try:
+        done = hpcprof("report")
+        assert done.returncode == 1
+        assert ": its report can be made when it has ended, for which hpcprof status " in done.stderr
+    finally:
+        hpcprof("cancel", "last")
 
 
 def test_a_store_of_another_schema_version_is_one_sentence(

@@ -1,0 +1,69 @@
+"""``hpcprof run``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import db_option, job_options, show_remarks
+
+if TYPE_CHECKING:
+    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.schedulers.base import JobStatus
+
+
+@click.command(
+    "run",
+    epilog=examples(
+        "hpcprof run --workload ddp --ranks-per-node 2 --profiler torch",
+        "hpcprof run --site perlmutter --nodes 2 --profiler nsys -- python train.py",
+    ),
+)
+@job_options
+@db_option
+def command(request: JobRequest, db: str | None) -> None:
+    """Submit a job, wait for it, collect its profiles and show the report.
+
+    The program is given as for hpcprof submit. The exit code is that of the job; a job that failed is
+    reported too if it left a profile. Ctrl-C leaves the job running: hpcprof report RUN goes on from there.
+    """
+    from hpcprof.cli.collect import collect_and_tell
+    from hpcprof.cli.submit import follow
+    from hpcprof.cli.tables import show_report
+    from hpcprof.submit.submission import submit
+
+    site, job = request.resolve()
+    show_remarks(site, [job])
+    run = submit(site, job, request.runs_dir, ["hpcprof", *sys.argv[1:]], request.template)
+    click.echo(f"submitted {run.id}")
+    status = follow(run)
+
+    from hpcprof.profiles.readers.discovery import find_profiles
+    from hpcprof.report.contents import gather
+    from hpcprof.results.store.store import open_store
+
+    profiles = find_profiles(run.path)
+    if profiles or any((run.path / "results").glob("rank*.json")):
+        store = open_store(db, request.runs_dir)
+        if profiles:
+            store.prepare()
+            collect_and_tell(run, store, aside=True)
+        show_report(gather(run, store, status))
+    else:
+        why = "it ran without a profiler, and" if job.profiler == "none" else "its ranks left no profile, and"
+        click.echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)
+    sys.exit(exit_code(status))
+
+
+def exit_code(status: JobStatus) -> int:
+    """Return the exit code of a shell for an ended job: its own, 128 and more for a signal, else 1."""
+    from hpcprof.submit.schedulers.base import JobState
+
+    if status.state is JobState.COMPLETED:
+        return 0
+    if status.state is not JobState.FAILED or not status.exit_code:
+        return 1
+    return status.exit_code if status.exit_code > 0 else 128 - status.exit_code
