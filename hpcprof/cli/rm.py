@@ -11,7 +11,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, format_bytes
 from hpcprof.results.cleanup import Removal, chosen_removals, remove
 
@@ -43,6 +43,8 @@ def confirm(removals: Sequence[Removal], yes: bool) -> None:
     ------
     UsageError
         If there is nobody to ask.
+    HpcprofError
+        If the user does not agree.
     """
     if yes:
         return
@@ -50,7 +52,8 @@ def confirm(removals: Sequence[Removal], yes: bool) -> None:
         raise UsageError("nobody can confirm here, since standard input is not a terminal: give --yes.")
     for removal in removals:
         click.echo(describe(removal))
-    click.confirm(f"Remove {'it' if len(removals) == 1 else 'all of them'}?", abort=True)
+    if not click.confirm(f"Remove {'it' if len(removals) == 1 else 'all of them'}?"):
+        raise HpcprofError("nothing was removed.")
 
 
 def carry_out(removals: Sequence[Removal], runs_dir: Path, db: str | None) -> None:

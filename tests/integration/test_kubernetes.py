@@ -22,6 +22,7 @@ from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.intent import note_intent
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.kubernetes.client import KubernetesClient
 from hpcprof.submit.schedulers.scheduler import Rendering
@@ -212,6 +213,17 @@ def test_a_job_that_is_gone_is_judged_by_its_finished_file(
     if finished is not None:
         (run.path / "state" / "finished").write_text(f"{finished}\n")
     assert state_of(run)[0] is expected
+
+
+def test_a_job_whose_client_was_killed_is_found_by_its_name(cluster: Cluster, run: Run) -> None:
+    note_intent(run)
+    state, reason = state_of(run)
+    assert (state, reason.startswith("being submitted by process ")) == (JobState.QUEUED, True)
+    KubernetesClient().submit(run)
+    cluster.condition(NAME, "Running")
+    assert state_of(run) == (JobState.RUNNING, "")
+    KubernetesClient().cancel(run)
+    assert state_of(run)[0] is JobState.CANCELLED
 
 
 def test_an_api_server_that_cannot_be_reached_leaves_the_state_unknown(cluster: Cluster, run: Run) -> None:

@@ -29,7 +29,7 @@ def check_place(run: Run, runs: Path) -> None:
 
 def jobs_of(run: Run) -> list[Run]:
     """Return a run and the jobs that collect it, whose directories are in its own."""
-    return [run, *all_runs(run.path / _COLLECT_JOBS)]
+    return [run, *all_runs(run.path / _COLLECT_JOBS, [])]
 
 
 def size_of(folder: Path) -> int:
