@@ -74,5 +74,4 @@ def describe(removal: Removal) -> str:
         return f"{removal.id}: its rows in the results database{left}"
     assert removal.status is not None
     collected = " and its rows in the results database" if removal.rows else ""
-    how = f"{removal.status.state.value}: {removal.status.reason}".removesuffix(": ")
-    return f"{removal.id} ({how}): {format_bytes(removal.bytes)}{collected}"
+    return f"{removal.id} ({removal.status}): {format_bytes(removal.bytes)}{collected}"

@@ -68,7 +68,9 @@ def _from_file(path: Path) -> Sequence[Sequence[object]]:
             prepared = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'hpcprof_schema'")
             return connection.execute(_QUERY).fetchall() if prepared.fetchone() else []
     except sqlite3.Error as error:
-        raise StoreError(f"cannot read the results database {path}: {error}.") from None
+        # A missing table or column: it is of another version of hpcprof.
+        remedy = "; give another --db, or move it away and collect again" if "no such" in str(error) else ""
+        raise StoreError(f"cannot read the results database {path}: {error}{remedy}.") from None
 
 
 def _from_server(url: str) -> Sequence[Sequence[object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,16 @@ def test_a_database_that_cannot_be_read_does_not_hide_the_runs(make_run: MakeRun
     skipped: list[str] = []
     assert [row.run for row in list_runs(tmp_path, None, Selection(), skipped)] == [run.id]
     assert skipped == [f"cannot read the results database {tmp_path / 'hpcprof.db'}: file is not a database."]
+
+
+def test_a_database_without_a_column_is_named_with_the_way_out(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "hpcprof.db") as connection:
+        connection.execute("CREATE TABLE hpcprof_schema (version INTEGER)")
+        connection.execute("CREATE TABLE runs (id TEXT)")
+    skipped: list[str] = []
+    assert list_runs(tmp_path, None, Selection(), skipped) == []
+    assert "no such " in skipped[0]
+    assert skipped[0].endswith("; give another --db, or move it away and collect again.")
 
 
 def test_a_list_makes_no_database(tmp_path: Path) -> None:
