@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, job_options, show_remarks
+from hpcprof.cli.options import db_option, job_options, log_origins, show_remarks
 
 if TYPE_CHECKING:
     from hpcprof.submit.jobs.request import JobRequest
@@ -36,6 +36,7 @@ def command(request: JobRequest, db: str | None) -> None:
     from hpcprof.submit.submission import submit
 
     site, job = request.resolve()
+    log_origins(request, site, job)
     show_remarks(site, [job])
     run = submit(site, job, request.runs_dir, ["hpcprof", *sys.argv[1:]], request.template)
     click.echo(f"submitted {run.id}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -11,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import StoreError
+from hpcprof.submit.config import default_database
 
 _SECONDS = 4.0
 """How long a list waits for a database that is locked, or a server that does not answer."""
@@ -54,7 +54,7 @@ def stored_runs(db: str | None, runs_dir: Path) -> list[StoredRun]:
     StoreError
         If the database cannot be read, or does not have these columns.
     """
-    db = db or os.environ.get("HPCPROF_DB")
+    db = db or default_database()
     rows = _from_server(db) if db and "://" in db else _from_file(Path(db) if db else runs_dir / "hpcprof.db")
     return [msgspec.convert(tuple(row), StoredRun) for row in rows]
 
