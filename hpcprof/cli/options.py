@@ -159,7 +159,7 @@ def job_options(command: CommandT) -> CommandT:
                 "Option of the profiler. Repeatable.",
                 complete_profiler_options,
             ),
-            click.option("--capture-steps", help="Measured steps to profile, as in 10-12.  [default: all]"),
+            click.option("--capture-steps", help="Steps to profile, counted from 0, as in 10-12."),
             click.option(
                 "--queue",
                 shell_complete=complete_queues,

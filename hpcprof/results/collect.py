@@ -20,6 +20,7 @@ from hpcprof.results.rank_task import PRELOAD, ProfileResults, ProfileTask, Unch
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, find_run, runs_directory, save
+from hpcprof.submit.runs.failures import profiler_complaint
 
 Progress = Callable[[int, int, Path], None]
 """Called after each rank with the number of ranks done, the number of all, and the rank's profile."""
@@ -93,9 +94,8 @@ def collect(
     """
     files = find_profiles(run.path)
     if not files:
-        raise HpcprofError(
-            f"no profiles ({PROFILES}) in {run.path}" + (" or its profiles/." if run.manifest else ".")
-        )
+        place = f"{run.path} or its profiles/" if run.manifest else run.path
+        raise HpcprofError(f"no profiles ({PROFILES}) in {place}{profiler_complaint(run)}.")
     profiles = profiles_by_rank(files, executor, jobs)
     summary = Collected(skipped=profiles.skipped)
     tasks = _tasks(run, store, profiles.paths, max(1, jobs // max(1, len(profiles.paths))))

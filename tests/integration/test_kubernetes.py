@@ -283,12 +283,19 @@ def test_cancelling_says_so_when_the_cluster_does_not_answer(cluster: Cluster, r
 
 
 def test_the_launcher_copies_the_scripts_to_the_volume_and_runs_the_job(tmp_path: Path) -> None:
-    job, config_map = documents(run_directory=tmp_path / "runs" / RUN_ID, options={"mount": str(tmp_path)})
+    place = {"run_directory": tmp_path / "runs" / RUN_ID, "options": {"mount": str(tmp_path)}}
+    job, config_map = documents(**place, profiler="torch")
     mounted, tools = tmp_path / "etc", tmp_path / "bin"
-    for folder in (mounted, tools):
-        folder.mkdir()
-    for name, text in config_map["data"].items():
-        (mounted / name).write_text(text.replace("/etc/mpi/hostfile", str(tmp_path / "hostfile")))
+    tools.mkdir()
+    pod = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    for item in pod["volumes"][1]["configMap"]["items"]:
+        text = config_map["data"][item["key"]]
+        # Kubernetes mounts links to a folder that the volume hides.
+        file = mounted / "..data" / item["path"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.replace("/etc/mpi/hostfile", str(tmp_path / "hostfile")))
+    for entry in (mounted / "..data").iterdir():
+        (mounted / entry.name).symlink_to(Path("..data", entry.name))
     (tmp_path / "hostfile").write_text("a-worker-0.a.ns.svc slots=8\na-worker-1.a.ns.svc slots=8\n")
     # Stands for mpirun: starts the last rank of those that it was asked for.
     (tools / "mpirun").write_text(
@@ -296,14 +303,17 @@ def test_the_launcher_copies_the_scripts_to_the_volume_and_runs_the_job(tmp_path
         'OMPI_COMM_WORLD_SIZE=$size OMPI_COMM_WORLD_LOCAL_RANK=7 OMPI_COMM_WORLD_RANK=$((size - 1)) "$@"\n'
     )
     (tools / "mpirun").chmod(0o755)
-    container = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
-    command = [word.replace("$$", "$").replace("/etc/hpcprof", str(mounted)) for word in container["command"]]
+    given = pod["containers"][0]["command"]
+    command = [word.replace("$$", "$").replace("/etc/hpcprof", str(mounted)) for word in given]
     path = f"{tools}:{os.environ['PATH']}"
     done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     state = tmp_path / "runs" / RUN_ID / "state"
     assert (state / "nodes").read_text() == "a-worker-0.a.ns.svc a-worker-1.a.ns.svc \n"
     assert (state / "rank00015.exit").read_text() == "0\n"
+    hook = tmp_path / "runs" / RUN_ID / "hook"
+    assert {path.name for path in hook.iterdir()} == {"sitecustomize.py", "hpcprof_torch_hook"}
+    assert not (hook / "sitecustomize.py").is_symlink()
     assert (state / "finished").read_text() == "0\n"
 
 

@@ -53,6 +53,16 @@ def test_the_scripts_of_every_site_and_profiler_pass(
     assert done.returncode == 0, done.stdout
 
 
+def test_the_wrapper_of_a_program_under_the_pytorch_profiler_passes(tmp_path: Path) -> None:
+    site = load_site("generic-slurm")
+    job = make_job(site, arguments=["python", "train.py"], profiler="torch")
+    (tmp_path / "wrapper.sh").write_text(
+        render(site, job, Rendering(tmp_path, ["hpcprof"], ["srun"], ["python", "train.py"]))["wrapper.sh"]
+    )
+    done = subprocess.run([shellcheck(), str(tmp_path / "wrapper.sh")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("site", ["generic-pbs", "generic-slurm"])
 def test_the_script_of_an_array_passes(site: str, tmp_path: Path) -> None:
     loaded = load_site(site)

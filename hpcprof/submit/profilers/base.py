@@ -26,6 +26,9 @@ GPUS = "{gpus}"
 SECONDS = "{seconds}"
 """Placeholder for how long the profiler may capture, in seconds."""
 
+START_UP = "hook"
+"""The folder of a run with the modules that Python imports when it starts on a profiled rank."""
+
 Settings = Mapping[str, str]
 
 
@@ -96,6 +99,9 @@ class Profiler:
     afterwards : callable
         ``(target, settings) -> commands`` to run on the node after the program, each only if the one before
         succeeded; they may contain `OUTPUT`, `SCRATCH`, `FOLDER` and `NAME`.
+    start_up : callable
+        ``target -> texts by path``: Python modules that the run gets in `START_UP`, which is first on the
+        ``PYTHONPATH`` of the profiled ranks. Python imports ``sitecustomize`` among them when it starts.
     complaint : callable
         ``text -> str``: why the profiler failed, from what a rank printed, as the end of a sentence
         (``": ncu says …"``); empty if the text holds no complaint.
@@ -123,6 +129,7 @@ class Profiler:
     time_limit: Callable[[Target, Settings], tuple[str, ...]] = lambda target, settings: ()
     environment: Callable[[Target, Settings], dict[str, str]] = lambda target, settings: {}
     afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
+    start_up: Callable[[Target], Mapping[str, str]] = lambda target: {}
     complaint: Callable[[str], str] = lambda text: ""
     chatter: str = ""
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False

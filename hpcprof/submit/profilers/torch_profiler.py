@@ -1,19 +1,23 @@
 """The PyTorch profiler, which runs inside the program.
 
 The built-in workloads start and stop it themselves (`hpcprof.workloads.capture`); a program of the user's can
-use the same class. The settings reach it as one JSON object in the environment.
+use the same class, and in one that does not, a start-up hook does it (`hpcprof.workloads.torch_hook`). The
+settings reach them as one JSON object in the environment.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers.base import OUTPUT, Profiler, Setting, Settings, Target, whole_number
+from hpcprof.workloads import torch_hook
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 _BOOLEAN = ("false", "true")
+_NO_TRACE = "hpcprof: no trace: "
 
 
 def _check(target: Target, settings: Settings) -> None:
@@ -43,6 +47,22 @@ def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
     return [("mkdir", "-p", folder), ("cp", f"{OUTPUT}.trace.json.gz", folder)] if folder else []
 
 
+def _start_up(target: Target) -> dict[str, str]:
+    """Return the hook that profiles programs which do not mark what to profile, as the workloads do."""
+    if target.workload is not None:
+        return {}
+    texts = {}
+    for path in sorted(Path(torch_hook.__file__).parent.glob("*.py")):
+        folder = "" if path.stem == "sitecustomize" else f"{torch_hook.PACKAGE}/"
+        texts[f"{folder}{path.name}"] = path.read_text(encoding="utf-8")
+    return texts
+
+
+def _complaint(text: str) -> str:
+    _, found, reason = text.partition(_NO_TRACE)
+    return f": {reason.strip().rstrip('.')}" if found else ""
+
+
 TORCH = Profiler(
     "torch",
     "the PyTorch profiler, CPU and GPU",
@@ -60,6 +80,8 @@ TORCH = Profiler(
     check=_check,
     environment=_environment,
     afterwards=_afterwards,
+    start_up=_start_up,
+    complaint=_complaint,
     # What the profiler's library logs when it starts and stops; its warnings and errors are not left out.
     chatter=r"(INFO|STAGE|USDT):\d{4}-\d\d-\d\d ",
     suffix=".trace.json.gz",

@@ -30,6 +30,7 @@ from hpcprof.submit.profilers import (
     OUTPUT,
     SCRATCH,
     SECONDS,
+    START_UP,
     Versioned,
     find_profiler,
 )
@@ -85,7 +86,7 @@ def template_files() -> dict[str, Path]:
 
 
 def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
-    """Return the run's scripts by file name.
+    """Return the run's scripts, and what they load, by path in the run.
 
     Raises
     ------
@@ -100,6 +101,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     profiled = rank_spans(job.profiled_ranks)
     pauses = site.dcgm and profiled and profiler.counters(job.target, job.profiler_options)
     flags = profiler.flags(job.target, job.profiler_options)
+    start_up = profiler.start_up(job.target) if profiled else {}
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     values: dict[str, Any] = {
         "site": rank_devices(site, job, scheduler.masks_gpus),
@@ -123,6 +125,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
         "versioned_flags": [word for word in flags if isinstance(word, Versioned)],
         "profiler_time_limit": profiler.time_limit(job.target, job.profiler_options),
+        "profiler_suffix": profiler.suffix,
+        "start_up": START_UP if start_up else "",
         "profiler_environment": profiler.environment(job.target, job.profiler_options),
         "profiler_afterwards": [
             _found(words, tools) for words in profiler.afterwards(job.target, job.profiler_options)
@@ -131,6 +135,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
     texts = {file: _render(environment, template, values) for file, template in names.items()}
+    texts |= {f"{START_UP}/{path}": text for path, text in start_up.items()}
     for further in scheduler.further_files(site, job, run_id, texts):
         texts[further.name] = _render(environment, further.template, {**values, **further.values})
     return texts

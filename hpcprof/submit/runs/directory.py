@@ -133,6 +133,7 @@ def create(
         for folder in FOLDERS:
             (path / folder).mkdir(parents=True, exist_ok=True)
         for name, text in scripts.items():
+            (path / name).parent.mkdir(exist_ok=True, parents=True)
             write_atomically(path / name, text)
     except OSError as error:
         raise HpcprofError(f"cannot write the run directory {path}: {error.strerror}.") from None

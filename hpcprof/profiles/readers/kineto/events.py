@@ -44,6 +44,12 @@ class Arguments(msgspec.Struct, gc=False):
     block: _Shape = (1, 1, 1)
 
 
+class RangeArguments(msgspec.Struct, gc=False):
+    """Whether a range ended before the profiler stopped, which writes its own end for the others."""
+
+    finished: bool = True
+
+
 class AllocatorArguments(msgspec.Struct, gc=False):
     """The arguments of an event of the allocator; device type 0 is the host (c10::DeviceType)."""
 
@@ -78,6 +84,7 @@ class BatchDecoder(Generic[ValueT]):
 _INTEGERS: BatchDecoder[int] = BatchDecoder(Int64)
 _ARGUMENTS: BatchDecoder[Arguments] = BatchDecoder(Arguments)
 _NO_ARGUMENTS = Arguments()
+_RANGE_ARGUMENTS: BatchDecoder[RangeArguments] = BatchDecoder(RangeArguments)
 _NO_ALLOCATION = AllocatorArguments(0, 0, 0, 0, 0)
 _ALLOCATOR: BatchDecoder[AllocatorArguments] = BatchDecoder(AllocatorArguments)
 
@@ -113,7 +120,7 @@ class Events:
         self.memory = TableRows(*_GPU, "bytes")
         self.graphs = TableRows(*_GPU)
         self.calls = TableRows(*_HOST, "correlation")
-        self.ranges = TableRows(*_HOST)
+        self.ranges = TableRows(*_HOST, "closed")
         self.gpu_marks = TableRows(*_GPU)
         self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
         self.collectives: list[Recorded] = []
@@ -123,7 +130,7 @@ class Events:
             (("gpu_memcpy", "gpu_memset"), self.memory, self._on_gpu, "memory operation"),
             (("cuda_graph",), self.graphs, self._on_gpu, "CUDA graph"),
             (("cuda_runtime", "cuda_driver"), self.calls, self._calls, "API call"),
-            (("user_annotation",), self.ranges, self._on_host, "range"),
+            (("user_annotation",), self.ranges, self._ranges, "range"),
             (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._on_gpu, "GPU annotation"),
             (("cpu_instant_event",), self.allocations, _allocations, "allocation"),
         )
@@ -174,6 +181,12 @@ class Events:
         process, in_process = _integers([event.pid for event in events])
         thread, on_thread = _integers([event.tid for event in events])
         return columns | {"process": process, "thread": thread}, valid & in_process & on_thread
+
+    def _ranges(self, events: list[Event]) -> Built:
+        columns, valid = self._on_host(events)
+        arguments = _RANGE_ARGUMENTS([event.args for event in events])
+        closed = np.array([a is None or a.finished for a in arguments], np.int64)
+        return columns | {"closed": closed}, valid
 
     def _calls(self, events: list[Event]) -> Built:
         columns, valid = self._on_host(events)

@@ -48,8 +48,9 @@ def read(path: Path) -> Timeline:
     """Read a trace that the PyTorch profiler exported.
 
     Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``), all of
-    style push/pop. Graphs traced as a whole are only in traces that hpcprof exported. Events that lack a
-    field are left out and counted in ``Origin.notes``.
+    style push/pop; those that the end of the recording cut off are not closed. Graphs traced as a whole are
+    only in traces that hpcprof exported. Events that lack a field are left out and counted in
+    ``Origin.notes``.
 
     Raises
     ------
@@ -87,7 +88,6 @@ def read(path: Path) -> Timeline:
             **ranges,
             domain=np.full(marks, NO_NAME),
             style=np.full(marks, int(Style.PUSH_POP)),
-            closed=np.ones(marks, np.int64),
             one_thread=np.ones(marks, np.int64),
         ),
         graphs=Operations(

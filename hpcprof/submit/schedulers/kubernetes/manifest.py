@@ -32,7 +32,8 @@ MPIJOB_TEMPLATE = "job/mpijob.yaml.j2"
 _NAME_LENGTH = 48
 
 _LAUNCHER_SCRIPT = (
-    'mkdir -p "$1" && cp /etc/hpcprof/job.sh /etc/hpcprof/wrapper.sh "$1" && exec /bin/bash "$1/job.sh"'
+    # The kubelet mounts links, to folders whose names begin with a dot.
+    'mkdir -p "$1" && cp -RL /etc/hpcprof/* "$1" && exec /bin/bash "$1/job.sh"'
 )
 # A host key made here is in no image; -De keeps sshd in the foreground and its messages in the pod's log.
 _WORKER_SCRIPT = (
@@ -109,7 +110,9 @@ def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str
         "resources": resources(job),
         "capabilities": list(find_profiler(job.profiler).capabilities) if job.profiled_ranks else [],
         "node_selector": dict(pair.split("=", 1) for pair in selector.split(",") if pair),
-        "scripts": scripts,
+        "scripts": {path: text for path, text in scripts.items() if "/" not in path},
+        # The keys of a ConfigMap have no slashes; the volume puts the files into their folders.
+        "modules": [(path.replace("/", "."), path, text) for path, text in scripts.items() if "/" in path],
     }
 
 

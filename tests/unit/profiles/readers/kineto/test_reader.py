@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.kineto.events import nanoseconds, times
 from hpcprof.profiles.readers.kineto.reader import read
@@ -117,6 +118,15 @@ def test_names_keep_unicode_and_html(tmp_path: Path) -> None:
     events = [{**KERNEL, "name": name} for name in names]
     timeline = read(write(tmp_path / "rank0.trace.json", *events))
     assert timeline.names(timeline.kernels.name) == [*names[:3], "half ?"]
+
+
+def test_a_range_that_the_end_of_the_recording_cut_off_is_not_closed(tmp_path: Path) -> None:
+    mark = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#0", "pid": 1, "tid": 2, "dur": 1}
+    complete = [{**mark, "ts": 1}, {**mark, "ts": 2, "args": {"finished": "?"}}]
+    cut_off = {**mark, "ts": 3, "args": {"External id": 1, "finished": False}}
+    timeline = read(write(tmp_path / "rank0.trace.json", *complete, cut_off))
+    assert timeline.ranges.closed.tolist() == [1, 1, 0]
+    assert steps_of(timeline).tolist() == [0, 1]
 
 
 def test_events_that_lack_a_field_are_left_out_and_counted(tmp_path: Path) -> None:

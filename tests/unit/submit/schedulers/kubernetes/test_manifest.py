@@ -73,6 +73,16 @@ def test_the_manifest_is_valid_by_the_published_schemas(profiler: str, options: 
         kubernetes_validate.validate({**pods, "template": replica["template"]}, "1.32", strict=True)
 
 
+def test_modules_for_python_are_mounted_in_their_folders() -> None:
+    rendered = texts(profiler="torch")
+    job, config_map = yaml.safe_load_all(rendered["mpijob.yaml"])
+    pod = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    (items,) = (volume["configMap"]["items"] for volume in pod["volumes"] if volume["name"] == "scripts")
+    mounted = {item["path"]: config_map["data"][item["key"]] for item in items}
+    assert "hook/sitecustomize.py" in mounted
+    assert mounted == {path: text for path, text in rendered.items() if path != "mpijob.yaml"}
+
+
 def test_the_shape_of_the_job_becomes_workers_and_slots() -> None:
     job, _ = documents(options=ALL, walltime="90m")
     assert job["spec"]["slotsPerWorker"] == 8

@@ -1,0 +1,360 @@
+"""Records some optimizer steps of a program that marks none, with the PyTorch profiler.
+
+``sitecustomize`` beside this file loads it once the program has imported torch. The steps of an optimizer are
+counted, and by default the five after the first five are recorded. Until then windows are recorded: by time,
+for programs without an optimizer, and of the first steps, for programs that take no more.
+
+Nothing here may make the program fail, hang, or use a GPU that it would not use. hpcprof copied this file
+into the run.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# Relative, since the hook's folder in a run is no part of hpcprof.
+from .recording import Recording
+
+_DEFAULT_STEPS = "5-9"
+_WINDOWS_S = (0.0, 10.0, 60.0)
+"""When windows begin. Each replaces the one before: the later one shows less of the program's start."""
+
+_WINDOW_S = 2.0
+_WINDOW_STEPS = 2
+_LONGEST_WINDOW_S = 10.0
+"""How long a window waits for that many steps, if the program has an optimizer."""
+
+_QUIET_S = 60.0
+"""How long after its last optimizer step a program is taken for one without an optimizer."""
+
+_GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+_CLAIM = ".hpcprof-torch"
+_CAPTURE = "hpcprof.workloads.capture"
+
+
+def say(sentence: str) -> None:
+    """Write a line to standard error, past whatever the program has done to ``sys.stderr``."""
+    with suppress(OSError):  # the program has closed it
+        os.write(2, f"hpcprof: {sentence}\n".encode(errors="replace"))
+
+
+def chosen_spans(steps: str, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    """Yield the spans of steps to record: those of the schedule if there is one, else ``steps``."""
+    if not options.get("active"):
+        for part in steps.split(","):
+            first, _, last = part.partition("-")
+            yield int(first), int(last or first)
+        return
+    wait, warmup, active, repeat = (int(options[key]) for key in ("wait", "warmup", "active", "repeat"))
+    for cycle in range(repeat) if repeat else itertools.count():
+        first_step = cycle * (wait + warmup + active) + wait + warmup
+        yield first_step, first_step + active - 1
+
+
+def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """Let one thread at a time into the recorder, and have it give up where the program would see an error.
+
+    A pending call or a profiler that the recorder makes may come back into it in the same thread.
+    """
+
+    @functools.wraps(method)
+    def safely(self: Recorder, *arguments: Any) -> None:
+        if self.closed or self.inside == threading.get_ident():
+            return
+        with self.lock:
+            self.inside = threading.get_ident()
+            try:
+                method(self, *arguments)
+            except Exception as error:
+                self.give_up(error)
+            finally:
+                self.inside = None
+
+    return safely
+
+
+class Recorder:
+    """Decides what is recorded, from the steps that optimizers take and from the time."""
+
+    def __init__(self, torch: Any, environ: dict[str, str]) -> None:
+        self._torch = torch
+        self._trace = Path(environ["HPCPROF_PROFILE_OUTPUT"] + ".trace.json.gz")
+        self._options = json.loads(environ.get("HPCPROF_TORCH_OPTIONS") or "{}")
+        self._spans = chosen_spans(environ.get("HPCPROF_CAPTURE_STEPS") or _DEFAULT_STEPS, self._options)
+        self._span = next(self._spans, None)
+        self._warmup = max(1, int(self._options.get("warmup", 0)))
+        self._alone = environ.get("HPCPROF_WORLD_SIZE") == "1"
+        # The folder is the rank's own, and new in each attempt to run the job.
+        self._claim = Path(environ.get("TMPDIR", os.devnull), _CLAIM)
+        self._process = os.getpid()
+        self._steps = 0
+        self._stepped: set[int] = set()
+        self._optimizer = ""
+        self._last_step = float("-inf")
+        self._of_steps: Recording | None = None
+        self._window: Recording | None = None
+        self._spare: Recording | None = None
+        self._windows: list[float] = []
+        self._has_optimizer = False
+        self._ready: float | None = None
+        self._cycles = 0
+        self._window_said = ""
+        self._owns_claim = False
+        self._imported = time.monotonic()
+        self._stands_back = False
+        self.lock = threading.Lock()
+        self.inside: int | None = None
+        self.closed = False
+
+    def use_windows(self) -> None:
+        """Record windows too, if this is the program and not one of its helpers."""
+        self._windows = list(_WINDOWS_S)
+
+    @property
+    def wants_windows(self) -> bool:
+        """Whether a window is open or still to come."""
+        return not self.closed and bool(self._window or self._windows)
+
+    def window_due(self) -> bool:
+        """Whether `tick` has anything to do. Called from another thread than the program's."""
+        if self._window is not None:
+            elapsed = time.monotonic() - (self._window.began or float("inf"))
+            enough = self._window.steps >= _WINDOW_STEPS or not self._has_optimizer
+            return elapsed >= (_WINDOW_S if enough else _LONGEST_WINDOW_S)
+        if not self._windows or self._of_steps is not None or not self._is_ready():
+            return False
+        now = time.monotonic()
+        return now - self._last_step >= _QUIET_S and now - (self._ready or now) >= self._windows[0]
+
+    @_guarded
+    def tick(self) -> None:
+        """Begin or end a window if it is time to."""
+        if not self.window_due() or self._is_capturing():
+            return
+        if self._window is not None:
+            self._end_window()
+        elif self._left_alone() or self._claim.exists():
+            self._windows.clear()
+        else:
+            elapsed = time.monotonic() - (self._ready or 0.0)
+            self._windows = [moment for moment in self._windows if moment > elapsed]
+            self._begin_window()
+
+    @_guarded
+    def optimizer_made(self) -> None:
+        """Note that the program has an optimizer: its first step has begun.
+
+        The open window begins anew, so that it shows the first steps and not what came before.
+        """
+        if self._has_optimizer or self._is_capturing():
+            return
+        self._has_optimizer = True
+        if self._window is not None and self._window.thread == threading.get_ident():
+            self._stop_window()
+            self._begin_window()
+        self._advance()
+
+    @_guarded
+    def stepped(self, optimizer: Any) -> None:
+        """Count the step of an optimizer.
+
+        An iteration ends when an optimizer steps that has stepped since the last one ended, or the first of
+        all: several optimizers that take turns make one iteration together.
+        """
+        if self._is_capturing():
+            return
+        if self._stepped and id(optimizer) not in self._stepped:
+            self._stepped.add(id(optimizer))
+            return
+        self._stepped = {id(optimizer)}
+        self._steps += 1
+        self._optimizer = type(optimizer).__name__
+        self._last_step = time.monotonic()
+        self._advance()
+
+    @_guarded
+    def program_profiles(self) -> None:
+        """Make room for a profiler that the program itself starts."""
+        self._stands_back = True
+        self._windows.clear()
+        if self._of_steps is not None:
+            self._end_span("the program started the PyTorch profiler itself")
+        if self._window is not None:
+            self._stop_window()
+        self._span = self._spare = None
+
+    def forked(self) -> None:
+        """Record nothing in a process that was forked while its parent recorded, nor windows in any."""
+        # Another thread of the parent may have held it.
+        self.lock, self.inside = threading.Lock(), None
+        self._windows.clear()
+        if self._of_steps or self._window:
+            self.closed = True
+            # The profiler would go on in the memory of the child.
+            self._torch.autograd._enable_record_function(False)
+            sys.setprofile(None)
+
+    def give_up(self, error: Exception) -> None:
+        """Record nothing more after an error."""
+        self.closed = True
+        say(f"the PyTorch profiler stopped: {error!r}; the program goes on.")
+        active = self._of_steps or self._window
+        if active is not None:
+            with suppress(Exception):
+                active.stop()
+
+    @_guarded
+    def close(self, reason: str = "the program ended") -> None:
+        """Write what has been recorded so far, and say what it is."""
+        if os.getpid() != self._process:
+            return
+        if self._of_steps is not None:
+            self._end_span(reason)
+        if self._window is not None:
+            self._end_window()
+        if self._spare is not None and self._is_worth_writing(self._spare):
+            self._write_window(self._spare)
+        self.closed = True
+        if self._cycles or _CAPTURE in sys.modules:
+            return
+        if self._window_said:
+            say(self._window_said.format(steps=self._counted()))
+        elif self._stands_back:
+            say("no trace: the program runs the PyTorch profiler itself.")
+        elif self._steps and self._span:
+            say(
+                f"no trace: the program took {self._counted()}, and recording begins after {self._span[0]}: "
+                f"give --capture-steps 0-{self._steps - 1}."
+            )
+
+    def _advance(self) -> None:
+        """Begin or end recordings where the next step begins, and mark it."""
+        active = self._of_steps or self._window
+        if active is not None:
+            if active.thread != threading.get_ident():
+                return
+            active.end_mark()
+        if self._of_steps is not None and self._span is not None and self._steps > self._span[1]:
+            self._end_span()
+        while self._span is not None and self._steps > self._span[1]:
+            self._span = next(self._spans, None)
+        if self._span is not None and self._of_steps is None and self._steps >= self._span[0] - self._warmup:
+            self._prepare_span()
+        if self._of_steps is not None and self._span is not None and self._steps >= self._span[0]:
+            if self._of_steps.began is None:
+                self._of_steps.begin()
+            self._of_steps.mark(self._steps)
+        elif self._window is not None:
+            self._window.mark(self._steps)
+
+    def _begin_window(self) -> None:
+        self._window = Recording(self._torch, self._options)
+        self._window.begin()
+
+    def _prepare_span(self) -> None:
+        if self._left_alone() or not self._claimed():
+            self._span = None
+            self._windows.clear()
+            return
+        if self._window is not None:
+            self._stop_window()
+        self._of_steps = Recording(self._torch, self._options)
+
+    def _end_span(self, reason: str = "") -> None:
+        """Stop recording steps, and write them if one is complete."""
+        recording, span = self._of_steps, self._span
+        assert recording is not None
+        assert span is not None
+        self._of_steps = None
+        recording.stop()
+        first, last = span
+        done = min(self._steps - 1, last)
+        if done < first:
+            return
+        cycle = f"cycle{self._cycles}" if self._cycles else ""
+        recording.write(self._trace.parent / cycle / self._trace.name)
+        self._cycles += 1
+        self._spare = None
+        self._windows.clear()
+        steps = f"step {first}" if done == first else f"steps {first} to {done}"
+        early = f"; {reason} before the end of step {done + 1}" if done < last else ""
+        say(f"recorded optimizer {steps} of {self._optimizer}, counted from 0{early}.")
+
+    def _stop_window(self) -> None:
+        """Stop a window early, and keep it in case that no steps are recorded."""
+        assert self._window is not None
+        self._spare, self._window = self._window, None
+        self._spare.stop()
+
+    def _end_window(self) -> None:
+        recording, self._window = self._window, None
+        assert recording is not None
+        recording.stop()
+        if self._steps:
+            self._spare = recording  # Writing it now would hold up the steps, which may replace it.
+        elif self._is_worth_writing(recording):
+            self._write_window(recording)
+
+    def _is_worth_writing(self, window: Recording) -> bool:
+        """Whether a window shows any work, and neither the program nor another process writes a trace."""
+        others = self._claim.exists() and not self._owns_claim
+        return not others and not self._left_alone() and window.has_operations()
+
+    def _write_window(self, window: Recording) -> None:
+        window.write(self._trace)
+        self._spare = None
+        begin = (window.began or self._imported) - self._imported
+        self._window_said = (
+            f"recorded {window.seconds:.2g} s of the program, {begin:.2g} s after it imported torch, since "
+            "it took {steps}."
+        )
+
+    def _counted(self) -> str:
+        if not self._steps:
+            return "no optimizer step"
+        return f"only {self._steps} optimizer step{'s' * (self._steps != 1)}"
+
+    def _claimed(self) -> bool:
+        """Whether this process is the one of the rank whose steps are recorded: the first that takes some."""
+        distributed = self._torch.distributed
+        several = self._alone and distributed.is_available() and distributed.is_initialized()
+        # The only rank of the job may have started several processes, as torchrun does.
+        if several and distributed.get_rank() != 0:
+            return False
+        if self._owns_claim:
+            return True
+        try:
+            os.close(os.open(self._claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            return False
+        except OSError:
+            pass  # A container may not have the folder.
+        self._owns_claim = True
+        return True
+
+    def _left_alone(self) -> bool:
+        """Whether the program says itself what is to be profiled."""
+        return self._stands_back or _CAPTURE in sys.modules
+
+    def _is_ready(self) -> bool:
+        """Whether a recording could see the program's GPU work, if it does any."""
+        if self._ready is None and (
+            self._torch.cuda.is_initialized() or not any(path.exists() for path in _GPUS)
+        ):
+            self._ready = time.monotonic()
+        return self._ready is not None
+
+    def _is_capturing(self) -> bool:
+        """Whether a CUDA graph is being captured, which starting and stopping would break."""
+        cuda = self._torch.cuda
+        return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())

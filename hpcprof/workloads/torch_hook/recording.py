@@ -1,0 +1,96 @@
+"""One use of the PyTorch profiler by the start-up hook."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
+
+
+@contextmanager
+def _compiler_left_out(torch: Any) -> Iterator[None]:
+    """Keep the profiler from importing PyTorch's compiler, in seconds, to ask whether it uses CUDA graphs.
+
+    A program that has not imported the compiler does not use it.
+    """
+    lazy = getattr(torch, "_lazy_modules", None)
+    if "torch._inductor" in sys.modules or not isinstance(lazy, set) or "_inductor" not in lazy:
+        yield
+        return
+    lazy.remove("_inductor")
+    try:
+        yield
+    finally:
+        lazy.add("_inductor")
+
+
+class Recording:
+    """One use of the PyTorch profiler. All of it happens in the thread that made it."""
+
+    def __init__(self, torch: Any, options: dict[str, Any]) -> None:
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        # A program that has not initialized CUDA may still fork processes that will.
+        self._cuda = torch.cuda if torch.cuda.is_initialized() else None
+        if self._cuda:
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+            # CUPTI cannot be attached again under CUDA graphs, so it stays attached between recordings.
+            os.environ.setdefault("TEARDOWN_CUPTI", "0")
+        switches = {key: bool(options[key]) for key in _SWITCHES if key in options}
+        self._range = torch.autograd.profiler.record_function
+        self._profile = torch.profiler.profile(activities=activities, **switches)
+        with _compiler_left_out(torch):
+            self._profile.prepare_trace()
+        self._mark: Any = None
+        self.thread = threading.get_ident()
+        self.steps = 0
+        self.began: float | None = None
+        self.seconds = 0.0
+
+    def begin(self) -> None:
+        """Begin to record; until then the profiler warms up."""
+        if self._cuda:
+            self._cuda.synchronize()
+        self._profile.start_trace()
+        self.began = time.monotonic()
+
+    def mark(self, step: int) -> None:
+        """Begin the range of a step."""
+        self._mark = self._range(f"ProfilerStep#{step}")
+        self._mark.__enter__()
+
+    def end_mark(self) -> None:
+        """End the range of the last step."""
+        if self._mark is not None:
+            self._mark.__exit__(None, None, None)
+            self._mark = None
+            self.steps += 1
+
+    def stop(self) -> None:
+        """Stop. The range of a step that has not ended is written as unfinished."""
+        if self.began is None:
+            self.begin()  # A profiler that only warms up cannot be stopped.
+        assert self.began is not None
+        self.seconds = time.monotonic() - self.began
+        self._profile.stop_trace()
+
+    def has_operations(self) -> bool:
+        """Whether a stopped recording has any operation of PyTorch: a launcher's has none."""
+        return any("::" in event.name() for event in self._profile.profiler.kineto_results.events())
+
+    def write(self, path: Path) -> None:
+        """Write a stopped recording, replacing the file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{os.urandom(8).hex()}.{path.name}")
+        try:
+            self._profile.export_chrome_trace(str(temporary))
+            temporary.replace(path)
+        finally:
+            if temporary.exists():
+                temporary.unlink()

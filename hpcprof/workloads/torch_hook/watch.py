@@ -1,0 +1,117 @@
+"""What tells the recorder of a program's steps, profilers, time and end."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import ctypes
+import functools
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Relative, since the hook's folder in a run is no part of hpcprof.
+from .recorder import Recorder
+
+_LOOK_S = 0.1
+
+
+def _watch_optimizers(torch: Any, recorder: Recorder) -> None:
+    """Have every optimizer tell the recorder of its steps.
+
+    PyTorch wraps the ``step`` of each class of optimizers, when the first one is made, to call hooks inside a
+    range. A hook would begin and end recordings in the middle of that range, so the wrapper is wrapped.
+    """
+    optimizer = torch.optim.Optimizer
+    wrap = getattr(optimizer, "profile_hook_step", None)
+    if wrap is None:  # before PyTorch 2.0
+        return
+    compiling = torch.compiler.is_compiling if hasattr(torch.compiler, "is_compiling") else lambda: False
+    depth = threading.local()
+
+    def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
+        recorder.optimizer_made()
+        wrapped = wrap(step)
+
+        @functools.wraps(wrapped)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return wrapped(*args, **kwargs)
+            outermost, depth.inside = not getattr(depth, "inside", False), True
+            try:
+                result = wrapped(*args, **kwargs)
+            finally:
+                depth.inside = not outermost
+            if outermost:
+                recorder.stepped(args[0])
+            return result
+
+        return counted
+
+    optimizer.profile_hook_step = staticmethod(profile_hook_step)
+
+
+def _watch_profilers(torch: Any, recorder: Recorder) -> None:
+    """Have the recorder make room whenever the program makes a profiler of its own."""
+    profile = torch.autograd.profiler.profile
+    make = profile.__init__
+
+    @functools.wraps(make)
+    def make_room(*args: Any, **kwargs: Any) -> None:
+        recorder.program_profiles()
+        make(*args, **kwargs)
+
+    profile.__init__ = make_room
+
+
+def _watch_time(recorder: Recorder) -> None:
+    """Have the main thread call the recorder when a window begins or ends.
+
+    Only operations of the thread that starts the profiler are recorded. A pending call runs in the main
+    thread between two instructions of Python, and disturbs neither the program's signals nor its timers.
+    """
+
+    def tick(_: object) -> int:
+        try:
+            recorder.tick()
+        except KeyboardInterrupt:
+            _thread.interrupt_main()  # A call from C ends errors here.
+        return 0
+
+    # It must live as long as the interpreter may call it.
+    call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(tick)
+
+    def look() -> None:
+        while recorder.wants_windows:
+            if recorder.window_due():
+                ctypes.pythonapi.Py_AddPendingCall(call, None)
+            time.sleep(_LOOK_S)
+
+    threading.Thread(target=look, name="hpcprof", daemon=True).start()
+
+
+def _is_helper() -> bool:
+    """Whether this process only serves another one, as data loaders and PyTorch's compilers do."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return multiprocessing.parent_process() is not None or str(getattr(main, "name", "")).startswith("torch.")
+
+
+def start(torch: Any) -> Recorder | None:
+    """Begin to watch a program that has just imported torch; None if the rank is not to be profiled."""
+    if not os.environ.get("HPCPROF_PROFILE_OUTPUT"):
+        return None
+    recorder = Recorder(torch, dict(os.environ))
+    _watch_optimizers(torch, recorder)
+    _watch_profilers(torch, recorder)
+    os.register_at_fork(after_in_child=recorder.forked)
+    atexit.register(recorder.close)
+    if not _is_helper():
+        recorder.use_windows()
+        if threading.current_thread() is threading.main_thread():
+            recorder.tick()
+        _watch_time(recorder)
+    return recorder

@@ -1,0 +1,294 @@
+"""What the start-up hook records of a program that marks nothing, and what it says."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import re
+import sys
+import threading
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hpcprof.submit.profilers import PROFILERS, Target
+from hpcprof.workloads.torch_hook import recorder as hook
+from hpcprof.workloads.torch_hook.recorder import Recorder, chosen_spans
+from hpcprof.workloads.torch_hook.recording import Recording
+
+MODULES = PROFILERS["torch"].start_up(Target(None, ranks=1))
+
+
+@pytest.fixture(autouse=True)
+def _unmarked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the program be one that has not imported hpcprof's own capture, on a machine without GPUs."""
+    monkeypatch.delitem(sys.modules, "hpcprof.workloads.capture", raising=False)
+    monkeypatch.setattr(hook, "_GPUS", ())
+
+
+def recorder(folder: Path, **variables: str) -> Recorder:
+    environ = {"HPCPROF_PROFILE_OUTPUT": str(folder / "profiles/rank00000"), "TMPDIR": str(folder)}
+    return Recorder(torch, {**environ, "HPCPROF_WORLD_SIZE": "2", **variables})
+
+
+def train(running: Recorder, steps: int, *optimizers: object) -> None:
+    """Take steps, each with an operation, as a program does after it has made its optimizers."""
+    running.optimizer_made()
+    for _ in range(steps):
+        torch.ones(2).add(1)
+        for optimizer in optimizers or (running,):
+            running.stepped(optimizer)
+
+
+def ranges(trace: Path) -> list[str]:
+    """Return the steps in a trace, those that have not ended in brackets."""
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    marks = [event for event in events if event["name"].startswith("ProfilerStep#")]
+    numbers = [(event["name"].partition("#")[2], event["args"].get("finished", True)) for event in marks]
+    return [number if finished else f"({number})" for number, finished in numbers]
+
+
+def trace(folder: Path, cycle: str = "") -> Path:
+    return folder / "profiles" / cycle / "rank00000.trace.json.gz"
+
+
+def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the sentences of the hook, without the lines of PyTorch's own logs."""
+    return [line for line in capfd.readouterr().err.splitlines() if line.startswith("hpcprof: ")]
+
+
+def test_by_default_the_five_steps_after_the_first_five_are_recorded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running = recorder(tmp_path)
+    train(running, 20)
+    assert said(capfd) == ["hpcprof: recorded optimizer steps 5 to 9 of Recorder, counted from 0."]
+    assert ranges(trace(tmp_path)) == ["5", "6", "7", "8", "9"]
+    running.close()
+    assert said(capfd) == []
+
+
+def test_of_a_program_that_ends_while_it_is_recorded_the_steps_that_it_took_are_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running = recorder(tmp_path)
+    train(running, 7)
+    running.close()
+    assert ranges(trace(tmp_path)) == ["5", "6", "(7)"]
+    (sentence,) = said(capfd)
+    assert sentence.endswith(
+        "steps 5 to 6 of Recorder, counted from 0; the program ended before the end of step 7."
+    )
+
+
+@pytest.mark.parametrize(("steps", "recorded"), [(3, ["0", "1", "2", "(3)"]), (5, ["0", "1", "2", "3"])])
+def test_of_a_program_with_fewer_steps_the_first_ones_are_recorded(
+    steps: int, recorded: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running = recorder(tmp_path)
+    running.use_windows()
+    running.tick()
+    train(running, steps)
+    running.close()
+    assert ranges(trace(tmp_path)) == recorded
+    (sentence,) = said(capfd)
+    assert sentence.endswith(f"since it took only {steps} optimizer steps.")
+
+
+def test_steps_that_cannot_be_recorded_any_more_are_said_with_what_to_do(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running = recorder(tmp_path, HPCPROF_CAPTURE_STEPS="20-22")
+    train(running, 7)
+    running.close()
+    assert not trace(tmp_path).exists()
+    assert said(capfd) == [
+        "hpcprof: no trace: the program took only 7 optimizer steps, and recording begins after 20: give "
+        "--capture-steps 0-6."
+    ]
+
+
+def test_each_span_of_chosen_steps_is_a_trace_of_its_own(tmp_path: Path) -> None:
+    train(recorder(tmp_path, HPCPROF_CAPTURE_STEPS="0-1,2,5-6"), 8)
+    assert [ranges(trace(tmp_path, cycle)) for cycle in ("", "cycle1", "cycle2")] == [
+        ["0", "1"],
+        ["2"],
+        ["5", "6"],
+    ]
+
+
+def test_a_schedule_chooses_the_steps_of_each_cycle() -> None:
+    options = {"wait": 2, "warmup": 1, "active": 2, "repeat": 2}
+    assert list(chosen_spans("5-9", options)) == [(3, 4), (8, 9)]
+    endless = chosen_spans("5-9", {**options, "repeat": 0})
+    assert list(islice(endless, 3)) == [(3, 4), (8, 9), (13, 14)]
+    assert list(chosen_spans("5-9", {**options, "active": 0})) == [(5, 9)]
+
+
+def test_the_options_of_the_profiler_are_those_that_the_user_gave(tmp_path: Path) -> None:
+    train(recorder(tmp_path, HPCPROF_TORCH_OPTIONS='{"active": 0, "record_shapes": true}'), 10)
+    assert b'"Input Dims"' in gzip.decompress(trace(tmp_path).read_bytes())
+
+
+def test_optimizers_that_take_turns_make_one_step_together(tmp_path: Path) -> None:
+    train(recorder(tmp_path, HPCPROF_CAPTURE_STEPS="2-3"), 5, object(), object(), object())
+    assert ranges(trace(tmp_path)) == ["2", "3"]
+
+
+def test_without_an_optimizer_windows_are_recorded_by_time_and_the_last_one_stays(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "_WINDOW_S", 0.0)
+    monkeypatch.setattr(hook, "_WINDOWS_S", (0.0, 1e-9))
+    running = recorder(tmp_path)
+    running.use_windows()
+    for size in (3, 5):
+        running.tick()
+        torch.ones(size).add(1)
+        running.tick()
+    assert not running.wants_windows or running.window_due()
+    running.close()
+    (sentence,) = said(capfd)
+    assert re.fullmatch(
+        r"hpcprof: recorded \S+ s of the program, \S+ s after it imported torch, since it took no optimizer "
+        r"step\.",
+        sentence,
+    )
+    assert ranges(trace(tmp_path)) == []
+
+
+def test_a_process_that_runs_no_operation_leaves_no_trace_and_says_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    launcher = recorder(tmp_path)
+    launcher.use_windows()
+    launcher.tick()
+    launcher.close()
+    assert not trace(tmp_path).exists()
+    assert said(capfd) == []
+
+
+def test_a_gpu_that_the_program_has_not_used_yet_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "_GPUS", (tmp_path,))
+    running = recorder(tmp_path)
+    running.use_windows()
+    assert not running.window_due()
+    running.tick()
+    torch.ones(2).add(1)
+    running.close()
+    assert not trace(tmp_path).exists()
+
+
+def test_of_several_processes_of_a_rank_the_first_that_takes_steps_is_recorded(tmp_path: Path) -> None:
+    first, second = recorder(tmp_path), recorder(tmp_path)
+    train(first, 5)
+    train(second, 20)
+    assert not trace(tmp_path).exists()
+    train(first, 5)
+    assert ranges(trace(tmp_path)) == ["5", "6", "7", "8", "9"]
+
+
+def test_a_program_that_marks_what_to_profile_is_left_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "hpcprof.workloads.capture", torch)
+    running = recorder(tmp_path)
+    running.use_windows()
+    running.tick()
+    train(running, 20)
+    running.close()
+    assert not trace(tmp_path).exists()
+    assert said(capfd) == []
+
+
+def test_a_program_that_starts_the_profiler_itself_is_left_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running = recorder(tmp_path)
+    train(running, 3)
+    running.program_profiles()
+    train(running, 20)
+    running.close()
+    assert not trace(tmp_path).exists()
+    assert said(capfd) == ["hpcprof: no trace: the program runs the PyTorch profiler itself."]
+
+
+def test_a_profiler_that_the_program_starts_ends_a_recording(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running = recorder(tmp_path)
+    train(running, 8)
+    running.program_profiles()
+    assert ranges(trace(tmp_path)) == ["5", "6", "7", "(8)"]
+    assert "; the program started the PyTorch profiler itself before the end of step 8." in said(capfd)[0]
+
+
+def test_an_error_of_the_hook_is_one_sentence_and_the_program_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Recording, path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Recording, "write", full)
+    running = recorder(tmp_path)
+    train(running, 20)
+    running.close()
+    (sentence,) = said(capfd)
+    assert sentence.startswith(
+        "hpcprof: the PyTorch profiler stopped: OSError(28, 'No space left on device')"
+    )
+
+
+def test_a_forked_child_of_a_recorded_program_neither_records_nor_writes(tmp_path: Path) -> None:
+    running = recorder(tmp_path)
+    train(running, 6)
+    with running.lock:  # as if another thread of the parent were inside
+        running.forked()
+    try:
+        train(running, 20)
+        running.close()
+        assert not trace(tmp_path).exists()
+    finally:
+        torch.autograd._enable_record_function(True)
+        torch.autograd._disable_profiler()
+
+
+def test_steps_in_another_thread_than_the_open_window_are_counted_and_not_recorded(tmp_path: Path) -> None:
+    running = recorder(tmp_path)
+    running.use_windows()
+    running.tick()
+    torch.ones(2).add(1)
+    trainer = threading.Thread(target=train, args=(running, 20))
+    trainer.start()
+    trainer.join()
+    running.close()
+    assert ranges(trace(tmp_path)) == []
+
+
+@pytest.mark.parametrize("path", sorted(MODULES))
+def test_the_hook_runs_under_python_3_8_and_without_hpcprof(path: str) -> None:
+    tree: Any = ast.parse(MODULES[path], feature_version=(3, 8))
+    imported = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and not node.level
+            else []
+        )
+    }
+    assert imported <= set(sys.stdlib_module_names)
+
+
+def test_only_a_program_of_the_users_gets_the_hook() -> None:
+    assert "sitecustomize.py" in MODULES
+    assert PROFILERS["torch"].start_up(Target("ddp", ranks=1)) == {}
+    assert PROFILERS["nsys"].start_up(Target(None, ranks=1)) == {}
