@@ -56,16 +56,18 @@ def _watch_optimizers(torch: Any, recorder: Recorder) -> None:
 
 
 def _watch_profilers(torch: Any, recorder: Recorder) -> None:
-    """Have the recorder make room whenever the program makes a profiler of its own."""
-    profile = torch.autograd.profiler.profile
-    make = profile.__init__
+    """Have the recorder make room once the program makes a profiler of its own."""
+    for profile in (torch.profiler.profile, torch.autograd.profiler.profile):
+        profile.__init__ = _making_room(profile.__init__, recorder)
 
+
+def _making_room(make: Callable[..., None], recorder: Recorder) -> Callable[..., None]:
     @functools.wraps(make)
     def make_room(*args: Any, **kwargs: Any) -> None:
         recorder.program_profiles()
         make(*args, **kwargs)
 
-    profile.__init__ = make_room
+    return make_room
 
 
 def _watch_time(recorder: Recorder) -> None:
