@@ -96,6 +96,10 @@ class Recorder:
         self._alone = environ.get("HPCPROF_WORLD_SIZE") == "1"
         # The folder is the rank's own, and new in each attempt to run the job.
         self._claim = Path(environ.get("TMPDIR", os.devnull), _CLAIM)
+        run, until = environ.get("HPCPROF_RUN_DIR"), environ.get("HPCPROF_CAPTURE_UNTIL")
+        self._state = Path(run) / "state" if run else None
+        # Ahead of the walltime limit, in seconds since 1970.
+        self._until = float(until) if until else float("inf")
         self._process = os.getpid()
         self._steps = 0
         self._stepped: set[int] = set()
@@ -104,6 +108,7 @@ class Recorder:
         self._of_steps: Recording | None = None
         self._window: Recording | None = None
         self._spare: Recording | None = None
+        self._written: Recording | None = None
         self._windows: list[float] = []
         self._has_optimizer = False
         self._ready: float | None = None
@@ -121,12 +126,15 @@ class Recorder:
         self._windows = list(_WINDOWS_S)
 
     @property
-    def wants_windows(self) -> bool:
-        """Whether a window is open or still to come."""
-        return not self.closed and bool(self._window or self._windows)
+    def waits(self) -> bool:
+        """Whether `tick` is still to be called: for a window, or ahead of the walltime limit."""
+        more = self._window or self._windows
+        return not self.closed and bool(more or (self._until < float("inf") and (self._span or self._spare)))
 
-    def window_due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether `tick` has anything to do. Called from another thread than the program's."""
+        if time.time() >= self._until:
+            return True
         if self._window is not None:
             elapsed = time.monotonic() - (self._window.began or float("inf"))
             enough = self._window.steps >= _WINDOW_STEPS or not self._has_optimizer
@@ -138,10 +146,12 @@ class Recorder:
 
     @_guarded
     def tick(self) -> None:
-        """Begin or end a window if it is time to."""
-        if not self.window_due() or self._is_capturing():
+        """Begin or end a window if it is time to, and stop ahead of the walltime limit."""
+        if not self.is_due() or self._is_capturing():
             return
-        if self._window is not None:
+        if time.time() >= self._until:
+            self._stop_ahead_of_walltime()
+        elif self._window is not None:
             self._end_window()
         elif self._left_alone() or self._claim.exists():
             self._windows.clear()
@@ -181,6 +191,8 @@ class Recorder:
         self._optimizer = type(optimizer).__name__
         self._last_step = time.monotonic()
         self._advance()
+        if time.time() >= self._until:
+            self._stop_ahead_of_walltime()
 
     @_guarded
     def program_profiles(self) -> None:
@@ -214,10 +226,12 @@ class Recorder:
                 active.stop()
 
     @_guarded
-    def close(self, reason: str = "the program ended") -> None:
-        """Write what has been recorded so far, and say what it is."""
-        if os.getpid() != self._process:
-            return
+    def close(self) -> None:
+        """Write what has been recorded when the program ends, and say what it is."""
+        if os.getpid() == self._process:
+            self._finish("the program ended")
+
+    def _finish(self, reason: str) -> None:
         if self._of_steps is not None:
             self._end_span(reason)
         if self._window is not None:
@@ -236,6 +250,22 @@ class Recorder:
                 f"no trace: the program took {self._counted()}, and recording begins after {self._span[0]}: "
                 f"give --capture-steps 0-{self._steps - 1}."
             )
+
+    def _stop_ahead_of_walltime(self) -> None:
+        """Write what has been recorded before the job is killed, and note it in the run."""
+        active = self._of_steps or self._window
+        if active is not None and active.thread != threading.get_ident():
+            return  # The thread that records does it at the end of its step.
+        earlier = self._written
+        self._finish("the walltime limit came near")
+        last = self._written
+        if last is None or last is earlier or self._state is None:
+            return
+        steps = f"{last.steps} step{'s' * (last.steps != 1)}" if last.steps else f"{last.seconds:.2g} s"
+        note = self._state / self._trace.name.replace(".trace.json.gz", ".stopped")
+        temporary = note.with_name(f".{note.name}.{os.getpid()}")
+        temporary.write_text(f"after {steps} and written\n")
+        temporary.replace(note)
 
     def _advance(self) -> None:
         """Begin or end recordings where the next step begins, and mark it."""
@@ -284,7 +314,7 @@ class Recorder:
         cycle = f"cycle{self._cycles}" if self._cycles else ""
         recording.write(self._trace.parent / cycle / self._trace.name)
         self._cycles += 1
-        self._spare = None
+        self._written, self._spare = recording, None
         self._windows.clear()
         steps = f"step {first}" if done == first else f"steps {first} to {done}"
         early = f"; {reason} before the end of step {done + 1}" if done < last else ""
@@ -312,7 +342,7 @@ class Recorder:
 
     def _write_window(self, window: Recording) -> None:
         window.write(self._trace)
-        self._spare = None
+        self._written, self._spare = window, None
         begin = (window.began or self._imported) - self._imported
         self._window_said = (
             f"recorded {window.seconds:.2g} s of the program, {begin:.2g} s after it imported torch, since "

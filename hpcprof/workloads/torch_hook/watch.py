@@ -71,7 +71,7 @@ def _making_room(make: Callable[..., None], recorder: Recorder) -> Callable[...,
 
 
 def _watch_time(recorder: Recorder) -> None:
-    """Have the main thread call the recorder when a window begins or ends.
+    """Have the main thread call the recorder when a window begins or ends, and ahead of the walltime limit.
 
     Only operations of the thread that starts the profiler are recorded. A pending call runs in the main
     thread between two instructions of Python, and disturbs neither the program's signals nor its timers.
@@ -88,8 +88,8 @@ def _watch_time(recorder: Recorder) -> None:
     call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(tick)
 
     def look() -> None:
-        while recorder.wants_windows:
-            if recorder.window_due():
+        while recorder.waits:
+            if recorder.is_due():
                 ctypes.pythonapi.Py_AddPendingCall(call, None)
             time.sleep(_LOOK_S)
 

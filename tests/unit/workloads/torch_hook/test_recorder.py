@@ -150,7 +150,6 @@ def test_without_an_optimizer_windows_are_recorded_by_time_and_the_last_one_stay
         running.tick()
         torch.ones(size).add(1)
         running.tick()
-    assert not running.wants_windows or running.window_due()
     running.close()
     (sentence,) = said(capfd)
     assert re.fullmatch(
@@ -178,7 +177,7 @@ def test_a_gpu_that_the_program_has_not_used_yet_is_left_alone(
     monkeypatch.setattr(hook, "_GPUS", (tmp_path,))
     running = recorder(tmp_path)
     running.use_windows()
-    assert not running.window_due()
+    assert not running.is_due()
     running.tick()
     torch.ones(2).add(1)
     running.close()
@@ -227,6 +226,43 @@ def test_a_profiler_that_the_program_starts_ends_a_recording(
     running.program_profiles()
     assert ranges(trace(tmp_path)) == ["5", "6", "7", "(8)"]
     assert "; the program started the PyTorch profiler itself before the end of step 8." in said(capfd)[0]
+
+
+@pytest.mark.parametrize(
+    ("steps", "note"), [(3, "after 3 steps and written\n"), (7, "after 2 steps and written\n")]
+)
+def test_ahead_of_the_walltime_limit_the_trace_is_written_and_noted_in_the_run(
+    steps: int, note: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").mkdir()
+    monkeypatch.setattr("time.time", lambda: 100.0)
+    running = recorder(tmp_path, HPCPROF_RUN_DIR=str(tmp_path), HPCPROF_CAPTURE_UNTIL="200")
+    running.use_windows()
+    running.tick()
+    train(running, steps)
+    assert not trace(tmp_path).exists()
+    assert running.waits
+    monkeypatch.setattr("time.time", lambda: 200.0)
+    running.tick()
+    assert (tmp_path / "state/rank00000.stopped").read_text() == note
+    assert len(ranges(trace(tmp_path))) > 2
+    assert len(said(capfd)) == 1
+    assert not running.waits
+    train(running, 20)
+    running.close()
+    assert said(capfd) == []
+
+
+def test_a_limit_that_comes_after_the_steps_were_recorded_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").mkdir()
+    running = recorder(tmp_path, HPCPROF_RUN_DIR=str(tmp_path), HPCPROF_CAPTURE_UNTIL="4e9")
+    train(running, 12)
+    monkeypatch.setattr("time.time", lambda: 5e9)
+    train(running, 1)
+    assert ranges(trace(tmp_path)) == ["5", "6", "7", "8", "9"]
+    assert not list((tmp_path / "state").iterdir())
 
 
 def test_an_error_of_the_hook_is_one_sentence_and_the_program_goes_on(

@@ -130,18 +130,18 @@ def test_the_main_thread_is_called_when_a_window_is_due_and_not_before() -> None
     called: list[str] = []
 
     class Waiting:
-        wants_windows = True
+        waits = True
 
-        def window_due(self) -> bool:
+        def is_due(self) -> bool:
             return True
 
         def tick(self) -> None:
             called.append(threading.current_thread().name)
-            self.wants_windows = False
+            self.waits = False
 
     waiting = Waiting()
     watch._watch_time(cast("Recorder", waiting))
     deadline = time.monotonic() + 60
-    while waiting.wants_windows and time.monotonic() < deadline:
+    while waiting.waits and time.monotonic() < deadline:
         pass  # The call comes between two instructions.
     assert called[0] == threading.main_thread().name
