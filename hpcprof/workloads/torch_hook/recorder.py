@@ -110,6 +110,7 @@ class Recorder:
         self._spare: Recording | None = None
         self._written: Recording | None = None
         self._windows: list[float] = []
+        self._no_windows = False
         self._has_optimizer = False
         self._ready: float | None = None
         self._cycles = 0
@@ -122,8 +123,12 @@ class Recorder:
         self.closed = False
 
     def use_windows(self) -> None:
-        """Record windows too, if this is the program and not one of its helpers."""
-        self._windows = list(_WINDOWS_S)
+        """Record windows too, if this is the program and not one of its helpers.
+
+        Not with Python stacks: PyTorch 2.13 crashes over the names of code that is gone, as after an import.
+        """
+        self._no_windows = bool(self._options.get("with_stack"))
+        self._windows = [] if self._no_windows else list(_WINDOWS_S)
 
     @property
     def waits(self) -> bool:
@@ -245,6 +250,8 @@ class Recorder:
             say(self._window_said.format(steps=self._counted()))
         elif self._stands_back:
             say("no trace: the program runs the PyTorch profiler itself.")
+        elif self._no_windows and not self._steps and not self._trace.exists():
+            say("no trace: the program took no optimizer step, and with_stack=true records only steps.")
         elif self._steps and self._span:
             say(
                 f"no trace: the program took {self._counted()}, and recording begins after {self._span[0]}: "

@@ -34,7 +34,6 @@ def _watch_optimizers(torch: Any, recorder: Recorder) -> None:
     depth = threading.local()
 
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
-        recorder.optimizer_made()
         wrapped = wrap(step)
 
         @functools.wraps(wrapped)
@@ -52,7 +51,15 @@ def _watch_optimizers(torch: Any, recorder: Recorder) -> None:
 
         return counted
 
+    make = optimizer.__init__
+
+    @functools.wraps(make)
+    def make_and_tell(*args: Any, **kwargs: Any) -> None:
+        make(*args, **kwargs)
+        recorder.optimizer_made()
+
     optimizer.profile_hook_step = staticmethod(profile_hook_step)
+    optimizer.__init__ = make_and_tell
 
 
 def _watch_profilers(torch: Any, recorder: Recorder) -> None:

@@ -134,6 +134,19 @@ def test_the_options_of_the_profiler_are_those_that_the_user_gave(tmp_path: Path
     assert b'"Input Dims"' in gzip.decompress(trace(tmp_path).read_bytes())
 
 
+def test_with_python_stacks_nothing_but_steps_is_recorded(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running = recorder(tmp_path, HPCPROF_TORCH_OPTIONS='{"with_stack": true}')
+    running.use_windows()
+    running.tick()
+    torch.ones(2).add(1)
+    running.close()
+    assert not trace(tmp_path).exists()
+    (sentence,) = said(capfd)
+    assert sentence.endswith("the program took no optimizer step, and with_stack=true records only steps.")
+
+
 def test_optimizers_that_take_turns_make_one_step_together(tmp_path: Path) -> None:
     train(recorder(tmp_path, HPCPROF_CAPTURE_STEPS="2-3"), 5, object(), object(), object())
     assert ranges(trace(tmp_path)) == ["2", "3"]

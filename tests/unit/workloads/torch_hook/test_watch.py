@@ -54,7 +54,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
     """What a recorder is told of this module's optimizers, each of which is new to PyTorch."""
     for kind in (Optimizer, Derived):
         monkeypatch.setattr(kind, "step", kind.__dict__["step"])
-    monkeypatch.setattr(Optimizer, "profile_hook_step", Optimizer.__dict__["profile_hook_step"])
+    for name in ("profile_hook_step", "__init__"):
+        monkeypatch.setattr(Optimizer, name, Optimizer.__dict__[name])
     return Events()
 
 
