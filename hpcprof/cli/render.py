@@ -53,9 +53,9 @@ def command(request: JobRequest, output: Path | None, save: Path | None) -> None
     if output is None:
         click.echo(texts[find_scheduler(site.scheduler).submitted_file], nl=False)
         return
-    with _explained(output):
-        output.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
+        with _explained(output):
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
         _write(output / name, text)
     click.echo(f"wrote {', '.join(str(output / name) for name in texts)}")
 

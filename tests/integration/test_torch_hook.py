@@ -169,6 +169,15 @@ def test_a_program_without_pytorch_says_why_there_is_no_trace_and_collect_repeat
 
 
 @pytest.mark.slow
+def test_a_rendered_job_has_the_hook_too(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof("render", "--profiler", "torch", "--output", "job", "--", "sh", "-c", "echo $PYTHONPATH")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "job/hook/sitecustomize.py").is_file()
+    subprocess.run(["bash", "job/job.sh"], cwd=tmp_path, check=True)
+    assert (tmp_path / "job/logs/rank00000.out").read_text().startswith(f"{tmp_path}/job/hook")
+
+
+@pytest.mark.slow
 def test_without_the_profiler_nothing_of_the_hook_is_in_the_run(hpcprof: Hpcprof, tmp_path: Path) -> None:
     show = 'echo "${PYTHONPATH-unset}"'
     for selection in (["--profiler", "none"], ["--profiler", "torch", "--profile-ranks", "1"]):
