@@ -110,7 +110,7 @@ class Recorder:
         self._spare: Recording | None = None
         self._written: Recording | None = None
         self._windows: list[float] = []
-        self._no_windows = False
+        self._no_windows = self._uses_windows = False
         self._has_optimizer = False
         self._ready: float | None = None
         self._cycles = 0
@@ -128,7 +128,8 @@ class Recorder:
         Not with Python stacks: PyTorch 2.13 crashes over the names of code that is gone, as after an import.
         """
         self._no_windows = bool(self._options.get("with_stack"))
-        self._windows = [] if self._no_windows else list(_WINDOWS_S)
+        self._uses_windows = not self._no_windows
+        self._windows = list(_WINDOWS_S) if self._uses_windows else []
 
     @property
     def waits(self) -> bool:
@@ -167,15 +168,14 @@ class Recorder:
 
     @_guarded
     def optimizer_made(self) -> None:
-        """Note that the program has an optimizer: its first step has begun.
-
-        The open window begins anew, so that it shows the first steps and not what came before.
-        """
+        """Note that the program has an optimizer: its first step, and a window that shows it, begin."""
         if self._has_optimizer or self._is_capturing():
             return
         self._has_optimizer = True
-        if self._window is not None and self._window.thread == threading.get_ident():
-            self._stop_window()
+        here = self._window is None or self._window.thread == threading.get_ident()
+        if here and self._uses_windows and not self._left_alone() and not self._claim.exists():
+            if self._window is not None:
+                self._stop_window()
             self._begin_window()
         self._advance()
 
@@ -345,6 +345,8 @@ class Recorder:
     def _is_worth_writing(self, window: Recording) -> bool:
         """Whether a window shows any work, and neither the program nor another process writes a trace."""
         others = self._claim.exists() and not self._owns_claim
+        if self._written is not None and window.seconds < _WINDOW_S / 2 and not window.steps:
+            return False  # The program ended when it had just begun: the one before shows more.
         return not others and not self._left_alone() and window.has_operations()
 
     def _write_window(self, window: Recording) -> None:

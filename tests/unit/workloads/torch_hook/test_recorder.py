@@ -99,6 +99,41 @@ def test_of_a_program_with_fewer_steps_the_first_ones_are_recorded(
     assert sentence.endswith(f"since it took only {steps} optimizer steps.")
 
 
+def test_the_first_steps_are_recorded_also_when_the_window_before_them_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = recorder(tmp_path)
+    running.use_windows()
+    running.tick()
+    torch.ones(2).add(1)
+    monkeypatch.setattr(hook, "_WINDOW_S", 0.0)
+    running.tick()
+    assert ranges(trace(tmp_path)) == []
+    monkeypatch.undo()
+    monkeypatch.delitem(sys.modules, "hpcprof.workloads.capture", raising=False)
+    train(running, 3)
+    running.close()
+    assert ranges(trace(tmp_path)) == ["0", "1", "2", "(3)"]
+
+
+def test_a_window_that_the_end_of_the_program_cuts_short_does_not_replace_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "_WINDOWS_S", (0.0, 1e-9))
+    running = recorder(tmp_path)
+    running.use_windows()
+    running.tick()
+    torch.ones(2).add(1)
+    with monkeypatch.context() as short:
+        short.setattr(hook, "_WINDOW_S", 0.0)
+        running.tick()
+    whole = trace(tmp_path).read_bytes()
+    running.tick()
+    torch.ones(2).add(1)
+    running.close()
+    assert trace(tmp_path).read_bytes() == whole
+
+
 def test_steps_that_cannot_be_recorded_any_more_are_said_with_what_to_do(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
