@@ -18,7 +18,7 @@ from hpcprof.submit.jobs.walltime import format_walltime
 
 _BY_IMPORTANCE = (
     *("run", "state", "step", "started", "duration", "command"),
-    *("collected", "tags", "site", "ranks", "profiler"),
+    *("reason", "collected", "tags", "site", "ranks", "profiler"),
 )
 
 
@@ -86,9 +86,10 @@ def _show(rows: Sequence[ListedRun]) -> None:
         "step": [None if row.step_p50_ns is None else format_ns(row.step_p50_ns) for row in rows],
         "collected": [row.collected.value for row in rows],
         "tags": [" ".join(row.tags) for row in rows],
+        **({"reason": [row.reason for row in rows]} if any(row.reason for row in rows) else {}),
     }
     texts = {name: [visible(str(value or "–")) for value in values] for name, values in columns.items()}
-    left_out = show_what_fits(texts, _BY_IMPORTANCE, shortened="command")
+    left_out = show_what_fits(texts, [name for name in _BY_IMPORTANCE if name in texts], shortened="command")
     if left_out:
         click.echo(f"not shown in this width: {', '.join(left_out)}", err=True)
 

@@ -10,9 +10,8 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
-from hpcprof.submit.runs.directory import Run, find_submitted_runs
-from hpcprof.submit.runs.failures import failed_ranks
-from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.runs.directory import find_submitted_runs
+from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 from hpcprof.submit.waiting import watch
 
@@ -29,11 +28,5 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     """
     found = find_submitted_runs(runs or ("last",), runs_dir)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
-        show([_row(run, states[run.id]) for run in found], ("run", "state", "detail"))
-
-
-def _row(run: Run, status: JobStatus) -> tuple[str, str, str]:
-    detail = status.reason
-    if status.state is JobState.FAILED and (failures := failed_ranks(run)):
-        detail = f"{detail}; {failures[0]}"
-    return run.id, status.state.value, detail
+        rows = [(run.id, states[run.id].state.value, describe_status(run, states[run.id])) for run in found]
+        show(rows, ("run", "state", "detail"))

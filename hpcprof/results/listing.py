@@ -16,6 +16,7 @@ import msgspec
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.results.store.overview import StoredRun, stored_runs
 from hpcprof.submit.runs.directory import MANIFEST, Manifest, Run, all_runs
+from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
@@ -154,7 +155,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
     return ListedRun(
         run=run.id,
         state=status.state.value,
-        reason=status.reason,
+        reason=describe_status(run, status),
         site=job.site,
         nodes=job.nodes,
         ranks_per_node=job.ranks_per_node,

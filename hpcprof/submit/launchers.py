@@ -58,6 +58,9 @@ class LauncherDescription(msgspec.Struct, frozen=True):
         Whether it binds a rank to one core, given by its number, and not to a list of cores.
     mpi_operator_name : str
         Its MPI in an MPIJob of Kubeflow's MPI operator; empty if the operator does not support it.
+    ends_other_ranks : bool
+        Whether it ends the other ranks when one fails in a job without a profiler. Otherwise the wrapper
+        does: MPICH's Hydra, for one, ends only MPI programs.
     export_flag : str
         The flag that passes an environment variable on to ranks on other nodes, if they do not get all.
     """
@@ -69,6 +72,7 @@ class LauncherDescription(msgspec.Struct, frozen=True):
     needs_starter: bool = False
     binds_one_core: bool = False
     mpi_operator_name: str = ""
+    ends_other_ranks: bool = False
     export_flag: str = ""
 
 
@@ -146,8 +150,10 @@ def _openmpi(site: Site, job: Job) -> list[str]:
 
 def _srun(site: Site, job: Job) -> list[str]:
     # By default srun ends the other ranks some time after the first one has ended, and with them a profiler
-    # that is still writing.
-    patient = ["--wait=0"] if job.profiled_ranks else []
+    # that is still writing. If a rank fails, the wrapper ends the others and lets their profilers write.
+    # Without profilers srun does it, unless the site wants failed ranks to be tolerated.
+    chosen = any(word.startswith(("--kill-on-bad-exit", "-K")) for word in site.launcher.arguments)
+    failures = ["--wait=0"] if job.profiled_ranks else [] if chosen else ["--kill-on-bad-exit=1"]
     return [
         "srun",
         *fitted_to_job(site.launcher.arguments, job),
@@ -156,7 +162,7 @@ def _srun(site: Site, job: Job) -> list[str]:
         f"--ntasks={job.ranks}",
         f"--ntasks-per-node={job.ranks_per_node}",
         *_cpu_bind(site, job, "map_cpu:", ","),
-        *patient,
+        *failures,
     ]
 
 
@@ -199,6 +205,7 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         rank_variables=_SLURM,
         on_each_node=lambda nodes: ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"],
         binds_one_core=True,
+        ends_other_ranks=True,
     ),
     LauncherName.PALS: LauncherDescription(
         _pals, on_each_node=lambda nodes: ["mpiexec", "-n", f"{nodes}", "--ppn", "1", "--cpu-bind", "none"]
@@ -220,9 +227,12 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
             "none",
         ],
         mpi_operator_name="OpenMPI",
+        ends_other_ranks=True,
         export_flag="-x",
     ),
-    LauncherName.TORCHRUN: LauncherDescription(_torchrun, rank_variables=_TORCHRUN, needs_starter=True),
+    LauncherName.TORCHRUN: LauncherDescription(
+        _torchrun, rank_variables=_TORCHRUN, needs_starter=True, ends_other_ranks=True
+    ),
 }
 
 STARTERS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.on_each_node is not None)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.units import format_duration
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, profiler_of, tail
+from hpcprof.submit.runs.failures import (
+    describe_status,
+    failed_ranks,
+    full_disk,
+    profiler_complaint,
+    profiler_of,
+    tail,
+)
 from hpcprof.submit.schedulers.base import JobStatus
 from hpcprof.submit.schedulers.polling import cancel, poll
 
@@ -59,6 +67,7 @@ def wait_until_ended(
             on_output(text)
         if status.state.ended:
             break
+        status = replace(status, reason=describe_status(run, status))
         if str(status) != shown:
             on_status(status, time.monotonic() - began)
             shown = str(status)
@@ -151,6 +160,8 @@ def describe_failure(run: Run, status: JobStatus) -> list[str]:
     failures = failed_ranks(run)
     for failure in failures[:1]:
         lines += [str(failure), *(f"  {line}" for line in failure.last_lines)]
+    if full := full_disk(run):
+        lines.append(full)
     if complaint := profiler_complaint(run):
         lines.append(f"the profiler failed{complaint}")
     if not failures or failures[0].exit_code is None:

@@ -84,9 +84,9 @@ def test_a_rank_that_fails_fails_the_run_and_is_named_with_its_last_words(hpcpro
     script = '[ "$HPCPROF_RANK" = 1 ] && { echo out of cheese >&2; exit 3; }; exit 0'
     done = hpcprof("submit", "--ranks-per-node", "2", "--wait", "--", "sh", "-c", script)
     assert done.returncode == 1
-    assert "rank 1: exit code 3\n  out of cheese" in done.stderr
+    assert "rank 1 failed first: exit code 3\n  out of cheese" in done.stderr
     report = hpcprof("report")
-    assert "rank 1: exit code 3" in report.stdout
+    assert "rank 1 failed first: exit code 3" in report.stdout
     assert "out of cheese" in report.stdout
 
 

@@ -28,6 +28,7 @@ from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
 from tests.integration.mpi import need_mpich
 from tests.integration.slurm_cluster import Cluster, Unavailable, cluster, free_ports
+from tests.integration.test_failing_ranks import NSYS
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +191,41 @@ def test_a_rank_that_fails_fails_the_run_and_is_named(site: str, hpcprof: Hpcpro
     done = hpcprof("submit", "--site", site, "--ranks-per-node", "2", "--wait", "--", "sh", "-c", script)
     assert done.returncode == 1
     assert "failed: exit code 3" in done.stderr
-    assert "rank 1: exit code 3\n  out of cheese" in done.stderr
+    assert "rank 1 failed first: exit code 3\n  out of cheese" in done.stderr
+
+
+CRASHING = """\
+import os, signal
+from mpi4py import MPI
+
+MPI.COMM_WORLD.Barrier()
+if MPI.COMM_WORLD.rank == 1:
+    os.kill(os.getpid(), signal.SIGSEGV)
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.mark.parametrize("site", ["local", "slurm"], indirect=True)
+@pytest.mark.parametrize("profiler", ["none", "nsys"])
+def test_a_rank_that_crashes_ends_an_mpi_job_is_named_and_costs_no_profile(
+    site: str, profiler: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "crash.py").write_text(CRASHING)
+    nsys = tmp_path / "bin" / "nsys"
+    nsys.parent.mkdir()
+    nsys.write_text(NSYS)
+    nsys.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{nsys.parent}:{os.environ['PATH']}")
+    shape = ["--nodes", "2" if site == "slurm" else "1", "--ranks-per-node", "2", "--profiler", profiler]
+    options = ["--profiler-option", "trace=mpi"] if profiler == "nsys" else []
+    # Without an end of its own, the job would last for its walltime, an hour.
+    done = hpcprof("submit", "--site", site, *shape, *options, "--wait", "--", sys.executable, "crash.py")
+    assert done.returncode == 1
+    named = "rank 1 failed first: exit code 139 (segmentation fault)"
+    assert named in done.stderr
+    assert named in last(hpcprof)[1]
+    ranks = 4 if site == "slurm" else 2
+    assert len(list((the_run().path / "profiles").glob("*.sqlite"))) == (ranks if profiler == "nsys" else 0)
 
 
 def test_a_plain_script_of_the_users_completes_with_its_output_in_the_logs(

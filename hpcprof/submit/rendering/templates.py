@@ -50,6 +50,11 @@ _PLACES = {
     GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
 }
 
+# How often a rank looks whether another one has failed: less often the more ranks ask the file system.
+_WATCH_SECONDS, _WATCHED_RANKS, _LONGEST_WATCH_SECONDS = 2, 500, 20
+# How long a failed rank waits for the others to end, with profilers that still write and without.
+_PROFILERS_SECONDS, _PROGRAMS_SECONDS = 330, 60
+
 
 class _Compiled(BytecodeCache):
     """Compiled templates in memory, since a sweep renders the same ones for every run.
@@ -101,6 +106,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     profiled = rank_spans(job.profiled_ranks)
     pauses = site.dcgm and profiled and profiler.counters(job.target, job.profiler_options)
     flags = profiler.flags(job.target, job.profiler_options)
+    launcher = LAUNCHERS[site.launcher.name]
     start_up = profiler.start_up(job.target) if profiled else {}
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     values: dict[str, Any] = {
@@ -113,7 +119,10 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "launch": rendering.launch,
         "pause_dcgm": [*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         "launcher": site.launcher.name.value if rendering.launch else "none",
-        "rank_variables": LAUNCHERS[site.launcher.name].rank_variables,
+        "rank_variables": launcher.rank_variables,
+        "watches_ranks": job.ranks > 1 and bool(profiled or not launcher.ends_other_ranks),
+        "watch_seconds": min(_WATCH_SECONDS + job.ranks // _WATCHED_RANKS, _LONGEST_WATCH_SECONDS),
+        "profilers_limit": _PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
         "directives": job_directives(site, job),
         "chunks": chunks(site, job),
         "chunk": chunk_resources(site, job),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,42 +13,98 @@ from pathlib import Path
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers import Profiler, find_profiler
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 TAIL_LINES = 12
 _SIGNALLED = 128  # a shell reports a program that signal n killed as 128 + n
+_NO_SPACE = re.compile(
+    r"^hpcprof: (no space left on .*)\.$"
+    r"|No space left on device|Disk quota exceeded|(?:disk|database) is full",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank that failed. ``exit_code`` is None if the rank was killed before it could leave one."""
+    """A rank that failed.
+
+    Attributes
+    ----------
+    rank : int
+    exit_code : int or None
+        None if the rank was killed before it could leave one.
+    last_lines : list of str
+        The end of its output.
+    first : bool
+        Whether the rank noted that it failed before all others.
+    """
 
     rank: int
     exit_code: int | None
     last_lines: list[str]
+    first: bool = False
 
     def __str__(self) -> str:
         code = (
             "left no exit code (it was killed)" if self.exit_code is None else f"exit code {self.exit_code}"
         )
-        return f"rank {self.rank}: {code}"
+        who = f"rank {self.rank} failed first" if self.first else f"rank {self.rank}"
+        return f"{who}: {code}{self._cause()}"
+
+    def _cause(self) -> str:
+        """Return why, in brackets, if the exit code or the last lines tell."""
+        if found := _NO_SPACE.search("\n".join(self.last_lines)):
+            return f" ({found[1] or found[0].lower()})"
+        with suppress(ValueError):
+            number = signal.Signals((self.exit_code or 0) - _SIGNALLED)
+            return f" ({(signal.strsignal(number) or number.name).lower()})"
+        return ""
 
 
 def failed_ranks(run: Run) -> list[RankFailure]:
     """Return the ranks that failed, the likely culprit first.
 
-    When one rank fails, the launcher ends the others by a signal. A rank with an exit code of its own
-    therefore comes before ranks that a signal ended, and those before ranks without an exit code.
+    The rank that failed first leaves a note. Without one, a rank with an exit code of its own comes before
+    ranks that a signal ended, since launchers end the others by a signal, and those before ranks without an
+    exit code.
     """
     if run.manifest is None or run.state_file("started") is None:
         return []
     codes = run.rank_exit_codes()
     failed = [rank for rank in range(run.manifest.job.ranks) if codes.get(rank) != 0]
+    first = first_failed_rank(run)
 
     def blame(rank: int) -> tuple[bool, bool, int]:
         code = codes.get(rank)
         return code is None, (code or 0) > _SIGNALLED, rank
 
-    return [RankFailure(r, codes.get(r), _last_words(run, r)) for r in sorted(failed, key=blame)]
+    others = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
+    return [*([first] if first else []), *(RankFailure(r, codes.get(r), _last_words(run, r)) for r in others)]
+
+
+def first_failed_rank(run: Run) -> RankFailure | None:
+    """Return the rank that noted that it failed before all others, also while the job still runs.
+
+    The name of the note has the time when the job started: an older note is of an earlier start.
+    """
+    note = (run.state_file(f"failed.{run.state_file('started')}") or "").split()
+    if len(note) != 2 or not all(map(str.isdigit, note)):
+        return None
+    rank, exit_code = map(int, note)
+    return RankFailure(rank, exit_code, _last_words(run, rank), first=True)
+
+
+def describe_status(run: Run, status: JobStatus) -> str:
+    """Return the reason for a run's state, with the rank that failed if one did."""
+    failure: RankFailure | None = None
+    if status.state is JobState.RUNNING:
+        failure = first_failed_rank(run)
+    elif status.state is JobState.FAILED:
+        failure = next(iter(failed_ranks(run)), None)
+    parts = [status.reason, str(failure) if failure else ""]
+    if status.state is JobState.FAILED:
+        parts.append(full_disk(run))
+    return "; ".join(part for part in parts if part)
 
 
 def profiler_of(run: Run) -> Profiler | None:
@@ -67,6 +126,14 @@ def profiler_complaint(run: Run) -> str:
             for line in file:
                 if found := profiler.complaint(line):
                     return found
+    return ""
+
+
+def full_disk(run: Run) -> str:
+    """Return a sentence if no space is left where the run is, so that it may have no record of its end."""
+    with suppress(OSError):
+        if os.statvfs(run.path).f_bavail == 0:
+            return f"no space is left on {run.path}"
     return ""
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import Manifest, Run
-from hpcprof.submit.runs.failures import failed_ranks, profiler_complaint, tail
+from hpcprof.submit.runs.failures import (
+    describe_status,
+    failed_ranks,
+    first_failed_rank,
+    full_disk,
+    profiler_complaint,
+    tail,
+)
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.sites.files import load_site
 
 
@@ -40,10 +50,67 @@ def test_a_rank_with_an_exit_code_of_its_own_is_blamed_before_those_that_were_en
     assert [str(failure) for failure in failures] == [
         "rank 3: exit code 2",
         "rank 4: exit code 1",
-        "rank 1: exit code 143",
+        "rank 1: exit code 143 (terminated)",
         "rank 2: left no exit code (it was killed)",
     ]
     assert failures[0].last_lines == [f"line {number}" for number in range(8, 20)]
+
+
+def test_the_rank_that_noted_its_failure_first_is_blamed_first(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    for rank, code in {0: 1, 1: 143, 2: 139}.items():
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text(f"{code}\n")
+    (tmp_path / "state/started").write_text("2026-11-21T02:16:00Z\n")
+    note = tmp_path / "state/failed.2026-11-21T02:16:00Z"
+    note.write_text("2 139\n")
+    named = "rank 2 failed first: exit code 139 (segmentation fault)"
+    assert [str(failure) for failure in failed_ranks(run)] == [
+        named,
+        "rank 0: exit code 1",
+        "rank 1: exit code 143 (terminated)",
+    ]
+    assert describe_status(run, JobStatus(JobState.FAILED, "exit code 139")) == f"exit code 139; {named}"
+    assert describe_status(run, JobStatus(JobState.RUNNING)) == named
+    assert describe_status(run, JobStatus(JobState.COMPLETED)) == ""
+
+
+@pytest.mark.parametrize("note", [None, "", "2", "two 139"])
+def test_a_note_that_is_missing_or_was_not_written_names_no_rank(note: str | None, tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    (tmp_path / "state/started").write_text("2026-11-21T02:16:00Z\n")
+    (tmp_path / "state/failed.2026-11-21T02:15:00Z").write_text("1 3\n")  # of an earlier start
+    if note is not None:
+        (tmp_path / "state/failed.2026-11-21T02:16:00Z").write_text(note)
+    assert first_failed_rank(run) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        (
+            "hpcprof: no space left on /local/tmp while the profile was exported.",
+            "no space left on /local/tmp while the profile was exported",
+        ),
+        ("OSError: [Errno 28] No space left on device: '/runs/a/x.json'", "no space left on device"),
+        ("cp: error writing 'x': Disk quota exceeded", "disk quota exceeded"),
+    ],
+)
+def test_a_full_disk_is_the_reason_of_a_failure(line: str, cause: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "state/rank00000.exit").write_text("1\n")
+    (tmp_path / "logs/rank00000.err").write_text(f"starting\n{line}\n")
+    assert [str(failure) for failure in failed_ranks(run)] == [f"rank 0: exit code 1 ({cause})"]
+
+
+def test_a_full_disk_under_the_run_is_said_where_no_rank_could_say_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, ranks=1)
+    assert full_disk(run) == ""
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0))
+    assert describe_status(run, JobStatus(JobState.FAILED, "exit code 1")) == (
+        f"exit code 1; rank 0: left no exit code (it was killed); no space is left on {tmp_path}"
+    )
 
 
 def test_a_run_that_has_not_started_has_no_failed_ranks(tmp_path: Path) -> None:
