@@ -134,8 +134,12 @@ def collect_and_tell(
         summary = collect(run, store, progress, executor or Processes(cpus, PRELOAD), cpus)
     for sentence in summary.warnings:
         click.echo(f"hpcprof: {sentence}", err=True)
+    for sentence in summary.losses:
+        click.echo(f"hpcprof: {sentence}", err=True)
     for sentence in summary.skipped:
         click.echo(f"hpcprof: skipped: {sentence}", err=True)
+    if click.get_current_context().find_root().params.get("debug"):
+        click.echo("".join(summary.tracebacks), err=True, nl=False)
     click.echo(
         f"{run.id}: {counted(len(summary.read), 'profile')} collected, "
         f"{len(summary.unchanged)} unchanged, {len(summary.skipped)} skipped, into {store}",

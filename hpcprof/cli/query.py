@@ -28,7 +28,7 @@ def command(runs_dir: Path, db: str | None, form: str, schema: bool, sql: str | 
     """Ask the results database in SQL.
 
     SQL is one read-only statement. Each analysis has a table analysis_NAME, whose column run_id is the run;
-    the tables runs, profiles, gpus, facts and reasons describe the origin of the rows.
+    the tables runs, profiles, gpus, facts, losses and reasons describe the origin of the rows.
     """
     from hpcprof.results import query
     from hpcprof.results.store.store import open_store

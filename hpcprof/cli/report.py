@@ -85,7 +85,8 @@ def command(
         exit_naming(made.skipped)
     elif form == "json":
         tables = {name: table.rows for name, table in made.analyses.items()}
-        click.echo(json.dumps({"run": made.run.id, "analyses": tables}, indent=1))
+        losses = {name: list(table.losses) for name, table in made.analyses.items() if table.losses}
+        click.echo(json.dumps({"run": made.run.id, "analyses": tables, "losses": losses}, indent=1))
     else:
         show_report(made)
     if html is not None:

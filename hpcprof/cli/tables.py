@@ -101,16 +101,16 @@ def show_report(contents: Contents) -> None:
 
 
 def write_analysis(form: str, analysis: Analysis, table: AnalysisTable, samples: str = "") -> None:
-    """Write one analysis; with CSV and JSON the reasons for missing values go to standard error."""
+    """Write one analysis; with CSV and JSON what is missing is said on standard error."""
     if form == "table":
         show_analysis(analysis, table, samples)
         return
-    from hpcprof.report.terminal import reasons
+    from hpcprof.report.terminal import remarks
 
     columns = [column.name for column in analysis.columns]
     write_rows(form, columns, [list(row.values()) for row in table.rows])
-    for reason in reasons(table):
-        click.echo(reason, err=True)
+    for line in remarks(table):
+        click.echo(line, err=True)
 
 
 def write_rows(form: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

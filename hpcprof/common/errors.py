@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,12 @@ class UsageError(HpcprofError):
 
 
 class DamagedInput(HpcprofError):
-    """An input file cannot be read; it is named and skipped, and the others are collected."""
+    """An input file cannot be read; it is named and skipped, and the others are collected.
+
+    ``traceback`` is that of an exception that nobody expected, else empty.
+    """
+
+    traceback = ""
 
 
 class SchedulerError(HpcprofError):
@@ -53,6 +59,30 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Turn an unexpected exception in the block into a `DamagedInput`, with its traceback.
+
+    Whatever goes wrong with one profile must not end the work on the others. An `HpcprofError` is left as it
+    is: it may be about something else than the profile.
+
+    Raises
+    ------
+    DamagedInput
+        If the block raises an exception that is not an `HpcprofError`.
+    """
+    try:
+        yield
+    except HpcprofError:
+        raise
+    except Exception as error:
+        first = (str(error).splitlines() or ["no message"])[0].rstrip(".")
+        damage = DamagedInput(f"{path} cannot be read: {type(error).__name__}: {first}.")
+        # Unlike the cause, this survives pickling between processes.
+        damage.traceback = traceback.format_exc()
+        raise damage from error
 
 
 @contextmanager

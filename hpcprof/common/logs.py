@@ -98,6 +98,13 @@ def log_command(command: Sequence[str], outcome: str, stdout: str = "", stderr: 
             logger.debug("%s of %s:\n%s", stream, command[0], shown_output(text))
 
 
+def log_traceback(sentence: str, traceback: str) -> None:
+    """Log the traceback of an exception that became a sentence, on the level of debugging."""
+    logger = configure() if traceback else None
+    if logger is not None:
+        logger.debug("%s\n%s", sentence, shown_output(traceback))
+
+
 def shown_output(text: str) -> str:
     """Return an output as it is logged: indented, shortened, without secrets and control characters."""
     from hpcprof.common.masking import masked

@@ -16,6 +16,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.profiles.losses import Loss
+
 Ints = NDArray[np.int64]
 IntColumns = dict[str, Ints]
 """Columns of equal length by their names."""
@@ -233,7 +235,7 @@ class Origin:
 
     ``kind`` is the name of the reader. ``rank`` is that in the profile, else in its file name, None if
     neither has one. ``start_utc_ns`` is the UTC time of the clock's zero in nanoseconds since 1970, None if
-    unknown. ``notes`` are sentences about what the timeline leaves out.
+    unknown. ``losses`` are what the reader left out.
     """
 
     path: Path
@@ -246,7 +248,7 @@ class Origin:
     start_utc_ns: int | None = None
     gpus: tuple[Gpu, ...] = ()
     facts: tuple[Fact, ...] = ()
-    notes: tuple[str, ...] = ()
+    losses: tuple[Loss, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,9 +295,13 @@ def plausible(start: Ints, end: Ints) -> NDArray[np.bool_]:
     high = max(int(column.max(initial=0)) for column in (start, end))
     if low > -LATEST and high < LATEST and high - low < LONGEST:
         return np.ones(len(start), bool)
-    near = (start > -LATEST) & (start < LATEST) & (end > -LATEST) & (end < LATEST)
-    # The difference overflows only if they are not.
-    return near & (end - start < LONGEST)
+    # The difference overflows only if one is not.
+    return plausible_stamps(start) & plausible_stamps(end) & (end - start < LONGEST)
+
+
+def plausible_stamps(stamps: Ints) -> NDArray[np.bool_]:
+    """Return which time stamps are possible, shape (n,)."""
+    return (stamps > -LATEST) & (stamps < LATEST)
 
 
 def concatenate(kind: type[TableT], tables: Iterable[Table]) -> TableT:

@@ -56,10 +56,20 @@ class Contents:
     warnings: list[str]
 
     def shown(self) -> dict[str, AnalysisTable]:
-        """Return the analyses of the full report that read a kind of profile that the run has."""
+        """Return the analyses of the full report that read a kind of profile that the run has.
+
+        An analysis by device is left out if every rank uses one device.
+        """
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
-        return {name: self.analyses[name] for name in names if ANALYSES[name].reads in kinds}
+        own = (name for name in names if ANALYSES[name].reads in kinds)
+        return {name: self.analyses[name] for name in own if self._tells(name)}
+
+    def _tells(self, name: str) -> bool:
+        """Return whether some rank has several values of the column for which an analysis is shown."""
+        column = ANALYSES[name].only_with_several
+        pairs = {(row["rank"], row[column]) for row in self.analyses[name].rows} if column else set()
+        return not column or len(pairs) > len({rank for rank, _ in pairs})
 
     def rows(self, analysis: str) -> list[Row]:
         """Return the rows of an analysis; none where no profile has been collected."""

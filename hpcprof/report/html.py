@@ -19,7 +19,7 @@ from hpcprof.common.units import counted
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.facts import facts
 from hpcprof.report.formatting import cell, header
-from hpcprof.report.terminal import FAILURES, reasons
+from hpcprof.report.terminal import FAILURES, remarks
 from hpcprof.results.analysis_table import Row
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _page(template: str, charts: Sequence[Chart], tables: Sequence[_PageTable], 
 
 def _analysis_table(name: str, contents: Contents) -> _PageTable:
     analysis, stored = ANALYSES[name], contents.analyses[name]
-    notes = [line for line in (sample_sizes(name, contents.analyses), *reasons(stored)) if line]
+    notes = [line for line in (sample_sizes(name, contents.analyses), *remarks(stored)) if line]
     rest = f"hpcprof report --analysis {name}"
     headers = [header(column.name) for column in analysis.columns]
     return _page_table(name, analysis.title, analysis.columns, headers, stored.rows, rest, notes)

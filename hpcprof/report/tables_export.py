@@ -18,9 +18,11 @@ _REASONS = tuple(
     Column(name, kind) for name, kind in (("rank", Kind.INT), ("analysis", Kind.TEXT), ("reason", Kind.TEXT))
 )
 
+_LOSSES = tuple(Column(name, Kind.TEXT) for name in ("analysis", "loss"))
+
 
 def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]:
-    """Write one file per analysis, and a file ``reasons`` that explains missing rows and values.
+    """Write one file per analysis, and files ``reasons`` and ``losses`` that explain what is missing.
 
     Parameters
     ----------
@@ -54,6 +56,10 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         name: (ANALYSES[name].columns, found.rows) for name, found in stored.items()
     }
     tables["reasons"] = (_REASONS, reasons)
+    losses = [
+        {"analysis": name, "loss": sentence} for name, found in stored.items() for sentence in found.losses
+    ]
+    tables["losses"] = (_LOSSES, losses)
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)

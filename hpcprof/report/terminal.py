@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -46,10 +46,12 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
     empty: dict[str, list[str]] = {}
     for name, table in parts.items():
         if not table.rows:
-            empty.setdefault("; ".join(reasons(table)), []).append(name)
+            empty.setdefault("; ".join(_reasons(table)), []).append(name)
     if empty:
         yield Text("\nNot available", style="bold")
         yield from (Text(f"{', '.join(names)}: {why}") for why, names in empty.items())
+        lost = dict.fromkeys(loss for table in parts.values() if not table.rows for loss in table.losses)
+        yield from (Text(line) for line in _losses(lost))
 
 
 def analysis_report(
@@ -78,14 +80,24 @@ def _analysis_report(
         hidden = [column.name for column in analysis.columns if column.name not in layout.keys]
         if hidden:
             yield Text(f"(not shown: {_headers(hidden)}; widen the terminal or use --format csv)")
-    yield from (Text(line) for line in (samples, *reasons(table)) if line)
+    yield from (Text(line) for line in (samples, *remarks(table)) if line)
 
 
 def _headers(keys: Sequence[str]) -> str:
     return ", ".join(map(header, keys))
 
 
-def reasons(table: AnalysisTable) -> list[str]:
+def remarks(table: AnalysisTable) -> list[str]:
+    """Return why rows or values are missing, and in one line what the profiles lack."""
+    return [*_reasons(table), *_losses(table.losses)]
+
+
+def _losses(sentences: Collection[str]) -> list[str]:
+    """Return what the profiles lack as one line, or none."""
+    return [f"losses: {'; '.join(sentences)}"] if sentences else []
+
+
+def _reasons(table: AnalysisTable) -> list[str]:
     """Return why rows or values are missing: the sentence of the first rank, and the number of others."""
     if not table.reasons:
         return []
@@ -111,4 +123,4 @@ def _part(analysis: Analysis, table: AnalysisTable, samples: str, width: int) ->
     hidden = len(table.rows) - len(rows[:ROWS])
     if hidden > 0:
         yield Text(f"… {counted(hidden, 'more row')}: hpcprof report --analysis {analysis.name}")
-    yield from (Text(line) for line in (samples, *reasons(table)) if line)
+    yield from (Text(line) for line in (samples, *remarks(table)) if line)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, as_declared
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
@@ -26,9 +28,10 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     HpcprofError
         If a run has neither been collected nor has results of its workload.
     """
-    return AnalysisTable.from_outcome(
+    found = AnalysisTable.from_outcome(
         analyze_pair(analysis, *_two_sides(runs, against, store, analysis.needs))
     )
+    return _with_losses(found, analysis, [*runs, *against], store)
 
 
 def slowdown_over_pair(
@@ -76,9 +79,19 @@ def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[Run
 
 def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
     """Run a store analysis over all runs given; runs without data are left out."""
-    return AnalysisTable.from_outcome(
+    found = AnalysisTable.from_outcome(
         analyze_runs(analysis, [run_data(run, store, analysis.needs) for run in runs])
     )
+    return _with_losses(found, analysis, runs, store)
+
+
+def _with_losses(
+    table: AnalysisTable, analysis: Analysis, runs: Sequence[Run], store: Store
+) -> AnalysisTable:
+    """Say what the profiles of each run lack that touches the analysis."""
+    ids = dict.fromkeys(run.id for run in runs) if store.exists() else {}
+    losses = (f"{run}, {loss}" for run in ids for loss in losses_of(analysis, store.losses(run)))
+    return replace(table, losses=tuple(losses))
 
 
 def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:

@@ -31,10 +31,13 @@ class AnalysisTable:
         The values of each column, all of one length, in Python's own types; a missing value is None.
     reasons : dict of int to str
         Sentences by rank; the rank is `WHOLE_RUN` for an analysis that spans the ranks.
+    losses : tuple of str
+        Sentences about what the profiles lack that the rows are computed from, each with its ranks.
     """
 
     columns: dict[str, list[Any]]
     reasons: dict[int, str] = field(default_factory=dict)
+    losses: tuple[str, ...] = ()
 
     @classmethod
     def from_outcome(cls, outcome: Outcome, rank: int = WHOLE_RUN) -> AnalysisTable:

@@ -59,7 +59,10 @@ class Results:
         return collect(self.run, self.store)
 
     def analysis(self, name: str) -> pd.DataFrame:
-        """Return an analysis; ``attrs["reasons"]`` has, by rank, why rows or values are missing.
+        """Return an analysis as a table.
+
+        ``attrs["reasons"]`` has, by rank, why rows or values are missing, and ``attrs["losses"]`` sentences
+        about what the profiles lack that it is computed from.
 
         An analysis of a plug-in (entry point group ``hpcprof.analyses``) is computed on each call.
 
@@ -80,7 +83,7 @@ class Results:
         The others are repeats of each other (the baseline, side a).
 
         ``name`` is ``compare``, ``slowdown_pairs``, ``slowdown_by_overlap`` or ``roofline``;
-        ``attrs["reasons"]`` as in `analysis`.
+        ``attrs`` as in `analysis`.
 
         Raises
         ------
@@ -106,6 +109,18 @@ class Results:
             for rank, reason in read_or_compute(one, self.run, self.store).reasons.items()
         ]
         frame: pd.DataFrame = pd.DataFrame(rows, columns=["rank", "analysis", "reason"])
+        return frame
+
+    def losses(self) -> pd.DataFrame:
+        """Return what the profiles lack: one row for each rank and kind, ``of`` is null if it is unknown."""
+        self._collected()
+        found = self.store.losses(self.id)
+        rows = [
+            (rank, loss.kind.value, loss.subject.value, loss.count, loss.of, loss.detail, loss.sentence)
+            for rank, loss in found
+        ]
+        names = ["rank", "kind", "subject", "count", "of", "detail", "sentence"]
+        frame: pd.DataFrame = pd.DataFrame(rows, columns=names).astype({"of": "Int64"})
         return frame
 
     def timeline(self, rank: int) -> Timeline:
@@ -152,5 +167,5 @@ def open_results(
 
 def _frame(analysis: Analysis, table: AnalysisTable) -> pd.DataFrame:
     frame = data_frame(analysis.columns, table.columns)
-    frame.attrs["reasons"] = table.reasons
+    frame.attrs |= {"reasons": table.reasons, "losses": table.losses}
     return frame

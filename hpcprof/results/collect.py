@@ -12,10 +12,11 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.units import counted
+from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.executors import Executor, Lost, Processes, serially
-from hpcprof.results.profile_ranks import profiles_by_rank
+from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import PRELOAD, ProfileResults, ProfileTask, Unchanged, analyze_profile
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
@@ -40,12 +41,23 @@ class Collected:
         A sentence for each profile that could not be collected.
     warnings : list of str
         Sentences about the others.
+    losses : list of str
+        Sentences about what the profiles of the run lack, each with its ranks.
+    tracebacks : list of str
+        The traceback of each skipped profile whose reading ended in an unexpected exception.
     """
 
     read: list[Path] = field(default_factory=list)
     unchanged: list[Path] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    tracebacks: list[str] = field(default_factory=list)
+
+    def skip(self, damage: DamagedInput) -> None:
+        """Name a profile that cannot be read."""
+        self.skipped.append(str(damage))
+        self.tracebacks += [damage.traceback] if damage.traceback else []
 
 
 def collect_profiles(
@@ -97,14 +109,16 @@ def collect(
         place = f"{run.path} or its profiles/" if run.manifest else run.path
         raise HpcprofError(f"no profiles ({PROFILES}) in {place}{profiler_complaint(run)}.")
     profiles = profiles_by_rank(files, executor, jobs)
-    summary = Collected(skipped=profiles.skipped)
-    tasks = _tasks(run, store, profiles.paths, max(1, jobs // max(1, len(profiles.paths))))
+    summary = Collected()
+    for damage in profiles.damaged:
+        summary.skip(damage)
+    tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))))
     world_sizes: dict[Path, int] = {}
     for done, (task, result) in enumerate(executor(analyze_profile, tasks), 1):
         if isinstance(result, Unchanged):
             summary.unchanged.append(task.path)
         elif isinstance(result, DamagedInput):
-            summary.skipped.append(str(result))
+            summary.skip(result)
         elif isinstance(result, Lost):
             summary.skipped.append(f"{task.path} was not collected: {result.reason}.")
         else:
@@ -118,6 +132,7 @@ def collect(
     summary.warnings += _world_size_warnings(run, world_sizes)
     if summary.read or summary.unchanged:
         _collect_run(run, store)
+        summary.losses = over_ranks(store.losses(run.id))
     if run.manifest is not None:
         try:
             save(run)
@@ -146,15 +161,16 @@ def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]
     return [f"{other[0]}{more} has {size}, but {who} {expected}: is it from another run?"]
 
 
-def _tasks(run: Run, store: Store, profiles: Mapping[int, Path], threads: int) -> list[ProfileTask]:
+def _tasks(run: Run, store: Store, profiles: RankedProfiles, threads: int) -> list[ProfileTask]:
     """Return the tasks by rank. Nothing is written into a folder that hpcprof did not create."""
     stored = store.profiles(run.id)
     timelines = run.path / "timeline" if run.manifest else None
     tasks = []
-    for rank, path in sorted(profiles.items()):
+    for rank, path in sorted(profiles.paths.items()):
         known = stored.get(rank)
         current = known and (known.file, known.analysis_version) == (path.name, ANALYSIS_VERSION)
-        tasks.append(ProfileTask(path, rank, known.sha256 if known and current else None, timelines, threads))
+        sha256 = known.sha256 if known and current else None
+        tasks.append(ProfileTask(path, rank, sha256, timelines, threads, profiles.parts.get(rank)))
     return tasks
 
 
@@ -173,7 +189,7 @@ def _store_profile(run: Run, store: Store, task: ProfileTask, found: ProfileResu
         start_utc_ns=origin.start_utc_ns,
         analysis_version=ANALYSIS_VERSION,
     )
-    store.put_profile(_run_row(run), profile, found.tables, origin.gpus, origin.facts)
+    store.put_profile(_run_row(run), profile, found.tables, origin.gpus, origin.facts, found.losses)
 
 
 def _collect_run(run: Run, store: Store) -> None:

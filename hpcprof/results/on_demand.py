@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hpcprof.analysis.framework.declaration import Analysis, Scope
+from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -25,9 +28,8 @@ def read_or_compute(analysis: Analysis, run: Run, store: Store) -> AnalysisTable
     """
     if analysis.name in ANALYSES:
         return store.read(run.id, analysis.name)
-    if analysis.scope is Scope.RUN:
-        return _over_ranks(analysis, run, store)
-    return _rank_by_rank(analysis, run, store)
+    compute = _over_ranks if analysis.scope is Scope.RUN else _rank_by_rank
+    return replace(compute(analysis, run, store), losses=losses_of(analysis, store.losses(run.id)))
 
 
 def _over_ranks(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:

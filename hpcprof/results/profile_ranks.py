@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
-from hpcprof.profiles.readers.discovery import file_to_read, identify_rank
+from hpcprof.common.logs import log_traceback
+from hpcprof.profiles.readers.declaration import Part, SeveralRanks
+from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, several_ranks
 from hpcprof.results.executors import Executor, Lost, serially
 
-Identified = tuple[Path, int | None] | DamagedInput
-"""The file to read for a profile with its rank, which is None if it is unknown; or the profile's damage."""
+Identified = tuple[Path, int | None, SeveralRanks | None] | DamagedInput
+"""The file to read for a profile with its rank, which is None if it is unknown, and the ranks if it holds
+several; or the profile's damage."""
 
 
 @dataclass(frozen=True)
 class RankedProfiles:
-    """The profiles of a run by rank; ``skipped`` holds a sentence for each damaged one."""
+    """The profiles of a run by rank, and the damage of the others.
+
+    A profile that holds several ranks is listed for each, and ``parts`` has the part of each of them.
+    """
 
     paths: dict[int, Path] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
+    parts: dict[int, Part] = field(default_factory=dict)
+    damaged: list[DamagedInput] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> list[str]:
+        """A sentence for each damaged profile."""
+        return [str(damage) for damage in self.damaged]
 
 
 def identify(paths: Sequence[Path]) -> list[Identified]:
@@ -28,8 +40,9 @@ def identify(paths: Sequence[Path]) -> list[Identified]:
     for file in paths:
         try:
             path = file_to_read(file)
-            found.append((path, identify_rank(path)))
+            found.append((path, identify_rank(path), several_ranks(path)))
         except DamagedInput as error:
+            log_traceback(str(error), error.traceback)
             found.append(error)
     return found
 
@@ -46,22 +59,55 @@ def profiles_by_rank(files: list[Path], executor: Executor = serially, jobs: int
     for paths, answer in executor(identify, [files[i::jobs] for i in range(min(jobs, len(files)))]):
         identified |= zip(paths, _lost(paths, answer) if isinstance(answer, Lost) else answer, strict=True)
     found = RankedProfiles()
+    alike = _alike(identified.values())
     for file in files:
         identity = identified[file]
         if isinstance(identity, DamagedInput):
-            found.skipped.append(str(identity))
+            found.damaged.append(identity)
             continue
-        path, rank = identity
-        if rank is None and len(files) > 1:
-            raise HpcprofError(
-                f"the rank of {path} is unknown: neither the profile nor its name contains it. Rename it, "
-                f"for example to rank00000{path.suffix}."
-            )
-        rank = rank or 0
-        if rank in found.paths:
-            raise HpcprofError(f"two profiles of rank {rank}: {found.paths[rank]} and {path}; remove one.")
-        found.paths[rank] = path
+        path, rank, several = identity
+        for number, part in _ranks(rank, several, len(files) == 1, alike):
+            if number is None and len(files) > 1:
+                raise HpcprofError(
+                    f"the rank of {path} is unknown: neither the profile nor its name contains it. Rename "
+                    f"it, for example to rank00000{path.suffix}."
+                )
+            number = number or 0
+            if number in found.paths:
+                other = found.paths[number]
+                raise HpcprofError(f"two profiles of rank {number}: {other} and {path}; remove one.")
+            found.paths[number] = path
+            if part is not None:
+                found.parts[number] = part
     return found
+
+
+def _ranks(
+    rank: int | None, several: SeveralRanks | None, alone: bool, alike: bool
+) -> list[tuple[int | None, Part | None]]:
+    """Return the ranks in a profile, each with its part.
+
+    Ranks that the profile does not tell are numbered by process: from 0 in a profile that is alone, else
+    after those of the profiles before it, if all hold as many. Otherwise they count as one rank.
+    """
+    if several is None:
+        return [(rank, None)]
+    count = len(several.processes)
+    if several.ranks is not None:
+        return [(number, Part(several, at)) for at, number in enumerate(several.ranks)]
+    if not rank if alone else alike and rank is not None:
+        first = (rank or 0) * count
+        return [(first + at, Part(several, at)) for at in range(count)]
+    return [(rank, Part(several, merged=True))]
+
+
+def _alike(identified: Iterable[Identified]) -> bool:
+    """Return whether every profile holds as many ranks that it does not tell."""
+    counts = {
+        0 if several is None or several.ranks is not None else len(several.processes)
+        for _, _, several in (one for one in identified if not isinstance(one, DamagedInput))
+    }
+    return len(counts) == 1 and counts != {0}
 
 
 def _lost(paths: Sequence[Path], lost: Lost) -> list[Identified]:

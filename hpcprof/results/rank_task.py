@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.common.errors import DamagedInput, damage_named, reading
+from hpcprof.common.logs import log_traceback
+from hpcprof.profiles.readers.declaration import Part
 from hpcprof.profiles.readers.discovery import BUILT_IN, read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.kernel_report import KernelReport
+    from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Origin, Timeline
 
 PRELOAD = (
     "hpcprof.analysis.framework.crosschecks",
     "hpcprof.analysis.framework.outcome",
+    "hpcprof.analysis.steps.capture_losses",
+    "hpcprof.profiles.parts",
     "hpcprof.profiles.timeline_parquet",
     *(reader.read.partition(":")[0] for reader in BUILT_IN),
     *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
@@ -54,6 +59,8 @@ class ProfileTask:
         The folder to keep the timeline in; None to keep none.
     threads : int
         How many threads run the analyses.
+    part : Part or None
+        The part of the profile that is this rank, if it holds several.
     """
 
     path: Path
@@ -61,16 +68,18 @@ class ProfileTask:
     known: str | None = None
     timelines: Path | None = None
     threads: int = 1
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
 class ProfileResults:
-    """The results of one profile; ``warnings`` are sentences."""
+    """The results of one profile; ``losses`` are what it lacks, and ``warnings`` are sentences."""
 
     sha256: str
     bytes: int
     origin: Origin
     tables: Mapping[str, AnalysisTable]
+    losses: tuple[Loss, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -85,8 +94,10 @@ def analyze_profile(task: ProfileTask) -> ProfileResults | Unchanged | DamagedIn
     Damage is returned, not raised, so that the other profiles are still collected.
     """
     try:
-        return _analyze(task)
+        with damage_named(task.path):
+            return _analyze(task)
     except DamagedInput as error:
+        log_traceback(str(error), error.traceback)
         return error
 
 
@@ -96,7 +107,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged:
     if sha256 == task.known:
         return Unchanged()
     use_one_heap()
-    profile = read_profile(task.path)
+    profile = read_profile(task.path, task.part)
     if _size_and_time(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     return_freed_memory()
@@ -109,7 +120,17 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged:
     doubts = _contradictions(tables)
     tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
-    return ProfileResults(sha256, before[0], profile.origin, tables, (*kept.result(), *warnings))
+    warnings = [*kept.result(), *warnings]
+    return ProfileResults(sha256, before[0], profile.origin, tables, _losses(profile), tuple(warnings))
+
+
+def _losses(profile: Timeline | KernelReport) -> tuple[Loss, ...]:
+    """Return what the reader left out, and what else a timeline lacks."""
+    from hpcprof.analysis.steps.capture_losses import capture_losses
+    from hpcprof.profiles.timeline import Timeline
+
+    lost = profile.origin.losses
+    return (*lost, *capture_losses(profile)) if isinstance(profile, Timeline) else lost
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.declaration import Part, ProfileContent
 from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.profile_ranks import profiles_by_rank
@@ -15,10 +16,14 @@ from hpcprof.submit.runs.directory import Run
 
 @dataclass(frozen=True)
 class Timelines:
-    """The profiles of a run that hold a timeline, by rank, and a sentence for each damaged profile."""
+    """The profiles of a run that hold a timeline, by rank, and a sentence for each damaged profile.
+
+    ``parts`` has the part of each rank whose profile holds several.
+    """
 
     paths: dict[int, Path]
     skipped: list[str]
+    parts: Mapping[int, Part] = field(default_factory=dict)
 
     def read(self, rank: int) -> Timeline:
         """Read the timeline of one rank.
@@ -28,7 +33,7 @@ class Timelines:
         DamagedInput
             If its profile cannot be read.
         """
-        return cast("Timeline", read_profile(self.paths[rank]))
+        return cast("Timeline", read_profile(self.paths[rank], self.parts.get(rank)))
 
 
 def find_timelines(run: Run) -> Timelines:
@@ -41,7 +46,7 @@ def find_timelines(run: Run) -> Timelines:
     """
     found = profiles_by_rank(find_profiles(run.path))
     paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}
-    return Timelines(paths, found.skipped)
+    return Timelines(paths, found.skipped, found.parts)
 
 
 def _has_timeline(path: Path) -> bool:

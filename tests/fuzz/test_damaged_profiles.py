@@ -24,9 +24,11 @@ from hpcprof.analysis.framework.crosschecks import contradictions
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.steps.capture_losses import capture_losses
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
-from hpcprof.profiles.timeline import LATEST, LONGEST
+from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +37,7 @@ EXPORT = lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes())
 TRACE = gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes())
 EXAMPLES = int(os.environ.get("HPCPROF_FUZZ_EXAMPLES", "60"))
 LARGEST = 2**63 - 1
+KERNELS, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 # A change is made by a generator with this seed: what it changes depends on what the profile holds.
 changes = st.lists(st.integers(0, 2**32), min_size=1, max_size=4)
@@ -44,15 +47,23 @@ VALUES = [None, 0, -1, -(10**6), 1, 2**31, 2**40, LATEST, -LATEST, LARGEST, -LAR
 ODD_VALUES = [*VALUES, "", "text", "\U0001f600 <script>alert(1)</script>", b"\x00\xff", 1.5, float("inf")]
 
 
-def analysed(path: Path) -> dict[str, pd.DataFrame] | None:
-    """Run every rank analysis; None where the reader refuses the file in one sentence."""
+def opened(path: Path) -> Timeline | None:
+    """Read a profile; None where the reader refuses the file in one sentence."""
     try:
         timeline = read_profile(path)
     except DamagedInput as error:
         assert "\n" not in str(error)
         assert str(path) in str(error)
+        assert not error.traceback, error.traceback
         return None
+    assert isinstance(timeline, Timeline)
+    return timeline
+
+
+def analysed(timeline: Timeline) -> dict[str, pd.DataFrame]:
+    """Run every rank analysis."""
     results = {}
+    assert all(loss.sentence and "\n" not in loss.sentence for loss in capture_losses(timeline))
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RANK:
             outcome = analyze_rank(analysis, timeline, 0)
@@ -63,6 +74,21 @@ def analysed(path: Path) -> dict[str, pd.DataFrame] | None:
                     assert not isinstance(value, int) or -LARGEST - 1 <= value <= LARGEST, (name, key, value)
             results[name] = outcome.rows
     return results
+
+
+def left_out(timeline: Timeline, subject: Subject) -> int:
+    """Return how many rows of a table the reader says it left out."""
+    losses = timeline.origin.losses
+    return sum(loss.count for loss in losses if (loss.kind, loss.subject) == (LossKind.ROW, subject))
+
+
+def rows_of(path: Path, table: str) -> int:
+    """Return the number of rows of a table of an export, 0 if there is none."""
+    database = sqlite3.connect(path)
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    count = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] if table in tables else 0
+    database.close()
+    return int(count)
 
 
 def check_parts(results: dict[str, pd.DataFrame]) -> None:
@@ -86,9 +112,12 @@ def test_an_export_with_changed_cells_gives_a_sentence_or_right_totals(
         for seed in seeds:
             change_database(database, random.Random(seed))
     database.close()
-    results = analysed(path)
-    if results is not None:
+    timeline = opened(path)
+    if timeline is not None:
+        results = analysed(timeline)
         check_parts(results)
+        assert len(timeline.kernels) + left_out(timeline, Subject.KERNEL) == rows_of(path, KERNELS)
+        assert len(timeline.calls) + left_out(timeline, Subject.CALL) == rows_of(path, CALLS)
         found = (
             dict(zip(results["kernels"]["name"], results["kernels"]["total_ns"], strict=True))
             if len(results["kernels"])
@@ -152,7 +181,7 @@ def kernel_totals(path: Path) -> dict[str | None, int]:
         names = dict(database.execute("SELECT id, value FROM StringIds")) if "StringIds" in tables else {}
         query = "SELECT demangledName, start, end FROM CUPTI_ACTIVITY_KIND_KERNEL"
         for name, start, end in database.execute(query):
-            told = start is not None and end is not None
+            told = isinstance(start, int) and isinstance(end, int)
             if told and max(abs(start), abs(end)) < LATEST and end - start < LONGEST:
                 text = names.get(name)
                 totals[None if text is None else str(text)] += end - start
@@ -170,9 +199,12 @@ def test_a_trace_with_changed_fields_gives_a_sentence_or_parts_that_add_up(
     for seed in seeds:
         change_trace(trace, random.Random(seed))
     path.write_text(json.dumps(trace))
-    results = analysed(path)
-    if results is not None:
-        check_parts(results)
+    timeline = opened(path)
+    if timeline is not None:
+        check_parts(analysed(timeline))
+        events = trace.get("traceEvents")
+        kernels = [e for e in events if isinstance(e, dict) and e.get("cat") == "kernel"]
+        assert len(timeline.kernels) + left_out(timeline, Subject.KERNEL) == len(kernels)
     path.unlink()
 
 
@@ -220,5 +252,7 @@ def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
                 del changed[at:]
         changed = changed or bytearray(b"\0")
     path.write_bytes(changed)
-    analysed(path)
+    timeline = opened(path)
+    if timeline is not None:
+        analysed(timeline)
     path.unlink()

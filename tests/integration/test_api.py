@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,23 @@ def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
     database.execute("UPDATE analysis_kernels SET total_ns = NULL WHERE position = 0")
     assert str(run.kernels().total_ns.dtype) == "Int64"
     assert int(run.kernels().total_ns.isna().sum()) == 2
+
+
+def test_what_the_profiles_lack_is_a_table_and_beside_what_it_touches(
+    profiles: Path, database: Database
+) -> None:
+    path = min(profiles.glob("*.sqlite"))
+    with sqlite3.connect(path) as export:
+        export.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (1 << 60) WHERE rowid = 1")
+    export.close()
+    run = hpcprof.open(profiles)
+    run.collect()
+    lost = run.losses()
+    assert list(lost.columns) == ["rank", "kind", "subject", "count", "of", "detail", "sentence"]
+    (row,) = lost[lost.detail == "duration"].itertuples()
+    assert (row.rank, row.kind, row.subject, row.count) == (0, "row", "kernel", 1)
+    assert row.sentence in run.kernels().attrs["losses"][0]
+    assert run.ranges().attrs["losses"] == ()
 
 
 def reason_only(reason: str) -> AnalysisTable:

@@ -25,6 +25,7 @@ DATA = Path(__file__).parents[1] / "data"
 pytestmark = pytest.mark.slow
 
 RANKS, KERNELS = 3, 300
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 STEERING = "clear \x1b[2J\x9b2J the\nscreen"
 NAMES = ("<script>alert(1)</script>", "内核<größe> 🚀", "a \"quoted\" & 'odd' \\ name", STEERING)
 
@@ -55,7 +56,7 @@ def rows(hpcprof: Hpcprof, place: Path, analysis: str, *more: str) -> list[dict[
 def change(path: Path, *statements: str) -> None:
     """Change an export; constraints of its tables are dropped, so that it takes any value."""
     with sqlite3.connect(path) as export:
-        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+        for table in (KERNEL, "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "ENUM_CUDA_MEMCPY_OPER"):
             export.execute(f"CREATE TABLE copy AS SELECT * FROM {table}")
             export.execute(f"DROP TABLE {table}")
             export.execute(f"ALTER TABLE copy RENAME TO {table}")
@@ -92,9 +93,13 @@ SKIPPED: dict[str, tuple[Callable[[Path], object], str]] = {
     "not SQLite": (lambda path: path.write_bytes(b"shopping list\n" * 99), "is not an SQLite file"),
     "another database": (lambda path: other_database(path), "not an nsys export"),
     "no StringIds": (lambda path: change(path, "DROP TABLE StringIds"), "no StringIds"),
-    "text for a stamp": (
-        lambda path: change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon' WHERE rowid = 5"),
-        "is not an integer",
+    "text for the id of a label": (
+        lambda path: change(
+            path,
+            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1, 2, 0, 1, 7, 1, 0, 64, 1)",
+            "INSERT INTO ENUM_CUDA_MEMCPY_OPER VALUES ('one', 'KIND', 'Host-to-Device')",
+        ),
+        "table ENUM_CUDA_MEMCPY_OPER holds a value in column id that is not an integer",
     ),
 }
 
@@ -123,8 +128,12 @@ def test_a_profile_that_cannot_be_read_is_named_and_the_others_are_right(
     assert {row["rank"] for row in rows(hpcprof, folder, "breakdown")} == {0, 2}
 
 
-KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 READ: dict[str, tuple[list[str], str]] = {
+    "text for a stamp": ([f"UPDATE {KERNEL} SET start = 'soon' WHERE rowid = 5"], "start <> 'soon'"),
+    "a fraction for a stamp": (
+        [f"UPDATE {KERNEL} SET end = end + 0.5 WHERE rowid = 5"],
+        "typeof(end) = 'integer'",
+    ),
     "NULL names": ([f"UPDATE {KERNEL} SET demangledName = NULL WHERE rowid % 7 = 0"], "1"),
     "names that the table of names lacks": (["DELETE FROM StringIds WHERE id = 2"], "1"),
     "negative durations": ([f"UPDATE {KERNEL} SET end = start - 900 WHERE rowid % 50 = 3"], "1"),
@@ -165,6 +174,17 @@ READ: dict[str, tuple[list[str], str]] = {
 }
 
 
+LOST = {
+    "text for a stamp": ["1 of 300 kernels has no valid start and is left out"],
+    "a fraction for a stamp": ["1 of 300 kernels has no valid end and is left out"],
+    "NULL names": ["42 of 300 kernels have no readable name"],
+    "names that the table of names lacks": ["99 of 300 kernels have no readable name"],
+    "stamps of 2^62": ["2 of 300 kernels have no valid start and are left out"],
+    "a stamp of 2^63 - 1": ["1 of 300 kernels has no valid end and is left out"],
+    "no name of any API call": ["300 of 300 API calls have no readable name"],
+}
+
+
 @pytest.mark.parametrize("damage", READ)
 def test_odd_values_leave_every_total_right_and_every_rank_there(
     damage: str, hpcprof: Hpcprof, folder: Path
@@ -174,7 +194,7 @@ def test_odd_values_leave_every_total_right_and_every_rank_there(
     done = hpcprof("collect", "--jobs", "1", str(folder))
     assert done.returncode == 0, done.stderr
     assert "3 profiles collected" in done.stdout
-    assert sentences(done.stderr) == []
+    assert sentences(done.stderr) == [f"hpcprof: rank 1: {said}" for said in LOST.get(damage, ())]
     for rank in range(RANKS):
         path = folder / f"rank{rank:05d}.sqlite"
         assert totals(hpcprof, folder, rank) == truth(path, counts if rank == 1 else "1")
@@ -192,6 +212,13 @@ def test_rows_that_are_left_out_are_counted_in_the_report(hpcprof: Hpcprof, fold
     (kernels,) = sqlite3.connect(path).execute(f"SELECT count(*) FROM {KERNEL}").fetchone()
     found = [row["instances"] for row in rows(hpcprof, folder, "kernels") if row["rank"] == 1]
     assert sum(found) == kernels - 2
+    lost = f"rank 1: 2 of {kernels} kernels have no valid start and are left out"
+    assert f"losses: {lost}" in hpcprof("report", str(folder), "--analysis", "breakdown").stdout
+    told = hpcprof("report", str(folder), "--analysis", "breakdown", "--format", "json")
+    assert f"losses: {lost}" in told.stderr
+    everything = json.loads(hpcprof("report", str(folder), "--format", "json").stdout)
+    assert everything["losses"]["breakdown"] == [lost]
+    assert "api" not in everything["losses"]
 
 
 @pytest.mark.parametrize("kind", ["nsys", "torch"])

@@ -160,7 +160,7 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
     path = folder / "rank00000.sqlite"
     read = read_profile
 
-    def grow(path: Path) -> object:
+    def grow(path: Path, part: object) -> object:
         timeline = read(path)
         with path.open("ab") as file:
             file.write(b"more")

@@ -17,6 +17,7 @@ import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
+from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.query import query as hpcprof_query
@@ -225,6 +226,23 @@ def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: D
     assert [r["name"] for r in found.rows] == [stored]
     assert found.reasons == {0: f"why {stored}"}
     assert store.profiles("run")[0].host == stored
+
+
+def test_losses_are_stored_with_their_profile_and_shown_with_what_they_touch(database: Database) -> None:
+    store, run = opened(database), RunRow(id="run", path="/run")
+    losses = [
+        Loss(LossKind.ROW, Subject.KERNEL, 57, 172, "end"),
+        Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="naïve \ud800\0"),
+    ]
+    for rank in (1, 0):
+        store.put_profile(run, profile(rank), {"kernels": table([kernel(rank=rank)])}, losses=losses)
+    stored = [losses[0], Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="naïve \\ud800")]
+    assert store.losses("run") == [(rank, loss) for rank in (0, 1) for loss in stored]
+    sentence = "ranks 0, 1: 114 of 344 kernels have no valid end and are left out"
+    assert store.read("run", "kernels").losses == (sentence,)
+    assert store.read("run", "api").losses == ()
+    store.put_profile(run, profile(1), {"kernels": table([kernel(rank=1)])})
+    assert {rank for rank, _ in store.losses("run")} == {0}
 
 
 def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:

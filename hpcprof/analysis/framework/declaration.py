@@ -83,6 +83,8 @@ class Analysis:
         The columns that a report shows where not all have room, the most telling first; all if empty.
     report_position : int or None
         Its position in the full report, lowest first; None if a report shows it only by name.
+    only_with_several : str
+        A column: the full report shows the analysis only if a rank has several values of it.
     first_rank_only : bool
         Whether the full report shows the first rank alone: for long lists that are much alike on every rank.
     sample_basis : SampleBasis
@@ -103,6 +105,7 @@ class Analysis:
     sort_by: tuple[str, ...] = field(default=(), kw_only=True)
     main_columns: tuple[str, ...] = field(default=(), kw_only=True)
     report_position: int | None = field(default=None, kw_only=True)
+    only_with_several: str = field(default="", kw_only=True)
     first_rank_only: bool = field(default=False, kw_only=True)
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
     packed: bool = field(default=False, kw_only=True)

@@ -26,12 +26,29 @@ def breakdown(timeline: Timeline) -> Outcome:
     devices = device_times(timeline)
     if not devices:
         return no_rows(f"no CUDA kernels or memory operations in {file}")
+    row = _divided(devices)
+    return Outcome(pd.DataFrame([row]), "" if row["span_ns"] else f"the operations in {file} take no time")
+
+
+def device_breakdown(timeline: Timeline) -> Outcome:
+    """Divide the span of the work of each device, as `breakdown` does for all devices of a rank."""
+    file = timeline.origin.path.name
+    devices = device_times(timeline)
+    if not devices:
+        return no_rows(f"no CUDA kernels or memory operations in {file}")
+    idle = [device.device for device in devices if not device.span]
+    why = f"the operations on device {', '.join(map(str, idle))} of {file} take no time" if idle else ""
+    return Outcome(pd.DataFrame([{"device": one.device} | _divided([one]) for one in devices]), why)
+
+
+def _divided(devices: list[DeviceTime]) -> dict[str, int | float | None]:
+    """Return the span of devices, its parts, and their percent of it; sums over the devices."""
     span = sum(device.span for device in devices)
     parts = {name: sum(times) for name, *times in zip(PARTS, *map(_parts, devices), strict=True)}
     row: dict[str, int | float | None] = {"span_ns": span}
     row |= {f"{name}_ns": time for name, time in parts.items()}
     row |= {f"{name}_pct": round(100 * time / span, 2) if span else None for name, time in parts.items()}
-    return Outcome(pd.DataFrame([row]), "" if span else f"the operations in {file} take no time")
+    return row
 
 
 def _parts(device: DeviceTime) -> tuple[int, ...]:

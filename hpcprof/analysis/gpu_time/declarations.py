@@ -20,6 +20,23 @@ ANALYSES = (
         memory_heavy=True,
     ),
     Analysis(
+        "device_breakdown",
+        "GPU time breakdown by device",
+        Scope.RANK,
+        columns(
+            "rank device span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "
+            "compute_pct:float exposed_comm_pct:float exposed_mem_pct:float idle_pct:float"
+        ),
+        "hpcprof.analysis.gpu_time.breakdown:device_breakdown",
+        sort_by=("device",),
+        main_columns=(
+            *("rank", "device", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
+        ),
+        report_position=35,
+        only_with_several="device",
+        sample_basis=SampleBasis.OPERATIONS,
+    ),
+    Analysis(
         "overlap",
         "Overlap of communication and compute",
         Scope.RANK,

@@ -19,6 +19,8 @@ class DeviceTime:
 
     Attributes
     ----------
+    device : int
+        Its number in the profile.
     span : int
         From the start of the first operation to the end of the last one.
     busy : int
@@ -27,6 +29,7 @@ class DeviceTime:
         The time in which exactly the classes of a bit mask run, by bit mask; the bit of a class is its value.
     """
 
+    device: int
     span: int
     busy: int
     exclusive: Sequence[int]
@@ -64,6 +67,7 @@ def _device_time(tables: Sequence[Operations], device: int) -> DeviceTime:
     last = max(int(table.end[own].max()) for table, own in rows)
     merged = [_merged(tables, category, device) for category in Category]
     return DeviceTime(
+        device,
         # Negative only if the single operation ends before it starts: then it takes no time.
         span=max(last - first, 0),
         busy=length(*map(np.concatenate, zip(*merged, strict=True))),

@@ -31,11 +31,10 @@ def ncu_kernels(report: KernelReport) -> Outcome:
     rows = pd.DataFrame([_row(kernel) for kernel in report.kernels], dtype=object)
     optional = [name for name in rows if name != "tensor_type"]
     missing = [name for name in optional if rows[name].isna().any()]
-    notes = list(report.origin.notes)
-    if missing:
-        kernels = "" if rows[missing].isna().all(axis=None) else " for all kernels"
-        notes.append(f"{report.origin.path.name} has no {', '.join(missing)}{kernels}")
-    return Outcome(rows, "; ".join(note.rstrip(".") for note in notes))
+    if not missing:
+        return Outcome(rows)
+    kernels = "" if rows[missing].isna().all(axis=None) else " for all kernels"
+    return Outcome(rows, f"{report.origin.path.name} has no {', '.join(missing)}{kernels}")
 
 
 def _row(kernel: MeasuredKernel) -> dict[str, object]:

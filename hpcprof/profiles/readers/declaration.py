@@ -55,6 +55,41 @@ class Scrubber:
 
 
 @dataclass(frozen=True)
+class SeveralRanks:
+    """The ranks in one profile, each with its processes; ``ranks`` is None if the profile does not tell them.
+
+    Processes are numbers as in the columns ``process`` of a `hpcprof.profiles.timeline.Timeline`.
+    """
+
+    processes: tuple[tuple[int, ...], ...]
+    ranks: tuple[int, ...] | None = None
+
+    @property
+    def every_process(self) -> frozenset[int]:
+        """The processes of all ranks."""
+        return frozenset(process for processes in self.processes for process in processes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One rank in a profile of several, by its position; ``merged`` if it stands for all of them."""
+
+    of: SeveralRanks
+    position: int = 0
+    merged: bool = False
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The processes of the rank."""
+        return self.of.processes[self.position]
+
+    @property
+    def first(self) -> bool:
+        """Whether it is the first rank in the profile."""
+        return self.position == 0
+
+
+@dataclass(frozen=True)
 class Reader:
     """What hpcprof knows of a kind of profiles without importing their reader.
 
@@ -77,6 +112,9 @@ class Reader:
     identify_rank : str
         Returns the rank of a profile or None, without reading all of it. By default it is that in the
         file's name.
+    several_ranks : str
+        Returns a `SeveralRanks` for a profile that holds several ranks, else None. By default a profile
+        holds one.
     shared_suffixes : tuple of str
         The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these.
     recognize : str
@@ -96,6 +134,7 @@ class Reader:
     content: ProfileContent
     read: str
     identify_rank: str = "hpcprof.profiles.readers.declaration:rank_from_name"
+    several_ranks: str = ""
     shared_suffixes: tuple[str, ...] = ()
     recognize: str = ""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hpcprof.common.errors import DamagedInput, UsageError
+from hpcprof.common.errors import DamagedInput, UsageError, damage_named
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
-from hpcprof.profiles.readers.declaration import ProfileContent, Reader, load
+from hpcprof.profiles.readers.declaration import Part, ProfileContent, Reader, SeveralRanks, load
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.ncu import NCU
 from hpcprof.profiles.readers.nsys import NSYS
@@ -49,15 +49,22 @@ def _added_readers() -> list[Reader]:
     return readers
 
 
-def read_profile(path: Path) -> Timeline | KernelReport:
-    """Read a profile with the reader of its kind, which is imported only then.
+def read_profile(path: Path, part: Part | None = None) -> Timeline | KernelReport:
+    """Read a profile, or the part of one rank in it, with the reader of its kind, imported only then.
 
     Raises
     ------
     DamagedInput
         If no reader takes files of this name, or the file cannot be read.
     """
-    return cast("Timeline | KernelReport", load(_known_reader(path).read)(path))
+    reader = _known_reader(path)
+    with damage_named(path):
+        profile = cast("Timeline | KernelReport", load(reader.read)(path))
+        if part is None:
+            return profile
+        from hpcprof.profiles.parts import take_part
+
+        return take_part(cast("Timeline", profile), part)
 
 
 def identify_rank(path: Path) -> int | None:
@@ -68,7 +75,22 @@ def identify_rank(path: Path) -> int | None:
     DamagedInput
         If the file cannot be opened as what its name says.
     """
-    return cast("int | None", load(_known_reader(path).identify_rank)(path))
+    reader = _known_reader(path)
+    with damage_named(path):
+        return cast("int | None", load(reader.identify_rank)(path))
+
+
+def several_ranks(path: Path) -> SeveralRanks | None:
+    """Return the ranks in a profile that holds several, each with its processes; None if it holds one.
+
+    Raises
+    ------
+    DamagedInput
+        If the file cannot be opened as what its name says.
+    """
+    reader = _known_reader(path)
+    with damage_named(path):
+        return cast("SeveralRanks | None", load(reader.several_ranks)(path) if reader.several_ranks else None)
 
 
 def _known_reader(path: Path) -> Reader:
@@ -92,7 +114,8 @@ def file_to_read(path: Path) -> Path:
     reader = reader_of(path)
     if reader is None or path.suffix.lower() not in reader.reports:
         return path
-    return cast("Path", load(reader.convert)(path))
+    with damage_named(path):
+        return cast("Path", load(reader.convert)(path))
 
 
 def find_profiles(folder: Path) -> list[Path]:

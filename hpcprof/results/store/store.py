@@ -8,13 +8,16 @@ visible.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL
 
+from hpcprof.analysis.framework.losses import losses_of
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.analyses import (
     delete_rank_analyses,
@@ -28,12 +31,14 @@ from hpcprof.results.store.database import Database, store_url
 from hpcprof.results.store.tables import (
     FACTS,
     GPUS,
+    LOSSES,
     PROFILES,
     REASONS,
     RUNS,
     TABLES,
     FactRow,
     GpuRow,
+    LossRow,
     ProfileRow,
     RunRow,
     plain,
@@ -95,7 +100,14 @@ class Store:
     def read(self, run_id: str, analysis: str) -> AnalysisTable:
         """Return an analysis, ordered by rank and then as the analysis ordered its rows."""
         with self._database.reading() as connection:
-            return read_analysis(connection, run_id, analysis)
+            found = read_analysis(connection, run_id, analysis)
+            losses = _read_losses(connection, run_id)
+        return replace(found, losses=losses_of(ANALYSES[analysis], losses))
+
+    def losses(self, run_id: str) -> list[tuple[int, Loss]]:
+        """Return what the profiles of a run lack, each with its rank."""
+        with self._database.reading() as connection:
+            return _read_losses(connection, run_id)
 
     def has_run(self, run_id: str) -> bool:
         """Whether the analyses that span the ranks of a run are stored.
@@ -112,6 +124,7 @@ class Store:
         tables: Mapping[str, AnalysisTable],
         gpus: Sequence[Gpu] = (),
         facts: Sequence[Fact] = (),
+        losses: Sequence[Loss] = (),
     ) -> None:
         """Write the profile and the analyses of one rank, replacing what the store has of that rank.
 
@@ -127,7 +140,11 @@ class Store:
         for gpu in gpus:
             by_device.setdefault(gpu.device, gpu)  # The first of two with the same number counts.
         with self._database.writing(run.id) as connection:
-            delete(connection, [PROFILES, GPUS, FACTS], {"run_id": plain(run.id), "rank": profile.rank})
+            delete(
+                connection,
+                [PROFILES, GPUS, FACTS, LOSSES],
+                {"run_id": plain(run.id), "rank": profile.rank},
+            )
             delete_rank_analyses(connection, *key)
             delete_run_analyses(connection, run.id)
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
@@ -135,6 +152,7 @@ class Store:
             insert_rows(connection, PROFILES, [profile])
             insert_rows(connection, GPUS, [GpuRow(*key, **asdict(gpu)) for gpu in by_device.values()])
             insert_rows(connection, FACTS, [FactRow(*key, **asdict(fact)) for fact in facts])
+            insert_rows(connection, LOSSES, [_loss_row(*key, *numbered) for numbered in enumerate(losses)])
             insert_analyses(connection, *key, tables)
 
     def put_run(self, run_id: str, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]) -> bool:
@@ -175,7 +193,7 @@ class Store:
             If the rows cannot be deleted; then none of them is.
         """
         with self._database.writing(run_id) as connection:
-            of_run = [PROFILES, GPUS, FACTS, REASONS, *TABLES.values()]
+            of_run = [PROFILES, GPUS, FACTS, LOSSES, REASONS, *TABLES.values()]
             delete(connection, of_run, {"run_id": plain(run_id)})
             delete(connection, [RUNS], {"id": plain(run_id)})
 
@@ -185,6 +203,20 @@ class Store:
         PostgreSQL does so by itself.
         """
         return self._database.compact()
+
+
+def _loss_row(run_id: str, rank: int, position: int, loss: Loss) -> LossRow:
+    kind, subject = loss.kind.value, loss.subject.value
+    return LossRow(run_id, rank, position, kind, subject, loss.count, loss.of, loss.detail)
+
+
+def _read_losses(connection: Connection, run_id: str) -> list[tuple[int, Loss]]:
+    query = select(LOSSES).where(LOSSES.c.run_id == run_id).order_by(LOSSES.c.rank, LOSSES.c.position)
+    rows = (LossRow(*row) for row in connection.execute(query))
+    return [
+        (row.rank, Loss(LossKind(row.kind), Subject(row.subject), row.count, row.total, row.detail))
+        for row in rows
+    ]
 
 
 def open_store(db: str | None, runs_dir: Path) -> Store:

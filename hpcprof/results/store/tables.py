@@ -23,10 +23,10 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised whenever these tables change: a store of another version is refused."""
 
-ANALYSIS_VERSION = 5
+ANALYSIS_VERSION = 6
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 
@@ -134,6 +134,19 @@ class FactRow(msgspec.Struct, frozen=True):
     value: str
 
 
+class LossRow(msgspec.Struct, frozen=True):
+    """What a profile lacks, with the fields of `hpcprof.profiles.losses.Loss`; ``total`` is its ``of``."""
+
+    run_id: str
+    rank: int
+    position: int
+    kind: str
+    subject: str
+    count: Int64
+    total: Int64 | None
+    detail: str
+
+
 class ReasonRow(msgspec.Struct, frozen=True):
     """Why an analysis has no rows, or nulls in its rows."""
 
@@ -176,6 +189,7 @@ RUNS = _row_table("runs", RunRow, keys=1)
 PROFILES = _row_table("profiles", ProfileRow, keys=2)
 GPUS = _row_table("gpus", GpuRow, keys=3)
 FACTS = _row_table("facts", FactRow, keys=4)
+LOSSES = _row_table("losses", LossRow, keys=3)
 REASONS = _row_table("reasons", ReasonRow, keys=3)
 TABLES = {name: _analysis_table(analysis) for name, analysis in ANALYSES.items()}
 RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RUN}

@@ -43,8 +43,10 @@ def test_graphs_are_operations_of_their_own_and_no_kernels(change: Callable[...,
     assert timeline.graphs.start.tolist()[:2] == [9_711_261, 10_252_252]
     assert timeline.graphs.end.tolist()[:2] == [10_248_316, 10_790_619]
     assert kernels(timeline).rows["instances"].tolist() == [40, 40]
-    (note,) = timeline.origin.notes
-    assert note.startswith("10 CUDA graph launches were traced as a whole: they count as compute")
+    (loss,) = timeline.origin.losses
+    assert loss.sentence.startswith(
+        "10 launches of CUDA graphs were traced as a whole: they count as compute"
+    )
 
 
 def test_the_time_of_graphs_is_compute(change: Callable[..., Path]) -> None:
@@ -97,6 +99,7 @@ def test_graphs_that_cannot_be_placed_are_counted(change: Callable[..., Path]) -
     )
     timeline = read(path)
     assert len(timeline.graphs) == 7
-    assert "3 CUDA graphs have no start or end and are left out." in timeline.origin.notes
+    sentences = [loss.sentence for loss in timeline.origin.losses]
+    assert "3 of 10 CUDA graphs have no valid start and are left out" in sentences
     # Old exports do not tell the process; it is the only one that made calls.
     assert set(timeline.graphs.process.tolist()) == set(timeline.calls.process.tolist())

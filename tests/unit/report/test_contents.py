@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.report.contents import sample_sizes
+from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.submit.runs.directory import Run
 
 # Columns that hold the number of samples of a row, or name the single event that it describes.
 COUNTS = {
@@ -32,6 +37,17 @@ def test_operations_steps_and_ranks_are_those_of_the_ranks_in_the_rows() -> None
         sample_sizes("breakdown", analyses) == "n: 2,000 kernels, 1 memory operation and 4 steps on 2 ranks"
     )
     assert sample_sizes("steps", analyses) == "n: 3 ranks"
+
+
+@pytest.mark.parametrize(("devices", "shown"), [([(0, 0), (1, 1)], False), ([(0, 0), (0, 1)], True)])
+def test_the_breakdown_by_device_is_shown_where_a_rank_uses_several(
+    devices: list[tuple[int, int]], shown: bool
+) -> None:
+    analyses = {name: stored([]) for name in ANALYSES}
+    analyses["device_breakdown"] = stored([{"rank": rank, "device": device} for rank, device in devices])
+    profile: Any = SimpleNamespace(kind="nsys")
+    contents = Contents(Run("r", Path("r")), None, [], {0: profile}, analyses, [], [])
+    assert ("device_breakdown" in contents.shown()) is shown
 
 
 def test_an_analysis_without_rows_has_no_samples() -> None:

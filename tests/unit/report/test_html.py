@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from html import unescape
+from dataclasses import replace
+from html import escape, unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from hpcprof.analysis.framework.declaration import Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
 from hpcprof.report.html import html_report
-from hpcprof.report.terminal import analysis_report
+from hpcprof.report.terminal import analysis_report, full_report
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.submit.runs.directory import Run
 
@@ -55,6 +56,30 @@ def test_the_page_and_the_terminal_have_the_same_headers(name: str, page: str) -
         console.print(analysis_report(ANALYSES[name], tables()[name], 400))
     first = output.get().splitlines()[0]
     assert re.split(r" {2,}", first.strip()) == headers(page, name)
+
+
+def test_what_the_profiles_lack_is_one_line_beside_the_table_on_page_and_terminal() -> None:
+    lost = ("rank 3: 57 of 172 kernels have no valid end and are left out", "rank 1: <b>")
+    made = {name: replace(one, losses=lost if name == "breakdown" else ()) for name, one in tables().items()}
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
+    contents = Contents(Run("r", Path("r")), None, [], {0: profile}, made, [], [])
+    console = Console(width=200)
+    with console.capture() as output:
+        console.print(analysis_report(ANALYSES["breakdown"], made["breakdown"], 200))
+        console.print(full_report(contents, 200))
+    line = f"losses: {'; '.join(lost)}"
+    assert output.get().splitlines().count(line) == 2
+    assert html_report(contents).count(escape(line, quote=False)) == 1
+
+
+def test_what_the_profiles_lack_is_said_once_of_all_empty_analyses() -> None:
+    lost = ("rank 0: the profiler reports: No CUDA events collected",)
+    made = {name: AnalysisTable({}, {0: f"no rows in {name}"}, lost) for name in ANALYSES}
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="")
+    console = Console(width=200)
+    with console.capture() as output:
+        console.print(full_report(Contents(Run("r", Path("r")), None, [], {0: profile}, made, [], []), 200))
+    assert output.get().splitlines().count(f"losses: {lost[0]}") == 1
 
 
 def test_rows_that_the_page_leaves_out_are_counted(page: str) -> None:

@@ -8,14 +8,21 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
+from hpcprof.profiles.readers.declaration import Part, SeveralRanks
 from hpcprof.results import profile_ranks
 from hpcprof.results.executors import Lost, ResultT, TaskT
 from hpcprof.results.profile_ranks import profiles_by_rank
 
+TWO = SeveralRanks(((11,), (12,)))
+MPI = SeveralRanks(((11,), (12,)), (4, 7))
+
 
 @pytest.fixture(autouse=True)
 def identified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the rank from the name: ``3.x``, or none; a ``damaged`` file cannot be read."""
+    """Take the rank from the name: ``3.x``, or none; a ``damaged`` file cannot be read.
+
+    The suffix ``.two`` stands for two processes, ``.mpi`` for the MPI ranks 4 and 7.
+    """
 
     def rank(path: Path) -> int | None:
         if path.stem == "damaged":
@@ -24,6 +31,8 @@ def identified(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(profile_ranks, "file_to_read", lambda path: path)
     monkeypatch.setattr(profile_ranks, "identify_rank", rank)
+    several = {".two": TWO, ".mpi": MPI}
+    monkeypatch.setattr(profile_ranks, "several_ranks", lambda path: several.get(path.suffix))
 
 
 def test_a_single_profile_without_a_rank_is_rank_0() -> None:
@@ -43,6 +52,25 @@ def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
 def test_profiles_that_cannot_be_told_apart_are_refused(names: tuple[str, str], says: str) -> None:
     with pytest.raises(HpcprofError, match=says):
         profiles_by_rank([Path(name) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (["a.two"], {0: ("a.two", Part(TWO, 0)), 1: ("a.two", Part(TWO, 1))}),
+        (["0.two"], {0: ("0.two", Part(TWO, 0)), 1: ("0.two", Part(TWO, 1))}),
+        (["0.two", "1.two"], {2 * i + at: (f"{i}.two", Part(TWO, at)) for i in (0, 1) for at in (0, 1)}),
+        (["3.two"], {3: ("3.two", Part(TWO, merged=True))}),
+        (["0.two", "1.x"], {0: ("0.two", Part(TWO, merged=True)), 1: ("1.x", None)}),
+        (["a.mpi", "0.x"], {4: ("a.mpi", Part(MPI, 0)), 7: ("a.mpi", Part(MPI, 1)), 0: ("0.x", None)}),
+    ],
+)
+def test_a_profile_of_several_ranks_is_listed_for_each_unless_their_numbers_cannot_be_told(
+    names: list[str], ranks: dict[int, tuple[str, Part | None]]
+) -> None:
+    found = profiles_by_rank([Path(name) for name in names])
+    assert found.paths == {rank: Path(name) for rank, (name, _) in ranks.items()}
+    assert found.parts == {rank: part for rank, (_, part) in ranks.items() if part}
 
 
 def test_profiles_of_a_process_that_was_killed_are_named() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from pathlib import Path
 
 import pytest
 
-from hpcprof.common.errors import DamagedInput
+from hpcprof.common.errors import DamagedInput, UsageError
 from hpcprof.results import rank_task
 from hpcprof.results.rank_task import ProfileTask, Unchanged, analyze_profile
 
@@ -26,13 +27,44 @@ def test_a_profile_of_other_content_is_read(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(b"changed")
 
-    def read(path: Path) -> None:
+    def read(path: Path, part: object) -> None:
         raise DamagedInput(f"{path} was read.")
 
     monkeypatch.setattr(rank_task, "read_profile", read)
     known = hashlib.sha256(b"profile").hexdigest()
     found = analyze_profile(ProfileTask(path, 0, known))
     assert isinstance(found, DamagedInput) and "was read" in str(found)
+
+
+def test_an_unexpected_exception_is_damage_of_this_profile_with_its_type_and_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(b"profile")
+
+    def read(path: Path, part: object) -> None:
+        raise ZeroDivisionError("nobody expected this.\nNor this.")
+
+    monkeypatch.setattr(rank_task, "read_profile", read)
+    found = analyze_profile(ProfileTask(path, 0))
+    assert isinstance(found, DamagedInput)
+    assert str(found) == f"{path} cannot be read: ZeroDivisionError: nobody expected this."
+    sent = pickle.loads(pickle.dumps(found))
+    assert "in read" in sent.traceback and sent.traceback.endswith("Nor this.\n")
+
+
+def test_a_mistake_in_the_users_own_table_of_kernels_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(b"profile")
+
+    def read(path: Path, part: object) -> None:
+        raise UsageError("the table is wrong.")
+
+    monkeypatch.setattr(rank_task, "read_profile", read)
+    with pytest.raises(UsageError, match="the table is wrong"):
+        analyze_profile(ProfileTask(path, 0))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -6,85 +6,61 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.kineto.arguments import (
+    AllocatorArguments,
+    ArgumentsDecoder,
+    BatchDecoder,
+    CallArguments,
+    GpuArguments,
+    Int64,
+    KernelArguments,
+    MemoryArguments,
+    RangeArguments,
+    ValueT,
+    parsed_object,
+)
 from hpcprof.profiles.readers.kineto.collectives import Recorded, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import HOST, NO_CORRELATION, NO_NAME, SHAPES, IntColumns, Ints, plausible
+from hpcprof.profiles.timeline import (
+    HOST,
+    NO_BYTES,
+    NO_CORRELATION,
+    NO_NAME,
+    SHAPES,
+    IntColumns,
+    Ints,
+    plausible,
+)
 
 _INT64 = np.iinfo(np.int64)
-Int64 = Annotated[int, msgspec.Meta(ge=int(_INT64.min), le=int(_INT64.max))]
-_Shape = tuple[Int64, Int64, Int64]
 Categories = tuple[str, ...]
 Mask = NDArray[np.bool_]
-Built = tuple[IntColumns, Mask]
-"""Columns with one row per event, and which rows are valid."""
-ValueT = TypeVar("ValueT")
+Checks = dict[str, Mask]
+"""Which rows have a valid field, by the name of the field."""
+Built = tuple[IntColumns, Checks]
+"""Columns with one row per event, and which rows are valid: those that pass all checks."""
 
 # Kineto writes microseconds with three decimals. The pattern accepts those that fit 64 bits in nanoseconds.
 # Each text matches in at most one way; otherwise a list with one odd time would be tried in 2**n ways.
 _THREE_DECIMALS = re.compile(rb"(?:-?(?:[0-9]{1,15}|[0-8][0-9]{15})\.[0-9]{3},)*")
-_MEMORY = "[memory]"
+_ALLOCATION = "[memory]"
+_QUOTED = re.compile(rb'"[0-9]{1,19}"')
 _COLLECTIVE = b'"Collective name"'
 
 
-class Arguments(msgspec.Struct, gc=False):
-    """The arguments of an event that concern the GPU."""
-
-    device: Int64 | None = None
-    stream: Int64 | None = None
-    correlation: Int64 = NO_CORRELATION
-    bytes: Int64 = -1
-    grid: _Shape = (1, 1, 1)
-    block: _Shape = (1, 1, 1)
-
-
-class RangeArguments(msgspec.Struct, gc=False):
-    """Whether a range ended before the profiler stopped, which writes its own end for the others."""
-
-    finished: bool = True
-
-
-class AllocatorArguments(msgspec.Struct, gc=False):
-    """The arguments of an event of the allocator; device type 0 is the host (c10::DeviceType)."""
-
-    bytes: Int64 = msgspec.field(name="Bytes")
-    allocated: Int64 = msgspec.field(name="Total Allocated")
-    reserved: Int64 = msgspec.field(name="Total Reserved")
-    device: Int64 = msgspec.field(name="Device Id")
-    device_type: Int64 = msgspec.field(name="Device Type")
-
-
-class BatchDecoder(Generic[ValueT]):
-    """Decodes values of one type: all at once if they are valid, else one by one."""
-
-    def __init__(self, kind: Any) -> None:
-        self._all: msgspec.json.Decoder[list[ValueT]] = msgspec.json.Decoder(list[kind])
-        self._one: msgspec.json.Decoder[ValueT] = msgspec.json.Decoder(kind)
-
-    def __call__(self, written: Sequence[msgspec.Raw | bytes]) -> Sequence[ValueT | None]:
-        """Return the values; None for one that is absent or of another type."""
-        try:
-            return self._all.decode(b"[%b]" % b",".join(written))
-        except msgspec.DecodeError:
-            return [self._single(bytes(value)) for value in written]
-
-    def _single(self, value: bytes) -> ValueT | None:
-        try:
-            return self._one.decode(value)
-        except msgspec.DecodeError:
-            return None
-
-
 _INTEGERS: BatchDecoder[int] = BatchDecoder(Int64)
-_ARGUMENTS: BatchDecoder[Arguments] = BatchDecoder(Arguments)
-_NO_ARGUMENTS = Arguments()
-_RANGE_ARGUMENTS: BatchDecoder[RangeArguments] = BatchDecoder(RangeArguments)
+_CALL: ArgumentsDecoder[CallArguments] = ArgumentsDecoder(CallArguments)
+_ON_GPU: ArgumentsDecoder[GpuArguments] = ArgumentsDecoder(GpuArguments)
+_KERNEL: ArgumentsDecoder[KernelArguments] = ArgumentsDecoder(KernelArguments)
+_RANGE: ArgumentsDecoder[RangeArguments] = ArgumentsDecoder(RangeArguments)
+_MEMORY: ArgumentsDecoder[MemoryArguments] = ArgumentsDecoder(MemoryArguments)
 _NO_ALLOCATION = AllocatorArguments(0, 0, 0, 0, 0)
 _ALLOCATOR: BatchDecoder[AllocatorArguments] = BatchDecoder(AllocatorArguments)
 
@@ -107,6 +83,29 @@ class TableRows:
         return {name: np.concatenate(batches) for name, batches in self._batches.items()}
 
 
+# PyTorch up to 1.11 writes operators and annotations in one category, in capitals as all others.
+_OLD_RANGES = "Operator"
+_OPERATOR = re.compile(r"::|Backward\d*$|^[a-z]\w*_$")
+
+_NOT_READ = frozenset(
+    {
+        *("cpu_op", "python_function", "external_correlation", "overhead", "collective_comm", "Trace"),
+        *("ac2g", "async", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward"),
+        *("cuda_event", "cuda_profiler_range", _OLD_RANGES),
+    }
+)
+"""The categories of libkineto (ActivityType.h) and of arrows between events that a timeline leaves out."""
+
+_OTHER_DEVICE = re.compile(
+    r"(?!cpu_|cuda_|gpu_)[a-z]\w*_(runtime|driver|op|memcpy|memset|sync|ccp_events|insight|counters"
+    r"|workloadd|scope_profiler|user_annotation)"
+)
+"""The categories of devices that are not read: ``xpu_runtime``, ``mtia_ccp_events``, ``hpu_op``…"""
+
+_Kind = tuple[Categories, TableRows, Callable[[list[Event]], Built], Subject]
+"""The categories of one kind of events, their table, what builds its columns, and their name."""
+
+_MEMORY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
 _HOST = ("name", "start", "end", "process", "thread")
 _GPU = ("name", "start", "end", "device", "stream", "correlation")
 
@@ -124,26 +123,38 @@ class Events:
         self.gpu_marks = TableRows(*_GPU)
         self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
         self.collectives: list[Recorded] = []
-        self._left_out: Counter[str] = Counter()
-        self._kinds: tuple[tuple[Categories, TableRows, Callable[[list[Event]], Built], str], ...] = (
-            (("kernel",), self.kernels, self._kernels, "kernel"),
-            (("gpu_memcpy", "gpu_memset"), self.memory, self._on_gpu, "memory operation"),
-            (("cuda_graph",), self.graphs, self._on_gpu, "CUDA graph"),
-            (("cuda_runtime", "cuda_driver"), self.calls, self._calls, "API call"),
-            (("user_annotation",), self.ranges, self._ranges, "range"),
-            (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._on_gpu, "GPU annotation"),
-            (("cpu_instant_event",), self.allocations, _allocations, "allocation"),
+        self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
+        self._seen: Counter[Subject] = Counter()
+        self._other: Counter[str] = Counter()
+        self.count = 0
+        self._kinds: tuple[_Kind, ...] = (
+            (("kernel", "Kernel"), self.kernels, self._kernels, Subject.KERNEL),
+            (_MEMORY_CATEGORIES, self.memory, self._memory, Subject.MEMORY),
+            (("cuda_graph",), self.graphs, self._graphs, Subject.GRAPH),
+            (("cuda_runtime", "cuda_driver", "Runtime"), self.calls, self._calls, Subject.CALL),
+            (("user_annotation",), self.ranges, self._ranges, Subject.RANGE),
+            (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._marks, Subject.MARK),
+            (("cpu_instant_event",), self.allocations, _allocations, Subject.ALLOCATION),
         )
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences that count the events that were left out."""
-        return tuple(
-            f"{n} {what} events lack a valid field and are left out."
-            if n > 1
-            else f"1 {what} event lacks a valid field and is left out."
-            for what, n in sorted(self._left_out.items())
-        )
+    def losses(self) -> tuple[Loss, ...]:
+        """The events and fields that were left out."""
+        lost = [
+            Loss(kind, subject, count, self._seen.get(subject), detail)
+            for (kind, subject, detail), count in sorted(self._lost.items())
+        ]
+        return (*lost, *losses(LossKind.CATEGORY, Subject.EVENT, dict(sorted(self._devices().items()))))
+
+    @property
+    def foreign(self) -> bool:
+        """Whether there are events, and none has a category that PyTorch writes."""
+        known = self.count - sum(self._other.values()) + sum(self._devices().values())
+        return self.count > 0 and not known
+
+    def _devices(self) -> dict[str, int]:
+        """Return the number of events of devices that are not read, by category."""
+        return {name: n for name, n in self._other.items() if _OTHER_DEVICE.fullmatch(name)}
 
     def add(self, batch: Batch) -> None:
         """Add the events of a batch to their tables; other categories are ignored."""
@@ -153,17 +164,33 @@ class Events:
             for (categories, *_), events in zip(self._kinds, by_kind, strict=True)
             for category in categories
         }
+        ranges = by_category["user_annotation"]
+        self.count += len(batch)
         for event in batch:
             if event is None:
-                self._left_out["unknown"] += 1
+                self._lost[LossKind.ROW, Subject.EVENT, "form"] += 1
             elif (events := by_category.get(event.cat)) is not None:
                 events.append(event)
-        for (_, table, build, what), events in zip(self._kinds, by_kind, strict=True):
+            elif event.cat == _OLD_RANGES and event.name and not _OPERATOR.search(event.name):
+                ranges.append(event)
+            elif event.cat not in _NOT_READ:
+                self._other[event.cat or ""] += 1
+        for (_, table, build, subject), events in zip(self._kinds, by_kind, strict=True):
             if events:
-                columns, valid = build(events)
+                columns, checks = build(events)
+                valid = _passed(checks)
                 table.add(columns, valid)
-                if lost := len(valid) - int(np.count_nonzero(valid)):
-                    self._left_out[what] += lost
+                self._seen[subject] += len(valid)
+                if not valid.all():
+                    self._count(subject, checks)
+
+    def _count(self, subject: Subject, checks: Checks) -> None:
+        """Count the rows that are left out, each with the first field that is not valid."""
+        left = np.ones(len(next(iter(checks.values()))), bool)
+        for name, valid in checks.items():
+            if lost := int(np.count_nonzero(left & ~valid)):
+                self._lost[LossKind.ROW, subject, name] += lost
+            left &= valid
 
     def _timed(self, events: list[Event]) -> Built:
         name = self.strings.add_all(event.name for event in events)
@@ -173,57 +200,91 @@ class Events:
         end = start + duration
         # A sum that does not fit 64 bits wraps around.
         forward = (duration >= 0) & (end >= start) & plausible(start, end)
-        valid = complete & started & lasts & forward & (name != NO_NAME)
-        return {"name": name, "start": start, "end": end}, valid
+        checks = {"ph": complete, "name": name != NO_NAME, "ts": started, "dur": lasts & forward}
+        return {"name": name, "start": start, "end": end}, checks
 
     def _on_host(self, events: list[Event]) -> Built:
-        columns, valid = self._timed(events)
+        columns, checks = self._timed(events)
         process, in_process = _integers([event.pid for event in events])
         thread, on_thread = _integers([event.tid for event in events])
-        return columns | {"process": process, "thread": thread}, valid & in_process & on_thread
+        return columns | {"process": process, "thread": thread}, checks | {
+            "pid": in_process,
+            "tid": on_thread,
+        }
 
     def _ranges(self, events: list[Event]) -> Built:
-        columns, valid = self._on_host(events)
-        arguments = _RANGE_ARGUMENTS([event.args for event in events])
-        closed = np.array([a is None or a.finished for a in arguments], np.int64)
-        return columns | {"closed": closed}, valid
+        columns, checks = self._on_host(events)
+        arguments = self._arguments(_RANGE, events, Subject.RANGE)
+        return columns | {"closed": np.array([a.finished for a in arguments], np.int64)}, checks
 
     def _calls(self, events: list[Event]) -> Built:
-        columns, valid = self._on_host(events)
-        arguments, told = _arguments(events)
-        correlation = np.array([a.correlation for a in arguments], np.int64)
-        return columns | {"correlation": correlation}, valid & told
+        columns, checks = self._on_host(events)
+        arguments = self._arguments(_CALL, events, Subject.CALL)
+        return columns | {"correlation": _column(arguments, "correlation", NO_CORRELATION)}, checks
 
     def _kernels(self, events: list[Event]) -> Built:
         """Build the kernels, and keep the record of those that communicate."""
-        columns, valid = self._on_gpu(events)
-        for row in np.flatnonzero(valid).tolist():
+        arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
+        columns, checks = self._on_gpu(events, arguments)
+        for row in np.flatnonzero(_passed(checks)).tolist():
             written = bytes(events[row].args)
             if _COLLECTIVE in written:
-                record = recorded(msgspec.json.decode(written), int(columns["correlation"][row]))
+                record = recorded(parsed_object(written) or {}, int(columns["correlation"][row]))
                 self.collectives += [record] if record else []
-        return columns, valid
+        columns |= {
+            "grid": np.array([a.grid for a in arguments], np.int64),
+            "block": np.array([a.block for a in arguments], np.int64),
+        }
+        return columns, checks
 
-    def _on_gpu(self, events: list[Event]) -> Built:
+    def _memory(self, events: list[Event]) -> Built:
+        arguments = self._arguments(_MEMORY, events, Subject.MEMORY)
+        columns, checks = self._on_gpu(events, arguments)
+        return columns | {"bytes": _column(arguments, "bytes", NO_BYTES)}, checks
+
+    def _graphs(self, events: list[Event]) -> Built:
+        return self._on_gpu(events, self._arguments(_ON_GPU, events, Subject.GRAPH))
+
+    def _marks(self, events: list[Event]) -> Built:
+        return self._on_gpu(events, self._arguments(_ON_GPU, events, Subject.MARK))
+
+    def _on_gpu(self, events: list[Event], arguments: Sequence[GpuArguments]) -> Built:
         """Build GPU work and annotations; without arguments, the device is the pid and the stream the tid."""
-        columns, valid = self._timed(events)
-        arguments, told = _arguments(events)
+        columns, checks = self._timed(events)
         device, on_device = _told([a.device for a in arguments], [event.pid for event in events])
         stream, on_stream = _told([a.stream for a in arguments], [event.tid for event in events])
         columns |= {
             "device": device,
             "stream": stream,
-            "correlation": np.array([a.correlation for a in arguments], np.int64),
-            "bytes": np.array([a.bytes for a in arguments], np.int64),
-            "grid": np.array([a.grid for a in arguments], np.int64),
-            "block": np.array([a.block for a in arguments], np.int64),
+            "correlation": _column(arguments, "correlation", NO_CORRELATION),
         }
-        return columns, valid & told & on_device & on_stream
+        return columns, checks | {"device": on_device, "stream": on_stream}
+
+    def _arguments(
+        self, decode: ArgumentsDecoder[ValueT], events: list[Event], subject: Subject
+    ) -> Sequence[ValueT]:
+        """Decode the arguments of events, and count the odd ones."""
+        arguments, odd = decode([event.args for event in events])
+        for name, count in odd.items():
+            self._lost[LossKind.FIELD, subject, name] += count
+        return arguments
+
+
+def _passed(checks: Checks) -> Mask:
+    """Return which rows pass all checks."""
+    passed: Mask = np.logical_and.reduce([*checks.values()])
+    return passed
+
+
+def _column(arguments: Sequence[object], name: str, otherwise: int) -> Ints:
+    """Return one argument of each event, ``otherwise`` where it has none."""
+    values = (getattr(a, name) for a in arguments)
+    return np.fromiter((otherwise if v is None else v for v in values), np.int64, len(arguments))
 
 
 def _allocations(events: list[Event]) -> Built:
     """Build the events of the allocator; other instant events are ignored."""
-    events = [event for event in events if event.name == _MEMORY]
+    events = [event for event in events if event.name == _ALLOCATION]
     time, timed = times([event.ts for event in events])
     arguments = _ALLOCATOR([event.args for event in events])
     told = [a or _NO_ALLOCATION for a in arguments]
@@ -234,17 +295,20 @@ def _allocations(events: list[Event]) -> Built:
         "allocated": np.array([a.allocated for a in told], np.int64),
         "reserved": np.array([a.reserved for a in told], np.int64),
     }
-    return columns, timed & _present(arguments)
-
-
-def _arguments(events: list[Event]) -> tuple[list[Arguments], Mask]:
-    arguments = _ARGUMENTS([event.args for event in events])
-    return [a or _NO_ARGUMENTS for a in arguments], _present(arguments)
+    return columns, {"ts": timed, "args": _present(arguments)}
 
 
 def _integers(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
     values = _INTEGERS(written)
+    if None in values:
+        values = [_spelled(bytes(text)) if v is None else v for v, text in zip(values, written, strict=True)]
     return np.array([value or 0 for value in values], np.int64), _present(values)
+
+
+def _spelled(written: bytes) -> int | None:
+    """Return the integer that a text spells: PyTorch up to 1.11 writes ``"tid": "25738"``."""
+    number = int(written[1:-1]) if _QUOTED.fullmatch(written) else None
+    return number if number is None or number <= _INT64.max else None
 
 
 def _told(values: list[int | None], otherwise: list[msgspec.Raw]) -> tuple[Ints, Mask]:

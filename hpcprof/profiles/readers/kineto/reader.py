@@ -12,7 +12,9 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.common.units import counted
 from hpcprof.profiles import kernel_classification
+from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.collectives import collectives
@@ -50,7 +52,7 @@ def read(path: Path) -> Timeline:
     Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``), all of
     style push/pop; those that the end of the recording cut off are not closed. Graphs traced as a whole are
     only in traces that hpcprof exported. Events that lack a field are left out and counted in
-    ``Origin.notes``.
+    ``Origin.losses``.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def read(path: Path) -> Timeline:
     classes = kernel_classification.classify(strings, kernel_classification.load())
     marks = len(ranges["start"])
     return Timeline(
-        origin=_origin(path, properties, events.notes),
+        origin=_origin(path, properties, events.losses),
         kernels=Kernels(
             **kernels,
             process=np.full(len(kernels["start"]), process),
@@ -108,6 +110,11 @@ def _load(path: Path) -> tuple[Events, dict[str, Any]]:
         stream = TraceStream(file)
         for batch in stream.batches():
             events.add(batch)
+        if events.foreign and "schemaVersion" not in stream.properties:
+            raise NotATrace(
+                "is a Chrome trace, but not one of the PyTorch profiler: "
+                f"none of its {counted(events.count, 'event')} has a category that PyTorch writes."
+            )
     return events, stream.properties
 
 
@@ -140,7 +147,7 @@ def damage_as_sentence(path: Path) -> Iterator[None]:
         raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def _origin(path: Path, trace: dict[str, Any], notes: tuple[str, ...]) -> Origin:
+def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Origin:
     distributed = trace.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _natural(distributed.get("rank"))
@@ -155,7 +162,7 @@ def _origin(path: Path, trace: dict[str, Any], notes: tuple[str, ...]) -> Origin
         start_utc_ns=_natural(trace.get("baseTimeNanoseconds")),
         gpus=gpus,
         facts=tuple(_versions({**trace, **distributed})),
-        notes=notes,
+        losses=losses,
     )
 
 

@@ -10,7 +10,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
@@ -46,11 +46,11 @@ DEVICE_NAME = "device__attribute_display_name"
 
 @dataclass
 class Printed:
-    """A table: kernels, the name of the device, and sentences about what is missing."""
+    """A table: kernels, the name of the device, and how many of its rows are cut off or damaged."""
 
     kernels: list[MeasuredKernel]
     device: str | None = None
-    notes: list[str] = field(default_factory=list)
+    cut: int = 0
 
 
 def is_table(path: Path) -> bool:
@@ -94,7 +94,7 @@ def read_text(path: Path) -> str:
 def parse(text: str, path: Path) -> Printed:
     """Read a table of the raw or the details page; ``path`` names it in errors.
 
-    A row that is cut off at the end is left out, with a note. Values are converted to base units.
+    A row that is cut off or damaged is left out and counted. Values are converted to base units.
 
     Raises
     ------
@@ -104,8 +104,7 @@ def parse(text: str, path: Path) -> Printed:
     header, rows = open_table(text, path)
     page = _details if set(_METRIC) <= set(header) else _raw
     printed = page(header, rows, path)
-    if rows.cut:
-        printed.notes.append(f"{path.name} has a row that is cut off or damaged; it is left out.")
+    printed.cut = rows.cut
     return printed
 
 
@@ -130,18 +129,18 @@ def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
 
 
 class Rows(Iterator[list[str]]):
-    """The rows of CSV text; after the last, ``cut`` is true if one was cut off or damaged."""
+    """The rows of CSV text; ``cut`` counts those that are cut off or damaged."""
 
     def __init__(self, text: str) -> None:
         self._reader = csv.reader(text.splitlines(keepends=True), strict=True)
-        self.cut = False
+        self.cut = 0
 
     def __next__(self) -> list[str]:
         while True:
             try:
                 return next(self._reader)
             except csv.Error:
-                self.cut = True
+                self.cut += 1
 
 
 def _raw(header: list[str], rows: Rows, path: Path) -> Printed:
@@ -153,7 +152,7 @@ def _raw(header: list[str], rows: Rows, path: Path) -> Printed:
     factors = [factor(unit) for unit in units]
     own = [row for row in rows if _is_kernel(row)]
     kernels = [row for row in own if len(row) == len(header)]
-    rows.cut |= len(kernels) < len(own)
+    rows.cut += len(own) - len(kernels)
     decimal_comma = uses_decimal_comma(row[i] for row in kernels for i, unit in enumerate(units) if unit)
     metrics = [(name, i) for name, i in at.items() if "__" in name]
     measured = []
@@ -170,7 +169,7 @@ def _details(header: list[str], rows: Rows, path: Path) -> Printed:
     last = max(at[name] for name in (*_FIXED, *_METRIC))
     own = [row for row in rows if _is_kernel(row)]
     kept = [row for row in own if len(row) > last]
-    rows.cut |= len(kept) < len(own)
+    rows.cut += len(own) - len(kept)
     decimal_comma = uses_decimal_comma(row[at["Metric Value"]] for row in kept if row[at["Metric Unit"]])
     kernels: dict[tuple[str, str], tuple[list[str], dict[str, float]]] = {}
     for row in kept:

@@ -17,6 +17,7 @@ from typing import Any
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
+from hpcprof.profiles.losses import LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.ncu import NCU, TABLES, csv_table, dump_script
 from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, parse
@@ -44,7 +45,7 @@ def read(path: Path) -> KernelReport:
         kind=NCU.name,
         rank=rank_from_name(path),
         device_names=(printed.device,) if printed.device else (),
-        notes=tuple(printed.notes),
+        losses=tuple(losses(LossKind.ROW, Subject.METRIC, {"form": printed.cut})),
     )
     return KernelReport(origin, tuple(printed.kernels))
 

@@ -9,6 +9,7 @@ NSYS = Reader(
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.nsys.reader:read",
     identify_rank="hpcprof.profiles.readers.nsys.origin:identify_rank",
+    several_ranks="hpcprof.profiles.readers.nsys.processes:several_ranks",
     reports={".nsys-rep": (".sqlite",)},
     convert="hpcprof.profiles.readers.nsys.report_export:exported",
     scrubber=Scrubber(

@@ -9,12 +9,16 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
     TableClause,
+    and_,
     case,
+    cast,
     column,
     create_engine,
     func,
@@ -35,6 +39,9 @@ from hpcprof.profiles.timeline import NO_NAME, Ints
 MISSING = int(np.iinfo(np.int64).min)
 """The value for NULL in a column of time stamps, which may be negative."""
 
+UNREADABLE = MISSING + 1
+"""The value for what is not an integer in a key column; like `MISSING`, it is not a possible time stamp."""
+
 NO_ID = -1
 """The value for NULL in a column of ids."""
 
@@ -47,6 +54,17 @@ THREAD_BITS = 0xFFFFFF
 _MAGIC = b"SQLite format 3\x00"
 # SQLite's documented limit on bound parameters was 999 before version 3.32.
 _CHUNK = 900
+
+
+class BulkColumns(NamedTuple):
+    """Columns of a large table: integers, and texts and blobs, by name.
+
+    ``odd`` counts the values of a column that are not integers, for the columns that have any.
+    """
+
+    integers: dict[str, Ints]
+    binary: dict[str, BinaryColumn]
+    odd: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -92,16 +110,29 @@ class ExportTable:
         DamagedInput
             If a key column is absent or a value is not an integer.
         """
-        return self._with_defaults(integers, texts, self._by_sqlalchemy(self._query(integers, texts)))
+        query = self._query(integers, texts)
+        count = len(query.integers)
+        parts = list(zip(*self.export.rows(query.query), strict=True)) or [()] * (count + len(query.binary))
+        numbers = {name: self._numbers(name, part) for name, part in zip(query.integers, parts, strict=False)}
+        contents = map(BinaryColumn.from_values, parts[count:])
+        return self._with_defaults(integers, texts, (numbers, dict(zip(query.binary, contents, strict=True))))
 
     def read_bulk(
         self, integers: Mapping[str, int | None], texts: Sequence[str] = (), blobs: Sequence[str] = ()
-    ) -> TableColumns:
-        """Do as `read` for a large table, through Arrow; ``blobs`` are NULL where they hold no blob."""
-        query = self._query(integers, texts, blobs)
-        found = self.export.arrow and self.export.arrow.fetch(query)
-        found = found or self._by_sqlalchemy(query)
-        return self._with_defaults(integers, [*texts, *blobs], found)
+    ) -> BulkColumns:
+        """Do as `read` for a large table, through Arrow, and keep the rows with values that are not integers.
+
+        Such a value becomes `UNREADABLE` in a key column and counts as NULL in the others. ``blobs`` are NULL
+        where they hold no blob.
+        """
+        arrow = self.export.arrow
+        found = arrow and arrow.fetch(self._query(integers, texts, blobs))
+        odd: dict[str, int] = {}
+        if not found:
+            query = self._query(integers, texts, blobs, lenient=True)
+            found = (arrow and arrow.fetch(query)) or self._by_sqlalchemy(query)
+            odd = self._odd(query.integers)
+        return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], found), odd)
 
     def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
         """Begin in another thread what `read_bulk` will be called for with the same integers alone."""
@@ -109,13 +140,18 @@ class ExportTable:
             self.export.arrow.begin(self._query(integers, ()))
 
     def _query(
-        self, integers: Mapping[str, int | None], texts: Sequence[str], blobs: Sequence[str] = ()
+        self,
+        integers: Mapping[str, int | None],
+        texts: Sequence[str],
+        blobs: Sequence[str] = (),
+        lenient: bool = False,
     ) -> ColumnQuery:
         """Select the columns that the table has, in one query: several could order the rows differently."""
         self.require(*(name for name, default in integers.items() if default is REQUIRED))
         columns = self.clause.c
-        nulls = {n: MISSING if d is REQUIRED else d for n, d in integers.items() if n in columns}
-        numbers = (func.coalesce(columns[name], null).label(name) for name, null in nulls.items())
+        defaults = {name: default for name, default in integers.items() if name in columns}
+        integer = _lenient if lenient else _strict
+        numbers = (integer(columns[name], default).label(name) for name, default in defaults.items())
         contents = {name: columns[name] for name in texts if name in columns} | {
             name: case((func.typeof(columns[name]) == "blob", columns[name])).label(name)
             for name in blobs
@@ -124,23 +160,41 @@ class ExportTable:
         return ColumnQuery(
             select(*numbers, *contents.values()),
             select(func.count()).select_from(self.clause),
-            tuple(nulls),
+            tuple(defaults),
             tuple(contents),
         )
 
+    def _odd(self, names: Sequence[str]) -> dict[str, int]:
+        """Count the values of each column that are neither integers nor NULL."""
+        columns = [self.clause.c[name] for name in names]
+        sums = (func.sum(case((and_(c.is_not(None), ~_is_integer(c)), 1), else_=0)) for c in columns)
+        counts = next(self.export.rows(select(*sums)))
+        return {name: int(count) for name, count in zip(names, counts, strict=True) if count}
+
     def _by_sqlalchemy(self, query: ColumnQuery) -> TableColumns:
+        """Execute a query whose numbers are all integers."""
         rows = self.export.rows(query.query)
         count = len(query.integers)
         if not query.binary:
-            flat = self.export.numbers(chain.from_iterable(rows), self.name).reshape(-1, count)
+            flat = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, count)
             return dict(zip(query.integers, flat.T.copy(), strict=True)), {}
         parts = list(zip(*rows, strict=True)) or [()] * (count + len(query.binary))
-        numbers = (self.export.numbers(iter(part), self.name) for part in parts[:count])
+        numbers = (np.array(part, np.int64) for part in parts[:count])
         contents = (BinaryColumn.from_values(part) for part in parts[count:])
         return (
             dict(zip(query.integers, numbers, strict=True)),
             dict(zip(query.binary, contents, strict=True)),
         )
+
+    def _numbers(self, column: str, values: Sequence[Any]) -> Ints:
+        """Turn values into int64, raising `DamagedInput` for one that is not an integer."""
+        try:
+            return np.array([_integer(value) for value in values], np.int64)
+        except (TypeError, ValueError, OverflowError):
+            raise DamagedInput(
+                f"{self.export.path}: table {self.name} holds a value in column {column} that is not an "
+                "integer."
+            ) from None
 
     def _with_defaults(
         self, integers: Mapping[str, int | None], binary: Sequence[str], found: TableColumns
@@ -186,13 +240,6 @@ class NsysExport:
         """Execute a query."""
         return iter(self.connection.execute(query))
 
-    def numbers(self, values: Iterator[Any], where: str) -> Ints:
-        """Turn values into int64, raising `DamagedInput` for one that is not an integer."""
-        try:
-            return np.fromiter(values, np.int64)
-        except (TypeError, ValueError, OverflowError):
-            raise DamagedInput(f"{self.path}: table {where} holds a value that is not an integer.") from None
-
     def strings(self, ids: Ints) -> dict[int, str]:
         """Return the texts of the ids that occur in StringIds; `NO_NAME` has none.
 
@@ -214,6 +261,36 @@ class NsysExport:
             query = select(texts.c.id, texts.c.value).where(texts.c.id.in_(wanted[at : at + _CHUNK]))
             found |= {int(i): str(value) for i, value in self.rows(query) if value is not None}
         return found
+
+
+def _strict(column: ColumnElement[Any], default: int | None) -> ColumnElement[Any]:
+    """Return a column in a query, with the value for NULL."""
+    return func.coalesce(column, MISSING if default is REQUIRED else default)
+
+
+def _lenient(column: ColumnElement[Any], default: int | None) -> ColumnElement[Any]:
+    """Do as `_strict`, with a value for what is not an integer too, so that the result is of one type."""
+    null, other = (MISSING, UNREADABLE) if default is REQUIRED else (default, default)
+    return case((column.is_(None), null), (_is_integer(column), cast(column, BigInteger)), else_=other)
+
+
+def _is_integer(column: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether a value is an integer, also one that is stored as ``7.0`` or ``'7'``."""
+    return cast(column, BigInteger) == column
+
+
+def _integer(value: Any) -> int:
+    """Return an integer, also one that is stored as ``7.0`` or ``'7'``.
+
+    Raises
+    ------
+    ValueError
+        If the value is none.
+    """
+    number = int(value)
+    if isinstance(value, bytes) or (isinstance(value, float) and number != value):
+        raise ValueError(f"{value!r} is not an integer")
+    return number
 
 
 @contextmanager

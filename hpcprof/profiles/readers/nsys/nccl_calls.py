@@ -8,11 +8,19 @@ import numpy as np
 
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
-from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, PROCESS_SHIFT, THREAD_BITS, NsysExport
+from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, NsysExport
 from hpcprof.profiles.readers.nsys.nvtx_payloads import Payloads, layouts
 from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, Events
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PROCESS, UNKNOWN_RANKS, Collectives, Ints
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_NAME,
+    NO_PROCESS,
+    UNKNOWN_RANKS,
+    Collectives,
+    Ints,
+    plausible,
+)
 
 NCCL_DOMAIN = "NCCL"
 _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
@@ -65,7 +73,7 @@ class _Calls:
         # A domain's id is unique within a process.
         _, domain = numbered_rows(columns["domainId"], columns["globalTid"] >> PROCESS_SHIFT)
         owned = np.isin(domain, domain[of_nccl])
-        timed = (columns["start"] != MISSING) & (columns["end"] != MISSING)
+        timed = plausible(columns["start"], columns["end"])
         rows = np.flatnonzero(owned & timed & (kind == PUSH_POP))
         rows = rows[np.lexsort((columns["start"][rows], columns["globalTid"][rows]))]
         self.start, self.end, self.thread, self.domain, ids = (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
@@ -14,8 +15,10 @@ from hpcprof.profiles.readers.nsys.export import (
     PROCESS_SHIFT,
     REQUIRED,
     THREAD_BITS,
+    UNREADABLE,
     NsysExport,
 )
+from hpcprof.profiles.readers.nsys.operations import unplaced
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges, Style, plausible
 
@@ -28,10 +31,9 @@ NAMED_EVENTS = (*_STYLES, DOMAIN_CREATE)
 # The bits of a global thread id that name the process on its machine.
 _PROCESS_BITS = 0x0000FFFFFF000000
 
+_KEYS = ("start", "end", "eventType")
 _COLUMNS = {
-    "start": REQUIRED,
-    "end": REQUIRED,
-    "eventType": REQUIRED,
+    **dict.fromkeys(_KEYS, REQUIRED),
     "globalTid": NO_ID,
     "endGlobalTid": NO_ID,
     "textId": NO_ID,
@@ -44,7 +46,8 @@ class Events:
     """Rows of NVTX_EVENTS that are ranges or create a domain.
 
     ``present`` holds the names of the table's columns, ``text`` the inline text of each row, ``payload`` its
-    binary data, and ``last`` the last stamp of any event, marks included.
+    binary data, and ``last`` the last stamp of any event, marks included. ``untyped`` counts the events whose
+    type is unknown, and ``odd`` by column the values that are not integers.
     """
 
     present: frozenset[str]
@@ -52,6 +55,8 @@ class Events:
     text: BinaryColumn
     payload: BinaryColumn
     last: int
+    untyped: int
+    odd: Mapping[str, int]
 
 
 def read_events(export: NsysExport) -> Events | None:
@@ -60,17 +65,18 @@ def read_events(export: NsysExport) -> Events | None:
     if table is None:
         return None
     table.require("start", "end", "eventType")
-    columns, others = table.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
+    columns, others, odd = table.read_bulk(_COLUMNS, texts=["text"], blobs=["binaryData"])
     text, payload = others["text"], others["binaryData"]
     stamps = np.concatenate((columns["start"], columns["end"]))
     last = int(stamps[stamps < LATEST].max(initial=MISSING))
+    untyped = int(np.count_nonzero(columns["eventType"] <= UNREADABLE))
     rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS))
     columns = {name: values[rows] for name, values in columns.items()}
-    return Events(table.columns, columns, text.take(rows), payload.take(rows), last)
+    return Events(table.columns, columns, text.take(rows), payload.take(rows), last, untyped, odd)
 
 
-def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> tuple[Ranges, int]:
-    """Build the ranges, and count those without a start.
+def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> tuple[Ranges, list[Loss]]:
+    """Build the ranges, and say what is left out.
 
     Parameters
     ----------
@@ -83,9 +89,8 @@ def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> 
     columns = events.columns
     is_range = np.isin(columns["eventType"], list(_STYLES))
     # A range without an end is still open.
-    placed = plausible(
-        columns["start"], np.where(columns["end"] == MISSING, columns["start"], columns["end"])
-    )
+    until = np.where(columns["end"] == MISSING, columns["start"], columns["end"])
+    placed = plausible(columns["start"], until)
     rows = np.flatnonzero(is_range & placed)
     column = {name: values[rows] for name, values in columns.items()}
     closed = column["end"] != MISSING
@@ -105,7 +110,10 @@ def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> 
         closed=closed.astype(np.int64),
         one_thread=(column["endGlobalTid"] == NO_ID).astype(np.int64),
     )
-    return table, int(is_range.sum()) - len(rows)
+    lost = unplaced(columns["start"][is_range], until[is_range], Subject.RANGE)
+    fields = {name: count for name, count in events.odd.items() if name not in _KEYS}
+    untyped = losses(LossKind.ROW, Subject.EVENT, {"eventType": events.untyped})
+    return table, [*lost, *untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
 
 
 def _domains(events: Events, strings: StringTable, column: Mapping[str, Ints]) -> Ints:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from sqlalchemy import select
 
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import (
     NO_ID,
     PROCESS_SHIFT,
     REQUIRED,
     THREAD_BITS,
+    BulkColumns,
     ExportTable,
     NsysExport,
 )
@@ -28,6 +29,7 @@ from hpcprof.profiles.timeline import (
     Operations,
     concatenate,
     plausible,
+    plausible_stamps,
 )
 
 _CALL = {
@@ -81,13 +83,13 @@ def begin_large_tables(export: NsysExport) -> None:
             table.begin_bulk(columns)
 
 
-def read_calls(export: NsysExport) -> tuple[IntColumns, int]:
-    """Read the API calls; the second value counts the rows that cannot be placed."""
+def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:
+    """Read the API calls, and say what is left out."""
     table = export.table(_CALLS)
     if table is None:
-        return _none(*_CALL), 0
+        return _none(*_CALL), []
     table.require("nameId")
-    return _placed(table.read_bulk(_CALL)[0])
+    return _placed(table.read_bulk(_CALL), Subject.CALL)
 
 
 def api_calls(columns: IntColumns, name: Ints) -> ApiCalls:
@@ -105,16 +107,16 @@ def api_calls(columns: IntColumns, name: Ints) -> ApiCalls:
     )
 
 
-def read_kernels(export: NsysExport, only_process: int) -> tuple[IntColumns, int]:
-    """Read the kernels; the second value counts the rows that cannot be placed.
+def read_kernels(export: NsysExport, only_process: int) -> tuple[IntColumns, list[Loss]]:
+    """Read the kernels, and say what is left out.
 
     ``only_process`` is the process of the kernels of old exports, which do not record it.
     """
     table = export.table(_KERNELS)
     if table is None:
-        return _none(*_KERNEL, "process"), 0
+        return _none(*_KERNEL, "process"), []
     table.require("demangledName")
-    return _read_operations(table, _KERNEL, only_process)
+    return _read_operations(table, _KERNEL, only_process, Subject.KERNEL)
 
 
 def kernels(columns: IntColumns, name: Ints, category: Ints) -> Kernels:
@@ -128,43 +130,47 @@ def kernels(columns: IntColumns, name: Ints, category: Ints) -> Kernels:
     )
 
 
-def read_memory(export: NsysExport, strings: StringTable, only_process: int) -> tuple[MemoryOperations, int]:
-    """Read memory copies, then sets, named as by ``nsys stats``; count the rows that cannot be placed."""
-    tables, lost = [MemoryOperations.empty()], 0
+def read_memory(
+    export: NsysExport, strings: StringTable, only_process: int
+) -> tuple[MemoryOperations, list[Loss]]:
+    """Read memory copies, then sets, named as by ``nsys stats``, and say what is left out."""
+    tables, lost = [MemoryOperations.empty()], list[Loss]()
     copies = export.table(_COPIES)
     if copies is not None:
-        columns, lost = _read_operations(copies, _COPY, only_process)
+        columns, lost = _read_operations(copies, _COPY, only_process, Subject.COPY)
         kinds, row = np.unique(columns["copyKind"], return_inverse=True)
         labels = _copy_labels(export)
         names = (f"[CUDA memcpy {labels.get(kind, _COPY_LABELS[0])}]" for kind in kinds.tolist())
         tables.append(_memory(columns, strings.add_all(names)[row]))
     sets = export.table(_SETS)
     if sets is not None:
-        columns, unplaced = _read_operations(sets, _SET, only_process)
-        lost += unplaced
+        columns, more = _read_operations(sets, _SET, only_process, Subject.SET)
+        lost += more
         tables.append(_memory(columns, np.full(len(columns["start"]), strings.add("[CUDA memset]"))))
     return concatenate(MemoryOperations, tables), lost
 
 
-def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> tuple[Operations, int]:
-    """Read the CUDA graphs that were traced as a whole, and count the rows that cannot be placed."""
+def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> tuple[Operations, list[Loss]]:
+    """Read the CUDA graphs that were traced as a whole, and say what is left out."""
     table = export.table("CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
     if table is None:
-        return Operations.empty(), 0
-    columns, lost = _read_operations(table, {**_OPERATION, "graphId": NO_ID}, only_process)
+        return Operations.empty(), []
+    wanted = {**_OPERATION, "graphId": NO_ID}
+    columns, lost = _read_operations(table, wanted, only_process, Subject.GRAPH)
     graphs, row = np.unique(columns["graphId"], return_inverse=True)
     name = strings.add_all(f"CUDA graph {graph}" for graph in graphs.tolist())[row]
     category = np.full(len(name), int(Category.COMP))
-    return Operations(**_shared(columns), name=name, category=category), lost
+    hidden = losses(LossKind.GRAPH, Subject.GRAPH, {"": len(name)})
+    return Operations(**_shared(columns), name=name, category=category), [*lost, *hidden]
 
 
 def _copy_labels(export: NsysExport) -> dict[int, str]:
     table = export.table("ENUM_CUDA_MEMCPY_OPER")
     if table is None or not {"id", "label"} <= table.columns:
         return _COPY_LABELS
-    labels = table.clause
-    found = export.rows(select(labels.c.id, labels.c.label))
-    return _COPY_LABELS | {int(kind): str(label) for kind, label in found if label is not None}
+    columns, texts = table.read({"id": NO_ID}, texts=["label"])
+    found = zip(columns["id"].tolist(), texts["label"].texts(), strict=True)
+    return _COPY_LABELS | {kind: label for kind, label in found if label is not None}
 
 
 def _memory(columns: IntColumns, name: Ints) -> MemoryOperations:
@@ -173,9 +179,9 @@ def _memory(columns: IntColumns, name: Ints) -> MemoryOperations:
 
 
 def _read_operations(
-    table: ExportTable, wanted: Mapping[str, int | None], only_process: int
-) -> tuple[IntColumns, int]:
-    columns, lost = _placed(table.read_bulk(wanted)[0])
+    table: ExportTable, wanted: Mapping[str, int | None], only_process: int, subject: Subject
+) -> tuple[IntColumns, list[Loss]]:
+    columns, lost = _placed(table.read_bulk(wanted), subject)
     known = "globalPid" in table.columns
     columns["process"] = (
         _process(columns["globalPid"]) if known else _repeated(only_process, len(columns["start"]))
@@ -207,11 +213,28 @@ def _shared(columns: IntColumns) -> IntColumns:
     }
 
 
-def _placed(columns: IntColumns) -> tuple[IntColumns, int]:
-    """Leave out the rows whose start or end is missing or impossible, and count them."""
+def _placed(found: BulkColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
+    """Leave out the rows whose start or end is missing or impossible; count them and the odd fields."""
+    columns = found.integers
     placed = plausible(columns["start"], columns["end"])
-    lost = len(placed) - int(np.count_nonzero(placed))
-    return ({name: values[placed] for name, values in columns.items()} if lost else columns), lost
+    odd = {name: count for name, count in found.odd.items() if name not in ("start", "end")}
+    lost = losses(LossKind.FIELD, subject, odd, len(placed))
+    if not placed.all():
+        lost = unplaced(columns["start"], columns["end"], subject) + lost
+        columns = {name: values[placed] for name, values in columns.items()}
+    return columns, lost
+
+
+def unplaced(start: Ints, end: Ints, subject: Subject) -> list[Loss]:
+    """Count the rows whose start, whose end, or only whose duration is missing or impossible."""
+    started, ended = plausible_stamps(start), plausible_stamps(end)
+    both = started & ended
+    fields = {
+        "start": np.count_nonzero(~started),
+        "end": np.count_nonzero(started & ~ended),
+        "duration": np.count_nonzero(both & ~plausible(start, end)),
+    }
+    return losses(LossKind.ROW, subject, fields, len(start))
 
 
 def _none(*names: str) -> IntColumns:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sqlalchemy import or_, select
+from sqlalchemy import null, or_, select
 
+from hpcprof.common.masking import masked
+from hpcprof.common.units import visible
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.readers.nsys.export import NsysExport, open_export
+from hpcprof.profiles.readers.nsys.export import PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.timeline import Fact, Gpu, Origin
 
 # The rows that describe how the capture was made. Nothing else of META_DATA_CAPTURE is read here (command,
@@ -24,6 +28,11 @@ _OPTION = re.compile(
 _OPTION_VALUE = re.compile(r"\w{1,40}", re.ASCII)
 _OFF = ("false", "0")
 
+# Warnings and errors in ENUM_DIAGNOSTIC_SEVERITY_LEVEL; 1 is information, and 4 is more detail.
+_SEVERE = (2, 3)
+_PID = 0xFFFFFF
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")
+
 # Rows of META_DATA_EXPORT and TARGET_INFO_SYSTEM_ENV, with the kind and name of the fact.
 _FACTS = {
     "EXPORT_SCHEMA_VERSION": ("version", "nsys export schema"),
@@ -35,12 +44,14 @@ _FACTS = {
 }
 
 
-def origin(export: NsysExport, notes: Iterable[str]) -> Origin:
-    """Describe the export, with the variables that `environment_allowlist.allowed` accepts."""
+def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[int]) -> Origin:
+    """Describe the export, with the variables that `environment_allowlist.allowed` accepts.
+
+    ``left_out`` is what its tables lack, and ``processes`` are those that used the GPU.
+    """
     variables = _environment(export)
     gpus = _gpus(export)
     ranks = _mpi_ranks(export)
-    listed = ", ".join(map(str, ranks))
     return Origin(
         path=export.path,
         kind=NSYS.name,
@@ -56,7 +67,7 @@ def origin(export: NsysExport, notes: Iterable[str]) -> Origin:
             *(Fact("option", name, value) for name, value in _options(export) if value not in _OFF),
             *_software_and_machine(export),
         ),
-        notes=(*notes, *([f"It holds several MPI ranks: {listed}."] if len(ranks) > 1 else [])),
+        losses=(*left_out, *_diagnostics(export, processes)),
     )
 
 
@@ -140,6 +151,33 @@ def _software_and_machine(export: NsysExport) -> Iterator[Fact]:
             yield Fact(kind, name, value)
 
 
+def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
+    """Return the warnings and errors of nsys itself, such as that events may be missing.
+
+    nsys also warns about processes that had nothing to record, such as a shell: these do not count beside
+    processes that used the GPU.
+    """
+    source = export.table("DIAGNOSTIC_EVENT")
+    if source is None or not {"severity", "text"} <= source.columns:
+        return []
+    events = source.clause.c
+    owner = events.globalPid if "globalPid" in source.columns else null()
+    severe = [
+        text
+        for severity, text, process in export.rows(select(events.severity, events.text, owner))
+        if severity in _SEVERE and isinstance(text, str) and not (processes and _another(process, processes))
+    ]
+    # One line, without secrets, and of the paths only the names of the files.
+    texts = Counter(_FOLDERS.sub("", visible(masked(" ".join(text.split())))) for text in severe)
+    return losses(LossKind.DIAGNOSTIC, Subject.CAPTURE, texts)
+
+
+def _another(owner: object, processes: Collection[int]) -> bool:
+    """Return whether a global id is that of another process than these; one without a pid is of none."""
+    process = owner >> PROCESS_SHIFT if isinstance(owner, int) else 0
+    return process & _PID != 0 and process not in processes
+
+
 def _first_number(variables: Mapping[str, str], names: Iterable[str]) -> int | None:
     values = (variables[name] for name in names if name in variables)
     return next((int(v) for v in values if v.isascii() and v.isdigit() and len(v) < 10), None)
@@ -197,5 +235,5 @@ def _start(export: NsysExport) -> int | None:
     source = export.table("TARGET_INFO_SESSION_START_TIME")
     if source is None or "utcEpochNs" not in source.columns:
         return None
-    stamps = source.integers({"utcEpochNs": 0})["utcEpochNs"]
-    return int(stamps[0]) or None
+    stamp = next(export.rows(select(source.clause.c.utcEpochNs)), (None,))[0]
+    return stamp if isinstance(stamp, int) and stamp > 0 else None

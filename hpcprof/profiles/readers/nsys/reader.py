@@ -9,6 +9,7 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.nccl_calls import read_collectives
 from hpcprof.profiles.readers.nsys.nvtx_ranges import ranges, read_events
@@ -23,7 +24,7 @@ from hpcprof.profiles.readers.nsys.operations import (
 )
 from hpcprof.profiles.readers.nsys.origin import origin
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Operations, Ranges, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Ranges, Timeline
 
 # Every export has at least one of these tables.
 _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
@@ -32,7 +33,7 @@ _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NV
 def read(path: Path) -> Timeline:
     """Read an nsys SQLite export.
 
-    Rows without a start or an end are left out and counted in ``Origin.notes``.
+    Rows without a start or an end are left out and counted in ``Origin.losses``.
 
     Raises
     ------
@@ -50,37 +51,37 @@ def read(path: Path) -> Timeline:
 def _timeline(export: NsysExport) -> Timeline:
     begin_large_tables(export)
     events = read_events(export)
-    calls, calls_lost = read_calls(export)
+    calls, of_calls = read_calls(export)
     process = _only_process(calls["globalTid"])
-    gpu, kernels_lost = read_kernels(export, process)
+    gpu, of_kernels = read_kernels(export, process)
     used = (gpu["demangledName"], calls["nameId"], *([events.columns["textId"]] if events else []))
     ids = np.concatenate([distinct(column) for column in used])
     strings = StringTable()
     # In the order of their ids, in which ``nsys stats`` lists rows that are otherwise equal.
     numbers = {i: strings.add(text) for i, text in sorted(export.strings(ids).items())}
-    table, ranges_lost = ranges(events, strings, numbers) if events else (Ranges.empty(), 0)
-    memory, memory_lost = read_memory(export, strings, process)
-    graphs, graphs_lost = read_graphs(export, strings, process)
+    table, of_ranges = ranges(events, strings, numbers) if events else (Ranges.empty(), [])
+    memory, of_memory = read_memory(export, strings, process)
+    graphs, of_graphs = read_graphs(export, strings, process)
     names = translate(gpu["demangledName"], numbers)
+    called = translate(calls["nameId"], numbers)
     collectives = read_collectives(export, events, strings) if events else Collectives.empty()
-    lost = {
-        "kernels": kernels_lost,
-        "memory operations": memory_lost,
-        "CUDA graphs": graphs_lost,
-        "API calls": calls_lost,
-        "ranges": ranges_lost,
-    }
-    notes = [f"{n} {what} have no start or end and are left out." for what, n in lost.items() if n]
+    unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
+    lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *unnamed]
     return Timeline(
-        origin=origin(export, [*notes, *_graphs(graphs)]),
+        origin=origin(export, lost, {process} if process else set(distinct(gpu["process"]).tolist())),
         strings=strings.array(),
         kernels=kernels(gpu, names, _classes(names, strings)),
         memops=memory,
-        calls=api_calls(calls, translate(calls["nameId"], numbers)),
+        calls=api_calls(calls, called),
         ranges=table,
         graphs=graphs,
         collectives=collectives,
     )
+
+
+def _unnamed(names: Ints, subject: Subject) -> list[Loss]:
+    """Count the rows without a name: theirs is missing in the export."""
+    return losses(LossKind.FIELD, subject, {"name": np.count_nonzero(names == NO_NAME)}, len(names))
 
 
 def _only_process(thread: Ints) -> int:
@@ -99,13 +100,3 @@ def _classes(names: Ints, strings: StringTable) -> Ints:
     rules = kernel_classification.load()
     classes = kernel_classification.classify((None if n == NO_NAME else texts[n] for n in used), rules)
     return classes[row]
-
-
-def _graphs(graphs: Operations) -> list[str]:
-    """Return a note on the CUDA graphs that were traced as a whole, without their kernels."""
-    if not len(graphs):
-        return []
-    return [
-        f"{len(graphs)} CUDA graph launches were traced as a whole: they count as compute, and their kernels "
-        "are not in the profile (nsys --cuda-graph-trace=node records them)."
-    ]

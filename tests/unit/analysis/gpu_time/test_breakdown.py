@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.gpu_time.breakdown import breakdown, kernel_classes, overlap
+from hpcprof.analysis.gpu_time.breakdown import breakdown, device_breakdown, kernel_classes, overlap
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 
@@ -71,6 +71,15 @@ def test_operations_that_take_no_time_have_no_percentages() -> None:
 def test_overlap_is_the_share_of_communication_beside_compute() -> None:
     rows = overlap(timeline([(0, 10, COMP), (5, 15, COMM), (6, 18, COMM), (30, 40, COMP)])).rows
     assert rows.to_dict("records") == [{"comm_ns": 13, "overlapped_ns": 5, "overlap_pct": 38.46}]
+
+
+@given(operations)
+def test_the_breakdown_by_device_is_that_of_its_operations_alone(rows: list[tuple[int, ...]]) -> None:
+    found = device_breakdown(timeline(rows)).columns()
+    assert found["device"] == sorted({row[5] for row in rows})
+    for at, device in enumerate(found.pop("device")):
+        alone = breakdown(timeline([row for row in rows if row[5] == device])).columns()
+        assert {name: values[at] for name, values in found.items()} == {n: v[0] for n, v in alone.items()}
 
 
 def test_compute_on_another_device_hides_no_communication() -> None:

@@ -18,10 +18,11 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.kineto import json_stream
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.kineto.reader import read
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import NO_CORRELATION, Timeline
 
 DATA = Path(__file__).parents[4] / "data"
 TRACES = ["allocator_rank0.pt.trace.json.gz", "ddp_steps_rank0.pt.trace.json.gz"]
@@ -30,7 +31,7 @@ TABLES = ("kernels", "memops", "calls", "ranges", "gpu_marks", "allocations")
 
 def content(timeline: Timeline) -> dict[str, Any]:
     """Return everything that a timeline holds, names as text."""
-    columns: dict[str, Any] = {"notes": timeline.origin.notes, "devices": timeline.origin.device_names}
+    columns: dict[str, Any] = {"losses": timeline.origin.losses, "devices": timeline.origin.device_names}
     for table in TABLES:
         for name, column in vars(getattr(timeline, table)).items():
             columns[f"{table}.{name}"] = timeline.names(column) if name == "name" else column.tolist()
@@ -110,14 +111,14 @@ def test_text_that_looks_like_the_end_of_an_event_misleads_nobody(
     assert timeline.kernels.start.tolist() == [0, 1000, 2000, 3000, 4000]
     assert timeline.origin.rank == 3
     assert timeline.origin.device_names == ("GPU ]", "x},{")
-    assert timeline.origin.notes == ()
+    assert timeline.origin.losses == ()
 
 
 @pytest.mark.parametrize("tail", ["[]}", ' [ ] , "x": [1] }', "[{}]}"])
 def test_a_trace_without_work_is_an_empty_timeline(tmp_path: Path, tail: str) -> None:
     timeline = read(write(tmp_path, '{"traceEvents":' + tail))
     assert len(timeline.kernels) == 0
-    assert timeline.origin.notes == ()
+    assert timeline.origin.losses == ()
 
 
 @pytest.mark.parametrize(
@@ -150,23 +151,33 @@ def test_odd_events_are_left_out_and_the_rest_is_right(tmp_path: Path) -> None:
         event(ts=2**53, dur=2**53),
         event(ts=-(2**53), dur=-(2**53)),
         event(name=5),  # type: ignore[arg-type]
-        event(args={"correlation": 2**70}),
-        event(args={"device": "a"}),
-        event(args=[1]),
         event(tid=None),
     ]
+    kept = [event(args={"correlation": 2**70}), event(args={"device": "a"}), event(args=[1])]
     usual = [event(args={"correlation": i}) for i in range(3)]
     events = [
         usual[0],
         *odd,
+        *kept,
         usual[1],
         {"cat": 5},
         {"cat": None},
         {**usual[2], "args": {"correlation": 2, "x": [None]}},
     ]
     timeline = read(write(tmp_path, json.dumps({"traceEvents": events})))
-    assert timeline.kernels.correlation.tolist() == [0, 1, 2]
-    assert timeline.origin.notes == (f"{len(odd)} kernel events lack a valid field and are left out.",)
+    assert timeline.kernels.correlation.tolist() == [0, *[NO_CORRELATION] * len(kept), 1, 2]
+    seen = len(odd) + len(kept) + len(usual)
+    assert [(loss.detail, loss.count, loss.of) for loss in timeline.origin.losses] == [
+        ("args", 1, seen),
+        ("correlation", 1, seen),
+        ("device", 1, seen),
+        ("dur", 3, seen),
+        ("name", 2, seen),
+        ("stream", 1, seen),
+        ("ts", 1, seen),
+    ]
+    kinds = [loss.kind for loss in timeline.origin.losses]
+    assert kinds == [LossKind.FIELD] * 3 + [LossKind.ROW] * 4
 
 
 def test_stamps_at_the_ends_of_64_bits_break_no_analysis(tmp_path: Path) -> None:
@@ -191,7 +202,8 @@ def test_stamps_at_the_ends_of_64_bits_break_no_analysis(tmp_path: Path) -> None
     events += [event(ts=largest + 2), event(ts=-largest, dur=long + 1)]
     timeline = read(write(tmp_path, json.dumps({"traceEvents": events})))
     assert len(timeline.kernels) == 5
-    assert timeline.origin.notes == ("2 kernel events lack a valid field and are left out.",)
+    (loss,) = timeline.origin.losses
+    assert loss.sentence == "2 of 7 kernels have no valid dur and are left out"
     for analysis in ANALYSES.values():
         if analysis.scope is Scope.RANK:
             analyze_rank(analysis, timeline, 0)

@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.kineto.events import nanoseconds, times
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import NO_CORRELATION, Category
 
+KERNEL_ARGUMENTS = {
+    "device": 1,
+    "stream": 20,
+    "correlation": 9,
+    "grid": [4, 2, 1],
+    "block": [256, 1, 1],
+}
 KERNEL = {
     "ph": "X",
     "cat": "kernel",
@@ -27,7 +35,7 @@ KERNEL = {
     "tid": 7,
     "ts": 1.5,
     "dur": 2,
-    "args": {"device": 1, "stream": 20, "correlation": 9, "grid": [4, 2, 1], "block": [256, 1, 1]},
+    "args": KERNEL_ARGUMENTS,
 }
 
 
@@ -45,7 +53,7 @@ def test_a_real_trace_tells_what_ran_where_and_when(torch_trace: Path) -> None:
     assert (origin.kind, origin.rank, origin.world_size) == ("torch", 0, 4)
     assert origin.start_utc_ns == 1790857026000000000
     assert origin.device_names == ("NVIDIA H200",) * 4
-    assert origin.notes == ()
+    assert origin.losses == ()
     names = set(timeline.names(timeline.ranges.name))
     assert "ProfilerStep#5" in names
     assert not any(name and name.startswith("aten::") for name in names)
@@ -132,14 +140,120 @@ def test_a_range_that_the_end_of_the_recording_cut_off_is_not_closed(tmp_path: P
 def test_events_that_lack_a_field_are_left_out_and_counted(tmp_path: Path) -> None:
     lacking = [{k: v for k, v in KERNEL.items() if k != key} for key in ("name", "ts", "dur", "ph")]
     call = {"ph": "X", "cat": "cuda_runtime", "name": "f", "pid": "Spans", "tid": 1, "ts": 1, "dur": 1}
-    bad_grid = {**KERNEL, "args": {"grid": [1, 2]}}
-    timeline = read(write(tmp_path / "rank0.trace.json", KERNEL, *lacking, bad_grid, call, "text", None))
+    timeline = read(write(tmp_path / "rank0.trace.json", KERNEL, *lacking, call, "text", None))
     assert len(timeline.kernels) == 1
-    assert timeline.origin.notes == (
-        "1 API call event lacks a valid field and is left out.",
-        "5 kernel events lack a valid field and are left out.",
-        "2 unknown events lack a valid field and are left out.",
+    assert [loss.sentence for loss in timeline.origin.losses] == [
+        "1 of 1 API call has no valid pid and is left out",
+        "2 events have no valid form and are left out",
+        "1 of 5 kernels has no valid dur and is left out",
+        "1 of 5 kernels has no valid name and is left out",
+        "1 of 5 kernels has no valid ph and is left out",
+        "1 of 5 kernels has no valid ts and is left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "odd"),
+    [
+        ("grid", [1, 2]),
+        ("block", "wide"),
+        ("device", {}),
+        ("stream", 1.5),
+        ("correlation", "x"),
+        ("bytes", []),
+    ],
+)
+def test_an_odd_argument_is_dropped_and_its_event_and_other_arguments_are_kept(
+    tmp_path: Path, argument: str, odd: object
+) -> None:
+    usual = {"device": 0, "stream": 7, "correlation": 9, "grid": [4, 2, 1], "block": [256, 1, 1], "bytes": 8}
+    events = [
+        {**KERNEL, "cat": category, "args": usual | ({argument: odd} if at % 2 else {})}
+        for category in ("kernel", "gpu_memcpy")
+        for at in range(8)
+    ]
+    whole = read(write(tmp_path / "rank0.trace.json", *(event | {"args": usual} for event in events)))
+    found = read(write(tmp_path / "rank1.trace.json", *events))
+    for table in ("kernels", "memops"):
+        for name, column in vars(getattr(whole, table)).items():
+            changed = vars(getattr(found, table))[name]
+            rows = slice(0, None, 2 if name == argument else 1)
+            assert changed[rows].tolist() == column[rows].tolist(), (table, name)
+    matters = {"grid": 1, "block": 1, "bytes": 1}.get(argument, 2)
+    assert [(one.kind, one.count, one.of, one.detail) for one in found.origin.losses] == [
+        (LossKind.FIELD, 4, 8, argument)
+    ] * matters
+
+
+def test_numbers_that_rocm_writes_as_text_are_read(tmp_path: Path) -> None:
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "hipMemcpyAsync", "pid": 1, "tid": 2, "ts": 1, "dur": 1}
+    arguments = {"stream": "0x0", "correlation": 9, "kind": "HtoD", "bytes": "128"}
+    events = [
+        {**call, "args": {**arguments, "ptr": "0x7f0"}},
+        {**KERNEL, "cat": "gpu_memcpy", "args": {**arguments, "device": "1"}},
+        {**KERNEL, "args": {**KERNEL_ARGUMENTS, "stream": "0x7f10", "grid": ["4", 2, 1]}},
+    ]
+    timeline = read(write(tmp_path / "rank0.trace.json", *events))
+    assert timeline.calls.correlation.tolist() == [9]
+    assert timeline.memops.bytes.tolist() == [128]
+    assert (timeline.memops.device.tolist(), timeline.memops.stream.tolist()) == ([1], [0])
+    assert timeline.kernels.stream.tolist() == [0x7F10]
+    assert [loss.detail for loss in timeline.origin.losses] == ["grid"]
+
+
+@pytest.mark.parametrize("argument", ["stream", "bytes", "kind", "ptr"])
+def test_of_the_arguments_of_a_call_only_the_correlation_matters(tmp_path: Path, argument: str) -> None:
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "f", "pid": 1, "tid": 2, "ts": 1, "dur": 1}
+    timeline = read(
+        write(tmp_path / "rank0.trace.json", {**call, "args": {"correlation": 9, argument: [{}]}})
     )
+    assert timeline.calls.correlation.tolist() == [9]
+    assert timeline.origin.losses == ()
+
+
+def test_categories_in_capitals_of_pytorch_1_8_to_1_11_are_read(tmp_path: Path) -> None:
+    host = {"ph": "X", "pid": 25738, "tid": "25738", "ts": 1623142623460111, "dur": 25}
+    device = {**KERNEL, "tid": "stream 7"}
+    names = ["ProfilerStep#5", "forward", "aten::empty", "AddmmBackward", "ReluBackward1", "detach_"]
+    events = [
+        *({**host, "cat": "Operator", "name": name} for name in names),
+        {**host, "cat": "Runtime", "name": "cudaLaunchKernel", "args": {"correlation": 9, "external id": 3}},
+        {**device, "cat": "Kernel"},
+        *({**device, "cat": cat, "args": {**KERNEL_ARGUMENTS, "bytes": 4}} for cat in ("Memcpy", "Memset")),
+        {**host, "cat": "Trace", "tid": "PyTorch Profiler", "name": "PyTorch Profiler (0)", "pid": "Traces"},
+    ]
+    timeline = read(write(tmp_path / "rank0.trace.json", *events))
+    assert timeline.names(timeline.ranges.name) == ["ProfilerStep#5", "forward"]
+    assert timeline.ranges.thread.tolist() == [25738, 25738]
+    assert (timeline.calls.thread.tolist(), timeline.calls.correlation.tolist()) == ([25738], [9])
+    assert (timeline.kernels.stream.tolist(), timeline.memops.bytes.tolist()) == ([20], [4, 4])
+    assert timeline.origin.losses == ()
+
+
+def test_events_of_other_devices_are_named_and_counted(tmp_path: Path) -> None:
+    host = {"ph": "X", "name": "f", "pid": 1, "tid": 2, "ts": 1, "dur": 1}
+    categories = ["xpu_runtime", "mtia_ccp_events", "xpu_runtime", "hpu_op", "cpu_op", "python_function"]
+    timeline = read(write(tmp_path / "rank0.trace.json", *({**host, "cat": name} for name in categories)))
+    assert [loss.sentence for loss in timeline.origin.losses] == [
+        "1 event of the category hpu_op is not supported and is left out",
+        "1 event of the category mtia_ccp_events is not supported and is left out",
+        "2 events of the category xpu_runtime are not supported and are left out",
+    ]
+
+
+@pytest.mark.parametrize("category", [None, "toplevel", "Op"])
+def test_a_chrome_trace_of_another_program_is_refused(tmp_path: Path, category: str | None) -> None:
+    event = {"ph": "X", "name": "jit_f", "pid": 1, "tid": 2, "ts": 1, "dur": 1}
+    event |= {"cat": category} if category else {}
+    path = write(
+        tmp_path / "host.trace.json", event, {"ph": "M", "name": "process_name"}, displayTimeUnit="ns"
+    )
+    with pytest.raises(
+        DamagedInput, match=r"host\.trace\.json is a Chrome trace, but not one of the PyTorch"
+    ):
+        read(path)
+    assert len(read(write(path, event, schemaVersion=1)).kernels) == 0
+    assert len(read(write(path, event, {**event, "cat": "cpu_op"})).kernels) == 0
 
 
 def test_a_kernel_without_arguments_uses_pid_and_tid(tmp_path: Path) -> None:

@@ -210,9 +210,11 @@ def test_a_row_that_is_cut_off_is_left_out_and_said(page: str, place: str, tmp_p
         "".join(whole) + (last[:-1] if place == "within the last value" else last[: last.rindex(",")])
     )
     cut = read(path)
-    assert cut.origin.notes == ("rank0.csv has a row that is cut off or damaged; it is left out.",)
+    assert [loss.sentence for loss in cut.origin.losses] == [
+        "1 row of metrics has no valid form and is left out"
+    ]
     path.write_text("".join(whole))
-    assert read(path).origin.notes == ()
+    assert read(path).origin.losses == ()
     assert read(path).kernels == cut.kernels
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, TableColumns
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
-from hpcprof.profiles.readers.nsys.export import MISSING, REQUIRED, ExportTable, open_export
+from hpcprof.profiles.readers.nsys.export import MISSING, REQUIRED, UNREADABLE, ExportTable, open_export
 
 NULL = -(2**63) + 7
 LIMITS = [sign * 2**bits + more for bits in (7, 15, 31, 32, 47, 62) for sign in (1, -1) for more in (-1, 0)]
@@ -55,7 +55,7 @@ def read_bulk(
         table = export.table("t")
         if table is None:
             return [[] for _ in (*integers, *texts, *blobs)]
-        numbers, contents = table.read_bulk(integers, texts, blobs)
+        numbers, contents, _ = table.read_bulk(integers, texts, blobs)
     return [
         *(numbers[name].tolist() for name in integers),
         *(contents[name].texts() for name in texts),
@@ -129,22 +129,37 @@ def test_a_key_column_without_a_value_is_missing_and_an_absent_column_has_its_de
     assert found == [[5, MISSING], [3, 3], [None, None], [None, None]]
 
 
+ODD = ["1.5", "-0.5", "9.5e18", "9e999", "'soon'", "''", "x'00'", "x'37'", "'9223372036854775808'"]
+
+
 @pytest.mark.parametrize("row", [1, 70_000])
-@pytest.mark.parametrize(
-    ("value", "found"), [("9.5e18", None), ("'soon'", None), ("x'00'", None), ("'7'", 7), ("7.0", 7)]
-)
-def test_a_value_that_is_not_an_integer_is_damage_wherever_it_is(
+@pytest.mark.parametrize(("value", "found"), [*((odd, None) for odd in ODD), ("'7'", 7), ("7.0", 7)])
+def test_of_a_large_table_a_value_that_is_not_an_integer_is_counted_and_its_row_kept(
     tmp_path: Path, row: int, value: str, found: int | None
 ) -> None:
     path = many_rows(tmp_path / "t.sqlite", 70_000)
     change(path, "ALTER TABLE t RENAME TO u", "CREATE TABLE t AS SELECT c0, +c1 AS c1 FROM u")
     change(path, f"UPDATE t SET c1 = {value} WHERE rowid = {row}")
-    assert not arrow_reads(path, {"c1": NULL})
-    if found is None:
-        with pytest.raises(DamagedInput, match="table t holds a value that is not an integer"):
-            read_bulk(path, {"c1": NULL})
-    else:
-        assert read_bulk(path, {"c1": NULL})[0][row - 1] == found
+    for arrow in (True, False):
+        key, other = read_bulk(path, {"c0": REQUIRED, "c1": REQUIRED}, arrow=arrow)
+        assert len(key) == 70_000
+        assert other[row - 1] == (UNREADABLE if found is None else found)
+        assert other[row - 2] == (70_000 if row == 1 else row - 1) * 2000
+        assert read_bulk(path, {"c1": NULL}, arrow=arrow)[0][row - 1] == (NULL if found is None else found)
+    with open_export(path) as export:
+        table = export.table("t")
+        assert table is not None
+        assert table.read_bulk({"c0": NULL, "c1": NULL}).odd == ({"c1": 1} if found is None else {})
+
+
+@pytest.mark.parametrize("value", ODD)
+def test_a_small_table_with_a_value_that_is_not_an_integer_is_damage(tmp_path: Path, value: str) -> None:
+    path = make(tmp_path / "t.sqlite", "CREATE TABLE t (a, b)", f"INSERT INTO t VALUES (1, 2), (3, {value})")
+    sentence = "table t holds a value in column b that is not an integer"
+    with open_export(path) as export, pytest.raises(DamagedInput, match=sentence):
+        table = export.table("t")
+        assert table is not None
+        table.read({"a": NULL, "b": NULL})
 
 
 def test_numbers_among_texts_become_texts(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.nvtx_payloads import Field, Payloads
 from hpcprof.profiles.readers.nsys.reader import read
@@ -218,10 +217,10 @@ def test_a_payload_shorter_than_its_schema_gives_what_it_holds(path: Path) -> No
     assert listed(read(write(path, calls))) == [("AllReduce", "0x0000000000000005", NO_BYTES)]
 
 
-def test_a_value_that_is_no_number_is_damaged_input(path: Path) -> None:
-    write(path, [("soon", 20, 59, "ncclAllReduce", THREAD, None, 2, None)])
-    with pytest.raises(DamagedInput, match="NVTX_EVENTS holds a value that is not an integer"):
-        read(path)
+def test_a_call_without_a_valid_stamp_is_left_out_and_counted(path: Path) -> None:
+    found = read(write(path, [("soon", 20, 59, "ncclAllReduce", THREAD, None, 2, None)]))
+    assert listed(found) == []
+    assert [loss.detail for loss in found.origin.losses] == ["start"]
 
 
 @given(st.lists(st.binary(max_size=80), max_size=5))

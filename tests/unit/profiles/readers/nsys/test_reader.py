@@ -11,9 +11,11 @@ import pytest
 from hpcprof.analysis.summaries.kernels import kernels
 from hpcprof.analysis.summaries.nvtx_ranges import ranges
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.nsys.reader import read
-from hpcprof.profiles.timeline import NO_NAME, Category, Style
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Category, Style
 from tests.data import generated_exports
+from tests.data.generated_exports import MACHINE
 
 
 def change(path: Path, *statements: str) -> None:
@@ -34,7 +36,7 @@ def test_a_real_export_tells_what_ran_where_and_when(export: Path) -> None:
     assert origin.device_names == ("NVIDIA H200",) * 4
     assert origin.profiler_version == "2025.3.2.0"
     assert origin.start_utc_ns == 1795227534911272217
-    assert origin.notes == ()
+    assert origin.losses == ()
 
 
 def test_names_classes_and_domains_are_resolved(export: Path) -> None:
@@ -136,10 +138,123 @@ def test_names_without_a_string_table_are_damage(export: Path) -> None:
         read(export)
 
 
-def test_a_value_that_is_not_an_integer_is_damage(export: Path) -> None:
-    change(export, "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET start = 'soon' WHERE rowid = 7")
-    with pytest.raises(DamagedInput, match="holds a value that is not an integer"):
-        read(export)
+@pytest.mark.parametrize("value", ["'soon'", "1.5", "NULL"])
+@pytest.mark.parametrize("column", ["start", "end"])
+def test_a_bad_stamp_drops_its_row_and_is_counted(export: Path, column: str, value: str) -> None:
+    whole = read(export)
+    loosen(export, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    change(export, f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET {column} = {value} WHERE rowid = 7")
+    timeline = read(export)
+    count = len(whole.calls)
+    assert timeline.calls.start.tolist() == np.delete(whole.calls.start, 6).tolist()
+    (loss,) = timeline.origin.losses
+    assert loss == Loss(LossKind.ROW, Subject.CALL, 1, count, column)
+    assert loss.sentence == f"1 of {count:,} API calls has no valid {column} and is left out"
+
+
+def test_an_odd_field_of_little_weight_is_dropped_and_its_row_kept(tmp_path: Path) -> None:
+    path, table = tmp_path / "rank0.sqlite", "CUPTI_ACTIVITY_KIND_MEMCPY"
+    generated_exports.write(path, 1)
+    whole = read(path)
+    loosen(path, table)
+    change(path, f"UPDATE {table} SET bytes = 'many', streamId = 1.5 WHERE rowid = 2")
+    timeline = read(path)
+    assert timeline.memops.start.tolist() == whole.memops.start.tolist()
+    assert (timeline.memops.bytes != whole.memops.bytes).nonzero()[0].tolist() == [1]
+    assert timeline.memops.bytes[1] == NO_BYTES
+    sentences = [loss.sentence for loss in timeline.origin.losses if loss.subject is Subject.COPY]
+    copies = int(np.sum([name.startswith("[CUDA memcpy") for name in whole.names(whole.memops.name)]))
+    assert sentences == [
+        f"1 of {copies} memory copies has no readable {name}" for name in ("streamId", "bytes")
+    ]
+
+
+def test_names_that_are_missing_are_counted(export: Path) -> None:
+    change(export, "DELETE FROM StringIds WHERE id = (SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)")
+    timeline = read(export)
+    unnamed = int((timeline.kernels.name == NO_NAME).sum())
+    assert unnamed
+    assert timeline.origin.losses == (
+        Loss(LossKind.FIELD, Subject.KERNEL, unnamed, len(timeline.kernels), "name"),
+    )
+
+
+def test_a_bad_type_of_an_event_and_a_bad_end_of_a_range_drop_their_rows(export: Path) -> None:
+    whole = read(export)
+    loosen(export, "NVTX_EVENTS")
+    rows = "(SELECT rowid FROM NVTX_EVENTS WHERE eventType = 59 ORDER BY start LIMIT {})"
+    change(
+        export,
+        f"UPDATE NVTX_EVENTS SET end = 'soon' WHERE rowid = {rows.format(1)}",
+        f"UPDATE NVTX_EVENTS SET eventType = 1.5 WHERE rowid = {rows.format('1 OFFSET 1')}",
+    )
+    timeline = read(export)
+    assert len(timeline.ranges) == len(whole.ranges) - 2
+    assert set(timeline.origin.losses) == {
+        Loss(LossKind.ROW, Subject.RANGE, 1, len(whole.ranges) - 1, "end"),
+        Loss(LossKind.ROW, Subject.EVENT, 1, None, "eventType"),
+    }
+
+
+def test_a_bad_id_of_a_table_of_labels_is_damage(tmp_path: Path) -> None:
+    path, table = tmp_path / "rank0.sqlite", "ENUM_CUDA_MEMCPY_OPER"
+    generated_exports.write(path, 1)
+    loosen(path, table)
+    change(path, f"UPDATE {table} SET id = 'one' WHERE id = 1")
+    with pytest.raises(DamagedInput, match=f"{table} holds a value in column id that is not an integer"):
+        read(path)
+
+
+def test_warnings_of_nsys_are_losses_without_secrets_and_folders(export: Path) -> None:
+    process = MACHINE + (int(read(export).kernels.process[0]) & 0xFFFFFF) * 2**24
+    told = [
+        (2, "Not all CUDA events might have been collected.", process),
+        (3, "cannot read /home/anna/run 1/a.log: API_TOKEN=hush\n  and more", None),
+        (2, "Discarded.", MACHINE),
+        (2, "Discarded.", MACHINE),
+        (1, "CUDA injection initialized successfully.", process),
+        (4, "details", process),
+        ("x", "odd", process),
+        (2, None, process),
+        (2, "No CUDA events collected. Does the process use CUDA?", process + 2**24),
+    ]
+    change(
+        export,
+        "DROP TABLE IF EXISTS DIAGNOSTIC_EVENT",
+        "CREATE TABLE DIAGNOSTIC_EVENT (timestamp, timestampType, source, severity, text, globalPid)",
+    )
+    with sqlite3.connect(export) as connection:
+        connection.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 0, 0, ?, ?, ?)", told)
+    connection.close()
+    assert [(loss.detail, loss.count) for loss in read(export).origin.losses] == [
+        ("Not all CUDA events might have been collected.", 1),
+        ("cannot read run 1/a.log: API_TOKEN=*** and more", 1),
+        ("Discarded.", 2),
+    ]
+
+
+def test_a_capture_that_lost_its_kernels_keeps_the_warnings_of_all_processes(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    generated_exports.write(path, 1)
+    change(
+        path,
+        *(f"DROP TABLE CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")),
+        "CREATE TABLE DIAGNOSTIC_EVENT (severity, text, globalPid)",
+        f"INSERT INTO DIAGNOSTIC_EVENT VALUES (2, 'No CUDA events collected. Why?', {MACHINE + 2**24})",
+    )
+    (loss,) = read(path).origin.losses
+    assert loss.sentence == "the profiler reports: No CUDA events collected"
+
+
+def loosen(path: Path, table: str) -> None:
+    """Let the columns of a table hold any value."""
+    with sqlite3.connect(path) as connection:
+        names = ", ".join(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
+        connection.executescript(
+            f"ALTER TABLE {table} RENAME TO old; CREATE TABLE {table} ({names});"
+            f"INSERT INTO {table} SELECT * FROM old; DROP TABLE old;"
+        )
+    connection.close()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +321,8 @@ def test_rows_without_a_stamp_are_left_out_and_counted(tmp_path: Path) -> None:
     connection.close()
     timeline = read(path)
     assert len(timeline.kernels) == whole - 2
-    assert timeline.origin.notes == ("2 kernels have no start or end and are left out.",)
+    (loss,) = (loss for loss in timeline.origin.losses if loss.kind is LossKind.ROW)
+    assert loss.sentence == f"2 of {whole} kernels have no valid end and are left out"
 
 
 def test_a_negative_duration_is_kept(export: Path) -> None:
@@ -281,4 +397,3 @@ def test_several_mpi_ranks_in_one_export_leave_the_rank_to_the_file_name(export:
     change(export, "INSERT INTO MPI_RANKS VALUES (1, 1)")
     origin = read(export).origin
     assert origin.rank is None
-    assert origin.notes == ("It holds several MPI ranks: 0, 1.",)

@@ -1,0 +1,64 @@
+"""What only a whole timeline shows to be missing: launch calls, and the rest of a step that was cut."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcprof.analysis.steps.phases import phases_of
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.timeline import Ints, Timeline
+
+
+def capture_losses(timeline: Timeline) -> list[Loss]:
+    """Return what is missing in a timeline, beside what its reader left out."""
+    return [*_not_launched(timeline), *_cut_steps(timeline)]
+
+
+def _not_launched(timeline: Timeline) -> list[Loss]:
+    """Count the operations whose launch call is not in the profile."""
+    launched = np.zeros(timeline.operation_count, bool)
+    launched[launch_pairs(timeline)[0]] = True
+    sizes = (len(timeline.kernels), len(timeline.memops), len(timeline.graphs))
+    parts = zip(
+        (Subject.KERNEL, Subject.MEMORY, Subject.GRAPH),
+        np.split(launched, np.cumsum(sizes)[:-1]),
+        strict=True,
+    )
+    counts = ((subject, len(part) - int(np.count_nonzero(part)), len(part)) for subject, part in parts)
+    return [Loss(LossKind.LAUNCH, subject, lost, of) for subject, lost, of in counts if lost]
+
+
+def _cut_steps(timeline: Timeline) -> list[Loss]:
+    """Say whether the capture began or ended inside a step.
+
+    It did if a step is still open, or if the thread of the steps has the last phases of a step before the
+    first one, or the first phases of a step after the last one.
+    """
+    steps = steps_of(timeline)
+    if not len(steps):
+        return []
+    ranges = timeline.ranges
+    owner, rows = phases_of(timeline, steps)
+    whole = ranges.name[_by_start(timeline, rows[owner == steps[0]])].tolist()
+    outside = np.flatnonzero(
+        (ranges.process == ranges.process[steps[0]])
+        & (ranges.thread == ranges.thread[steps[0]])
+        & np.isin(ranges.name, whole)
+    )
+    before = ranges.name[_by_start(timeline, outside[ranges.end[outside] <= ranges.start[steps[0]]])].tolist()
+    after = ranges.name[_by_start(timeline, outside[ranges.start[outside] >= ranges.end[steps[-1]]])].tolist()
+    is_open = bool(np.any((ranges.closed == 0) & np.isin(ranges.name, ranges.name[steps])))
+    began = 0 < len(before) < len(whole) and whole[-len(before) :] == before
+    ended = is_open or (0 < len(after) < len(whole) and whole[: len(after)] == after)
+    return [
+        Loss(LossKind.STEP, Subject.CAPTURE, detail=how)
+        for how, cut in (("began", began), ("ended", ended))
+        if cut
+    ]
+
+
+def _by_start(timeline: Timeline, rows: Ints) -> Ints:
+    """Return rows of the ranges in the order of time."""
+    return rows[np.argsort(timeline.ranges.start[rows], kind="stable")]

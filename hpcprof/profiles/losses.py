@@ -1,0 +1,212 @@
+"""What a profile does not say: the rows, fields and events that are left out, counted by kind.
+
+Readers count them, a collect stores and prints them, and reports show them beside each analysis that they
+touch (`hpcprof.analysis.framework.losses.touches`).
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import SupportsInt
+
+from hpcprof.common.units import counted, named_ranks
+
+
+class LossKind(str, Enum):
+    """The kinds of losses, a fixed vocabulary."""
+
+    ROW = "row"
+    """Rows are left out, because the field ``detail`` is missing or impossible."""
+    FIELD = "field"
+    """Rows are kept without the field ``detail``, which is unreadable."""
+    LAUNCH = "launch"
+    """The call that launched an operation is not in the profile."""
+    GRAPH = "graph"
+    """CUDA graphs were traced as a whole, without their kernels."""
+    STEP = "step"
+    """The capture began or ended (``detail``) inside a step."""
+    CATEGORY = "category"
+    """Events of the category ``detail`` are left out, because hpcprof does not read it."""
+    PROCESS = "process"
+    """Rows of processes without a rank are left out of a profile that holds several ranks."""
+    NUMBERED = "numbered"
+    """The ranks in a profile are numbered by process, because it does not tell them."""
+    MERGED = "merged"
+    """Several processes that used the GPU count as one rank."""
+    DIAGNOSTIC = "diagnostic"
+    """The profiler itself reports the sentence ``detail``."""
+
+
+class Subject(str, Enum):
+    """What a loss is about; the values are for messages, in the singular."""
+
+    KERNEL = "kernel"
+    MEMORY = "memory operation"
+    COPY = "memory copy"
+    SET = "memory set"
+    GRAPH = "CUDA graph"
+    CALL = "API call"
+    RANGE = "range"
+    COLLECTIVE = "collective"
+    MARK = "GPU annotation"
+    ALLOCATION = "allocation"
+    EVENT = "event"
+    """Events of an unknown kind."""
+    METRIC = "row of metrics"
+    """A row of a table of Nsight Compute."""
+    CAPTURE = "capture"
+    """The capture as a whole."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Losses of one kind in one profile.
+
+    Attributes
+    ----------
+    kind : LossKind
+    subject : Subject
+        What was lost, or what lacks the field.
+    count : int
+        How many of them, at least 1.
+    of : int or None
+        How many there are in all; None if that is unknown.
+    detail : str
+        The field, or the sentence of the profiler, as `LossKind` says.
+    """
+
+    kind: LossKind
+    subject: Subject
+    count: int = 1
+    of: int | None = None
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The loss as a sentence without its full stop."""
+        return _SENTENCES[self.kind](self)
+
+
+def losses(
+    kind: LossKind, subject: Subject, counts: Mapping[str, SupportsInt], of: int | None = None
+) -> list[Loss]:
+    """Return a loss for each detail whose count is not 0."""
+    return [Loss(kind, subject, int(count), of, detail) for detail, count in counts.items() if int(count)]
+
+
+def over_ranks(found: Iterable[tuple[int, Loss]]) -> list[str]:
+    """Return one sentence for each kind, subject and detail, which counts them over the ranks.
+
+    Parameters
+    ----------
+    found : iterable of (int, Loss)
+        The losses, each with its rank.
+    """
+    return [f"{named_ranks(ranks)}: {loss.sentence}" for ranks, loss in _summed(found)]
+
+
+def in_short(found: Iterable[tuple[int, Loss]]) -> list[str]:
+    """Do as `over_ranks`, with one sentence for all losses of the same ranks."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for ranks, loss in _summed(found):
+        alike.setdefault(ranks, []).append(loss.sentence)
+    return [f"{named_ranks(ranks)}: {'; '.join(sentences)}" for ranks, sentences in alike.items()]
+
+
+def _summed(found: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
+    """Return the sum of the losses of each kind, subject and detail, and their ranks."""
+    alike: dict[tuple[LossKind, Subject, str], list[tuple[int, Loss]]] = {}
+    for rank, loss in found:
+        alike.setdefault((loss.kind, loss.subject, loss.detail), []).append((rank, loss))
+    return [
+        (tuple(sorted({rank for rank, _ in each})), _sum([loss for _, loss in each]))
+        for each in alike.values()
+    ]
+
+
+def _sum(alike: list[Loss]) -> Loss:
+    known = [loss.of for loss in alike if loss.of is not None]
+    of = sum(known) if len(known) == len(alike) else None
+    return replace(alike[0], count=sum(loss.count for loss in alike), of=of)
+
+
+def _amount(loss: Loss) -> str:
+    """Return ``1 kernel``, ``57 kernels`` or ``57 of 172 kernels``."""
+    if loss.of is None:
+        return _counted(loss.count, loss.subject)
+    return f"{loss.count:,} of {_counted(loss.of, loss.subject)}"
+
+
+def _counted(number: int, subject: Subject) -> str:
+    plural = _PLURALS.get(subject)
+    return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
+
+
+def _row(loss: Loss) -> str:
+    has, are = ("has", "is") if loss.count == 1 else ("have", "are")
+    return f"{_amount(loss)} {has} no valid {loss.detail} and {are} left out"
+
+
+def _field(loss: Loss) -> str:
+    return f"{_amount(loss)} {'has' if loss.count == 1 else 'have'} no readable {loss.detail}"
+
+
+def _launch(loss: Loss) -> str:
+    return f"{_amount(loss)} {'has' if loss.count == 1 else 'have'} no recorded launch call"
+
+
+def _graph(loss: Loss) -> str:
+    launches = f"{loss.count:,} {'launch' if loss.count == 1 else 'launches'}"
+    were, they, their = ("was", "it counts", "its") if loss.count == 1 else ("were", "they count", "their")
+    return (
+        f"{launches} of CUDA graphs {were} traced as a whole: {they} as compute, and {their} kernels are not "
+        "in the profile (nsys --cuda-graph-trace=node records them)"
+    )
+
+
+def _step(loss: Loss) -> str:
+    return f"the capture {loss.detail} inside a step, which is left out"
+
+
+def _category(loss: Loss) -> str:
+    are = "is" if loss.count == 1 else "are"
+    return f"{_amount(loss)} of the category {loss.detail} {are} not supported and {are} left out"
+
+
+def _process(loss: Loss) -> str:
+    belongs, are = ("belongs", "is") if loss.count == 1 else ("belong", "are")
+    return f"{_amount(loss)} {belongs} to processes without a rank and {are} left out"
+
+
+def _numbered(loss: Loss) -> str:
+    return "one profile holds several ranks, which are numbered by process id: it does not tell their ranks"
+
+
+def _merged(loss: Loss) -> str:
+    return f"{loss.count:,} processes used the GPU in profiles of one rank, and their figures are merged"
+
+
+def _diagnostic(loss: Loss) -> str:
+    first = _FIRST_SENTENCE.match(loss.detail)
+    return f"the profiler reports: {textwrap.shorten(first[0] if first else loss.detail, _LONGEST)}"
+
+
+_FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
+_LONGEST = 160
+_PLURALS = {Subject.COPY: "memory copies", Subject.METRIC: "rows of metrics"}
+_SENTENCES: dict[LossKind, Callable[[Loss], str]] = {
+    LossKind.ROW: _row,
+    LossKind.FIELD: _field,
+    LossKind.LAUNCH: _launch,
+    LossKind.GRAPH: _graph,
+    LossKind.STEP: _step,
+    LossKind.CATEGORY: _category,
+    LossKind.PROCESS: _process,
+    LossKind.NUMBERED: _numbered,
+    LossKind.MERGED: _merged,
+    LossKind.DIAGNOSTIC: _diagnostic,
+}

@@ -1,0 +1,53 @@
+"""The part of one rank in a timeline that holds several, such as of all ranks that one nsys recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.readers.declaration import Part
+from hpcprof.profiles.timeline import Ints, Timeline
+
+_TABLES = {
+    "kernels": Subject.KERNEL,
+    "memops": Subject.MEMORY,
+    "graphs": Subject.GRAPH,
+    "calls": Subject.CALL,
+    "ranges": Subject.RANGE,
+    "collectives": Subject.COLLECTIVE,
+}
+"""The tables whose rows have a process."""
+
+
+def take_part(timeline: Timeline, part: Part) -> Timeline:
+    """Return the rows of the processes of one rank.
+
+    What the profile as a whole lacks, and the rows of processes without a rank, count for its first rank.
+    """
+    if part.merged:
+        merged = Loss(LossKind.MERGED, Subject.CAPTURE, len(part.of.processes))
+        return _with_losses(timeline, (*timeline.origin.losses, merged))
+    tables = {}
+    lost = list(timeline.origin.losses)
+    for name, subject in _TABLES.items():
+        table = getattr(timeline, name)
+        tables[name] = table.take(_of(table.process, part.processes))
+        unowned = len(table) - int(_of(table.process, part.of.every_process).sum())
+        lost += [Loss(LossKind.PROCESS, subject, unowned, len(table))] if unowned else []
+    if not part.first:
+        lost = [loss for loss in lost if loss.kind is LossKind.DIAGNOSTIC]
+    if part.of.ranks is None:
+        lost.append(Loss(LossKind.NUMBERED, Subject.CAPTURE, len(part.of.processes)))
+    return _with_losses(replace(timeline, **tables), tuple(lost))
+
+
+def _of(process: Ints, processes: Collection[int]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which rows are of one of some processes."""
+    return np.isin(process, np.array([*processes], np.int64))
+
+
+def _with_losses(timeline: Timeline, losses: tuple[Loss, ...]) -> Timeline:
+    return replace(timeline, origin=replace(timeline.origin, losses=losses))

@@ -1,0 +1,129 @@
+"""The arguments of the events of a PyTorch trace that a timeline holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Shape = tuple[Int64, Int64, Int64]
+ValueT = TypeVar("ValueT")
+
+# A number of at most 18 decimal or 16 hexadecimal digits; int() refuses leading zeros.
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17}|0[xX][0-9a-fA-F]{1,16})")
+
+
+class CallArguments(msgspec.Struct, gc=False):
+    """The arguments of an API call that matter here."""
+
+    correlation: Int64 | None = None
+
+
+class GpuArguments(CallArguments, gc=False):
+    """The arguments of any event on the GPU; without them, its device is the pid and its stream the tid."""
+
+    device: Int64 | None = None
+    stream: Int64 | None = None
+
+
+class KernelArguments(GpuArguments, gc=False):
+    """The arguments of a kernel."""
+
+    grid: _Shape = (1, 1, 1)
+    block: _Shape = (1, 1, 1)
+
+
+class MemoryArguments(GpuArguments, gc=False):
+    """The arguments of a memory operation."""
+
+    bytes: Int64 | None = None
+
+
+class RangeArguments(msgspec.Struct, gc=False):
+    """Whether a range ended before the profiler stopped, which writes its own end for the others."""
+
+    finished: bool = True
+
+
+class AllocatorArguments(msgspec.Struct, gc=False):
+    """The arguments of an event of the allocator; device type 0 is the host (c10::DeviceType)."""
+
+    bytes: Int64 = msgspec.field(name="Bytes")
+    allocated: Int64 = msgspec.field(name="Total Allocated")
+    reserved: Int64 = msgspec.field(name="Total Reserved")
+    device: Int64 = msgspec.field(name="Device Id")
+    device_type: Int64 = msgspec.field(name="Device Type")
+
+
+class BatchDecoder(Generic[ValueT]):
+    """Decodes values of one type: all at once if they are valid, else one by one."""
+
+    def __init__(self, kind: Any) -> None:
+        self._all: msgspec.json.Decoder[list[ValueT]] = msgspec.json.Decoder(list[kind])
+        self._one: msgspec.json.Decoder[ValueT] = msgspec.json.Decoder(kind)
+
+    def __call__(self, written: Sequence[msgspec.Raw | bytes]) -> Sequence[ValueT | None]:
+        """Return the values; None for one that is absent or of another type."""
+        try:
+            return self._all.decode(b"[%b]" % b",".join(written))
+        except msgspec.DecodeError:
+            return [self._single(bytes(value)) for value in written]
+
+    def _single(self, value: bytes) -> ValueT | None:
+        try:
+            return self._one.decode(value)
+        except msgspec.DecodeError:
+            return None
+
+
+class ArgumentsDecoder(Generic[ValueT]):
+    """Decodes the arguments of events; an odd one is dropped, and the others of its event are kept."""
+
+    def __init__(self, kind: type[ValueT]) -> None:
+        self._kind = kind
+        self._decode: BatchDecoder[ValueT] = BatchDecoder(kind)
+        self._types = get_type_hints(kind, include_extras=True)
+
+    def __call__(self, written: Sequence[msgspec.Raw]) -> tuple[Sequence[ValueT], Counter[str]]:
+        """Return the arguments of each event, and by name how many of them are odd."""
+        odd: Counter[str] = Counter()
+        values = self._decode(written)
+        whole = [
+            self._lenient(bytes(text), odd) if value is None else value
+            for value, text in zip(values, written, strict=True)
+        ]
+        return whole, odd
+
+    def _lenient(self, written: bytes, odd: Counter[str]) -> ValueT:
+        """Return what can be read of the arguments of one event."""
+        found = parsed_object(written)
+        if found is None:
+            odd["args"] += 1
+            found = {}
+        arguments: dict[str, Any] = {}
+        for name, kind in self._types.items():
+            try:
+                if name in found:
+                    arguments[name] = msgspec.convert(_number(found[name]), kind)
+            except msgspec.ValidationError:
+                odd[name] += 1
+        return self._kind(**arguments)
+
+
+def parsed_object(written: bytes) -> dict[str, Any] | None:
+    """Parse an object, which may hold NaN; None if the text is something else."""
+    try:
+        found = json.loads(written)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _number(value: object) -> object:
+    """Return the number that a text spells, as in traces made on ROCm: ``"128"``, ``"0x0"``."""
+    return int(value, 0) if isinstance(value, str) and _NUMBER.fullmatch(value) else value

@@ -1,0 +1,88 @@
+"""What a timeline shows to be missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.steps.capture_losses import capture_losses
+from hpcprof.profiles.losses import Loss, LossKind, Subject
+from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
+
+PHASES = ("data", "forward", "backward")
+
+
+def steps(count: int) -> list[tuple[Any, ...]]:
+    """Return steps of 100 from 1000 on, each with all phases."""
+    begins = range(1000, 1000 + 100 * count, 100)
+    return [
+        row
+        for begin in begins
+        for row in [
+            (begin, begin + 99, "iteration", 0),
+            *((begin + 30 * i, begin + 30 * i + 20, name, 0) for i, name in enumerate(PHASES)),
+        ]
+    ]
+
+
+def found(ranges: list[tuple[Any, ...]]) -> list[str]:
+    return [loss.detail for loss in capture_losses(timeline(ranges=ranges)) if loss.kind is LossKind.STEP]
+
+
+def test_operations_without_a_launch_call_are_counted_by_kind() -> None:
+    operations = [(10, 20, COMP, 5, 0), (20, 30, COMM, None), (30, 40, COMP, None), (40, 50, MEM, None)]
+    assert capture_losses(timeline(operations)) == [
+        Loss(LossKind.LAUNCH, Subject.KERNEL, 2, 3),
+        Loss(LossKind.LAUNCH, Subject.MEMORY, 1, 1),
+    ]
+
+
+def test_a_whole_timeline_and_an_empty_one_lack_nothing() -> None:
+    assert capture_losses(timeline([(1010, 1020, COMP, 1005, 0)], steps(3))) == []
+    assert capture_losses(timeline()) == []
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_the_last_phases_of_a_step_before_the_first_one_tell_that_the_capture_began_inside_it(
+    missing: int,
+) -> None:
+    before = [(900 + 30 * i, 920 + 30 * i, name, 0) for i, name in enumerate(PHASES)][missing:]
+    assert found([*before, *steps(3)]) == ["began"]
+
+
+def test_the_first_phases_of_a_step_after_the_last_one_tell_that_the_capture_ended_inside_it() -> None:
+    assert found([*steps(3), (1300, 1320, "data", 0), (1330, 1350, "forward", 0)]) == ["ended"]
+
+
+def test_a_step_that_is_still_open_tells_that_the_capture_ended_inside_it() -> None:
+    made = timeline(ranges=[*steps(2), (1200, 1290, "iteration", 0)])
+    closed = np.ones(len(made.ranges), np.int64)
+    closed[-1] = 0
+    losses = capture_losses(replace(made, ranges=replace(made.ranges, closed=closed)))
+    assert losses == [Loss(LossKind.STEP, Subject.CAPTURE, detail="ended")]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [(900, 920, "data", 0), (930, 950, "forward", 0), (960, 980, "backward", 0)],
+        [(900, 920, "data", 0), (930, 950, "forward", 0)],
+        [(960, 980, "backward", 1)],
+        [(960, 980, "setup", 0)],
+        [(2000, 2010, "backward", 0)],
+    ],
+    ids=[
+        "a whole step without its range",
+        "first phases",
+        "another thread",
+        "another name",
+        "after the steps",
+    ],
+)
+def test_ranges_outside_the_steps_that_are_not_the_rest_of_one_tell_nothing(
+    others: list[tuple[Any, ...]],
+) -> None:
+    assert found([*others, *steps(3)]) == []
