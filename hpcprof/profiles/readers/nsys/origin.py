@@ -30,6 +30,7 @@ _OFF = ("false", "0")
 
 # Warnings and errors in ENUM_DIAGNOSTIC_SEVERITY_LEVEL; 1 is information, and 4 is more detail.
 _SEVERE = (2, 3)
+_NOTHING = re.compile(r"^No \w+ events collected|might have not been started")
 _PID = 0xFFFFFF
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")
 
@@ -47,7 +48,7 @@ _FACTS = {
 def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[int]) -> Origin:
     """Describe the export, with the variables that `environment_allowlist.allowed` accepts.
 
-    ``left_out`` is what its tables lack, and ``processes`` are those that used the GPU.
+    ``left_out`` is what its tables lack, and ``processes`` are those that ran kernels.
     """
     variables = _environment(export)
     gpus = _gpus(export)
@@ -154,8 +155,8 @@ def _software_and_machine(export: NsysExport) -> Iterator[Fact]:
 def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     """Return the warnings and errors of nsys itself, such as that events may be missing.
 
-    nsys also warns about processes that had nothing to record, such as a shell: these do not count beside
-    processes that used the GPU.
+    nsys also warns about each process that had nothing to record, such as a shell: that does not count beside
+    processes that ran kernels.
     """
     source = export.table("DIAGNOSTIC_EVENT")
     if source is None or not {"severity", "text"} <= source.columns:
@@ -165,7 +166,9 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     severe = [
         text
         for severity, text, process in export.rows(select(events.severity, events.text, owner))
-        if severity in _SEVERE and isinstance(text, str) and not (processes and _another(process, processes))
+        if severity in _SEVERE
+        and isinstance(text, str)
+        and not (processes and _NOTHING.search(text) and _another(process, processes))
     ]
     # One line, without secrets, and of the paths only the names of the files.
     texts = Counter(_FOLDERS.sub("", visible(masked(" ".join(text.split())))) for text in severe)

@@ -68,7 +68,7 @@ def _timeline(export: NsysExport) -> Timeline:
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
     lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *unnamed]
     return Timeline(
-        origin=origin(export, lost, {process} if process else set(distinct(gpu["process"]).tolist())),
+        origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
         strings=strings.array(),
         kernels=kernels(gpu, names, _classes(names, strings)),
         memops=memory,

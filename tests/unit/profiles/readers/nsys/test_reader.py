@@ -217,6 +217,8 @@ def test_warnings_of_nsys_are_losses_without_secrets_and_folders(export: Path) -
         ("x", "odd", process),
         (2, None, process),
         (2, "No CUDA events collected. Does the process use CUDA?", process + 2**24),
+        (2, "CUDA profiling might have not been started correctly.", process + 2**24),
+        (3, "Events of a child were dropped.", process + 2**24),
     ]
     change(
         export,
@@ -230,6 +232,7 @@ def test_warnings_of_nsys_are_losses_without_secrets_and_folders(export: Path) -
         ("Not all CUDA events might have been collected.", 1),
         ("cannot read run 1/a.log: API_TOKEN=*** and more", 1),
         ("Discarded.", 2),
+        ("Events of a child were dropped.", 1),
     ]
 
 
