@@ -40,7 +40,7 @@ def rows_of_collectives(ranks: int, count: int) -> dict[str, pd.DataFrame]:
     rows["start_ns"] = begun + draw.integers(0, 5000, len(rows))
     rows["end_ns"] = begun + 50_000 + draw.integers(0, 3000, len(rows))
     rank, step = (column.ravel() for column in np.indices((ranks, count // STEP)))
-    steps = pd.DataFrame({"rank": rank, "step": step, "latency_ns": 1_000_000 * STEP})
+    steps = pd.DataFrame({"rank": rank, "step": step, "wall_ns": 1_000_000 * STEP})
     return {"rank_collectives": rows, "step_times": steps}
 
 

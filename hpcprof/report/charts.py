@@ -93,7 +93,7 @@ def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> Chart:
         mine = [row for row in of_ranks if row["rank"] == rank]
         figure.add_scatter(
             x=[r["step"] for r in mine],
-            y=[r["latency_ns"] / size for r in mine],
+            y=[r["wall_ns"] / size for r in mine],
             name=f"rank {rank}",
             mode="lines+markers",
             line={"width": 1, "color": colour(rank)},
@@ -112,7 +112,7 @@ def _steps(of_ranks: list[Row], over_ranks: list[Row]) -> Chart:
         figure.update_xaxes(dtick=1)
     note = (
         f"n = {counted(len(over_ranks), 'step')} on {ranks_drawn(ranks)}. "
-        "The slowest rank of a step sets its latency."
+        "The slowest rank of a step sets its time."
     )
     return "Step time", note, figure
 

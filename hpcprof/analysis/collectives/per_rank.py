@@ -248,7 +248,7 @@ def _with_compute(timeline: Timeline, found: _Collectives) -> Ints:
 
 def _steps(timeline: Timeline, moment: Ints) -> pd.Series[Any]:
     """Return the number of the step that was open at each moment, or None."""
-    ranges = timeline.ranges.take(steps_of(timeline))
+    ranges = steps_of(timeline).ranges
     at = np.searchsorted(ranges.start, moment, side="right") - 1
     inside = at >= 0
     inside[inside] = moment[inside] <= ranges.end[at[inside]]

@@ -63,7 +63,7 @@ def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
     uncertainty of the clocks. Its cost is that time multiplied by the share of all waiting during which the
     waiting ranks computed nothing. The cost of a step is the sum over its collectives.
 
-    The verdict is ``straggler`` if the cost is at least `COST_PCT` of the latency of the median step. It is
+    The verdict is ``straggler`` if the cost is at least `COST_PCT` of the wall time of the median step. It is
     ``even`` if the cost is lower, and would be lower even with a lateness just below the uncertainty in every
     collective of a step. Otherwise it is ``unknown``.
     """
@@ -76,7 +76,7 @@ def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the figures behind the verdict of `skew` for each rank.
 
     ``uncertainty_ns`` is the uncertainty of the aligned clocks in one collective, and ``cost_pct`` the
-    lateness in percent of ``step_p50_ns``, the median latency of a step over ranks. ``steps`` is the number
+    lateness in percent of ``step_p50_ns``, the median wall time of a step over ranks. ``steps`` is the number
     of steps in which the rank had such collectives.
     """
     table, reason = _judged(results["rank_collectives"], results["step_times"])
@@ -128,8 +128,8 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
 
 
 def _step_time(times: pd.DataFrame) -> float | None:
-    """Return the median latency of the steps; that of a step is the maximum over ranks."""
-    return float(times.groupby("step")["latency_ns"].max().median()) if len(times) else None
+    """Return the median wall time of the steps; that of a step is the maximum over ranks."""
+    return float(times.groupby("step")["wall_ns"].max().median()) if len(times) else None
 
 
 def _arrivals(one: MatchedCollectives, clock: AlignedClocks) -> _Arrivals:

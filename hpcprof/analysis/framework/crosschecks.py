@@ -65,19 +65,27 @@ def _kernels(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str
 
 
 def _phases(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Check that no phase takes longer than its step.
+    """Check that no phase takes longer than its step, and that the phases and the rest add up to the steps.
 
     The times of a phase in n steps cannot exceed those of the n longest steps, sorted by length, so neither
     can their percentiles and their mean. All are rounded to whole nanoseconds, and very long ones to the
     digits of a double.
     """
-    latencies = np.sort(np.array(results["step_times"]["latency_ns"], np.int64))
-    for row in _rows(results["phases"]):
-        longest = latencies[-row["steps"] :]
-        fits = row["steps"] <= len(latencies)
+    times = np.sort(np.array(results["step_times"]["wall_ns"], np.int64))
+    found = list(_rows(results["phases"]))
+    for row in found:
+        longest = times[-row["steps"] :]
+        fits = row["steps"] <= len(times)
         limits = distribution(longest) if fits else {}
         if not fits or any(row[name] > limits[name] * _DOUBLE + 1 for name in _STATISTICS):
             yield (
                 ("phases", "step_times"),
                 f"the phase {row['phase']} takes longer than its steps: {_REPORT}",
             )
+    total, whole = sum(row["steps"] * row["mean_ns"] for row in found), int(times.sum())
+    # Each mean is rounded to a whole nanosecond.
+    if found and abs(total - whole) > sum(row["steps"] for row in found) + whole * (_DOUBLE - 1):
+        yield (
+            ("phases", "step_times"),
+            f"the phases add up to {total} ns, the steps to {whole} ns: {_REPORT}",
+        )

@@ -66,7 +66,7 @@ def place_kernels(timeline: Timeline) -> KernelInstances:
     """Return the compute kernels of a timeline with their phases.
 
     A kernel belongs to the phase that was open on any thread of its process when its launch call began. This
-    is the rule of `hpcprof.analysis.steps.step_ranges.measure`.
+    is the rule of `hpcprof.analysis.steps.wall_time.project`.
     """
     everything = timeline.kernels
     shapes, shape = number_kernel_shapes(timeline)

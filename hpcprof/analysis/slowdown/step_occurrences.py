@@ -50,7 +50,7 @@ class Occurrences:
 def find_occurrences(timeline: Timeline, numbering: KernelNumbering) -> Occurrences:
     """Find the compute kernels in the steps of a timeline; new kernels and phases join ``numbering``."""
     placed = place_kernels(timeline)
-    steps = timeline.ranges.take(steps_of(timeline))
+    steps = steps_of(timeline).ranges
     owner = open_range(steps, placed.process, placed.launched)
     inside = np.flatnonzero(owner != OUTSIDE)
     kernel, phase = _numbered(placed, numbering)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,15 @@ import pandas as pd
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
-from hpcprof.analysis.steps.step_ranges import measure, no_steps, steps_of
+from hpcprof.analysis.steps.step_ranges import Steps, no_steps, steps_of
+from hpcprof.analysis.steps.streams import OperationTimes
+from hpcprof.analysis.steps.wall_time import Segments, divide, project, step_intervals, time_in_segments
 from hpcprof.profiles.columns.intervals import grouped_length
+from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
+
+REST = "(rest)"
+"""The row for the time of a step that no phase accounts for."""
 
 # The ranges of PyTorch's process groups, which are parts of a phase and not phases.
 _LIBRARY_PREFIXES = ("nccl:", "gloo:")
@@ -22,29 +29,110 @@ def phases(timeline: Timeline) -> Outcome:
     """Summarize the time of each phase over the steps.
 
     A phase is a range that is a direct child of a step on the step's thread, has no NVTX domain and is not
-    named ``nccl:…`` or ``gloo:…``. Its time in a step is the length of the union of its projections to the
-    GPU, which include the launches of **all** threads of the process (see
-    `hpcprof.analysis.steps.step_ranges.measure`); in a CPU trace it is the time on the host. ``steps`` is the
-    number of steps that have the phase. Rows are in order of first appearance.
+    named ``nccl:…`` or ``gloo:…``. Its wall time is its share of that of the step
+    (`hpcprof.analysis.steps.wall_time.divide`): the row ``(rest)`` has what is left, so that the means, times
+    ``steps``, add up to the wall time of all steps. ``steps`` is the number of steps that have the phase.
+
+    ``gpu_span_p50_ns`` is the median length of the union of the phase's projections to the GPU, which include
+    the launches of **all** threads of the process; for ``(rest)``, of the operations launched outside phases.
+    Rows are in order of first appearance, the rest is last.
     """
     steps = steps_of(timeline)
-    step_time = measure(timeline, timeline.ranges.take(steps))
-    owner, rows = phases_of(timeline, steps[step_time.end > step_time.start])
+    owner, rows = phases_of(timeline, steps)
     if not len(rows):
         return no_rows(_why_none(timeline))
+    order = np.argsort(timeline.ranges.start[rows], kind="stable")
+    owner, rows = owner[order], rows[order]
     ranges = timeline.ranges.take(rows)
     names, phase = number_texts(timeline, ranges.name)
-    # One group per pair of step and phase.
-    pairs, group = np.unique(owner * len(names) + phase, return_inverse=True)
-    time = measure(timeline, ranges)
-    length = grouped_length(group, time.start, time.end, len(pairs))
-    of_pair = pairs % len(names)
-    first = np.full(len(names), np.iinfo(np.int64).max)
-    np.minimum.at(first, phase, ranges.start)
-    order = np.argsort(first, kind="stable")
-    table = pd.DataFrame([distribution(length[of_pair == p]) for p in order])
-    table.insert(0, "phase", text_column(names[order]))
-    return Outcome(table)
+    segments = divide(timeline, ranges)
+    rest = len(names)
+    wall = _wall_times(timeline, segments, np.append(phase, rest), owner, len(steps))
+    start, end, _ = project(timeline, ranges)
+    span = _Lengths.of_unions(owner, phase, start, end)
+    span_of_rest = _Lengths.of_unions(*_outside_phases(timeline, segments, steps, rest))
+    _, first = np.unique(phase, return_index=True)
+    shown = [*np.argsort(first, kind="stable").tolist(), rest]
+    table = pd.DataFrame([distribution(wall.of_phase(p)) for p in shown])
+    spans = [(span_of_rest if p == rest else span).of_phase(p) for p in shown]
+    table["gpu_span_p50_ns"] = [round(float(np.median(values))) for values in spans]
+    table.insert(0, "phase", text_column([*names, REST][p] for p in shown))
+    if timeline.operation_count:
+        return Outcome(table)
+    file = timeline.origin.path.name
+    return Outcome(
+        table.assign(gpu_span_p50_ns=None), f"no GPU work in {file}: phases are measured on the host"
+    )
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """A length for each pair of step and phase that occurs."""
+
+    phase: Ints
+    length: Ints
+
+    @classmethod
+    def of_sums(cls, step: Ints, phase: Ints, length: Ints) -> _Lengths:
+        """Add up the lengths of each pair."""
+        pairs, group, phases = _pairs(step, phase)
+        total = np.zeros(len(pairs), np.int64)
+        np.add.at(total, group, length)
+        return cls(pairs % phases, total)
+
+    @classmethod
+    def of_unions(cls, step: Ints, phase: Ints, start: Ints, end: Ints) -> _Lengths:
+        """Measure the union of the intervals of each pair."""
+        pairs, group, phases = _pairs(step, phase)
+        return cls(pairs % phases, grouped_length(group, start, end, len(pairs)))
+
+    def of_phase(self, phase: int) -> Ints:
+        """Return the lengths of a phase, one for each step that has it."""
+        lengths: Ints = self.length[self.phase == phase]
+        return lengths
+
+
+def _pairs(step: Ints, phase: Ints) -> tuple[Ints, Ints, int]:
+    """Return the pairs of step and phase that occur, each row's number among them, and a bound of phases."""
+    phases = int(phase.max(initial=0)) + 1
+    return *numbered(step * phases + phase), phases
+
+
+def _wall_times(timeline: Timeline, segments: Segments, phase: Ints, owner: Ints, steps: int) -> _Lengths:
+    """Return the wall time of each phase in each step, and of the rest, whose number comes last in ``phase``.
+
+    A phase is also in the step that has it on the host: its time may lie before the front of that step.
+    """
+    step, segment, length = time_in_segments(segments, step_intervals(timeline))
+    of_segment = np.where(segment % 2 == 1, phase[np.minimum(segment // 2, len(phase) - 1)], phase[-1])
+    counted = (length > 0) | (of_segment == phase[-1])
+    every = np.arange(steps)
+    return _Lengths.of_sums(
+        np.concatenate((step[counted], owner, every)),
+        np.concatenate((of_segment[counted], phase[:-1], np.full(steps, phase[-1]))),
+        np.concatenate((length[counted], np.zeros(len(owner) + steps, np.int64))),
+    )
+
+
+def _outside_phases(
+    timeline: Timeline, segments: Segments, steps: Steps, rest: int
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the step, ``rest`` and the interval of the operations that steps launched outside phases."""
+    begun = np.searchsorted(steps.ranges.start, segments.launched, side="right") - 1
+    inside = (begun >= 0) & (segments.segment % 2 == 0)
+    inside &= segments.launched <= steps.ranges.end[np.maximum(begun, 0)]
+    work = timeline.columns_of_operations(OperationTimes).take(segments.operation[inside])
+    # The operations between the same two phases of a step are one interval, as those of a phase are.
+    pairs, group, _ = _pairs(begun[inside], segments.segment[inside])
+    first, last = np.full(len(pairs), np.iinfo(np.int64).max), np.zeros(len(pairs), np.int64)
+    np.minimum.at(first, group, work.start)
+    np.maximum.at(last, group, work.end)
+    step = np.zeros(len(pairs), np.int64)
+    step[group] = begun[inside]
+    # A step without such operations has an empty interval.
+    none = np.zeros(len(steps), np.int64)
+    step = np.concatenate((step, np.arange(len(steps))))
+    return step, np.full(len(step), rest), np.append(first, none), np.append(last, none)
 
 
 def distribution(values: Ints) -> dict[str, Any]:
@@ -63,21 +151,21 @@ def distribution(values: Ints) -> dict[str, Any]:
     }
 
 
-def phases_of(timeline: Timeline, steps: Ints) -> tuple[Ints, Ints]:
-    """Return the rows of the phases and of the step of each; ``steps`` are rows of the ranges."""
+def phases_of(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
+    """Return the number of the step and the row of each phase."""
     ranges = timeline.ranges
     nested, found = tree(timeline)
-    parent = np.full(len(ranges), NO_PARENT, np.int64)
-    parent[nested] = np.where(found == NO_PARENT, NO_PARENT, nested[found])
-    rows = np.flatnonzero(
-        np.isin(parent, steps)
-        & (ranges.name != NO_NAME)
-        & (ranges.domain == NO_NAME)
-        & ~np.isin(ranges.name, ranges.name[steps])
-    )
+    step = np.full(len(ranges) + 1, NO_PARENT, np.int64)
+    step[steps.rows] = np.arange(len(steps))
+    # `NO_PARENT` is -1 and so selects the last element, which is no step.
+    owner = step[np.where(found == NO_PARENT, NO_PARENT, nested[found])]
+    in_step = np.flatnonzero(owner != NO_PARENT)
+    rows, owner = nested[in_step], owner[in_step]
+    marked = (ranges.name[rows] != NO_NAME) & (ranges.domain[rows] == NO_NAME)
+    marked &= ~np.isin(ranges.name[rows], steps.ranges.name)
     names = timeline.names(ranges.name[rows])
-    own = np.array([not (name or "").startswith(_LIBRARY_PREFIXES) for name in names], bool)
-    return parent[rows][own], rows[own]
+    marked &= np.array([not (name or "").startswith(_LIBRARY_PREFIXES) for name in names], bool)
+    return owner[marked], rows[marked]
 
 
 def _why_none(timeline: Timeline) -> str:

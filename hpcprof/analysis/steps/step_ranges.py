@@ -1,4 +1,4 @@
-"""The steps of a timeline, and the time of a step or phase."""
+"""The steps of a timeline: the ranges that mark them, one after another."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.analysis.steps.gpu_projection import in_process, launches
 from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints, Ranges, Timeline
 
 _STEP = "iteration"
@@ -16,20 +16,24 @@ _PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The interval that counts as the time of each range; empty if the range has none."""
+class Steps:
+    """The steps of a timeline by their start: the rows of their ranges, and these ranges."""
 
-    start: Ints
-    end: Ints
+    rows: Ints
+    ranges: Ranges
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 @computed_once
-def steps_of(timeline: Timeline) -> Ints:
-    """Return the rows of the ranges that are steps, in time order.
+def steps_of(timeline: Timeline) -> Steps:
+    """Return the steps of a timeline.
 
     Steps are the ranges named ``iteration`` or, if there are none, those that the PyTorch profiler names
     ``ProfilerStep#N``. A step that is still open when the profile ends does not count: its time would be
-    too short.
+    too short. Of ranges inside each other the outermost is the step. If several threads or processes mark
+    steps at the same time, those that take the most time in all count.
     """
     ranges = timeline.ranges
     used = np.unique(ranges.name[(ranges.closed == 1) & (ranges.one_thread == 1)])
@@ -38,27 +42,43 @@ def steps_of(timeline: Timeline) -> Ints:
     if not chosen:
         chosen = [i for i, name in zip(used, names, strict=True) if name and _PROFILER_STEP.fullmatch(name)]
     rows = np.flatnonzero(np.isin(ranges.name, chosen) & (ranges.closed == 1) & (ranges.one_thread == 1))
-    return rows[np.argsort(ranges.start[rows], kind="stable")]
+    rows = one_after_another(ranges, rows)
+    return Steps(rows, ranges.take(rows))
+
+
+def one_after_another(ranges: Ranges, rows: Ints) -> Ints:
+    """Return those of some rows that can be the steps of one program, by their start.
+
+    These are the outermost ranges of each thread of the process whose ranges take the most time; if the
+    ranges of its threads overlap, those of the thread whose ranges take the most time.
+    """
+    processes: dict[int, list[Ints]] = {}
+    for (process, _), of_thread in rows_by_key(ranges.process[rows], ranges.thread[rows]):
+        processes.setdefault(process, []).append(_outermost(ranges, rows[of_thread]))
+    if not processes:
+        return rows
+    threads = max(processes.values(), key=lambda parts: sum(_duration(ranges, part) for part in parts))
+    together = np.concatenate(threads)
+    together = together[np.argsort(ranges.start[together], kind="stable")]
+    if len(threads) > 1 and np.any(ranges.start[together][1:] < ranges.end[together][:-1]):
+        return max(threads, key=lambda part: _duration(ranges, part))
+    return together
+
+
+def _outermost(ranges: Ranges, rows: Ints) -> Ints:
+    """Return the rows of a thread that no other of them contains, by start."""
+    rows = rows[np.lexsort((-ranges.end[rows], ranges.start[rows]))]
+    end = ranges.end[rows]
+    outermost: Ints = rows[np.append(True, end[1:] > np.maximum.accumulate(end)[:-1])]
+    return outermost
+
+
+def _duration(ranges: Ranges, rows: Ints) -> int:
+    return int(np.sum(ranges.end[rows] - ranges.start[rows]))
 
 
 def no_steps(timeline: Timeline) -> str:
     """Return the reason why there are no steps."""
     return (
-        f"no steps in {timeline.origin.path.name}: "
-        f"it has no complete range named {_STEP} or ProfilerStep#N whose work was recorded"
+        f"no steps in {timeline.origin.path.name}: it has no complete range named {_STEP} or ProfilerStep#N"
     )
-
-
-def measure(timeline: Timeline, ranges: Ranges) -> Measured:
-    """Return the interval of each range on the GPU; in a CPU trace, on the host.
-
-    The interval on the GPU runs from the first start to the last end of the operations that any thread of
-    the process launched while the range was open. This differs from ``range_gpu`` on purpose: autograd
-    launches the backward pass from a thread of its own, so counting only the range's own thread would make
-    a ``backward`` of 80 ms last 11 us.
-    """
-    if not timeline.operation_count:
-        return Measured(ranges.start, ranges.end)
-    projection = in_process(ranges, launches(timeline))
-    found = projection.launches > 0
-    return Measured(np.where(found, projection.start, 0), np.where(found, projection.end, 0))

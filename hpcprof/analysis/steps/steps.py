@@ -3,40 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.steps.phases import distribution
-from hpcprof.analysis.steps.step_ranges import measure, no_steps, steps_of
+from hpcprof.analysis.steps.step_ranges import no_steps
+from hpcprof.analysis.steps.wall_time import GPU_SPAN_PCT, StepTimes, step_intervals
+from hpcprof.common.units import counted, format_ns
 from hpcprof.profiles.timeline import Timeline
 
 
 def step_times(timeline: Timeline) -> Outcome:
-    """Return the latency of each step: the length of its projection to the GPU.
+    """Return the times of each step; ``step`` numbers the steps from 0 in the order of time.
 
-    In a CPU trace it is the length of the range. ``step`` numbers all steps from 0 in the order of time. A
-    step that launched nothing has no row.
+    ``wall_ns`` is the time from the front of the step to that of the next one
+    (`hpcprof.analysis.steps.wall_time.wall_intervals`). ``gpu_span_ns`` is the time from the start of the
+    first to the end of the last operation that was launched in the step, None without any.
     """
-    steps = steps_of(timeline)
-    time = measure(timeline, timeline.ranges.take(steps))
-    measured = np.flatnonzero(time.end > time.start)
-    if not len(measured):
+    times = step_intervals(timeline)
+    if not len(times.start):
         return no_rows(no_steps(timeline))
-    latency = (time.end - time.start)[measured]
-    return Outcome(pd.DataFrame({"step": measured, "latency_ns": latency}))
+    span = (times.gpu_end - times.gpu_start).astype(object)
+    span[~times.on_gpu] = None
+    rows = pd.DataFrame(
+        {
+            "step": np.arange(len(span)),
+            "wall_ns": times.end - times.start,
+            "gpu_span_ns": pd.Series(span, dtype="object"),
+        }
+    )
+    return Outcome(rows, _on_host(timeline, times))
+
+
+def _on_host(timeline: Timeline, times: StepTimes) -> str:
+    """Return how many steps are measured on the host."""
+    host = int(np.count_nonzero(~times.on_gpu))
+    if not host:
+        return ""
+    which = "the steps" if host == len(times.start) else f"{host} of {counted(len(times.start), 'step')}"
+    return f"{which} of {timeline.origin.path.name} launched no work on the GPU and are measured on the host"
 
 
 def steps(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the latency of each step over ranks; of equally slow ranks the lowest is named."""
+    """Return the wall time of each step over ranks; of equally slow ranks the lowest is named."""
     times = results["step_times"]
     if not len(times):
         return no_rows("no steps: no rank has step times")
     times = times.sort_values(["step", "rank"], kind="stable")
-    by_step = times.groupby("step", sort=True)["latency_ns"]
+    by_step = times.groupby("step", sort=True)["wall_ns"]
     # The rows are sorted by rank, so the first maximum belongs to the lowest rank.
-    slowest = times.sort_values(["step", "latency_ns"], ascending=[True, False], kind="stable")
+    slowest = times.sort_values(["step", "wall_ns"], ascending=[True, False], kind="stable")
     slowest = slowest.drop_duplicates("step")
     rows = pd.DataFrame(
         {
@@ -51,14 +70,33 @@ def steps(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 
 def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the latency of the steps; the latency of a step is the maximum over ranks."""
+    """Summarize the wall time of the steps; the time of a step is the maximum over ranks.
+
+    ``gpu_span_p50_ns`` is the median of the maximum over ranks of the span on the GPU.
+    """
     times = results["step_times"]
     if not len(times):
         return no_rows("no steps: no rank has step times")
-    latency = times.groupby("step")["latency_ns"].max().to_numpy().astype(np.int64)
-    row = distribution(latency) | {
+    by_step = times.groupby("step")
+    wall = by_step["wall_ns"].max().to_numpy().astype(np.int64)
+    span = times.assign(gpu_span_ns=times["gpu_span_ns"].astype(float)).groupby("step")["gpu_span_ns"].max()
+    typical = None if span.isna().all() else round(float(span.median()))
+    row: dict[str, Any] = distribution(wall) | {
         "ranks": int(times["rank"].nunique()),
-        "min_ns": int(latency.min()),
-        "max_ns": int(latency.max()),
+        "min_ns": int(wall.min()),
+        "max_ns": int(wall.max()),
+        "gpu_span_p50_ns": typical,
     }
-    return Outcome(pd.DataFrame([row]))
+    return Outcome(pd.DataFrame([row], dtype=object), compare_times(row["p50_ns"], typical))
+
+
+def compare_times(wall: int, gpu_span: int | None) -> str:
+    """Return a sentence on a median step whose wall time and GPU span differ; empty if they hardly do."""
+    if gpu_span is None:
+        return "no step launched work on the GPU: steps are measured on the host"
+    if abs(wall - gpu_span) <= wall * GPU_SPAN_PCT / 100:
+        return ""
+    return (
+        f"the wall time of the median step is {format_ns(wall)}, its span on the GPU {format_ns(gpu_span)} "
+        f"({100 * gpu_span / wall:.1f} %)"
+    )

@@ -68,12 +68,12 @@ def test_steps_and_phases_last_until_their_graphs_end(change: Callable[..., Path
     replays = phases(timeline).rows.iloc[0]
     assert (replays["phase"], replays["steps"]) == ("replay", 5)
     # The first step's two replays, from the start of graph 1 to the end of graph 4.
-    latency = step_times(timeline).rows["latency_ns"].tolist()
+    latency = step_times(timeline).rows["gpu_span_ns"].tolist()
     assert latency[0] == 10_790_619 - 9_070_462
     # The same program traced node by node took 1.65 ms a step and 1.08 ms for the replays.
-    assert replays["p50_ns"] == pytest.approx(1_083_966, rel=0.02)
+    assert replays["gpu_span_p50_ns"] == pytest.approx(1_083_966, rel=0.02)
     assert sorted(latency)[2] == pytest.approx(1_649_020, rel=0.02)
-    assert phases(read(change(f"DELETE FROM {GRAPHS}"))).rows["p50_ns"].tolist() == [0]
+    assert phases(read(change(f"DELETE FROM {GRAPHS}"))).rows["gpu_span_p50_ns"].tolist()[0] == 0
 
 
 def test_graphs_hide_communication_like_kernels(change: Callable[..., Path]) -> None:

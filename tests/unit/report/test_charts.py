@@ -30,7 +30,7 @@ def test_every_point_of_a_sweep_has_a_chart() -> None:
 
 def test_axes_name_the_unit_of_the_longest_time() -> None:
     analyses = {
-        "step_times": AnalysisTable({"rank": [0, 0], "step": [0, 1], "latency_ns": [5_000, 7_000]}, {}),
+        "step_times": AnalysisTable({"rank": [0, 0], "step": [0, 1], "wall_ns": [5_000, 7_000]}, {}),
         "steps": AnalysisTable({"step": [0, 1], "max_ns": [5_000, 7_000]}, {}),
     }
     run = Contents(Run("r", Path("r")), None, [], {}, analyses, [], [])

@@ -103,7 +103,7 @@ def profiled(name: str, slower: float, steps: int) -> RunData:
     ranks = range(2)
     tables: dict[str, list[dict[str, object]]] = {
         "steps_summary": [{"p50_ns": round(1000 * slower)}],
-        "step_times": [{"rank": r, "step": s, "latency_ns": 1000} for r in ranks for s in range(steps)],
+        "step_times": [{"rank": r, "step": s, "wall_ns": 1000} for r in ranks for s in range(steps)],
         "phases": [{"rank": r, "phase": "forward", "p50_ns": round(400 * slower) + 10 * r} for r in ranks],
         "breakdown": [
             {"rank": r, "compute_ns": 600 * steps * slower, "span_ns": 1000 * steps, "exposed_comm_ns": 0}

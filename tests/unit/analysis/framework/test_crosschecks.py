@@ -50,6 +50,12 @@ PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], set[st
         {"phases", "step_times"},
         "takes longer than its steps",
     ),
+    "a phase that loses time": (
+        "phases",
+        lambda row: {"mean_ns": row["mean_ns"] - 10},
+        {"phases", "step_times"},
+        "the phases add up to",
+    ),
     "a phase in more steps than there are": (
         "phases",
         lambda row: {"steps": row["steps"] + 1},
@@ -110,10 +116,14 @@ def test_a_profile_without_results_contradicts_nothing(export: Path) -> None:
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
 def test_phases_that_are_inside_their_steps_contradict_nothing(steps: list[tuple[int, float, bool]]) -> None:
     inside = [int(latency * share) for latency, share, there in steps if there]
+    rest = [latency - int(latency * share) if there else latency for latency, share, there in steps]
     results: dict[str, Any] = {"breakdown": {}, "phases": {}}
     results |= {key: {"instances": [], "total_ns": []} for key in ("kernels", "kernels_by_shape")}
-    results["step_times"] = {"latency_ns": [latency for latency, *_ in steps]}
+    results["step_times"] = {"wall_ns": [latency for latency, *_ in steps]}
     if inside:
-        phase = {"phase": "forward", **distribution(np.array(inside))}
-        results["phases"] = {name: [value] for name, value in phase.items()}
+        found = [
+            {"phase": name, **distribution(np.array(values))}
+            for name, values in (("forward", inside), ("(rest)", rest))
+        ]
+        results["phases"] = {name: [row[name] for row in found] for name in found[0]}
     assert contradictions(results) == {}

@@ -1,0 +1,166 @@
+"""The wall time of steps, which runs from front to front, and the parts of it that belong to their phases.
+
+The front of a step is the start of the first operation on the GPU that any thread of the process launched
+inside it. Between two fronts lies everything that a step costs, also the time in which the host works and the
+GPU waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.steps.gpu_projection import in_process, launches
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.timeline import Ints, Ranges, Table, Timeline
+
+_LATEST = int(np.iinfo(np.int64).max)
+_EARLIEST = int(np.iinfo(np.int64).min)
+
+GPU_SPAN_PCT = 2
+"""A report gives the span on the GPU beside the wall time where both differ by more than this percentage."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The intervals of the steps of a timeline in their order; arrays have shape (steps,).
+
+    Attributes
+    ----------
+    start, end : ndarray of int64
+        The interval of the step's wall time.
+    gpu_start, gpu_end : ndarray of int64
+        From the start of the first to the end of the last operation that was launched in the step; equal if
+        there is none.
+    on_gpu : ndarray of bool
+        Whether the step launched work on the GPU. The others are measured on the host.
+    """
+
+    start: Ints
+    end: Ints
+    gpu_start: Ints
+    gpu_end: Ints
+    on_gpu: NDArray[np.bool_]
+
+
+def wall_intervals(
+    front: Ints, last: Ints, on_gpu: NDArray[np.bool_], host_start: Ints, host_end: Ints
+) -> tuple[Ints, Ints]:
+    """Return the start and the end of each step's wall time, shape (n,).
+
+    A step runs from its front to the front of the next step. The last step runs to the end of its last
+    operation or of its range on the host, whichever is later, and so does a step before one without work on
+    the GPU, but not beyond the next front. A step without work on the GPU is its range on the host.
+
+    Parameters
+    ----------
+    front, last : ndarray of int64, shape (n,)
+        The start of the first and the end of the last operation of each step, in the order of the steps.
+    on_gpu : ndarray of bool, shape (n,)
+        Whether a step has operations; ``front`` and ``last`` of the others are ignored.
+    host_start, host_end : ndarray of int64, shape (n,)
+        The range of each step on the host, by start.
+    """
+    start, end = host_start.copy(), host_end.copy()
+    rows = np.flatnonzero(on_gpu)
+    if len(rows):
+        # On another stream, the first operation of a step may overtake that of the step before.
+        start[rows] = np.maximum.accumulate(front[rows])
+        following = np.append(start[rows[1:]], _LATEST)
+        is_next = np.append(np.diff(rows) == 1, False)
+        own_end = np.maximum(np.maximum(last[rows], host_end[rows]), start[rows])
+        end[rows] = np.where(is_next, following, np.minimum(own_end, following))
+    return start, end
+
+
+@computed_once
+def step_intervals(timeline: Timeline) -> StepTimes:
+    """Return the intervals of the steps of a timeline, on the profile's clock."""
+    ranges = steps_of(timeline).ranges
+    gpu_start, gpu_end, on_gpu = project(timeline, ranges)
+    start, end = wall_intervals(gpu_start, gpu_end, on_gpu, ranges.start, ranges.end)
+    return StepTimes(start, end, gpu_start, gpu_end, on_gpu)
+
+
+def project(timeline: Timeline, ranges: Ranges) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    """Return the start and the end of each range on the GPU, and whether it has work there; 0 if not.
+
+    The interval runs from the first start to the last end of the operations that any thread of the process
+    launched while the range was open. This differs from ``range_gpu`` on purpose: autograd launches the
+    backward pass from a thread of its own, so counting only the range's own thread would make a ``backward``
+    of 80 ms last 11 us.
+    """
+    projection = in_process(ranges, launches(timeline))
+    found = projection.launches > 0
+    return np.where(found, projection.start, 0), np.where(found, projection.end, 0), found
+
+
+@dataclass(frozen=True)
+class _Launched(Table):
+    """The process of operations."""
+
+    process: Ints
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The time of a process, divided among its phases and what lies between them.
+
+    Segments follow each other on the host: those with an odd number are the phases in the order of their
+    starts, the others lie before, between and after them. Arrays have shape (2 * phases + 1,).
+
+    Attributes
+    ----------
+    host_start : ndarray of int64
+        When the segment begins on the host.
+    start : ndarray of int64
+        When the segment takes over: when the host begins it or, while operations of earlier segments still
+        run, when they have ended or its own first operation starts. It lasts until the next one takes over.
+    operation, segment, launched : ndarray of int64, shape (operations,)
+        The operations that the process launched, the segment of each and when its launch call began.
+    """
+
+    host_start: Ints
+    start: Ints
+    operation: Ints
+    segment: Ints
+    launched: Ints
+
+
+def divide(timeline: Timeline, phases: Ranges) -> Segments:
+    """Divide the time among phases of one process, sorted by start; where they overlap, the later one counts.
+
+    While the GPU works, time belongs to the segment that launched the work; while it waits, to the segment
+    that the host executes.
+    """
+    start = phases.start
+    end = np.minimum(phases.end, np.append(start[1:], _LATEST))
+    host_start = np.concatenate(([_EARLIEST], np.column_stack((start, end)).ravel()))
+    launched = launch_starts(timeline)
+    process = timeline.columns_of_operations(_Launched).process
+    operation = np.flatnonzero((launched != NEVER) & np.isin(process, phases.process[:1]))
+    launched = launched[operation]
+    work = timeline.columns_of_operations(OperationTimes).take(operation)
+    segment = np.searchsorted(host_start, launched, side="right") - 1
+    first, last = np.full(len(host_start), _LATEST), np.full(len(host_start), _EARLIEST)
+    np.minimum.at(first, segment, work.start)
+    np.maximum.at(last, segment, work.end)
+    before = np.append(_EARLIEST, np.maximum.accumulate(last)[:-1])
+    takes_over = np.maximum.accumulate(np.minimum(first, np.maximum(host_start, before)))
+    return Segments(host_start, takes_over, operation, segment, launched)
+
+
+def time_in_segments(segments: Segments, times: StepTimes) -> tuple[Ints, Ints, Ints]:
+    """Return the step, the segment and the length of each part into which segments divide the wall times."""
+    first = np.maximum(np.searchsorted(segments.start, times.start, side="right") - 1, 0)
+    count = np.maximum(np.searchsorted(segments.start, times.end, side="left") - first, 1)
+    step = np.repeat(np.arange(len(first)), count)
+    segment = np.arange(len(step)) - np.repeat(np.cumsum(count) - count - first, count)
+    start = np.where(segment > 0, segments.start[segment], _EARLIEST)
+    end = np.append(segments.start[1:], _LATEST)[segment]
+    length = np.minimum(end, times.end[step]) - np.maximum(start, times.start[step])
+    return step, segment, np.maximum(length, 0)

@@ -1,0 +1,179 @@
+"""Wall time: of steps from front to front, and its division among phases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.steps import compare_times, step_times, steps_summary
+from hpcprof.analysis.steps.wall_time import wall_intervals
+from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.timelines import COMM, COMP, timeline
+
+MS = 1_000_000
+TWO_STEPS = [(0, 100, "iteration"), (100, 200, "iteration")]
+
+
+def times(trace: Timeline) -> list[list[Any]]:
+    """Return the number, the wall time and the GPU span of each step."""
+    rows: list[list[Any]] = step_times(trace).rows.values.tolist()
+    return rows
+
+
+def walls(trace: Timeline) -> dict[str, list[int]]:
+    """Return the number of steps and the median wall time of each phase."""
+    rows = phases(trace).rows
+    return {row["phase"]: [row["steps"], row["p50_ns"]] for row in rows.to_dict("records")}
+
+
+def test_a_step_runs_from_its_front_to_the_next_and_the_last_until_all_of_it_has_ended() -> None:
+    # The second step's work ends after its range on the host, and before it.
+    late = timeline([(10, 30, COMP, 5), (120, 260, COMP, 110)], TWO_STEPS)
+    assert times(late) == [[0, 110, 20], [1, 140, 140]]
+    early = timeline([(10, 30, COMP, 5), (120, 130, COMP, 110)], TWO_STEPS)
+    assert times(early) == [[0, 110, 20], [1, 80, 10]]
+
+
+def test_the_front_is_the_first_start_of_any_thread_and_stream() -> None:
+    work = [(40, 60, COMP, 5), (20, 30, COMM, 6, 1, 0, 9), (130, 140, COMP, 110)]
+    assert times(timeline(work, TWO_STEPS))[0] == [0, 110, 40]
+
+
+def test_a_step_without_gpu_work_between_others_is_measured_on_the_host() -> None:
+    ranges = [(0, 100, "iteration"), (100, 140, "iteration"), (140, 200, "iteration")]
+    work = [(10, 30, COMP, 5), (150, 160, COMP, 145)]
+    # The first one ends like a last step, but not after the next front.
+    assert times(timeline(work, ranges)) == [[0, 90, 20], [1, 40, None], [2, 50, 10]]
+    behind = [(10, 145, COMP, 5), (150, 160, COMP, 145)]
+    assert times(timeline(behind, ranges))[0] == [0, 135, 135]
+    overlapping = [(10, 170, COMP, 5), (150, 160, COMP, 145)]
+    assert times(timeline(overlapping, ranges))[0] == [0, 140, 160]
+
+
+def test_a_front_that_overtakes_the_one_before_makes_no_negative_time() -> None:
+    work = [(60, 90, COMP, 5), (50, 55, COMM, 110, 0, 0, 9), (130, 140, COMP, 111)]
+    assert times(timeline(work, TWO_STEPS)) == [[0, 0, 30], [1, 140, 90]]
+
+
+def test_of_ranges_inside_each_other_the_outermost_is_the_step() -> None:
+    ranges = [*TWO_STEPS, (10, 50, "iteration"), (110, 120, "iteration")]
+    assert [row[1] for row in times(timeline([(5, 9, COMP, 1), (105, 109, COMP, 101)], ranges))] == [100, 95]
+
+
+def test_steps_on_threads_one_after_another_all_count() -> None:
+    ranges = [(0, 100, "iteration", 1), (100, 200, "iteration", 2)]
+    assert len(times(timeline([(10, 30, COMP, 5)], ranges))) == 2
+
+
+def test_of_threads_that_mark_steps_at_the_same_time_the_busiest_counts() -> None:
+    ranges: list[tuple[Any, ...]] = [(0, 100, "iteration", 1), (100, 200, "iteration", 1)]
+    ranges += [(a, a + 30, "iteration", 2) for a in range(10, 190, 40)]
+    assert [row[1] for row in times(timeline([(5, 9, COMP, 1), (105, 109, COMP, 101)], ranges))] == [100, 95]
+
+
+def test_overlapping_steps_are_divided_at_their_fronts() -> None:
+    ranges = [(0, 120, "iteration"), (100, 220, "iteration")]
+    work = [(10, 90, COMP, 5), (130, 140, COMP, 110), (150, 230, COMP, 130)]
+    # The launch at 110 belongs to both, so the second front is at 130.
+    assert times(timeline(work, ranges)) == [[0, 120, 130], [1, 100, 100]]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 50), st.integers(1, 50), st.integers(0, 200), st.integers(0, 90)), min_size=1
+    )
+)
+def test_walls_of_steps_with_work_add_up_from_the_first_front_to_the_end(
+    rows: list[tuple[int, int, int, int]],
+) -> None:
+    gap, length, lag, busy = np.array(rows, np.int64).T
+    host_start = np.cumsum(gap + length) - length
+    host_end = host_start + length
+    front = host_start + lag
+    last = front + busy
+    start, end = wall_intervals(front, last, np.ones(len(rows), bool), host_start, host_end)
+    assert np.all(end >= start)
+    assert np.sum(end - start) == max(front.max(), last[-1], host_end[-1]) - front[0]
+
+
+def garbage_collector(hidden: bool) -> Timeline:
+    """Return ten steps of 4 ms on the GPU and 53 ms of garbage collection, alone or behind the GPU."""
+    period = 60 * MS
+    ranges: list[tuple[Any, ...]] = []
+    work: list[tuple[Any, ...]] = []
+    for step in range(10):
+        begin = step * period
+        ranges += [(begin, begin + 58 * MS, "iteration"), (begin + MS, begin + 2 * MS, "forward")]
+        ranges += [(begin + 4 * MS, begin + 57 * MS, "gc")]
+        length = 60 * MS if hidden else 3 * MS
+        work.append((begin + 2 * MS, begin + 2 * MS + length, COMP, begin + MS + 5))
+    return timeline(work, ranges)
+
+
+def test_garbage_collection_that_the_gpu_waits_for_is_in_the_wall_time_and_in_its_phase() -> None:
+    trace = garbage_collector(hidden=False)
+    assert times(trace)[0] == [0, 60 * MS, 3 * MS]
+    # The GPU ends at 5 ms, while the host already collects.
+    assert walls(trace)["gc"] == [10, 52 * MS]
+    assert phases(trace).rows["gpu_span_p50_ns"].tolist() == [3 * MS, 0, 0]
+    summary = steps_summary({"step_times": step_times(trace).rows.assign(rank=0)})
+    assert summary.reason == (
+        "the wall time of the median step is 60.00 ms, its span on the GPU 3.000 ms (5.0 %)"
+    )
+
+
+def test_garbage_collection_behind_the_gpu_takes_no_wall_time() -> None:
+    trace = garbage_collector(hidden=True)
+    assert walls(trace) == {"forward": [10, 60 * MS], "gc": [10, 0], "(rest)": [10, 0]}
+
+
+def test_a_difference_of_two_percent_is_not_worth_a_sentence() -> None:
+    assert compare_times(100, 98) == ""
+    assert "measured on the host" in compare_times(100, None)
+    assert compare_times(1000, 979)
+    assert compare_times(1000, 1021)
+
+
+def test_work_that_another_thread_launches_outside_phases_is_in_the_rest() -> None:
+    ranges = [(0, 100, "iteration"), (5, 20, "forward"), (80, 90, "optimizer")]
+    work = [(10, 40, COMP, 6), (40, 120, COMP, 30, 7), (120, 125, COMP, 81)]
+    found = phases(timeline(work, ranges)).rows.set_index("phase")
+    assert found["p50_ns"].to_dict() == {"forward": 30, "optimizer": 5, "(rest)": 80}
+    assert found["gpu_span_p50_ns"].to_dict() == {"forward": 30, "optimizer": 5, "(rest)": 80}
+
+
+def test_the_backward_pass_of_a_real_trace_is_in_the_rest(torch_step: Timeline) -> None:
+    found = phases(torch_step).rows.set_index("phase")
+    assert found.loc["DistributedDataParallel.forward", "p50_ns"] == pytest.approx(42.7e6, rel=0.01)
+    assert found.loc["(rest)", "gpu_span_p50_ns"] == pytest.approx(82.8e6, rel=0.01)
+    assert found["mean_ns"].sum() == pytest.approx(step_times(torch_step).rows["wall_ns"].sum(), abs=5)
+
+
+marks = st.lists(
+    st.tuples(st.integers(0, 400), st.integers(1, 60), st.sampled_from(["a", "b", "c"])), max_size=12
+)
+operations = st.lists(
+    st.tuples(st.integers(0, 400), st.integers(0, 80), st.integers(0, 60), st.integers(0, 2)), max_size=12
+)
+
+
+@given(marks, operations)
+def test_phases_and_the_rest_add_up_to_the_steps(
+    inside: list[tuple[int, int, str]], work: list[tuple[int, int, int, int]]
+) -> None:
+    ranges = [(s, s + 100, "iteration") for s in range(0, 400, 100)]
+    phases_in_steps = [(s, min(s + n, s - s % 100 + 100), name) for s, n, name in inside]
+    trace = timeline(
+        [(at + lag, at + lag + n, COMP, at, 0, 0, stream) for at, lag, n, stream in work],
+        [*ranges, *phases_in_steps],
+    )
+    rows: pd.DataFrame = phases(trace).rows
+    if len(rows):
+        total = (rows["steps"] * rows["mean_ns"]).sum()
+        assert total == pytest.approx(step_times(trace).rows["wall_ns"].sum(), abs=float(rows["steps"].sum()))
