@@ -251,12 +251,24 @@ class Origin:
     losses: tuple[Loss, ...] = ()
 
 
+@dataclass(frozen=True)
+class StepRange:
+    """The range that is the step of a run, by its name without a counter; empty for no step.
+
+    ``named`` says that a user chose it.
+    """
+
+    name: str
+    named: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Timeline:
     """One rank's profile as columns; timelines are compared by identity.
 
     ``graphs`` holds the launches of CUDA graphs that the profiler traced as a whole, one row per launch:
-    the kernels inside them are not in the profile. They count as compute.
+    the kernels inside them are not in the profile. They count as compute. ``step_range`` is what was chosen
+    for the run; None leaves the choice to the timeline alone.
     """
 
     origin: Origin
@@ -269,6 +281,7 @@ class Timeline:
     gpu_marks: GpuMarks = field(default_factory=GpuMarks.empty)
     allocations: Allocations = field(default_factory=Allocations.empty)
     collectives: Collectives = field(default_factory=Collectives.empty)
+    step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:
         """Return the strings of ``ids``; None for `NO_NAME`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.framework.text_columns import number_texts
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.steps.phases import phases_of
-from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.summaries.kernels import KernelShapes, number_kernel_shapes
 from hpcprof.profiles.columns.intervals import coverage
@@ -66,7 +67,7 @@ def place_kernels(timeline: Timeline) -> KernelInstances:
     """Return the compute kernels of a timeline with their phases.
 
     A kernel belongs to the phase that was open on any thread of its process when its launch call began. This
-    is the rule of `hpcprof.analysis.steps.wall_time.project`.
+    is the rule of `hpcprof.analysis.steps.gpu_projection.project`.
     """
     everything = timeline.kernels
     shapes, shape = number_kernel_shapes(timeline)
@@ -81,7 +82,7 @@ def place_kernels(timeline: Timeline) -> KernelInstances:
     # Kernels come first among the operations. No range is open at `NEVER`.
     launched = launch_starts(timeline)[rows]
     _, phases = phases_of(timeline, steps_of(timeline))
-    names, phase_number = number_texts(timeline, timeline.ranges.name[phases])
+    names, phase_number = number_texts(timeline, timeline.ranges.name[phases], partial(shown_name, timeline))
     process = everything.process[rows]
     in_phase = open_range(timeline.ranges.take(phases), process, launched)
     return KernelInstances(

@@ -6,6 +6,13 @@ from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope,
 
 ANALYSES = (
     Analysis(
+        "step_ranges",
+        "Step range",
+        Scope.RANK,
+        columns("rank range:text source:text instances coverage_pct:float chosen"),
+        "hpcprof.analysis.steps.step_ranges:step_ranges",
+    ),
+    Analysis(
         "phases",
         "Phase time",
         Scope.RANK,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
-from hpcprof.analysis.steps.step_ranges import Steps, no_steps, steps_of
+from hpcprof.analysis.steps.step_ranges import Steps, no_steps, shown_name, steps_of
 from hpcprof.analysis.steps.streams import OperationTimes
-from hpcprof.analysis.steps.wall_time import Segments, divide, project, step_intervals, time_in_segments
+from hpcprof.analysis.steps.wall_time import Segments, divide, step_intervals, time_in_segments
 from hpcprof.profiles.columns.intervals import grouped_length
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
@@ -44,7 +46,7 @@ def phases(timeline: Timeline) -> Outcome:
     order = np.argsort(timeline.ranges.start[rows], kind="stable")
     owner, rows = owner[order], rows[order]
     ranges = timeline.ranges.take(rows)
-    names, phase = number_texts(timeline, ranges.name)
+    names, phase = number_texts(timeline, ranges.name, partial(shown_name, timeline))
     segments = divide(timeline, ranges)
     rest = len(names)
     wall = _wall_times(timeline, segments, np.append(phase, rest), owner, len(steps))
@@ -152,20 +154,47 @@ def distribution(values: Ints) -> dict[str, Any]:
 
 
 def phases_of(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
-    """Return the number of the step and the row of each phase."""
+    """Return the number of the step and the row of each phase.
+
+    If ranges only mark the steps, these and the ranges beside them are the phases.
+    """
     ranges = timeline.ranges
-    nested, found = tree(timeline)
-    step = np.full(len(ranges) + 1, NO_PARENT, np.int64)
-    step[steps.rows] = np.arange(len(steps))
-    # `NO_PARENT` is -1 and so selects the last element, which is no step.
-    owner = step[np.where(found == NO_PARENT, NO_PARENT, nested[found])]
-    in_step = np.flatnonzero(owner != NO_PARENT)
-    rows, owner = nested[in_step], owner[in_step]
-    marked = (ranges.name[rows] != NO_NAME) & (ranges.domain[rows] == NO_NAME)
-    marked &= ~np.isin(ranges.name[rows], steps.ranges.name)
+    rows, owner = _beside_markers(timeline, steps) if steps.marker else _inside_steps(timeline, steps)
+    domain = ranges.domain[rows]
+    marked = (ranges.name[rows] != NO_NAME) & ((domain == NO_NAME) | np.isin(rows, steps.rows))
     names = timeline.names(ranges.name[rows])
     marked &= np.array([not (name or "").startswith(_LIBRARY_PREFIXES) for name in names], bool)
     return owner[marked], rows[marked]
+
+
+def _parents(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of the ranges in the tree and the row of each one's parent, or `NO_PARENT`."""
+    nested, found = tree(timeline)
+    return nested, np.where(found == NO_PARENT, NO_PARENT, nested[found])
+
+
+def _inside_steps(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
+    """Return the rows directly inside steps, and the number of each one's step."""
+    rows, parent = _parents(timeline)
+    step = np.full(len(timeline.ranges) + 1, NO_PARENT, np.int64)
+    step[steps.rows] = np.arange(len(steps))
+    # `NO_PARENT` is -1 and so selects the last element, which is no step.
+    owner = step[parent]
+    chosen = (owner != NO_PARENT) & ~np.isin(timeline.ranges.name[rows], steps.ranges.name)
+    return rows[chosen], owner[chosen]
+
+
+def _beside_markers(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
+    """Return the rows with the same parent as the marker of the step in which they lie, and that step."""
+    rows, parent = _parents(timeline)
+    ranges, host = timeline.ranges, steps.ranges
+    owner = np.searchsorted(host.start, ranges.start[rows], side="right") - 1
+    parent_of = np.full(len(ranges), NO_PARENT, np.int64)
+    parent_of[rows] = parent
+    chosen = (owner >= 0) & (ranges.end[rows] <= host.end[owner]) & (parent == parent_of[steps.rows][owner])
+    for column in ("process", "thread"):
+        chosen &= getattr(ranges, column)[rows] == getattr(host, column)[owner]
+    return rows[chosen], owner[chosen]
 
 
 def _why_none(timeline: Timeline) -> str:

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
+import pandas as pd
 
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.steps.range_names import PROFILER_STEP, plain_name, range_names
+from hpcprof.analysis.steps.step_detection import (
+    MIN_COVERAGE_PCT,
+    MIN_INSTANCES,
+    NAMED,
+    common_step_range,
+    known_range,
+    marking_rows,
+    resolve,
+    step_candidate,
+    step_candidates,
+)
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints, Ranges, Timeline
 
-_STEP = "iteration"
-_PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
+_FEWEST_NUMBERS = 5
+"""So many numbers make a counter where no step tells whether they count steps."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a timeline by their start: the rows of their ranges, and these ranges."""
+    """The steps of a timeline by their start.
 
+    Attributes
+    ----------
+    name : str
+        The name of their ranges without a counter; empty without steps.
+    rows : ndarray of int64, shape (steps,)
+        The rows of these ranges in the timeline.
+    ranges : Ranges
+        The steps on the host. Each is the range or, if the range only marks a step, the time until the next.
+    marker : bool
+        Whether the ranges only mark the steps.
+    """
+
+    name: str
     rows: Ints
     ranges: Ranges
+    marker: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -28,57 +55,90 @@ class Steps:
 
 @computed_once
 def steps_of(timeline: Timeline) -> Steps:
-    """Return the steps of a timeline.
+    """Return the steps of a timeline: those that were chosen for its run, else those that are found in it.
 
-    Steps are the ranges named ``iteration`` or, if there are none, those that the PyTorch profiler names
-    ``ProfilerStep#N``. A step that is still open when the profile ends does not count: its time would be
-    too short. Of ranges inside each other the outermost is the step. If several threads or processes mark
-    steps at the same time, those that take the most time in all count.
+    A step that is still open when the profile ends does not count: its time would be too short. Of ranges
+    inside each other the outermost is the step. If several threads or processes mark steps at the same time,
+    those that take the most time in all count.
     """
-    ranges = timeline.ranges
-    used = np.unique(ranges.name[(ranges.closed == 1) & (ranges.one_thread == 1)])
-    names = timeline.names(used)
-    chosen = [i for i, name in zip(used, names, strict=True) if name == _STEP]
-    if not chosen:
-        chosen = [i for i, name in zip(used, names, strict=True) if name and _PROFILER_STEP.fullmatch(name)]
-    rows = np.flatnonzero(np.isin(ranges.name, chosen) & (ranges.closed == 1) & (ranges.one_thread == 1))
-    rows = one_after_another(ranges, rows)
-    return Steps(rows, ranges.take(rows))
+    chosen = timeline.step_range
+    name = chosen.name if chosen else common_step_range({0: step_candidates(timeline)})
+    name = resolve(timeline, name)
+    rows = marking_rows(timeline, name)
+    known = known_range(name)
+    marker = known is not None and known.marker
+    ranges = timeline.ranges.take(rows)
+    if marker:
+        # The last one marks a step that may not be complete.
+        rows = rows[:-1]
+        ranges = replace(ranges.take(slice(-1)), end=ranges.start[1:])
+    return Steps(name if len(rows) else "", rows, ranges, marker)
 
 
-def one_after_another(ranges: Ranges, rows: Ints) -> Ints:
-    """Return those of some rows that can be the steps of one program, by their start.
+def step_ranges(timeline: Timeline) -> Outcome:
+    """List the ranges that may be the step, the one that takes most time first.
 
-    These are the outermost ranges of each thread of the process whose ranges take the most time; if the
-    ranges of its threads overlap, those of the thread whose ranges take the most time.
+    ``source`` says why: the framework that gives the range its name, ``automatic`` if an unknown range
+    qualifies, ``repeats`` if it does not, ``--step-range`` if a user named it. ``chosen`` is 1 for the range
+    that is the step of the run, which comes first, else 0.
     """
-    processes: dict[int, list[Ints]] = {}
-    for (process, _), of_thread in rows_by_key(ranges.process[rows], ranges.thread[rows]):
-        processes.setdefault(process, []).append(_outermost(ranges, rows[of_thread]))
-    if not processes:
-        return rows
-    threads = max(processes.values(), key=lambda parts: sum(_duration(ranges, part) for part in parts))
-    together = np.concatenate(threads)
-    together = together[np.argsort(ranges.start[together], kind="stable")]
-    if len(threads) > 1 and np.any(ranges.start[together][1:] < ranges.end[together][:-1]):
-        return max(threads, key=lambda part: _duration(ranges, part))
-    return together
-
-
-def _outermost(ranges: Ranges, rows: Ints) -> Ints:
-    """Return the rows of a thread that no other of them contains, by start."""
-    rows = rows[np.lexsort((-ranges.end[rows], ranges.start[rows]))]
-    end = ranges.end[rows]
-    outermost: Ints = rows[np.append(True, end[1:] > np.maximum.accumulate(end)[:-1])]
-    return outermost
-
-
-def _duration(ranges: Ranges, rows: Ints) -> int:
-    return int(np.sum(ranges.end[rows] - ranges.start[rows]))
+    steps, found = steps_of(timeline), list(step_candidates(timeline))
+    if steps.name:
+        named = timeline.step_range is not None and timeline.step_range.named
+        same = next((one for one in found if one.name == steps.name), None)
+        chosen = same or step_candidate(timeline, steps.name, known_range(steps.name))
+        found = [one for one in found if one is not same]
+        found.insert(0, replace(chosen, source=NAMED) if named else chosen)
+    if not found:
+        return no_rows(no_steps(timeline))
+    rows = pd.DataFrame([asdict(one) for one in found]).rename(columns={"name": "range"})
+    rows["chosen"] = (rows["range"] == steps.name).astype(np.int64)
+    return Outcome(rows, "" if len(steps) else no_steps(timeline))
 
 
 def no_steps(timeline: Timeline) -> str:
     """Return the reason why there are no steps."""
-    return (
-        f"no steps in {timeline.origin.path.name}: it has no complete range named {_STEP} or ProfilerStep#N"
+    file = timeline.origin.path.name
+    if not len(timeline.ranges):
+        return f"no steps in {file}: it has no ranges"
+    chosen = timeline.step_range
+    if chosen is not None and chosen.name:
+        return f"no steps in {file}: it has no complete range named {chosen.name}"
+    reason = (
+        f"no steps in {file}: no range is known as a step, and none repeats {MIN_INSTANCES} times on one "
+        f"thread and covers {MIN_COVERAGE_PCT:g} % of the capture on every rank"
     )
+    names = [one.name for one in step_candidates(timeline)]
+    return (
+        f"{reason}; hpcprof collect --step-range NAME can take {' or '.join(names[:3])}" if names else reason
+    )
+
+
+@computed_once
+def merged_names(timeline: Timeline) -> dict[str, str]:
+    """Return the common name of the texts that differ only in a counter of steps.
+
+    In each step there is only one number: the numbers of layers all occur in the same step.
+    """
+    found, steps, ranges = range_names(timeline), steps_of(timeline), timeline.ranges
+    name = found.of_text[ranges.name]
+    rows = np.flatnonzero(np.append(found.counted, False)[name])
+    count = np.bincount(name[rows], minlength=len(found.names))
+    if len(steps):
+        step = np.searchsorted(steps.ranges.start, ranges.start[rows], side="right")
+        texts, _ = numbered_rows(name[rows], step, ranges.name[rows])
+        same = np.all(texts[1:, :2] == texts[:-1, :2], axis=1)
+        counts_steps = (count > 0) & ~np.isin(np.arange(len(count)), texts[1:, 0][same])
+    else:
+        counts_steps = count >= _FEWEST_NUMBERS
+    always = {PROFILER_STEP, steps.name}
+    return {
+        text: found.names[number]
+        for text, number in zip(timeline.strings.tolist(), found.of_text.tolist(), strict=False)
+        if number >= 0 and found.counted[number] and (counts_steps[number] or found.names[number] in always)
+    }
+
+
+def shown_name(timeline: Timeline, text: str | None) -> str | None:
+    """Return the name of a range in tables, without a counter of steps and what ``emit_nvtx`` appends."""
+    return text if text is None else merged_names(timeline).get(text) or plain_name(text)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.steps.gpu_projection import in_process, launches
+from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts
 from hpcprof.common.memoize import computed_once
@@ -84,19 +84,6 @@ def step_intervals(timeline: Timeline) -> StepTimes:
     gpu_start, gpu_end, on_gpu = project(timeline, ranges)
     start, end = wall_intervals(gpu_start, gpu_end, on_gpu, ranges.start, ranges.end)
     return StepTimes(start, end, gpu_start, gpu_end, on_gpu)
-
-
-def project(timeline: Timeline, ranges: Ranges) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Return the start and the end of each range on the GPU, and whether it has work there; 0 if not.
-
-    The interval runs from the first start to the last end of the operations that any thread of the process
-    launched while the range was open. This differs from ``range_gpu`` on purpose: autograd launches the
-    backward pass from a thread of its own, so counting only the range's own thread would make a ``backward``
-    of 80 ms last 11 us.
-    """
-    projection = in_process(ranges, launches(timeline))
-    found = projection.launches > 0
-    return np.where(found, projection.start, 0), np.where(found, projection.end, 0), found
 
 
 @dataclass(frozen=True)

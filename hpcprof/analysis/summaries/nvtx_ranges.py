@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
 from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.analysis.steps.step_ranges import shown_name
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Ints, Style, Timeline
 
@@ -41,7 +44,10 @@ def ranges(timeline: Timeline) -> Outcome:
 def number_names_and_styles(
     timeline: Timeline, name: Ints, style: Ints
 ) -> tuple[NDArray[np.object_], NDArray[np.object_], Ints]:
-    """Return the pairs of name and style that occur, and each row's number."""
-    found, text = number_texts(timeline, name)
+    """Return the pairs of name and style that occur, and each row's number.
+
+    Names that differ only in a counter of steps are one.
+    """
+    found, text = number_texts(timeline, name, partial(shown_name, timeline))
     pairs, group = numbered(text * len(_STYLES) + style)
     return found[pairs // len(_STYLES)], object_array(_STYLES[Style(p % len(_STYLES))] for p in pairs), group

@@ -23,10 +23,10 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 """Raised whenever these tables change: a store of another version is refused."""
 
-ANALYSIS_VERSION = 6
+ANALYSIS_VERSION = 7
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 

@@ -1,0 +1,117 @@
+"""Names of ranges without their counters: ``ProfilerStep#4`` and ``ProfilerStep#5`` are one name.
+
+Programs number the ranges of their steps (``step 17``, ``iter_0003``). The numbers of layers look the same
+but name different things. How they run tells them apart: a counter never repeats, and its ranges follow each
+other.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Timeline
+
+PROFILER_STEP = "ProfilerStep#N"
+"""The one name of the steps that the PyTorch profiler marks."""
+
+_PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
+# What torch.autograd.profiler.emit_nvtx appends to a name (torch/csrc/profiler/util.cpp, getNvtxStr).
+_EMITTED = re.compile(
+    r"(?:, seq = \d+)?(?:, op_id = \d+)(?:, sizes = .*)?(?:, input_op_ids = .*)?$", re.DOTALL
+)
+# Longer numbers are identifiers; the last digits of a name may be followed by brackets and the like.
+_NUMBERED = re.compile(r"(.*?)(?<!\d)(\d{1,15})([^0-9A-Za-z_]*)", re.DOTALL)
+# Words whose numbers name a part of the model or the machine, even if each of them occurs only once.
+_PART = re.compile(
+    r"(?:layer|block|stage|module|head|expert|bucket|chunk|shard|rank|device|gpu|stream|thread|worker|level)s?[\W_]*$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class RangeNames:
+    """The names of a timeline's ranges, without counters.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The distinct names. A counter is written ``N``: ``step N``.
+    of_text : ndarray of int64, shape (strings + 1,)
+        The index in ``names`` of each text of the timeline's string table, -1 if no range has it; the last
+        element is that of `NO_NAME`.
+    counted : ndarray of bool, shape (names,)
+        Which names stand for several texts that differ in their counter.
+    """
+
+    names: tuple[str, ...]
+    of_text: Ints
+    counted: NDArray[np.bool_]
+
+
+def plain_name(name: str) -> str:
+    """Return a name without what ``emit_nvtx`` appends: ``forward`` of ``forward, op_id = 12``."""
+    return _EMITTED.sub("", name)
+
+
+def with_counter(name: str) -> str:
+    """Return a name with ``N`` for its last number, unless that names a part: ``step N`` of ``step 17``."""
+    return _counters([plain_name(name)])[0][0]
+
+
+@computed_once
+def range_names(timeline: Timeline) -> RangeNames:
+    """Return the names of the ranges of a timeline without their counters.
+
+    Texts that differ only in their last number have one name if, on each thread, the number increases from
+    range to range and the ranges follow each other, unless the number belongs to a word such as ``layer``.
+    """
+    ranges = timeline.ranges
+    used = distinct(ranges.name)
+    used = used[used != NO_NAME]
+    plain = [plain_name(text or "") for text in timeline.names(used)]
+    counted_as, number = _counters(plain)
+    families, family = np.unique(np.array(counted_as, object), return_inverse=True)
+    of_text = np.full(len(timeline.strings) + 1, -1, np.int64)
+    of_text[used] = family
+    number_of_text = np.zeros(len(of_text), np.int64)
+    number_of_text[used] = number
+    several = np.bincount(family, minlength=len(families)) > 1
+    broken = _repeating(ranges, of_text[ranges.name], number_of_text[ranges.name])
+    real = several & ~np.isin(np.arange(len(families)), broken)
+    real |= families == PROFILER_STEP
+    shown = [families[f] if real[f] else text for f, text in zip(family.tolist(), plain, strict=True)]
+    names = sorted(set(shown))
+    place = {name: i for i, name in enumerate(names)}
+    of_text[used] = [place[name] for name in shown]
+    return RangeNames(tuple(names), of_text, np.isin(np.array(names, object), families[real]))
+
+
+def _counters(names: list[str]) -> tuple[list[str], Ints]:
+    """Return each name with its counter as ``N``, and the counter; a name without one stays, with 0."""
+    written, numbers = [], []
+    for name in names:
+        found = _NUMBERED.fullmatch(name)
+        if found is None or _PART.search(found[1]):
+            written.append(name)
+            numbers.append(0)
+        else:
+            written.append(f"{found[1]}N{found[3]}")
+            numbers.append(int(found[2]))
+    return written, np.array(numbers, np.int64)
+
+
+def _repeating(ranges: Ranges, family: Ints, number: Ints) -> Ints:
+    """Return the families whose numbers do not increase from range to range, or whose ranges overlap."""
+    order = np.lexsort((ranges.start, ranges.thread, ranges.process, family))
+    columns = (family[order], ranges.process[order], ranges.thread[order])
+    together = np.logical_and.reduce([column[1:] == column[:-1] for column in columns])
+    start, end, number = ranges.start[order], ranges.end[order], number[order]
+    unlike = (number[1:] <= number[:-1]) | (start[1:] < end[:-1])
+    broken: Ints = np.unique(family[order][1:][together & unlike])
+    return broken

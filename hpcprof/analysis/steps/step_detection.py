@@ -1,0 +1,286 @@
+"""Finds the range that marks a step: by its name, or by how it repeats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcprof.analysis.steps.gpu_projection import project
+from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.intervals import length
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import Ints, Ranges, Timeline
+
+AUTOMATIC, REPEATS, NAMED = "automatic", "repeats", "--step-range"
+"""Sources of a range whose name is not known: it qualifies, it only repeats, a user named it."""
+
+MIN_INSTANCES = 5
+"""An unknown range must repeat this often on one thread to be taken for the step…"""
+MIN_COVERAGE_PCT = 50.0
+"""…and cover this share of the capture."""
+
+_LISTED, _JUDGED = 8, 32
+"""How many of the ranges that only repeat are listed, and how many unknown ranges are looked at."""
+
+_MIN_MARKERS = 3
+"""With the last step, which may be incomplete, so many markers make two steps."""
+
+_LIBRARY_PREFIXES = ("NCCL:", "nccl:", "gloo:")
+
+
+@dataclass(frozen=True)
+class KnownRange:
+    """A range that frameworks put around their iterations.
+
+    Attributes
+    ----------
+    source : str
+        The framework.
+    pattern : re.Pattern
+        What the whole name matches, with ``N`` for its counter (`hpcprof.analysis.steps.range_names`).
+    marker : bool
+        Whether the range is only a part of the iteration that occurs once in each: a step then lasts from the
+        start of one such range to the start of the next.
+    name : str
+        The one name of all ranges that match, which also matches; empty if each name is a range of its own.
+    """
+
+    source: str
+    pattern: re.Pattern[str]
+    marker: bool = False
+    name: str = ""
+
+
+KNOWN: tuple[KnownRange, ...] = (
+    KnownRange("iteration", re.compile("iteration")),
+    KnownRange("PyTorch profiler", re.compile(re.escape(PROFILER_STEP))),
+    # pytorch_lightning/loops/training_epoch_loop.py, trainer/call.py and profilers/pytorch.py
+    KnownRange("Lightning", re.compile(r"\[pl\]\[profile\]run_training_batch")),
+    KnownRange(
+        "Lightning",
+        re.compile(r"\[pl\]\[profile\]\[Strategy\]\w+\.(?:training|validation|test|predict)_step"),
+    ),
+    # vllm/v1/worker/gpu_worker.py (annotate_profile) and gpu_model_runner.py
+    KnownRange(
+        "vLLM",
+        re.compile(r"execute_context_[\dN]+\([\dN]+\)_generation_[\dN]+\([\dN]+\)"),
+        name="execute_context_N(N)_generation_N(N)",
+    ),
+    KnownRange("vLLM", re.compile(r"execute_new_[\dN]+_cached_[\dN]+"), name="execute_new_N_cached_N"),
+    KnownRange("vLLM", re.compile("gpu_model_runner: preprocess"), marker=True),
+    # jax/_src/profiler.py (StepTraceAnnotation), as TraceMe encodes it
+    KnownRange("JAX", re.compile(r"[^#]+#(?:\w+=[^,#]*,)*step_num=[\dN]+(?:,\w+=[^,#]*)*#")),
+    # xla/service/gpu/nvtx_utils; the domain is TSL
+    KnownRange("XLA", re.compile("(?:TSL:)?XlaModule:#.*#", re.DOTALL)),
+    # megatron/core/pipeline_parallel/schedules.py
+    KnownRange(
+        "Megatron",
+        re.compile(r"megatron\.core\.pipeline_parallel\.schedules\.forward_backward_\w+\.warmup"),
+        marker=True,
+    ),
+    # deepspeed/runtime/engine.py (instrument_w_nvtx); newer versions have a domain
+    KnownRange("DeepSpeed", re.compile(r"(?:DeepSpeed:)?DeepSpeedEngine\.forward"), marker=True),
+)
+"""The ranges that are steps by their name, the first one decides."""
+
+OPTIMIZER = KnownRange("optimizer", re.compile(r"Optimizer\.step#\w+\.step"), marker=True)
+"""What torch.optim records in each iteration, as of Hugging Face's Trainer; used if nothing else is found."""
+
+_SOURCES = (*dict.fromkeys(known.source for known in KNOWN), AUTOMATIC, OPTIMIZER.source)
+_ALWAYS = KNOWN[:2]
+"""A single range with these names is a step; others have to repeat."""
+
+
+@dataclass(frozen=True)
+class StepCandidate:
+    """A range that may be the step of a rank.
+
+    Attributes
+    ----------
+    name : str
+        Its name without a counter.
+    source : str
+        `KnownRange.source`, `AUTOMATIC` or `REPEATS`.
+    instances : int
+        How often it occurs.
+    coverage_pct : float
+        The share of the capture in which it is open, or the work that was launched in it runs on the GPU.
+    """
+
+    name: str
+    source: str
+    instances: int
+    coverage_pct: float
+
+
+def known_range(name: str) -> KnownRange | None:
+    """Return the known range that has this name without a counter, or None."""
+    return next((known for known in (*KNOWN, OPTIMIZER) if known.pattern.fullmatch(name)), None)
+
+
+def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
+    """Return the name of the range that is the step of all ranks, empty if there is none.
+
+    Known ranges come first, in the order of `KNOWN`: the one that most ranks have. An unknown range has to
+    qualify on every rank. Of several the one that covers most of the capture is taken.
+
+    Parameters
+    ----------
+    candidates : mapping of int to sequence of StepCandidate
+        By rank, what `step_candidates` returns; every rank that has a timeline is in it.
+    """
+    for source in _SOURCES:
+        found: dict[str, list[StepCandidate]] = {}
+        for of_rank in candidates.values():
+            for one in of_rank:
+                if one.source == source:
+                    found.setdefault(one.name, []).append(one)
+        if source == AUTOMATIC:
+            found = {name: ones for name, ones in found.items() if len(ones) == len(candidates)}
+        if found:
+            return max(found, key=lambda name: _preference(found[name]))
+    return ""
+
+
+def _preference(ones: list[StepCandidate]) -> tuple[int, float, int]:
+    """Order the ranges of one source; of two that cover the same time, the outer one has fewer instances."""
+    return len(ones), min(one.coverage_pct for one in ones), -sum(one.instances for one in ones)
+
+
+@computed_once
+def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
+    """Return the ranges of a timeline that may be its step, the one that takes most time on the host first.
+
+    These are the known ranges, those that qualify, and some of those that only repeat.
+    """
+    names, index = step_names(timeline)
+    ranges = timeline.ranges
+    complete = np.flatnonzero((ranges.closed == 1) & (ranges.one_thread == 1) & (index >= 0))
+    total, count = (np.zeros(len(names), np.int64) for _ in range(2))
+    np.add.at(total, index[complete], ranges.end[complete] - ranges.start[complete])
+    np.add.at(count, index[complete], 1)
+    found: list[StepCandidate] = []
+    judged = listed = 0
+    for number in np.argsort(-total, kind="stable").tolist():
+        name, known = names[number], known_range(names[number])
+        if known is None:
+            if count[number] < MIN_INSTANCES or judged == _JUDGED or name.startswith(_LIBRARY_PREFIXES):
+                continue
+            judged += 1
+        one = step_candidate(timeline, name, known)
+        listed += one.source == REPEATS
+        if one.source and (one.source != REPEATS or listed <= _LISTED):
+            found.append(one)
+    return tuple(_only_outermost(timeline, found))
+
+
+def _only_outermost(timeline: Timeline, found: list[StepCandidate]) -> list[StepCandidate]:
+    """Let an unknown range qualify only if most of its instances lie outside the others that qualify."""
+    rows = {one.name: marking_rows(timeline, one.name) for one in found if one.source == AUTOMATIC}
+    inner: set[str] = set()
+    # Of two that lie inside each other, the one with fewer instances is the outer one.
+    for outer in sorted(rows, key=lambda name: len(rows[name])):
+        if outer not in inner:
+            others = rows.keys() - inner - {outer}
+            inner |= {name for name in others if _mostly_inside(timeline.ranges, rows[name], rows[outer])}
+    return [replace(one, source=REPEATS) if one.name in inner else one for one in found]
+
+
+def _mostly_inside(ranges: Ranges, rows: Ints, outer: Ints) -> bool:
+    """Return whether more than half of some ranges lie inside others, which are sorted by start."""
+    at = np.searchsorted(ranges.start[outer], ranges.start[rows], side="right") - 1
+    inside = (at >= 0) & (ranges.end[rows] <= ranges.end[outer][at])
+    for column in (ranges.process, ranges.thread):
+        inside &= column[rows] == column[outer][at]
+    return 2 * int(np.count_nonzero(inside)) > len(rows)
+
+
+def step_candidate(timeline: Timeline, name: str, known: KnownRange | None = None) -> StepCandidate:
+    """Judge a range as a step; its source is empty if it occurs too rarely."""
+    rows = marking_rows(timeline, name)
+    ranges = timeline.ranges.take(rows)
+    # A host that runs ahead leaves its ranges long before the GPU has done their work.
+    start, end, _ = project(timeline, ranges)
+    time = length(np.concatenate((ranges.start, start)), np.concatenate((ranges.end, end)))
+    covered = round(100 * time / max(_capture_length(timeline), 1), 2)
+    threads = rows_by_key(ranges.process, ranges.thread) if len(rows) else []
+    most = max((len(of_thread) for _, of_thread in threads), default=0)
+    if known is not None:
+        enough = 1 if known in _ALWAYS else _MIN_MARKERS if known.marker else 2
+        source = known.source if len(rows) >= enough else ""
+    elif most < MIN_INSTANCES:
+        source = ""
+    else:
+        source = AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS
+    return StepCandidate(name, source, len(rows), covered)
+
+
+@computed_once
+def step_names(timeline: Timeline) -> tuple[tuple[str, ...], Ints]:
+    """Return the distinct names of ranges without counters, and the index of each range's; -1 without one."""
+    found = range_names(timeline)
+    shown = [known.name if (known := known_range(name)) and known.name else name for name in found.names]
+    names = tuple(dict.fromkeys(shown))
+    place = {name: i for i, name in enumerate(names)}
+    index = np.array([*(place[name] for name in shown), -1], np.int64)
+    return names, index[found.of_text[timeline.ranges.name]]
+
+
+def resolve(timeline: Timeline, name: str) -> str:
+    """Return the name without a counter that a user or another rank means: ``step N`` for ``step 17``."""
+    names, _ = step_names(timeline)
+    return next((one for one in (name, with_counter(name)) if one in names), name)
+
+
+def marking_rows(timeline: Timeline, name: str) -> Ints:
+    """Return the rows of the complete ranges that mark the steps if ``name`` is the step, by start."""
+    names, index = step_names(timeline)
+    if name not in names:
+        return np.empty(0, np.int64)
+    ranges = timeline.ranges
+    rows = (index == names.index(name)) & (ranges.closed == 1) & (ranges.one_thread == 1)
+    return one_after_another(ranges, np.flatnonzero(rows))
+
+
+def _capture_length(timeline: Timeline) -> int:
+    """Return the time from the first start to the last end of anything that was recorded."""
+    tables = (timeline.ranges, timeline.calls, timeline.kernels, timeline.memops, timeline.graphs)
+    filled = [table for table in tables if len(table)]
+    if not filled:
+        return 0
+    return max(int(table.end.max()) for table in filled) - min(int(table.start.min()) for table in filled)
+
+
+def one_after_another(ranges: Ranges, rows: Ints) -> Ints:
+    """Return those of some rows that can be the steps of one program, by their start.
+
+    These are the outermost ranges of each thread of the process whose ranges take the most time; if the
+    ranges of its threads overlap, those of the thread whose ranges take the most time.
+    """
+    processes: dict[int, list[Ints]] = {}
+    for (process, _), of_thread in rows_by_key(ranges.process[rows], ranges.thread[rows]):
+        processes.setdefault(process, []).append(_outermost(ranges, rows[of_thread]))
+    if not processes:
+        return rows
+    threads = max(processes.values(), key=lambda parts: sum(_duration(ranges, part) for part in parts))
+    together = np.concatenate(threads)
+    together = together[np.argsort(ranges.start[together], kind="stable")]
+    if len(threads) > 1 and np.any(ranges.start[together][1:] < ranges.end[together][:-1]):
+        return max(threads, key=lambda part: _duration(ranges, part))
+    return together
+
+
+def _outermost(ranges: Ranges, rows: Ints) -> Ints:
+    """Return the rows of a thread that no other of them contains, by start."""
+    rows = rows[np.lexsort((-ranges.end[rows], ranges.start[rows]))]
+    end = ranges.end[rows]
+    outermost: Ints = rows[np.append(True, end[1:] > np.maximum.accumulate(end)[:-1])]
+    return outermost
+
+
+def _duration(ranges: Ranges, rows: Ints) -> int:
+    return int(np.sum(ranges.end[rows] - ranges.start[rows]))

@@ -1,0 +1,274 @@
+"""Which range is the step, and which names of ranges are one name."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.range_names import plain_name, with_counter
+from hpcprof.analysis.steps.step_detection import (
+    AUTOMATIC,
+    REPEATS,
+    StepCandidate,
+    common_step_range,
+    step_candidates,
+)
+from hpcprof.analysis.steps.step_ranges import merged_names, no_steps, step_ranges, steps_of
+from hpcprof.analysis.steps.steps import step_times
+from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
+from hpcprof.analysis.summaries.nvtx_ranges import ranges as range_table
+from hpcprof.profiles.timeline import StepRange, Timeline
+from tests.unit.analysis.timelines import COMP, timeline
+
+Mark = tuple[Any, ...]
+
+
+def loop(*names: str, count: int = 8, length: int = 100, inner: tuple[str, ...] = ()) -> list[Mark]:
+    """Return ranges one after another, which have these names in turns; ``{}`` is the number of the range."""
+    marks: list[Mark] = []
+    for i in range(count):
+        begin = i * length
+        marks.append((begin, begin + length - 2, names[i % len(names)].format(i)))
+        part = (length - 10) // max(len(inner), 1)
+        marks += [(begin + 1 + j * part, begin + (j + 1) * part, name) for j, name in enumerate(inner)]
+    return marks
+
+
+def chosen(marks: list[Mark], **others: Any) -> str:
+    """Return the name of the step in a timeline of these ranges."""
+    return steps_of(dataclasses.replace(timeline([], marks), **others)).name
+
+
+def renamed(trace: Timeline, names: dict[str, str]) -> Timeline:
+    """Return a timeline in which ranges have other names."""
+    strings = trace.strings.copy()
+    for i, text in enumerate(strings.tolist()):
+        strings[i] = names.get(text, text)
+    return dataclasses.replace(trace, strings=strings)
+
+
+def test_a_renamed_iteration_is_found_by_how_it_repeats(sequence_parallel: Timeline) -> None:
+    other = renamed(sequence_parallel, {"iteration": "my_loop"})
+    assert steps_of(other).name == "my_loop"
+    for analysis in (step_times, phases):
+        assert analysis(other).rows.equals(analysis(sequence_parallel).rows)
+    found = step_ranges(other).rows.to_dict("records")
+    assert [found[0][key] for key in ("range", "source", "instances", "chosen")] == [
+        "my_loop",
+        AUTOMATIC,
+        43,
+        1,
+    ]
+    assert {row["source"] for row in found[1:]} == {REPEATS}
+    # The host leaves a range long before the GPU has done its work: only its work covers the capture.
+    assert found[0]["coverage_pct"] > 80
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "[pl][profile]run_training_batch",
+        "[pl][profile][Strategy]DDPStrategy.validation_step",
+        "TSL:XlaModule:#hlo_module=jit_train_step,program_id=3317#",
+        "XlaModule:#prefix=jit(train_step)/jit(main),hlo_module=jit_train_step,program_id=11#",
+        "[pl][profile]run_training_batch, op_id = 7",
+    ],
+)
+def test_iterations_of_frameworks_are_known_by_name(name: str) -> None:
+    short = [(i * 100, i * 100 + 1, name) for i in range(4)]
+    assert chosen([*short, (0, 400, "fit")]) == plain_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("execute_context_1({0}512)_generation_0({0})", "execute_context_N(N)_generation_N(N)"),
+        ("execute_new_0_cached_{}", "execute_new_N_cached_N"),
+        ("train#_r=1,step_num={}#", "train#_r=1,step_num=N#"),
+        ("ProfilerStep#{}", "ProfilerStep#N"),
+        ("ProfilerStep#{}, op_id = 4{}", "ProfilerStep#N"),
+    ],
+)
+def test_numbers_in_the_names_of_iterations_do_not_matter(name: str, known: str) -> None:
+    marks = [(i * 100, i * 100 + 1, name.format(i, i)) for i in range(4)]
+    assert chosen([*marks, (0, 400, "fit")]) == known
+    assert len(steps_of(timeline([], marks))) == 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "megatron.core.pipeline_parallel.schedules.forward_backward_pipelining_with_interleaving.warmup",
+        "DeepSpeed:DeepSpeedEngine.forward",
+        "DeepSpeedEngine.forward",
+        "gpu_model_runner: preprocess",
+        "Optimizer.step#AdamW.step",
+    ],
+)
+def test_a_range_inside_an_iteration_marks_steps_from_one_to_the_next(name: str) -> None:
+    marks: list[Mark] = []
+    for i in range(4):
+        marks += [(i * 100 + 10, i * 100 + 30, name), (i * 100 + 40, i * 100 + 60, "backward")]
+    work = [(i * 100 + lag, i * 100 + lag + 9, COMP, i * 100 + lag) for i in range(4) for lag in (15, 45)]
+    trace = timeline(work, marks)
+    steps = steps_of(trace)
+    assert steps.ranges.start.tolist() == [10, 110, 210]
+    assert steps.ranges.end.tolist() == [110, 210, 310]
+    assert step_times(trace).rows["wall_ns"].tolist() == [100, 100, 95]
+    assert phases(trace).rows["phase"].tolist() == [name, "backward", "(rest)"]
+    assert phases(trace).rows["gpu_span_p50_ns"].tolist() == [9, 9, 0]
+
+
+def test_known_names_come_in_their_order_and_before_unknown_ones() -> None:
+    both = [*loop("iteration", inner=("ProfilerStep#1",)), (0, 800, "all")]
+    assert chosen(both) == "iteration"
+    lightning = loop("my_step", inner=("[pl][profile]run_training_batch",))
+    assert chosen(lightning) == "[pl][profile]run_training_batch"
+    assert chosen(loop("my_step", inner=("Optimizer.step#SGD.step",))) == "my_step"
+
+
+def test_the_outermost_range_that_repeats_is_the_step() -> None:
+    # The inner one also runs outside and so covers more.
+    marks = [*loop("outer", length=100, inner=("inner",)), (800, 990, "inner")]
+    assert chosen(marks) == "outer"
+    assert chosen([(0, 800, "once"), *loop("outer")]) == "outer"
+
+
+def test_a_range_has_to_repeat_five_times_and_to_cover_half_of_the_capture() -> None:
+    assert chosen(loop("four", count=4)) == ""
+    assert chosen(loop("five", count=5)) == "five"
+    assert chosen([*loop("short"), (0, 1700, "all")]) == ""
+    on_two_threads = [(*mark, i % 2) for i, mark in enumerate(loop("spread"))]
+    assert chosen(on_two_threads) == ""
+
+
+def test_the_ranges_of_libraries_are_not_steps() -> None:
+    assert chosen(loop("nccl:all_reduce")) == ""
+    assert chosen(loop("NCCL:ncclAllReduce")) == ""
+
+
+def candidate(name: str, source: str = AUTOMATIC, covered: float = 90.0) -> StepCandidate:
+    return StepCandidate(name, source, 10, covered)
+
+
+def test_an_unknown_range_has_to_qualify_on_every_rank() -> None:
+    both, first = candidate("both", covered=60), candidate("first", covered=95)
+    assert common_step_range({0: [first, both], 1: [both]}) == "both"
+    assert common_step_range({0: [first], 1: []}) == ""
+    assert common_step_range({0: [first], 1: [candidate("first", REPEATS, 40)]}) == ""
+    assert common_step_range({}) == ""
+
+
+def test_a_known_range_of_some_ranks_is_the_step_of_all() -> None:
+    assert common_step_range({0: [candidate("iteration", "iteration")], 1: [candidate("x")]}) == "iteration"
+
+
+def test_the_chosen_range_decides_whatever_else_there_is() -> None:
+    marks = loop("iteration", inner=("forward", "backward"))
+    assert chosen(marks, step_range=StepRange("forward", named=True)) == "forward"
+    assert chosen(marks, step_range=StepRange("")) == ""
+    assert chosen(loop("step {}"), step_range=StepRange("step 3")) == "step N"
+    trace = dataclasses.replace(timeline([], marks), step_range=StepRange("forward", named=True))
+    found = step_ranges(trace).rows.to_dict("records")
+    assert [(row["range"], row["source"], row["chosen"]) for row in found[:2]] == [
+        ("forward", "--step-range", 1),
+        ("iteration", "iteration", 0),
+    ]
+
+
+def test_without_steps_a_sentence_names_what_could_be_taken() -> None:
+    marks = [(i * 100, i * 100 + 10, name) for i in range(8) for name in ("load", "run")]
+    assert no_steps(timeline([], marks)) == (
+        "no steps in rank00000.sqlite: no range is known as a step, and none repeats 5 times on one thread "
+        "and covers 50 % of the capture on every rank; hpcprof collect --step-range NAME can take load or run"
+    )
+    assert no_steps(timeline([], [])) == "no steps in rank00000.sqlite: it has no ranges"
+    named = dataclasses.replace(timeline([], marks), step_range=StepRange("lod"))
+    assert no_steps(named) == "no steps in rank00000.sqlite: it has no complete range named lod"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("step 17", "step N"),
+        ("iter_0003", "iter_N"),
+        ("Iteration [12]", "Iteration [N]"),
+        ("epoch 3 step 17", "epoch 3 step N"),
+        ("layer1", "layer1"),
+        ("transformer.layers.11", "transformer.layers.11"),
+        ("bucket 3", "bucket 3"),
+        ("allgather", "allgather"),
+        ("99999999999999999999", "99999999999999999999"),
+    ],
+)
+def test_the_last_number_of_a_name_is_its_counter_unless_it_names_a_part(name: str, shown: str) -> None:
+    assert with_counter(name) == shown
+
+
+def test_what_emit_nvtx_appends_is_not_part_of_a_name() -> None:
+    assert plain_name("aten::mm, seq = 17, op_id = 31, sizes = [[2, 3], [3, 4]]") == "aten::mm"
+    assert plain_name("forward, op_id = 4, input_op_ids = [(3,0)]") == "forward"
+    assert plain_name("a, b = c") == "a, b = c"
+
+
+def table(marks: list[Mark]) -> dict[str, int]:
+    """Return the instances of each row of the table of ranges."""
+    rows = range_table(timeline([], marks)).rows
+    return dict(zip(rows["range"], rows["instances"].tolist(), strict=True))
+
+
+def test_numbered_steps_and_what_is_numbered_like_them_are_one_row() -> None:
+    marks = loop("step {}")
+    marks += [(i * 100 + 5, i * 100 + 9, f"copy in {i}") for i in range(8)]
+    marks += [(i * 100 + 10 * j, i * 100 + 10 * j + 5, f"part {j}") for i in range(8) for j in (1, 2)]
+    assert table(marks) == {"step N": 8, "copy in N": 8, "part 1": 8, "part 2": 8}
+
+
+def test_numbers_that_all_occur_in_one_step_name_different_things() -> None:
+    once = [(i * 10 + 1, i * 10 + 9, f"conv{i}") for i in range(9)]
+    assert table([*loop("iteration", count=1), *once]) == {
+        "iteration": 1,
+        **{f"conv{i}": 1 for i in range(9)},
+    }
+
+
+def test_recursion_is_no_counter() -> None:
+    assert table([(i, 100 - i, f"depth {i}") for i in range(6)]) == {f"depth {i}": 1 for i in range(6)}
+
+
+def test_profiler_steps_are_one_name_in_every_table(torch_step: Timeline) -> None:
+    for analysis in (range_table, range_gpu):
+        assert "ProfilerStep#N" in analysis(torch_step).rows["range"].tolist()
+    two = timeline([(5, 9, COMP, 4)], [(0, 10, "ProfilerStep#4"), (10, 20, "ProfilerStep#5")])
+    assert range_table(two).rows[["range", "instances"]].values.tolist() == [["ProfilerStep#N", 2]]
+    assert range_gpu(two).rows["range"].tolist() == ["ProfilerStep#N"]
+
+
+def test_numbered_phases_are_one_phase() -> None:
+    marks = loop("iteration", count=6)
+    marks += [(i * 100 + 5, i * 100 + 50, f"forward, op_id = {9 + i}") for i in range(6)]
+    marks += [(i * 100 + 55, i * 100 + 90, f"backward {i}") for i in range(6)]
+    rows = phases(timeline([], marks)).rows
+    assert rows[["phase", "steps"]].values.tolist() == [["forward", 6], ["backward N", 6], ["(rest)", 6]]
+
+
+def test_a_real_profile_without_counters_keeps_every_name(sequence_parallel: Timeline) -> None:
+    assert merged_names(sequence_parallel) == {}
+    assert len(step_candidates(sequence_parallel)) == 5
+
+
+def test_open_ranges_and_ranges_of_two_threads_are_no_candidates() -> None:
+    trace = timeline([], loop("step"))
+    for column in ("closed", "one_thread"):
+        ranges = dataclasses.replace(trace.ranges, **{column: np.zeros(8, np.int64)})
+        assert not len(steps_of(dataclasses.replace(trace, ranges=ranges)))
+
+
+def test_ranges_without_a_name_are_no_steps() -> None:
+    unnamed = timeline([], [(i * 10, i * 10 + 9, None) for i in range(8)])
+    assert step_ranges(unnamed).rows.empty
+    assert "no range is known" in step_ranges(unnamed).reason
