@@ -190,6 +190,7 @@ def collect_profiles(
     db: str | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
+    step_range: str | None = None,
 ) -> Collected:
     """Read the profiles of a run into the results database, as ``hpcprof collect`` does.
 
@@ -205,6 +206,9 @@ def collect_profiles(
         ``if __name__ == "__main__":``), as `multiprocessing` requires.
     progress : callable, optional
         Called after each rank with the number of ranks done, the number of all, and the rank's profile.
+    step_range : str, optional
+        The name of the range that is the step of the run, in this and later collects; ``"auto"`` to have it
+        found. By default what an earlier collect was given, else the step is found.
 
     Returns
     -------
@@ -214,10 +218,12 @@ def collect_profiles(
     Raises
     ------
     hpcprof.common.errors.UsageError
-        If there is no such run, or the database cannot be used.
+        If there is no such run, the database cannot be used, or no profile has the range.
     hpcprof.common.errors.HpcprofError
         If there are no profiles, or two have the same rank; then nothing is stored.
     """
     from hpcprof.results import collect
 
-    return collect.collect_profiles(run, runs_dir=runs_dir, db=db, jobs=jobs, progress=progress)
+    return collect.collect_profiles(
+        run, runs_dir=runs_dir, db=db, jobs=jobs, progress=progress, step_range=step_range
+    )

@@ -30,6 +30,7 @@ _BAR_WIDTH = 24
     epilog=examples(
         "hpcprof collect",
         "hpcprof collect /data/profiles_of_another_tool",
+        "hpcprof collect RUN --step-range train_epoch",
         "hpcprof collect --submit --executor mpi --nodes 2 --jobs 32",
     ),
 )
@@ -48,6 +49,11 @@ _BAR_WIDTH = 24
     show_default=True,
     help="Where profiles are read: in processes on this machine, or on the ranks of an MPI job.",
 )
+@click.option(
+    "--step-range",
+    metavar="NAME",
+    help="The range that is the step of these runs, or auto.  [default: as before, else auto]",
+)
 @click.option("--submit", is_flag=True, help="Collect in a job of its own, on the site of the run.")
 @click.option("--nodes", type=click.IntRange(min=1), help="With --submit: number of nodes.  [default: 1]")
 @click.option(
@@ -62,6 +68,7 @@ def command(
     db: str | None,
     jobs: int | None,
     executor: str,
+    step_range: str | None,
     submit: bool,
     nodes: int | None,
     queue: str | None,
@@ -74,6 +81,9 @@ def command(
     as an array, for all its runs. A path may be any folder of profiles (*.sqlite or *.nsys-rep of Nsight
     Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch). Profiles that have
     not changed since the last collect are not read again.
+
+    Steps are found by their names or by how they repeat (hpcprof report --analysis step_ranges). If another
+    range is the step of your program, name it with --step-range; later collects of the run use it too.
 
     Over MPI: srun -n 64 python -m mpi4py.futures -m hpcprof collect --executor mpi RUN
 
@@ -90,7 +100,7 @@ def command(
     if submit:
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
 
-        where = CollectPlacement(mpi, jobs, nodes, queue, walltime)
+        where = CollectPlacement(mpi, jobs, nodes, queue, walltime, step_range)
         started = submit_collect(found, store_url(db, runs_dir), where, ["hpcprof", *sys.argv[1:]])
         click.echo(f"submitted {started.id}: hpcprof status {os.path.relpath(started.path)}")
         return
@@ -99,7 +109,8 @@ def command(
             raise UsageError(f"--{name} is for --submit: give both, or neither.")
     store = open_store(db, runs_dir)
     store.prepare()
-    complete = [collect_and_tell(run, store, jobs, over_mpi if mpi else None) for run in found]
+    pool = over_mpi if mpi else None
+    complete = [collect_and_tell(run, store, jobs, pool, step_range=step_range) for run in found]
     if not all(complete):
         sys.exit(1)
 
@@ -110,6 +121,7 @@ def collect_and_tell(
     cpus: int | None = None,
     executor: Executor | None = None,
     aside: bool = False,
+    step_range: str | None = None,
 ) -> bool:
     """Collect a run, say what was done with its profiles, and return whether none was skipped.
 
@@ -124,6 +136,8 @@ def collect_and_tell(
         Reads the ranks; by default in processes on this machine.
     aside : bool
         Whether to say it on standard error, because standard output is for something else.
+    step_range : str, optional
+        As for `hpcprof.collect_profiles`.
     """
     from hpcprof.results.collect import collect
     from hpcprof.results.executors import Processes
@@ -131,7 +145,7 @@ def collect_and_tell(
 
     cpus = cpus or len(os.sched_getaffinity(0))
     with ProgressBar() as progress:
-        summary = collect(run, store, progress, executor or Processes(cpus, PRELOAD), cpus)
+        summary = collect(run, store, progress, executor or Processes(cpus, PRELOAD), cpus, step_range)
     for sentence in summary.warnings:
         click.echo(f"hpcprof: {sentence}", err=True)
     for sentence in summary.losses:

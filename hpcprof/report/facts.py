@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, named_ranks
+from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, named_ranks, visible
 from hpcprof.report.contents import Contents
 from hpcprof.results.analysis_table import Row
 from hpcprof.results.store.tables import ProfileRow
@@ -13,6 +13,7 @@ from hpcprof.workloads.schema import Correctness, RankResult, Training, summariz
 
 _OPERATIONS = 2
 _STRAGGLERS = 3
+_OTHER_RANGES = 4
 
 
 def facts(contents: Contents) -> list[tuple[str, str]]:
@@ -147,12 +148,41 @@ def trained(training: Training) -> str:
 
 
 def _found(contents: Contents) -> list[tuple[str, str]]:
-    """Return the main results of the collectives: their bandwidth, and the ranks that are late to them."""
+    """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
     found = [
+        ("steps", step_range(contents.rows("step_ranges"))),
         ("bus bandwidth", _bandwidth(contents.rows("collectives_summary"))),
         ("stragglers", stragglers(contents.rows("skew_summary"))),
     ]
     return [(label, text) for label, text in found if text]
+
+
+def step_range(rows: list[Row]) -> str:
+    """Return which range is the step, how it was found, and which others could be; empty without ranges."""
+    if not rows:
+        return ""
+    chosen = [row for row in rows if row["chosen"]]
+    names = dict.fromkeys(row["range"] for row in chosen)
+    # Ranges that only repeat come after those that could be found.
+    ordered = sorted(rows, key=lambda row: row["source"] == "repeats")
+    others = list(dict.fromkeys(row["range"] for row in ordered if row["range"] not in names))
+    more = f" and {len(others) - _OTHER_RANGES} more" if len(others) > _OTHER_RANGES else ""
+    listed = ", ".join(map(visible, others[:_OTHER_RANGES])) + more
+    if not chosen:
+        return f"none found: figures are per capture; hpcprof collect --step-range NAME takes one of {listed}"
+    said = [_of_range(name, [row for row in chosen if row["range"] == name]) for name in names]
+    return "; ".join([*said, *([f"also possible: {listed}"] if others else [])])
+
+
+def _of_range(name: str, rows: list[Row]) -> str:
+    counts = sorted({row["instances"] for row in rows})
+    number = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    source = rows[0]["source"]
+    how = {"automatic": "found as it repeats", "--step-range": "named by --step-range"}.get(
+        source, "" if source == name else f"known from {source}"
+    )
+    where = f"on {'each of ' if len(rows) > 1 else ''}{counted(len(rows), 'rank')}"
+    return ", ".join(filter(None, [visible(name), how, f"{number} {where}"]))
 
 
 def _bandwidth(rows: list[Row]) -> str:

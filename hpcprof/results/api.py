@@ -47,16 +47,21 @@ class Results:
         """The ranks whose profiles have been collected."""
         return sorted(self._collected())
 
-    def collect(self) -> Collected:
+    def collect(self, step_range: str | None = None) -> Collected:
         """Read the profiles of the run into the store, as ``hpcprof collect`` does.
+
+        Parameters
+        ----------
+        step_range : str, optional
+            As for `hpcprof.collect_profiles`.
 
         Raises
         ------
         HpcprofError
-            If there are no profiles, or two have the same rank.
+            If there are no profiles, two have the same rank, or none has the range.
         """
         self.store.prepare()
-        return collect(self.run, self.store)
+        return collect(self.run, self.store, step_range=step_range)
 
     def analysis(self, name: str) -> pd.DataFrame:
         """Return an analysis as a table.

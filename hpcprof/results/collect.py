@@ -5,19 +5,28 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import DamagedInput, HpcprofError
+from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.common.units import counted
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.executors import Executor, Lost, Processes, serially
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
-from hpcprof.results.rank_task import PRELOAD, ProfileResults, ProfileTask, Unchanged, analyze_profile
+from hpcprof.results.rank_task import (
+    PRELOAD,
+    ProfileResults,
+    ProfileTask,
+    RankOutcome,
+    Unchanged,
+    WithoutSteps,
+    analyze_profile,
+)
+from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, find_run, runs_directory, save
@@ -67,6 +76,7 @@ def collect_profiles(
     db: str | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
+    step_range: str | None = None,
 ) -> Collected:
     """Read the profiles of a run into the results database; see `hpcprof.collect_profiles`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
@@ -74,7 +84,7 @@ def collect_profiles(
     store = open_store(db, runs)
     store.prepare()
     executor = serially if jobs is None else Processes(jobs, PRELOAD)
-    return collect(found, store, progress, executor, jobs or 1)
+    return collect(found, store, progress, executor, jobs or 1, step_range)
 
 
 def collect(
@@ -83,6 +93,7 @@ def collect(
     progress: Progress | None = None,
     executor: Executor = serially,
     jobs: int = 1,
+    step_range: str | None = None,
 ) -> Collected:
     """Bring the store up to date with the profiles of a run.
 
@@ -98,11 +109,16 @@ def collect(
         Reads and analyzes the ranks. This process alone writes to the store.
     jobs : int
         The number of CPUs to use. If there are fewer ranks, the rest serves within the ranks.
+    step_range : str, optional
+        The name of the range that is the step of this run from now on, ``auto`` to have it found. By default
+        what an earlier collect was given, else the step is found.
 
     Raises
     ------
     HpcprofError
         If there are no profiles, or two have the same rank; then nothing is stored.
+    UsageError
+        If no profile has the range; then no timeline is stored.
     """
     files = find_profiles(run.path)
     if not files:
@@ -112,24 +128,15 @@ def collect(
     summary = Collected()
     for damage in profiles.damaged:
         summary.skip(damage)
-    tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))))
-    world_sizes: dict[Path, int] = {}
+    collection = _Collection(run, store, summary)
+    tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     for done, (task, result) in enumerate(executor(analyze_profile, tasks), 1):
-        if isinstance(result, Unchanged):
-            summary.unchanged.append(task.path)
-        elif isinstance(result, DamagedInput):
-            summary.skip(result)
-        elif isinstance(result, Lost):
-            summary.skipped.append(f"{task.path} was not collected: {result.reason}.")
-        else:
-            _store_profile(run, store, task, result)
-            summary.read.append(task.path)
-            summary.warnings += result.warnings
-            if result.origin.world_size is not None:
-                world_sizes[task.path] = result.origin.world_size
+        collection.take(task, result)
         if progress is not None:
             progress(done, len(tasks), task.path)
-    summary.warnings += _world_size_warnings(run, world_sizes)
+    for task, result in executor(analyze_profile, collection.tasks_again(tasks, step_range)):
+        collection.take(task, result)
+    summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
         _collect_run(run, store)
         summary.losses = over_ranks(store.losses(run.id))
@@ -139,6 +146,66 @@ def collect(
         except OSError as error:
             summary.warnings.append(f"the list of files in {run.path} was not updated: {error.strerror}.")
     return summary
+
+
+@dataclass
+class _Collection:
+    """A collect under way: where results go, and what is known of the profiles so far."""
+
+    run: Run
+    store: Store
+    summary: Collected
+    world_sizes: dict[Path, int] = field(default_factory=dict)
+    without_steps: dict[Path, str] = field(default_factory=dict)
+
+    def take(self, task: ProfileTask, result: RankOutcome | Lost) -> None:
+        """Store the results of a profile, or note why there are none."""
+        if isinstance(result, Unchanged):
+            self.summary.unchanged.append(task.path)
+        elif isinstance(result, WithoutSteps):
+            self.without_steps[task.path] = result.reason
+        elif isinstance(result, DamagedInput):
+            self.summary.skip(result)
+        elif isinstance(result, Lost):
+            self.summary.skipped.append(f"{task.path} was not collected: {result.reason}.")
+        else:
+            self._store(task, result)
+
+    def _store(self, task: ProfileTask, result: ProfileResults) -> None:
+        _store_profile(self.run, self.store, task, result)
+        if task.path in self.summary.unchanged:
+            self.summary.unchanged.remove(task.path)
+        if task.path not in self.summary.read:
+            self.summary.read.append(task.path)
+            self.summary.warnings += result.warnings
+        if result.origin.world_size is not None:
+            self.world_sizes[task.path] = result.origin.world_size
+
+    def tasks_again(self, tasks: list[ProfileTask], given: str | None) -> list[ProfileTask]:
+        """Return the tasks of the ranks whose step is not that of the run; each rank was looked at alone.
+
+        Raises
+        ------
+        UsageError
+            If no profile has the range that a user gave.
+        """
+        if not self.summary.read and not self.without_steps:
+            return []
+        stored = stored_step_ranges(self.store, self.run.id)
+        if self.without_steps and not any(is_current(given, stored, rank) for rank in stored.rows):
+            raise UsageError(f"--step-range {given}: {next(iter(self.without_steps.values()))}.")
+        if self.without_steps:
+            missing = [task for task in tasks if task.path in self.without_steps]
+            return [replace(task, needs_steps=False, known=None) for task in missing]
+        from hpcprof.profiles.timeline import StepRange
+
+        other = stored.differing()
+        done = {*self.summary.read, *self.summary.unchanged}
+        return [
+            replace(task, step_range=StepRange(other[task.rank]), known=None)
+            for task in tasks
+            if task.rank in other and task.path in done
+        ]
 
 
 def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]:
@@ -161,16 +228,24 @@ def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]
     return [f"{other[0]}{more} has {size}, but {who} {expected}: is it from another run?"]
 
 
-def _tasks(run: Run, store: Store, profiles: RankedProfiles, threads: int) -> list[ProfileTask]:
+def _tasks(
+    run: Run, store: Store, profiles: RankedProfiles, threads: int, given: str | None
+) -> list[ProfileTask]:
     """Return the tasks by rank. Nothing is written into a folder that hpcprof did not create."""
     stored = store.profiles(run.id)
+    steps = stored_step_ranges(store, run.id)
+    step_range = wanted_step_range(given, steps)
+    # A name that was given before may be that of some ranks only.
+    needs_steps = step_range is not None and given is not None
     timelines = run.path / "timeline" if run.manifest else None
     tasks = []
     for rank, path in sorted(profiles.paths.items()):
         known = stored.get(rank)
         current = known and (known.file, known.analysis_version) == (path.name, ANALYSIS_VERSION)
+        current = current and is_current(given, steps, rank)
         sha256 = known.sha256 if known and current else None
-        tasks.append(ProfileTask(path, rank, sha256, timelines, threads, profiles.parts.get(rank)))
+        part = profiles.parts.get(rank)
+        tasks.append(ProfileTask(path, rank, sha256, timelines, threads, part, step_range, needs_steps))
     return tasks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from hpcprof.results.malloc import return_freed_memory, use_one_heap
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.losses import Loss
-    from hpcprof.profiles.timeline import Origin, Timeline
+    from hpcprof.profiles.timeline import Origin, StepRange, Timeline
 
 PRELOAD = (
     "hpcprof.analysis.framework.crosschecks",
@@ -61,6 +61,10 @@ class ProfileTask:
         How many threads run the analyses.
     part : Part or None
         The part of the profile that is this rank, if it holds several.
+    step_range : StepRange or None
+        The range that is the step; None if it is to be found.
+    needs_steps : bool
+        Whether a profile without ``step_range`` is left alone.
     """
 
     path: Path
@@ -69,6 +73,8 @@ class ProfileTask:
     timelines: Path | None = None
     threads: int = 1
     part: Part | None = None
+    step_range: StepRange | None = None
+    needs_steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,17 @@ class Unchanged:
     """Replaces the results of a profile that the store already has."""
 
 
-def analyze_profile(task: ProfileTask) -> ProfileResults | Unchanged | DamagedInput:
+@dataclass(frozen=True)
+class WithoutSteps:
+    """Replaces the results of a profile that needs steps and has none: ``reason`` says why."""
+
+    reason: str
+
+
+RankOutcome = ProfileResults | Unchanged | WithoutSteps | DamagedInput
+
+
+def analyze_profile(task: ProfileTask) -> RankOutcome:
     """Read a profile and run every analysis of one rank.
 
     Damage is returned, not raised, so that the other profiles are still collected.
@@ -101,7 +117,7 @@ def analyze_profile(task: ProfileTask) -> ProfileResults | Unchanged | DamagedIn
         return error
 
 
-def _analyze(task: ProfileTask) -> ProfileResults | Unchanged:
+def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     before = _size_and_time(task.path)
     sha256 = _sha256(task.path)
     if sha256 == task.known:
@@ -111,6 +127,9 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged:
     if _size_and_time(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     return_freed_memory()
+    profile = _with_step_range(profile, task.step_range)
+    if task.needs_steps and (reason := _why_without_steps(profile)):
+        return WithoutSteps(reason)
     with ThreadPoolExecutor(task.threads) as pool:
         large = pool.submit(_large_analyses, profile, task.rank)
         kept = pool.submit(_keep_timeline, task, profile, sha256)
@@ -131,6 +150,21 @@ def _losses(profile: Timeline | KernelReport) -> tuple[Loss, ...]:
 
     lost = profile.origin.losses
     return (*lost, *capture_losses(profile)) if isinstance(profile, Timeline) else lost
+
+
+def _with_step_range(
+    profile: Timeline | KernelReport, step_range: StepRange | None
+) -> Timeline | KernelReport:
+    from hpcprof.profiles.timeline import Timeline
+
+    return replace(profile, step_range=step_range) if isinstance(profile, Timeline) else profile
+
+
+def _why_without_steps(profile: Timeline | KernelReport) -> str:
+    from hpcprof.analysis.steps.step_ranges import why_without_steps
+    from hpcprof.profiles.timeline import Timeline
+
+    return why_without_steps(profile) if isinstance(profile, Timeline) else ""
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

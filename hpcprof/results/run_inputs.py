@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.timelines import find_timelines
@@ -45,7 +47,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         own_step_ns=_own_steps(results),
         tables={need: _table(store, run.id, need, exists) for need in needs},
         timeline_ranks=tuple(timelines),
-        read=partial(_read, run, timelines),
+        read=partial(_read, run, timelines, stored_step_ranges(store, run.id) if exists else None),
     )
 
 
@@ -89,18 +91,22 @@ def _table(store: Store, run_id: str, name: str, exists: bool) -> pd.DataFrame:
     return table
 
 
-def _read(run: Run, profiles: dict[int, ProfileRow], rank: int) -> Timeline:
+def _read(run: Run, profiles: dict[int, ProfileRow], steps: StoredStepRanges | None, rank: int) -> Timeline:
     """Read the timeline of a rank: the one that a collect kept, if it is of the same profile.
+
+    Its steps are those of the collect.
 
     Raises
     ------
     HpcprofError
         If neither the kept timeline nor the profile can be read.
     """
-    kept = timeline_parquet.load(run.path / "timeline", rank, profiles[rank].sha256)
-    if kept is not None:
-        return kept
-    found = find_timelines(run)
-    if rank not in found.paths:
-        raise HpcprofError(f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}.")
-    return found.read(rank)
+    timeline = timeline_parquet.load(run.path / "timeline", rank, profiles[rank].sha256)
+    if timeline is None:
+        found = find_timelines(run)
+        if rank not in found.paths:
+            raise HpcprofError(
+                f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}."
+            )
+        timeline = found.read(rank)
+    return replace(timeline, step_range=steps.step_range(rank) if steps else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcprof.analysis.steps.phases import phases_of
+from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -39,17 +40,15 @@ def _cut_steps(timeline: Timeline) -> list[Loss]:
     steps = steps_of(timeline)
     if not len(steps):
         return []
-    ranges = timeline.ranges
+    ranges, host = timeline.ranges, steps.ranges
     owner, rows = phases_of(timeline, steps)
-    whole = ranges.name[_by_start(timeline, rows[owner == steps[0]])].tolist()
+    whole = ranges.name[_by_start(timeline, rows[owner == 0])].tolist()
     outside = np.flatnonzero(
-        (ranges.process == ranges.process[steps[0]])
-        & (ranges.thread == ranges.thread[steps[0]])
-        & np.isin(ranges.name, whole)
+        (ranges.process == host.process[0]) & (ranges.thread == host.thread[0]) & np.isin(ranges.name, whole)
     )
-    before = ranges.name[_by_start(timeline, outside[ranges.end[outside] <= ranges.start[steps[0]]])].tolist()
-    after = ranges.name[_by_start(timeline, outside[ranges.start[outside] >= ranges.end[steps[-1]]])].tolist()
-    is_open = bool(np.any((ranges.closed == 0) & np.isin(ranges.name, ranges.name[steps])))
+    before = ranges.name[_by_start(timeline, outside[ranges.end[outside] <= host.start[0]])].tolist()
+    after = ranges.name[_by_start(timeline, outside[ranges.start[outside] >= host.end[-1]])].tolist()
+    is_open = bool(np.any((ranges.closed == 0) & rows_named(timeline, steps.name)))
     began = 0 < len(before) < len(whole) and whole[-len(before) :] == before
     ended = is_open or (0 < len(after) < len(whole) and whole[: len(after)] == after)
     return [

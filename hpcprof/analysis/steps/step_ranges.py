@@ -93,25 +93,30 @@ def step_ranges(timeline: Timeline) -> Outcome:
         return no_rows(no_steps(timeline))
     rows = pd.DataFrame([asdict(one) for one in found]).rename(columns={"name": "range"})
     rows["chosen"] = (rows["range"] == steps.name).astype(np.int64)
-    return Outcome(rows, "" if len(steps) else no_steps(timeline))
+    return Outcome(rows, why_without_steps(timeline))
+
+
+def why_without_steps(timeline: Timeline) -> str:
+    """Return the reason why there are no steps; empty if there are."""
+    return "" if len(steps_of(timeline)) else no_steps(timeline)
 
 
 def no_steps(timeline: Timeline) -> str:
-    """Return the reason why there are no steps."""
-    file = timeline.origin.path.name
+    """Return the reason why there are no steps, and which ranges could be taken."""
+    reason = f"no steps in {timeline.origin.path.name}: "
     if not len(timeline.ranges):
-        return f"no steps in {file}: it has no ranges"
+        return f"{reason}it has no ranges"
+    names = [one.name for one in step_candidates(timeline)]
     chosen = timeline.step_range
     if chosen is not None and chosen.name:
-        return f"no steps in {file}: it has no complete range named {chosen.name}"
-    reason = (
-        f"no steps in {file}: no range is known as a step, and none repeats {MIN_INSTANCES} times on one "
-        f"thread and covers {MIN_COVERAGE_PCT:g} % of the capture on every rank"
+        reason += f"it has no complete range named {chosen.name}"
+        return f"{reason}; others that repeat: {', '.join(names)}" if names else reason
+    reason += (
+        f"no range is known as a step, and none repeats {MIN_INSTANCES} times on one thread and covers "
+        f"{MIN_COVERAGE_PCT:g} % of the capture on every rank"
     )
-    names = [one.name for one in step_candidates(timeline)]
-    return (
-        f"{reason}; hpcprof collect --step-range NAME can take {' or '.join(names[:3])}" if names else reason
-    )
+    hint = f"; hpcprof collect --step-range NAME can take {' or '.join(names[:3])}"
+    return reason + hint if names else reason
 
 
 @computed_once

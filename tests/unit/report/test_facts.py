@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.report.contents import Contents
-from hpcprof.report.facts import facts, stragglers
+from hpcprof.report.facts import facts, step_range, stragglers
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
 
@@ -75,3 +75,32 @@ def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
     assert stragglers([*even, row(3, "unknown")]).startswith("unknown for 1 of 4 ranks")
     assert stragglers(even) == "none among 3 ranks (n=40 steps)"
     assert stragglers(even[:1]) == ""
+
+
+def ranges(*rows: tuple[int, str, str, int, int]) -> list[dict[str, object]]:
+    """Return rows of ``step_ranges``."""
+    return [dict(zip(("rank", "range", "source", "instances", "chosen"), row, strict=True)) for row in rows]
+
+
+def test_the_head_says_which_range_is_the_step_and_which_others_could_be() -> None:
+    found = ranges(
+        (0, "iteration", "iteration", 10, 1),
+        (0, "forward", "repeats", 10, 0),
+        (0, "backward", "automatic", 10, 0),
+        (1, "iteration", "iteration", 12, 1),
+    )
+    assert step_range(found) == "iteration, 10 to 12 on each of 2 ranks; also possible: backward, forward"
+    assert step_range(ranges((0, "[pl]\nbatch", "Lightning", 3, 1))) == (
+        "[pl]\\nbatch, known from Lightning, 3 on 1 rank"
+    )
+    assert step_range(ranges((0, "loop", "automatic", 9, 1))) == "loop, found as it repeats, 9 on 1 rank"
+    assert step_range(ranges((0, "loop", "--step-range", 9, 1))).startswith("loop, named by --step-range, 9")
+
+
+def test_without_steps_the_head_names_the_ranges_that_repeat() -> None:
+    rows = ranges(*((0, name, "repeats", 9, 0) for name in "abcdef"))
+    assert step_range(rows) == (
+        "none found: figures are per capture; "
+        "hpcprof collect --step-range NAME takes one of a, b, c, d and 2 more"
+    )
+    assert step_range([]) == ""

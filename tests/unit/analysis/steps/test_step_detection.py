@@ -188,7 +188,10 @@ def test_without_steps_a_sentence_names_what_could_be_taken() -> None:
     )
     assert no_steps(timeline([], [])) == "no steps in rank00000.sqlite: it has no ranges"
     named = dataclasses.replace(timeline([], marks), step_range=StepRange("lod"))
-    assert no_steps(named) == "no steps in rank00000.sqlite: it has no complete range named lod"
+    assert (
+        no_steps(named)
+        == "no steps in rank00000.sqlite: it has no complete range named lod; others that repeat: load, run"
+    )
 
 
 @pytest.mark.parametrize(

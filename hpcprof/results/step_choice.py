@@ -1,0 +1,107 @@
+"""Which range is the step of a run: what its ranks have in common, or what a user names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.store import Store
+
+if TYPE_CHECKING:  # numpy is not needed where no profile has changed
+    from hpcprof.analysis.steps.step_detection import StepCandidate
+    from hpcprof.profiles.timeline import StepRange
+
+AUTO = "auto"
+"""What a user gives for ``--step-range`` to have the step found again."""
+
+_NAMED = "--step-range"
+
+
+@dataclass(frozen=True)
+class StoredStepRanges:
+    """The rows of the analysis ``step_ranges`` by rank; every rank with a timeline is in it."""
+
+    rows: dict[int, list[Row]]
+
+    def chosen(self, rank: int) -> str:
+        """Return the name of the range that is the step of a rank; empty if it has none."""
+        return next((row["range"] for row in self.rows.get(rank, ()) if row["chosen"]), "")
+
+    def named(self) -> str:
+        """Return the name that a user gave when the run was collected; empty if none did."""
+        rows = (row for of_rank in self.rows.values() for row in of_rank)
+        return next((row["range"] for row in rows if row["chosen"] and row["source"] == _NAMED), "")
+
+    def step_range(self, rank: int) -> StepRange:
+        """Return what was chosen for a rank."""
+        from hpcprof.profiles.timeline import StepRange
+
+        return StepRange(self.chosen(rank), named=bool(self.named()))
+
+    def agreed(self) -> dict[int, str]:
+        """Return the name of the range that should be the step of each rank.
+
+        It is the same on all ranks. A rank without it may have another known one: its profiler is another.
+        """
+        from hpcprof.analysis.steps.step_detection import AUTOMATIC, common_step_range
+
+        candidates = {rank: _candidates(rows) for rank, rows in self.rows.items()}
+        common = common_step_range(candidates)
+        names = {}
+        for rank, found in candidates.items():
+            own = [one for one in found if one.source != AUTOMATIC]
+            has_it = common in [one.name for one in found]
+            names[rank] = common if has_it else common_step_range({rank: own})
+        return names
+
+    def differing(self) -> dict[int, str]:
+        """Return, by rank, the name of the range that should be the step and is not."""
+        if self.named():
+            return {}
+        return {rank: name for rank, name in self.agreed().items() if name != self.chosen(rank)}
+
+
+def _candidates(rows: list[Row]) -> list[StepCandidate]:
+    from hpcprof.analysis.steps.step_detection import StepCandidate
+
+    return [
+        StepCandidate(*(row[c] for c in ("range", "source", "instances", "coverage_pct"))) for row in rows
+    ]
+
+
+def stored_step_ranges(store: Store, run_id: str) -> StoredStepRanges:
+    """Return the ranges that may be the step of a run, as the store has them."""
+    profiles = store.profiles(run_id)
+    rows: dict[int, list[Row]] = {
+        rank: [] for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE
+    }
+    for row in store.read(run_id, "step_ranges").rows:
+        rows.setdefault(row["rank"], []).append(row)
+    return StoredStepRanges(rows)
+
+
+def wanted_step_range(given: str | None, stored: StoredStepRanges) -> StepRange | None:
+    """Return the range that a collect takes for the step; None if it is to be found.
+
+    What a user once gave holds until another range, or ``auto``, is given.
+    """
+    name = "" if given == AUTO else given or stored.named()
+    if not name:
+        return None
+    from hpcprof.profiles.timeline import StepRange
+
+    return StepRange(name, named=True)
+
+
+def is_current(given: str | None, stored: StoredStepRanges, rank: int) -> bool:
+    """Return whether the results of a rank have the step that a user now gives."""
+    if given is None or rank not in stored.rows:
+        return True
+    if given == AUTO:
+        return not stored.named()
+    from hpcprof.analysis.steps.range_names import with_counter
+
+    return stored.chosen(rank) in (given, with_counter(given))
