@@ -13,6 +13,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
+from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import Steps, no_steps, shown_name, steps_of
 from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.analysis.steps.wall_time import Segments, divide, step_intervals, time_in_segments
@@ -178,9 +179,13 @@ def _inside_steps(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     rows, parent = _parents(timeline)
     step = np.full(len(timeline.ranges) + 1, NO_PARENT, np.int64)
     step[steps.rows] = np.arange(len(steps))
-    # `NO_PARENT` is -1 and so selects the last element, which is no step.
+    named = rows_named(timeline, steps.name)[rows]
+    # `NO_PARENT` is -1 and so selects the last element, which is no step. A step that is marked twice, as by
+    # NVTX and by the profiler, is one range directly inside another.
+    twin = named & (step[rows] == NO_PARENT)
+    step[rows[twin]] = step[parent[twin]]
     owner = step[parent]
-    chosen = (owner != NO_PARENT) & ~np.isin(timeline.ranges.name[rows], steps.ranges.name)
+    chosen = (owner != NO_PARENT) & ~named
     return rows[chosen], owner[chosen]
 
 

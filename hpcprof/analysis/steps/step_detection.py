@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
@@ -238,12 +239,16 @@ def resolve(timeline: Timeline, name: str) -> str:
 
 def marking_rows(timeline: Timeline, name: str) -> Ints:
     """Return the rows of the complete ranges that mark the steps if ``name`` is the step, by start."""
-    names, index = step_names(timeline)
-    if name not in names:
-        return np.empty(0, np.int64)
     ranges = timeline.ranges
-    rows = (index == names.index(name)) & (ranges.closed == 1) & (ranges.one_thread == 1)
+    rows = rows_named(timeline, name) & (ranges.closed == 1) & (ranges.one_thread == 1)
     return one_after_another(ranges, np.flatnonzero(rows))
+
+
+def rows_named(timeline: Timeline, name: str) -> NDArray[np.bool_]:
+    """Return which ranges have a name without a counter, shape (ranges,)."""
+    names, index = step_names(timeline)
+    number = names.index(name) if name in names else None
+    return np.zeros(len(index), bool) if number is None else index == number
 
 
 def _capture_length(timeline: Timeline) -> int:

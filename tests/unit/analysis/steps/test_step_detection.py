@@ -259,6 +259,13 @@ def test_numbered_phases_are_one_phase() -> None:
     assert rows[["phase", "steps"]].values.tolist() == [["forward", 6], ["backward N", 6], ["(rest)", 6]]
 
 
+def test_the_phases_of_a_step_that_is_marked_twice_lie_in_the_inner_range() -> None:
+    marks = loop("decode", count=5, inner=("decode, op_id = 7",))
+    marks += [(i * 100 + 5, i * 100 + 50, "attention") for i in range(5)]
+    rows = phases(timeline([], marks)).rows
+    assert rows[["phase", "steps"]].values.tolist() == [["attention", 5], ["(rest)", 5]]
+
+
 def test_a_real_profile_without_counters_keeps_every_name(sequence_parallel: Timeline) -> None:
     assert merged_names(sequence_parallel) == {}
     assert len(step_candidates(sequence_parallel)) == 5

@@ -134,7 +134,7 @@ def test_a_range_that_the_end_of_the_recording_cut_off_is_not_closed(tmp_path: P
     cut_off = {**mark, "ts": 3, "args": {"External id": 1, "finished": False}}
     timeline = read(write(tmp_path / "rank0.trace.json", *complete, cut_off))
     assert timeline.ranges.closed.tolist() == [1, 1, 0]
-    assert steps_of(timeline).tolist() == [0, 1]
+    assert steps_of(timeline).rows.tolist() == [0, 1]
 
 
 def test_events_that_lack_a_field_are_left_out_and_counted(tmp_path: Path) -> None:
