@@ -66,7 +66,7 @@ def steps_of(timeline: Timeline) -> Steps:
     name = resolve(timeline, name)
     rows = marking_rows(timeline, name)
     known = known_range(name)
-    marker = known is not None and known.marker
+    marker = known is not None and known.marker and len(rows) > 1
     ranges = timeline.ranges.take(rows)
     if marker:
         # The last one marks a step that may not be complete.

@@ -65,7 +65,8 @@ def wall_intervals(
     host_start, host_end : ndarray of int64, shape (n,)
         The range of each step on the host, by start.
     """
-    start, end = host_start.copy(), host_end.copy()
+    # A damaged profile may have ranges that end before they start.
+    start, end = host_start.copy(), np.maximum(host_start, host_end)
     rows = np.flatnonzero(on_gpu)
     if len(rows):
         # On another stream, the first operation of a step may overtake that of the step before.
@@ -125,7 +126,7 @@ def divide(timeline: Timeline, phases: Ranges) -> Segments:
     that the host executes.
     """
     start = phases.start
-    end = np.minimum(phases.end, np.append(start[1:], _LATEST))
+    end = np.minimum(np.maximum(phases.end, start), np.append(start[1:], _LATEST))
     host_start = np.concatenate(([_EARLIEST], np.column_stack((start, end)).ravel()))
     launched = launch_starts(timeline)
     process = timeline.columns_of_operations(_Launched).process

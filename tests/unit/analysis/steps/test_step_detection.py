@@ -123,6 +123,16 @@ def test_a_range_inside_an_iteration_marks_steps_from_one_to_the_next(name: str)
     assert phases(trace).rows["gpu_span_p50_ns"].tolist() == [9, 9, 0]
 
 
+def test_a_single_marker_makes_a_step_of_its_own_range() -> None:
+    trace = timeline([], [(10, 30, "DeepSpeedEngine.forward"), (40, 60, "backward")])
+    assert not len(steps_of(trace))
+    chosen_by_name = dataclasses.replace(trace, step_range=StepRange("DeepSpeedEngine.forward", named=True))
+    assert step_times(chosen_by_name).rows["wall_ns"].tolist() == [20]
+    assert phases(chosen_by_name).rows.empty
+    lacking = dataclasses.replace(trace, step_range=StepRange("Optimizer.step#SGD.step", named=True))
+    assert "has no complete range named Optimizer.step#SGD.step" in phases(lacking).reason
+
+
 def test_known_names_come_in_their_order_and_before_unknown_ones() -> None:
     both = [*loop("iteration", inner=("ProfilerStep#1",)), (0, 800, "all")]
     assert chosen(both) == "iteration"

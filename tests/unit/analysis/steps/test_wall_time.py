@@ -102,6 +102,14 @@ def test_walls_of_steps_with_work_add_up_from_the_first_front_to_the_end(
     assert np.sum(end - start) == max(front.max(), last[-1], host_end[-1]) - front[0]
 
 
+def test_ranges_that_end_before_they_start_take_no_negative_time() -> None:
+    damaged = timeline(
+        [], [(100, 50, "iteration"), (60, 55, "forward"), (200, 300, "iteration"), (250, 240, "a")]
+    )
+    assert [row[1] for row in times(damaged)] == [0, 100]
+    assert (phases(damaged).rows["mean_ns"] >= 0).all()
+
+
 def garbage_collector(hidden: bool) -> Timeline:
     """Return ten steps of 4 ms on the GPU and 53 ms of garbage collection, alone or behind the GPU."""
     period = 60 * MS
