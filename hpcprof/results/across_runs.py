@@ -63,7 +63,27 @@ def _two_sides(
         repeated = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
         if repeated is not None:
             raise UsageError(f"{repeated} is listed twice on one side; repeats must be distinct runs.")
+    _check_contents([*runs, *against], store)
     return _inputs(runs, store, needs), _inputs(against, store, needs)
+
+
+def _check_contents(runs: Sequence[Run], store: Store) -> None:
+    """Refuse runs of the same content: a copy of a run is no repeat of it, and has no noise of its own.
+
+    Raises
+    ------
+    UsageError
+        If two runs have the same profiles, byte for byte.
+    """
+    seen: dict[tuple[str, ...], Run] = {}
+    for run in runs if store.exists() else ():
+        content = tuple(sorted(profile.sha256 for profile in store.profiles(run.id).values()))
+        first = seen.setdefault(content, run) if content else run
+        if first.id != run.id:
+            raise UsageError(
+                f"{first.id} and {run.id} have the same profiles, byte for byte; repeats must be distinct "
+                "runs."
+            )
 
 
 def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[RunData]:

@@ -21,6 +21,20 @@ from hpcprof.results.store.tables import METADATA
 
 Value = int | float | str | None
 
+_STATEMENT_SECONDS = 600
+"""How long a statement may take on PostgreSQL, whose server others use too."""
+
+_HARMLESS = ("random", "clock_timestamp", "timeofday", "gen_random_uuid")
+"""Volatile functions that change nothing."""
+
+_VOLATILE = r"""
+    SELECT DISTINCT proname FROM pg_catalog.pg_proc
+    WHERE provolatile = 'v' AND proname <> ALL (%s) AND oid IN (
+        SELECT (regexp_matches(ev_action::text, ':(?:funcid|opfuncid|aggfnoid|winfnoid) (\d+)', 'g'))[1]::oid
+        FROM pg_catalog.pg_rewrite WHERE ev_class = 'pg_temp.hpcprof_query'::regclass
+    ) ORDER BY 1
+"""
+
 # The actions that a query may take; SQLite refuses all others, ATTACH and VACUUM INTO included.
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
@@ -48,6 +62,7 @@ def query(store: Store, sql: str) -> Answer:
     if not store.exists():
         raise HpcprofError(f"nothing has been collected into {store}: run hpcprof collect first.")
     try:
+        _check_functions(store, sql)
         with _reading(store) as connection:
             # Without parameters, % and : in the SQL have no special meaning. PostgreSQL gets the SQL as
             # DECLARE CURSOR FOR, which accepts one query and no COPY to a file.
@@ -76,6 +91,36 @@ def schema() -> Answer:
     return Answer(["table", "column", "type", "key"], rows)
 
 
+def _check_functions(store: Store, sql: str) -> None:
+    """Refuse functions that may do more than compute: a transaction that only reads does not stop them.
+
+    PostgreSQL itself parses the statement, as a temporary view that is rolled back and never executed. The
+    stored view names every function by its number, and the server knows which ones are volatile.
+
+    Raises
+    ------
+    UsageError
+        If the statement calls a volatile function, or the driver cannot be told to take one statement only.
+    """
+    if store.url.get_backend_name() == "sqlite":
+        return
+    engine = create_engine(store.url, poolclass=NullPool)
+    with engine.connect() as connection:
+        raw = connection.connection.driver_connection
+        if store.url.get_driver_name() != "psycopg" or raw is None:
+            raise UsageError("hpcprof query needs the driver psycopg: write postgresql+psycopg://… in --db.")
+        view = f"CREATE TEMPORARY VIEW hpcprof_query AS SELECT 1 FROM ({sql.strip().rstrip(';')}\n) AS q"
+        try:
+            raw.execute(view, prepare=True)  # a prepared statement is a single one
+            found = [name for (name,) in raw.execute(_VOLATILE, (list(_HARMLESS),))]
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise ValueError(cause(error)) from None
+        finally:
+            raw.rollback()
+    if found:
+        raise UsageError(f"{', '.join(found)} may change something: hpcprof query only reads.")
+
+
 @contextmanager
 def _reading(store: Store) -> Iterator[Connection]:
     """Connect so that nothing can be written, whatever the SQL is."""
@@ -86,7 +131,8 @@ def _reading(store: Store) -> Iterator[Connection]:
         )
     else:
         # The option also holds for later transactions, in case the SQL ends this one.
-        options = {"options": "-c default_transaction_read_only=on"}
+        limit = f"-c statement_timeout={_STATEMENT_SECONDS}s"
+        options = {"options": f"-c default_transaction_read_only=on {limit}"}
         engine = create_engine(store.url, connect_args=options, poolclass=NullPool)
         engine = engine.execution_options(postgresql_readonly=True)
     with engine.connect() as connection:

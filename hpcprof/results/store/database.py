@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.results.store.migration import migrate
 from hpcprof.results.store.tables import METADATA, SCHEMA, SCHEMA_VERSION
 
 _BUSY_SECONDS = 60.0
@@ -82,23 +83,38 @@ class Database:
         return self.url.get_backend_name() == "sqlite"
 
     def exists(self) -> bool:
-        """Whether the database has the tables; it is not created.
+        """Whether the database has the tables; it is not created. Tables of an earlier version are migrated.
 
         Raises
         ------
         StoreError
-            If the file is not a database, the server cannot be reached, or the tables have another version.
+            If the file is not a database, or one of another program, the server cannot be reached, or the
+            tables are those of a newer version.
         """
         if self._is_sqlite and not Path(self.url.database or "").is_file():
             return False
         with self.reading() as connection:
             found = _version(connection)
-        if found not in (None, SCHEMA_VERSION):
+            foreign = self._is_sqlite and found is None and inspect(connection).get_table_names()
+        if foreign:
             raise StoreError(
-                f"the results database {self} has schema version {found}, this hpcprof uses version "
-                f"{SCHEMA_VERSION}: give another --db, or move it away and collect again."
+                f"{self} is a database of another program (its first table is {foreign[0]}): give --db the "
+                "path of hpcprof's results, or of a new file."
             )
+        if found is not None and found > SCHEMA_VERSION:
+            raise StoreError(
+                f"the results database {self} has schema version {found}, this hpcprof knows versions up to "
+                f"{SCHEMA_VERSION}: upgrade hpcprof, or give another --db."
+            )
+        if found is not None and found < SCHEMA_VERSION:
+            self._migrate()
         return found is not None
+
+    def _migrate(self) -> None:
+        with self._errors_as_sentences(), self._begin() as connection:
+            self._lock(connection, "tables")
+            if _version(connection) != SCHEMA_VERSION:  # else another process was faster
+                migrate(connection)
 
     def prepare(self) -> None:
         """Create the database and its tables unless they exist."""
