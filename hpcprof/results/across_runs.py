@@ -63,7 +63,7 @@ def _two_sides(
         repeated = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
         if repeated is not None:
             raise UsageError(f"{repeated} is listed twice on one side; repeats must be distinct runs.")
-    _check_contents([*runs, *against], store)
+        _check_contents(side, store)
     return _inputs(runs, store, needs), _inputs(against, store, needs)
 
 

@@ -94,6 +94,13 @@ def test_two_real_runs_are_compared(hpcprof: Hpcprof, exports: Callable[..., str
     assert [row["metric"] for row in csv.DictReader(io.StringIO(reported))] == list(found)
 
 
+def test_copies_of_a_run_are_no_repeats_of_it(hpcprof: Hpcprof, exports: Callable[..., str]) -> None:
+    a, copy, b = exports("a", 0), exports("copy", 0), exports("b", 1)
+    done = hpcprof("compare", "--a", a, "--a", copy, "--b", b)
+    assert done.returncode == 2
+    assert "have the same profiles, byte for byte; repeats must be distinct runs." in done.stderr
+
+
 def test_a_regression_ends_with_status_3_where_that_is_asked_for(hpcprof: Hpcprof, tmp_path: Path) -> None:
     usual = [measured(tmp_path / f"a{i}", time) for i, time in enumerate((1000, 1010, 990))]
     slower = [measured(tmp_path / f"b{i}", time) for i, time in enumerate((1200, 1210, 1190))]
