@@ -17,6 +17,7 @@ import pytest
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.launchers import ROOT_VARIABLES
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.pbs.client import PbsClient
@@ -40,9 +41,12 @@ extends: generic-slurm
 launcher: {name: srun, arguments: [--mpi=pmi2]}
 environment: {FI_TCP_IFACE: lo, OMP_NUM_THREADS: "1"}
 """
-PBS_SITE = """\
+# PBS passes no variables on: where mpiexec is Open MPI's, these allow root and more ranks than cores.
+PBS_SITE = f"""\
 extends: generic-pbs
-launcher: {name: mpiexec}
+launcher: {{name: mpiexec}}
+environment: {{{", ".join(f'{name}: "{value}"' for name, value in ROOT_VARIABLES.items())}, \
+OMPI_MCA_rmaps_base_oversubscribe: "1"}}
 """
 
 
@@ -348,6 +352,8 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
 def test_a_collect_is_a_job_that_waits_for_its_run(
     site: str, executor: str, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
+    if (site, executor) == ("slurm", "mpi"):
+        need_mpich()
     write_all(tmp_path / "made", 3, 200)
     script = f'{WAIT_FOR_GO}; cp "$0"/* "$HPCPROF_RUN_DIR/profiles"'
     shape = ["--ranks-per-node", "1", "--walltime", "5m"]
