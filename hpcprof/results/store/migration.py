@@ -45,7 +45,10 @@ def migrate(connection: Connection) -> None:
             if column.name not in known:
                 kind = column.type.compile(connection.dialect)
                 connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {column.name} {kind}")
-    _tell(connection, made_anew)
+    if made_anew:
+        _tell(connection, made_anew)
+        # The next collect reads the profiles again, though their other figures are up to date.
+        connection.execute(PROFILES.update().values(analysis_version=0))
     connection.execute(SCHEMA.update().values(version=SCHEMA_VERSION))
 
 
