@@ -14,6 +14,12 @@ from hpcprof.workloads.schema import Correctness, RankResult, Training, summariz
 _OPERATIONS = 2
 _STRAGGLERS = 3
 _OTHER_RANGES = 4
+_HOW_FOUND = {
+    "automatic": "found as it repeats",
+    "--step-range": "named by --step-range",
+    "PyTorch profiler": "known from the PyTorch profiler",
+    "optimizer": "known from PyTorch's optimizers",
+}
 
 
 def facts(contents: Contents) -> list[tuple[str, str]]:
@@ -178,9 +184,7 @@ def _of_range(name: str, rows: list[Row]) -> str:
     counts = sorted({row["instances"] for row in rows})
     number = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     source = rows[0]["source"]
-    how = {"automatic": "found as it repeats", "--step-range": "named by --step-range"}.get(
-        source, "" if source == name else f"known from {source}"
-    )
+    how = _HOW_FOUND.get(source, "" if source == name else f"known from {source}")
     where = f"on {'each of ' if len(rows) > 1 else ''}{counted(len(rows), 'rank')}"
     return ", ".join(filter(None, [visible(name), how, f"{number} {where}"]))
 

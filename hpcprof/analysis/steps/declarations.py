@@ -11,6 +11,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank range:text source:text instances coverage_pct:float chosen"),
         "hpcprof.analysis.steps.step_ranges:step_ranges",
+        main_columns=("rank", "range", "chosen", "source", "instances", "coverage_pct"),
     ),
     Analysis(
         "phases",

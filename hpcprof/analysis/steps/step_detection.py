@@ -252,8 +252,12 @@ def rows_named(timeline: Timeline, name: str) -> NDArray[np.bool_]:
 
 
 def _capture_length(timeline: Timeline) -> int:
-    """Return the time from the first start to the last end of anything that was recorded."""
-    tables = (timeline.ranges, timeline.calls, timeline.kernels, timeline.memops, timeline.graphs)
+    """Return the time from the first start to the last end of the ranges and of the work on the GPU.
+
+    API calls count only where there is no such work: programs initialize the GPU long before they use it.
+    """
+    work = (timeline.kernels, timeline.memops, timeline.graphs)
+    tables = (timeline.ranges, *(work if timeline.operation_count else (timeline.calls,)))
     filled = [table for table in tables if len(table)]
     if not filled:
         return 0

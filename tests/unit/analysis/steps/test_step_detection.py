@@ -21,7 +21,7 @@ from hpcprof.analysis.steps.step_ranges import merged_names, no_steps, step_rang
 from hpcprof.analysis.steps.steps import step_times
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.analysis.summaries.nvtx_ranges import ranges as range_table
-from hpcprof.profiles.timeline import StepRange, Timeline
+from hpcprof.profiles.timeline import ApiCalls, StepRange, Timeline, concatenate
 from tests.unit.analysis.timelines import COMP, timeline
 
 Mark = tuple[Any, ...]
@@ -154,6 +154,14 @@ def test_a_range_has_to_repeat_five_times_and_to_cover_half_of_the_capture() -> 
     assert chosen([*loop("short"), (0, 1700, "all")]) == ""
     on_two_threads = [(*mark, i % 2) for i, mark in enumerate(loop("spread"))]
     assert chosen(on_two_threads) == ""
+
+
+def test_api_calls_before_the_first_work_are_no_part_of_the_capture() -> None:
+    work = [(i * 100 + 5, i * 100 + 9, COMP, i * 100 + 2) for i in range(8)]
+    trace = timeline(work, loop("step"))
+    early = dataclasses.replace(trace.calls, start=trace.calls.start - 9000, end=trace.calls.end - 9000)
+    calls = concatenate(ApiCalls, (early, trace.calls))
+    assert steps_of(dataclasses.replace(trace, calls=calls)).name == "step"
 
 
 def test_the_ranges_of_libraries_are_not_steps() -> None:
