@@ -12,7 +12,7 @@ from hpcprof.analysis.framework.text_columns import number_texts
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
-from hpcprof.analysis.steps.streams import launch_starts
+from hpcprof.analysis.steps.streams import NEVER, launch_starts
 from hpcprof.analysis.summaries.kernels import KernelShapes, number_kernel_shapes
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.ordering import as_of, ascends
@@ -22,6 +22,9 @@ from hpcprof.profiles.timeline import Category, Ints, Kernels, Ranges, Timeline
 OUTSIDE = -1
 OVERLAPPED_SHARE = 0.9
 """A kernel counts as overlapped if communication covers at least this share of it."""
+
+BLOCKS = 10
+"""A capture without steps is cut into this many blocks of kernels, which then count as its sample."""
 
 _EARLIEST = int(np.iinfo(np.int64).min)
 
@@ -37,6 +40,9 @@ class KernelInstances:
         The row of each kernel in ``shapes``.
     phase : ndarray of int64
         The index of each kernel's phase in ``phases``; `OUTSIDE` if it was launched outside all phases.
+    step : ndarray of int64
+        The number of the last step that had begun when the kernel was launched; 0 before all steps. Without
+        two steps it is the number of one of `BLOCKS` blocks of consecutive kernels.
     duration : ndarray of int64
         In ns.
     covered : ndarray of int64
@@ -54,6 +60,7 @@ class KernelInstances:
     shapes: KernelShapes
     shape: Ints
     phase: Ints
+    step: Ints
     duration: Ints
     covered: Ints
     alone: NDArray[np.bool_]
@@ -89,6 +96,7 @@ def place_kernels(timeline: Timeline) -> KernelInstances:
         shapes=shapes,
         shape=shape[rows],
         phase=np.append(phase_number, OUTSIDE)[in_phase],
+        step=_last_step(timeline, process, np.where(launched == NEVER, everything.start[rows], launched)),
         duration=duration,
         covered=covered,
         alone=covered == 0,
@@ -113,6 +121,19 @@ def open_range(ranges: Ranges, process: Ints, moment: Ints) -> Ints:
         last, end = as_of(ranges.start[rows], moment[own], np.append(OUTSIDE, rows), ends)
         last[moment[own] > end] = OUTSIDE
         result[own] = last
+    return result
+
+
+def _last_step(timeline: Timeline, process: Ints, moment: Ints) -> Ints:
+    """Return the number of the last step that its process had begun at each moment, from 1; 0 before."""
+    steps = steps_of(timeline).ranges
+    if len(steps.start) < 2:
+        return np.arange(len(moment)) * BLOCKS // max(len(moment), 1)
+    result = np.zeros(len(moment), np.int64)
+    for number in distinct(process).tolist():
+        own = process == number
+        begun = np.sort(steps.start[steps.process == number])
+        result[own] = np.searchsorted(begun, moment[own], side="right")
     return result
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,12 +9,9 @@ import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, place_kernels
-from hpcprof.analysis.statistics.confidence_intervals import (
-    RATIO_DIGITS,
-    percentile_interval,
-    resampled_medians,
-)
-from hpcprof.analysis.statistics.grouped import Floats, sort_within_groups
+from hpcprof.analysis.statistics.clustered_medians import ClusteredMedians
+from hpcprof.analysis.statistics.confidence_intervals import RATIO_DIGITS
+from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 MIN_LAUNCHES = 5
@@ -26,18 +20,17 @@ TOTAL = "(total)"
 """The name in the row over all kernels."""
 
 
-_SEED = 20_260_101
-
-
 def slowdown(timeline: Timeline) -> Outcome:
     """Compare the kernels that communication overlaps with the same kernels running alone.
 
     Kernels are the same if they have the same name, grid and block and were launched in the same phase of a
     step. A phase counts if it has at least 5 launches on each side. If several phases count, each side's
     median is the mean of their medians, weighted by the number of overlapped launches. ``slowdown`` is the
-    ratio of both medians; its 95 % interval is the percentile interval of 2000 bootstrap resamples within
-    each phase and side. The first row is the total: the time of all these overlapped kernels over the time
+    ratio of both medians. The first row is the total: the time of all these overlapped kernels over the time
     that they would have taken alone. The other rows are sorted by the time lost.
+
+    The 95 % interval takes the steps as the sample, because the launches of one step resemble each other
+    (`ClusteredMedians`). It is null if one step has nearly all launches of a side.
     """
     file = timeline.origin.path.name
     if not len(timeline.kernels):
@@ -47,101 +40,71 @@ def slowdown(timeline: Timeline) -> Outcome:
     placed = place_kernels(timeline)
     if not placed.overlapped.any():
         return no_rows(f"no compute kernel of {file} is covered by communication to 90 % or more")
-    rows = _compare(placed)
+    rows = compare_kernels(placed)
     if not rows:
         return no_rows(
             f"no kernel of {file} ran at least {MIN_LAUNCHES} times while communication ran and at least "
             f"{MIN_LAUNCHES} times alone, in the same phase"
         )
-    return Outcome(pd.DataFrame(rows))
+    return Outcome(pd.DataFrame(rows, dtype=object))
 
 
-def _compare(placed: KernelInstances) -> list[dict[str, Any]]:
+def compare_kernels(placed: KernelInstances) -> list[dict[str, Any]]:
     """Return the row of the total and those of the kernels; none if nothing can be compared."""
-    random = np.random.default_rng(_SEED)
-    kernels: dict[int, _KernelTimes] = {}
-    for shape, overlapped, alone in _strata(placed):
-        sides = _kernel_times(overlapped, alone, random)
-        kernels[shape] = kernels[shape] + sides if shape in kernels else sides
-    if not kernels:
-        return []
-    total = reduce(_KernelTimes.__add__, kernels.values())
-    rows = [{"name": TOTAL, "grid": "", "block": ""} | total.row()]
-    columns = placed.shapes.columns()
-    for shape in sorted(kernels, key=lambda shape: -kernels[shape].lost):
-        rows.append({key: column[shape] for key, column in columns.items()} | kernels[shape].row())
-    return rows
-
-
-def _strata(placed: KernelInstances) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield each shape with its overlapped and its alone durations, ascending, once per phase.
-
-    Phases with too few launches on a side are left out.
-    """
     phases = int(placed.phase.max(initial=OUTSIDE)) + 2
     cell = placed.shape * phases + (placed.phase - OUTSIDE)
-    size = len(placed.shapes) * phases
-    compared = (np.bincount(cell[placed.overlapped], minlength=size) >= MIN_LAUNCHES) & (
-        np.bincount(cell[placed.alone], minlength=size) >= MIN_LAUNCHES
+    chosen = _comparable(placed, cell, len(placed.shapes) * phases)
+    if not len(chosen):
+        return []
+    # The groups alternate: first the launches of a cell that ran alone, then the overlapped ones.
+    medians = ClusteredMedians.of(
+        2 * cell[chosen] + placed.overlapped[chosen], placed.step[chosen], placed.duration[chosen]
     )
-    rows = np.flatnonzero(compared[cell] & (placed.overlapped | placed.alone))
-    sides, duration, ends = sort_within_groups(
-        2 * cell[rows] + placed.overlapped[rows], placed.duration[rows]
+    shapes, number = numbered(medians.group // 2 // phases)
+    columns = placed.shapes.columns()
+    kernels = _ratios(medians, number)
+    order = sorted(range(len(shapes)), key=lambda k: -kernels[k][0])
+    (_, total), *_ = _ratios(medians, np.zeros_like(number))
+    return [
+        {"name": TOTAL, "grid": "", "block": ""} | total,
+        *({key: column[shapes[k]] for key, column in columns.items()} | kernels[k][1] for k in order),
+    ]
+
+
+def _comparable(placed: KernelInstances, cell: Ints, cells: int) -> Ints:
+    """Return the kernels on a side whose cell, a shape in a phase, has enough launches on both sides."""
+    enough = (np.bincount(cell[placed.overlapped], minlength=cells) >= MIN_LAUNCHES) & (
+        np.bincount(cell[placed.alone], minlength=cells) >= MIN_LAUNCHES
     )
-    bounds = [0, *ends.tolist()]
-    # The groups alternate: first the kernels that ran alone, then the overlapped ones.
-    for i in range(0, len(sides), 2):
-        alone, overlapped = (duration[bounds[side] : bounds[side + 1]] for side in (i, i + 1))
-        yield int(sides[i]) // 2 // phases, overlapped, alone
+    return np.flatnonzero(enough[cell] & (placed.overlapped | placed.alone))
 
 
-@dataclass(frozen=True)
-class _KernelTimes:
-    """The time of overlapped kernels, and the time of as many of the same kernels alone, in ns.
+def _ratios(medians: ClusteredMedians, row: Ints) -> list[tuple[float, dict[str, Any]]]:
+    """Return, for each row, the time lost in ns and the columns ``alone_n`` to ``ci_high``.
 
-    Both have shape (1 + RESAMPLES,): the measured value comes first, then the resamples.
+    ``row`` has the row of each group. Each median counts as often as its cell has overlapped launches.
     """
-
-    overlapped_n: int
-    alone_n: int
-    overlapped: Floats
-    alone: Floats
-
-    def __add__(self, other: _KernelTimes) -> _KernelTimes:
-        """Return the times of both together."""
-        return _KernelTimes(
-            self.overlapped_n + other.overlapped_n,
-            self.alone_n + other.alone_n,
-            self.overlapped + other.overlapped,
-            self.alone + other.alone,
+    weight = np.repeat(medians.count[1::2], 2)
+    time = weight * medians.median
+    alone, overlapped = (np.bincount(row[side::2], time[side::2]) for side in (0, 1))
+    alone_n, overlapped_n = (np.bincount(row[side::2], medians.count[side::2]) for side in (0, 1))
+    # The gradient of the logarithm of the ratio.
+    gradient = np.where(np.arange(len(row)) % 2, weight / overlapped[row], -weight / alone[row])
+    half = medians.half_widths(row, gradient)
+    ratio = overlapped / alone
+    low, high = ratio * np.exp(-half), ratio * np.exp(half)
+    return [
+        (
+            float(overlapped[i] - alone[i]),
+            {
+                "alone_n": int(alone_n[i]),
+                "alone_med_ns": round(float(alone[i] / overlapped_n[i]), 1),
+                "overlapped_n": int(overlapped_n[i]),
+                "overlapped_med_ns": round(float(overlapped[i] / overlapped_n[i]), 1),
+                "slowdown": round(float(ratio[i]), RATIO_DIGITS),
+                "ci_low": None if np.isnan(low[i]) else round(float(low[i]), RATIO_DIGITS),
+                "ci_high": None if np.isnan(high[i]) else round(float(high[i]), RATIO_DIGITS),
+            },
         )
-
-    @property
-    def lost(self) -> float:
-        """How much longer the overlapped kernels took, in ns."""
-        return float(self.overlapped[0] - self.alone[0])
-
-    def row(self) -> dict[str, Any]:
-        """Return the columns ``alone_n`` to ``ci_high``."""
-        ratio = self.overlapped / self.alone
-        low, high = percentile_interval(ratio[1:])
-        return {
-            "alone_n": self.alone_n,
-            "alone_med_ns": round(float(self.alone[0]) / self.overlapped_n, 1),
-            "overlapped_n": self.overlapped_n,
-            "overlapped_med_ns": round(float(self.overlapped[0]) / self.overlapped_n, 1),
-            "slowdown": round(float(ratio[0]), RATIO_DIGITS),
-            "ci_low": round(low, RATIO_DIGITS),
-            "ci_high": round(high, RATIO_DIGITS),
-        }
-
-
-def _kernel_times(overlapped: Ints, alone: Ints, random: np.random.Generator) -> _KernelTimes:
-    n = len(overlapped)
-    return _KernelTimes(n, len(alone), *(n * _medians(side, random) for side in (overlapped, alone)))
-
-
-def _medians(ordered: Ints, random: np.random.Generator) -> Floats:
-    n = len(ordered)
-    median = ordered[[(n - 1) // 2, n // 2]].mean()
-    return np.append(median, resampled_medians(ordered, random))
+        for i in range(len(ratio))
+    ]

@@ -61,7 +61,7 @@ def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, floa
     confidence : float
         For example 0.95.
     """
-    # Only commands that compare runs need scipy, and its import takes longer than most commands.
+    # Imported here, because the import takes longer than most commands.
     from scipy.special import stdtrit
 
     difference = float(np.mean(a) - np.mean(b))

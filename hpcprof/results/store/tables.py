@@ -26,7 +26,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 SCHEMA_VERSION = 7
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
-ANALYSIS_VERSION = 7
+ANALYSIS_VERSION = 8
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 

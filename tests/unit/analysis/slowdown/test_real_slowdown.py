@@ -55,16 +55,16 @@ def test_kernels_bound_by_memory_are_slower_beside_communication(
 ) -> None:
     rows = slowdown(timelines[rank]).rows.to_dict("records")
     assert rows[0]["name"] == TOTAL
-    assert 1.05 < rows[0]["ci_low"] <= rows[0]["slowdown"] <= rows[0]["ci_high"] < 1.09
-    slower = [row for row in rows[1:] if row["ci_low"] > 1.02]
-    assert {family(row["name"]) for row in slower} == {"elementwise", "normalization", "sort and scan"}
+    assert 1.04 < rows[0]["ci_low"] <= rows[0]["slowdown"] <= rows[0]["ci_high"] < 1.10
+    slower = [row for row in rows[1:] if row["ci_low"] > 1]
+    assert {"elementwise", "normalization"} <= {family(row["name"]) for row in slower}
     assert all(1.03 < row["slowdown"] < 1.9 for row in slower)
     elementwise = [row for row in slower if family(row["name"]) == "elementwise"]
-    assert len(elementwise) >= 4 and min(row["overlapped_n"] for row in elementwise) >= 5
+    assert len(elementwise) >= 3 and min(row["overlapped_n"] for row in elementwise) >= 5
     assert all(row["ci_low"] <= row["slowdown"] <= row["ci_high"] for row in rows)
     # To set memory to zero is no slower: it fits into the cache.
     (fill,) = (row for row in rows if "FillFunctor<unsigned char>" in row["name"])
-    assert 0.99 < fill["ci_low"] <= 1 <= fill["ci_high"] < 1.01
+    assert 0.98 < fill["ci_low"] <= 1 <= fill["ci_high"] < 1.02
 
 
 def test_a_slowdown_is_what_counting_one_by_one_gives(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hpcprof.analysis.slowdown.kernel_instances import place_kernels
 from hpcprof.analysis.slowdown.within_run import TOTAL, slowdown
 from hpcprof.analysis.statistics.confidence_intervals import RESAMPLES, percentile_interval, resampled_medians
 from hpcprof.profiles.timeline import Timeline
@@ -47,6 +48,39 @@ def test_kernels_are_compared_within_their_phase() -> None:
         operations += [(at + 60_000, at + 63_000, kind, at + 59_990) for kind in (COMP, COMM)]
     rows = slowdown(timeline(operations, ranges)).rows.set_index("name")
     assert rows.loc["kernel", ["alone_n", "overlapped_n", "slowdown"]].tolist() == [40, 40, 1.5]
+
+
+def steps_with(overlapped: list[int]) -> Timeline:
+    """Build steps of ten kernels alone and so many overlapped ones, which are half as fast."""
+    random = np.random.default_rng(8)
+    operations: list[tuple[int, ...]] = []
+    ranges: list[tuple[int, int, str]] = []
+    for step, count in enumerate(overlapped):
+        at = 1_000_000 * step
+        ranges.append((at, at + 500_000, "iteration"))
+        for i in range(10 + count):
+            begun, slow = at + 600_000 + 10_000 * i, 1 + (i >= 10)
+            took = slow * (1000 + int(random.integers(-20, 21)))
+            kinds = (COMP, COMM)[:slow]
+            operations += [(begun, begun + took, kind, at + 100 + i) for kind in kinds]
+    return timeline(operations, ranges)
+
+
+def test_an_interval_needs_both_sides_in_more_than_one_step() -> None:
+    (row, _) = slowdown(steps_with([6, 0, 0, 0, 0])).rows.to_dict("records")
+    assert row["slowdown"] == pytest.approx(2, rel=0.03)
+    assert row["ci_low"] is None and row["ci_high"] is None
+    (row, _) = slowdown(steps_with([6, 6, 6, 6, 6])).rows.to_dict("records")
+    assert 1.9 < row["ci_low"] <= 2 <= row["ci_high"] < 2.1
+
+
+def test_kernels_belong_to_the_step_that_launched_them() -> None:
+    # All of them run after the end of their step.
+    assert np.bincount(place_kernels(steps_with([2, 3, 0])).step).tolist() == [0, 12, 13, 10]
+
+
+def test_without_steps_blocks_of_consecutive_kernels_are_the_sample() -> None:
+    assert np.bincount(place_kernels(run(1.5)).step).tolist() == [8] * 10
 
 
 def test_the_same_profile_always_gives_the_same_interval() -> None:

@@ -1,0 +1,162 @@
+"""How often the intervals of ``slowdown`` hold the truth.
+
+Run it as ``python benchmarks/slowdown_coverage.py [TRIALS]``.
+
+Simulates runs whose kernels take log-normal times, of which a part is common to the kernels of a step: the
+intraclass correlation (ICC) is that part's share of the variance of the logarithm. Real profiles have 0.03 to
+0.15. Six kernels are launched 1 to 30 times a step, and communication overlaps a share of the launches. The
+table has the coverage in percent of the kernels' intervals and of the total's; nominal are 95.
+
+By default there are 1000 trials in each case. The seed is fixed, so the same number of trials always prints
+the same table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.slowdown.kernel_instances import KernelInstances
+from hpcprof.analysis.slowdown.within_run import compare_kernels
+from hpcprof.analysis.summaries.kernels import KernelShapes
+
+STEPS = (5, 10, 40)
+CORRELATIONS = (0.0, 0.1, 0.25, 0.64)
+SEED = 14
+_LAUNCHES = np.array([1, 2, 4, 8, 16, 30])
+_ALONE_NS = np.array([90_000, 60_000, 30_000, 20_000, 10_000, 5_000])
+_SLOWDOWN = np.array([1.0, 1.05, 1.1, 1.2, 1.4, 1.8])
+_DEVIATION = 0.1
+_NAMES = [f"kernel {i}" for i in range(len(_LAUNCHES))]
+
+
+class Common(Enum):
+    """What has a factor in common."""
+
+    STEP = "all launches of a step"
+    SIDE = "each side of a step"
+    KERNEL = "each kernel on each side"
+    WHOLE = "all launches; whole steps overlap"
+    UNEVEN = "each side; the share varies"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One simulated kind of run; ``overlapped`` is the share of the launches that communication overlaps."""
+
+    steps: int
+    common: Common
+    overlapped: float
+    correlation: float
+
+
+@dataclass
+class Coverage:
+    """How many intervals there were, and how many held the truth."""
+
+    intervals: int = 0
+    hits: int = 0
+
+    def add(self, row: dict[str, Any], truth: float) -> None:
+        """Count the interval of a row; rows without one do not count."""
+        low, high = row["ci_low"], row["ci_high"]
+        if low is not None and high is not None:
+            self.intervals += 1
+            self.hits += low <= truth <= high
+
+    @property
+    def percent(self) -> float:
+        """The coverage in percent."""
+        return 100 * self.hits / self.intervals if self.intervals else float("nan")
+
+
+def _overlaps(case: Case, step: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.bool_]:
+    share = np.full(case.steps, case.overlapped)
+    if case.common is Common.WHOLE:
+        count = min(max(round(case.overlapped * case.steps), 2), case.steps - 2)
+        share = (random.permutation(case.steps) < count).astype(float)
+    elif case.common is Common.UNEVEN:
+        share = random.beta(2 * case.overlapped, 2 * (1 - case.overlapped), case.steps)
+    overlapped: NDArray[np.bool_] = random.random(len(step)) < share[step]
+    return overlapped
+
+
+def simulate(case: Case, random: np.random.Generator) -> KernelInstances:
+    """Return the kernels of one simulated run."""
+    kernel = np.tile(np.repeat(np.arange(len(_LAUNCHES)), _LAUNCHES), case.steps)
+    step = np.repeat(np.arange(case.steps), _LAUNCHES.sum())
+    overlapped = _overlaps(case, step, random)
+    side = overlapped.astype(np.int64)
+    shared = random.normal(size=(case.steps, 2, len(_LAUNCHES)))
+    by_side = 0 if case.common in (Common.STEP, Common.WHOLE) else side
+    by_kernel = kernel if case.common is Common.KERNEL else 0
+    deviation = shared[step, by_side, by_kernel]
+    own = random.normal(size=len(step))
+    logarithm = np.sqrt(case.correlation) * deviation + np.sqrt(1 - case.correlation) * own
+    duration = _ALONE_NS[kernel] * np.where(overlapped, _SLOWDOWN[kernel], 1) * np.exp(_DEVIATION * logarithm)
+    duration = np.rint(duration).astype(np.int64)
+    zero = np.zeros_like(step)
+    blank = pd.Series([""] * len(_NAMES))
+    return KernelInstances(
+        shapes=KernelShapes(pd.Series(_NAMES), blank, blank),
+        shape=kernel,
+        phase=zero,
+        step=step,
+        duration=duration,
+        covered=np.where(overlapped, duration, 0),
+        alone=~overlapped,
+        overlapped=overlapped,
+        process=zero,
+        launched=zero,
+        phases=("iteration",),
+    )
+
+
+def coverage(case: Case, trials: int) -> tuple[Coverage, Coverage]:
+    """Return the coverage of the kernels' intervals, and of the total's."""
+    random = np.random.default_rng(SEED)
+    kernels, total = Coverage(), Coverage()
+    for _ in range(trials):
+        rows = compare_kernels(simulate(case, random))
+        expected = taken = 0.0
+        for row in rows[1:]:
+            kernel = _NAMES.index(row["name"])
+            kernels.add(row, _SLOWDOWN[kernel])
+            expected += row["overlapped_n"] * _ALONE_NS[kernel]
+            taken += row["overlapped_n"] * _ALONE_NS[kernel] * _SLOWDOWN[kernel]
+        if rows:
+            total.add(rows[0], taken / expected)
+    return kernels, total
+
+
+def cases() -> Iterator[tuple[int, Common, float]]:
+    """Yield the steps, what is common, and the overlapped share of each row of the table."""
+    for steps in STEPS:
+        for common in Common:
+            for overlapped in (0.1, 0.3, 0.5) if common is Common.SIDE else (0.3,):
+                yield steps, common, overlapped
+
+
+def main() -> None:
+    """Simulate all cases and print the table."""
+    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    print(f"coverage in percent of kernels' intervals / the total's, {trials} trials")
+    heads = "".join(f"{f'ICC {correlation}':>14}" for correlation in CORRELATIONS)
+    print(f"{'steps':>5} {'overlapped':>10}  {'common factor':<34}{heads}")
+    for steps, common, overlapped in cases():
+        line = f"{steps:5} {overlapped:10.0%}  {common.value:<34}"
+        for correlation in CORRELATIONS:
+            kernels, total = coverage(Case(steps, common, overlapped, correlation), trials)
+            line += f"{f'{kernels.percent:.1f} / {total.percent:.1f}':>14}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Medians of values that come in clusters, such as the kernels of a step, and intervals of their ratios."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE
+from hpcprof.analysis.statistics.grouped import Floats, sort_within_groups
+from hpcprof.profiles.columns.unique import numbered, numbered_rows
+from hpcprof.profiles.timeline import Ints
+
+_FEWEST_DEGREES = 1 - 1e-9
+"""With less than one degree of freedom an interval says nothing."""
+
+
+@dataclass(frozen=True)
+class ClusteredMedians:
+    """The medians of groups of values, and what each cluster of values adds to their errors.
+
+    A part is what a group and a cluster have in common; only parts with values are kept.
+
+    Attributes
+    ----------
+    group, count : ndarray of int64, shape (groups,)
+        The numbers of the groups, ascending, and how many values each has.
+    median : ndarray of float64, shape (groups,)
+    error : ndarray of float64, shape (groups,)
+        The standard error of the median if all values were independent.
+    part_group, part_cluster : ndarray of int64, shape (parts,)
+        The row of each part's group in ``group``, and the number of its cluster.
+    part_share : ndarray of float64, shape (parts,)
+        The share of the group's values that the part has.
+    part_shift : ndarray of float64, shape (parts,)
+        How far the part moves the median of its group, to first order.
+    """
+
+    group: Ints
+    count: Ints
+    median: Floats
+    error: Floats
+    part_group: Ints
+    part_cluster: Ints
+    part_share: Floats
+    part_shift: Floats
+
+    @classmethod
+    def of(cls, group: Ints, cluster: Ints, value: Ints) -> ClusteredMedians:
+        """Return the medians of ``value`` by ``group``; all arrays have shape (n,), n > 0.
+
+        A median moves by the surplus of values above it, divided by the density of values around it. The
+        density is measured over one standard error of that surplus on both sides (Woodruff 1952).
+        """
+        groups, ordered, end = sort_within_groups(group, value)
+        count = np.diff(end, prepend=0)
+        first = end - count
+        median = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+        _, row = numbered(group)
+        parts, part = numbered_rows(row, cluster)
+        owner = np.ascontiguousarray(parts[:, 0])
+        share = np.bincount(part) / count[owner]
+        surplus = np.bincount(part, np.sign(value - median[row]) / 2) / count[owner]
+        spread = np.sqrt(np.maximum(np.bincount(owner, surplus**2), 0.25 / count))
+        low, high = (_place(0.5 + side * spread, count) for side in (-1, 1))
+        slope = (_value(ordered, first, high) - _value(ordered, first, low)) / (high - low) * count
+        return cls(
+            group=groups,
+            count=count,
+            median=median,
+            error=slope * 0.5 / np.sqrt(count),
+            part_group=owner,
+            part_cluster=parts[:, 1],
+            part_share=share,
+            part_shift=slope[owner] * surplus,
+        )
+
+    def half_widths(self, row: Ints, gradient: Floats) -> Floats:
+        """Return half the width of the 95 % interval of each row's sum of ``gradient * median``.
+
+        The shifts of a cluster are added up before they are squared, so values of a cluster may depend on
+        each other in any way. The quantile is Student's, with the degrees of freedom of the clusters that
+        carry the row. An interval is never narrower than with independent values, because few values in few
+        clusters can cancel by chance. It is NaN if one cluster has nearly all values of a side.
+
+        Parameters
+        ----------
+        row : ndarray of int64, shape (groups,)
+            The row that each group belongs to, from 0.
+        gradient : ndarray of float64, shape (groups,)
+            Its sign tells the two sides of a row apart.
+        """
+        # Imported here, because the import takes longer than most commands.
+        from scipy.special import stdtrit
+
+        cells, cell = numbered_rows(row[self.part_group], self.part_cluster)
+        owner = np.ascontiguousarray(cells[:, 0])
+        above, below = (
+            self._side(row, np.where(sign * gradient > 0, gradient, 0.0), cell, owner) for sign in (1, -1)
+        )
+        clustered = np.sqrt(np.bincount(owner, (above.shift + below.shift) ** 2))
+        independent = np.sqrt(np.bincount(row, (gradient * self.error) ** 2))
+        degrees = _degrees_of_freedom(above, below, owner)
+        student, normal = stdtrit([degrees, np.full_like(degrees, math.inf)], (1 + CONFIDENCE) / 2)
+        widths: Floats = np.maximum(student * clustered, normal * independent)
+        # Values that are all the same leave no doubt.
+        widths[(clustered == 0) & (independent == 0)] = 0
+        return widths
+
+    def _side(self, row: Ints, gradient: Floats, cell: Ints, owner: Ints) -> _Side:
+        """Return one side of all rows; ``gradient`` is 0 for the groups of the other side.
+
+        ``cell`` numbers the row and cluster of each part, and ``owner`` has the row of each cell.
+        """
+        weight = np.abs(gradient) * self.median
+        weight /= np.bincount(row, weight)[row]
+        share: Floats = np.bincount(cell, weight[self.part_group] * self.part_share).astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            # The median has moved towards each cluster; the jackknife, which leaves it out, undoes that.
+            shift = np.bincount(cell, gradient[self.part_group] * self.part_shift) / (1 - share)
+        independent = np.bincount(row, (gradient * self.error) ** 2)
+        return _Side(
+            share=share,
+            shift=shift,
+            variance=np.fmax(np.bincount(owner, shift**2), independent),
+            clusters=_effective(owner, share),
+        )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One side of each row: shares and shifts of shape (cells,), and by row the variance and clusters."""
+
+    share: Floats
+    shift: Floats
+    variance: Floats
+    clusters: Floats
+
+
+def _degrees_of_freedom(above: _Side, below: _Side, owner: Ints) -> Floats:
+    """Return the degrees of freedom of the difference of two sides, by row; NaN if there is less than one.
+
+    They are those of Welch and Satterthwaite, but with clusters that both sides have in common at most one
+    less than these clusters.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        parts = [side.variance**2 / (side.clusters - 1) for side in (above, below)]
+        welch = (above.variance + below.variance) ** 2 / (parts[0] + parts[1])
+        carried = above.variance[owner] * above.share + below.variance[owner] * below.share
+        degrees = np.minimum(welch, _effective(owner, carried) - 1)
+    found: Floats = np.where(degrees >= _FEWEST_DEGREES, degrees, np.nan)
+    return found
+
+
+def _effective(owner: Ints, share: Floats) -> Floats:
+    """Return how many clusters of equal shares would vary as much (Kish), for each owner."""
+    effective: Floats = np.bincount(owner, share) ** 2 / np.bincount(owner, share**2)
+    return effective
+
+
+def _place(quantile: Floats, count: Ints) -> Floats:
+    """Return the places of quantiles among so many ordered values, from 0."""
+    return np.clip(quantile * count - 0.5, 0, count - 1)
+
+
+def _value(ordered: Ints, first: Ints, place: Floats) -> Floats:
+    """Return the interpolated values at places counted from ``first``."""
+    below = np.floor(place).astype(np.int64)
+    above = np.ceil(place).astype(np.int64)
+    low, high = ordered[first + below], ordered[first + above]
+    values: Floats = low + (high - low) * (place - below)
+    return values
