@@ -30,7 +30,8 @@ def contradictions(results: Mapping[str, AnalysisColumns]) -> dict[str, str]:
         The columns of each analysis, by its name.
     """
     found: dict[str, str] = {}
-    for names, sentence in (*_breakdown(results), *_kernels(results), *_phases(results)):
+    checks = (_breakdown, _kernels, _phases, _step_parts, _idle_causes)
+    for names, sentence in (broken for check in checks for broken in check(results)):
         for name in names:
             found.setdefault(name, sentence)
     return found
@@ -88,4 +89,29 @@ def _phases(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str,
         yield (
             ("phases", "step_times"),
             f"the phases add up to {total} ns, the steps to {whole} ns: {_REPORT}",
+        )
+
+
+def _step_parts(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Check that the parts of each step are not negative and add up to its wall time, to the nanosecond."""
+    for row in _rows(results["step_parts"]):
+        parts = [row[f"{part}_ns"] for part in PARTS]
+        if min(parts) < 0 or sum(parts) != row["wall_ns"]:
+            yield (
+                ("step_parts",),
+                f"the parts of step {row['step']} ({', '.join(map(str, parts))} ns) do not add up to its "
+                f"wall time of {row['wall_ns']} ns: {_REPORT}",
+            )
+
+
+def _idle_causes(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Check that the causes of idle time add up to the idle time of the steps; each mean is rounded."""
+    steps = results["step_parts"]["idle_ns"]
+    per_step = results["idle_causes"]["idle_ns_per_step"]
+    total, whole = sum(per_step) * len(steps), sum(steps)
+    if per_step and abs(total - whole) > len(per_step) * len(steps):
+        yield (
+            ("idle_causes",),
+            f"the causes of idle time add up to {total} ns, the idle time of the steps to {whole} ns: "
+            f"{_REPORT}",
         )

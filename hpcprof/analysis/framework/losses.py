@@ -40,11 +40,16 @@ _READS: dict[str, frozenset[Subject]] = {
     "slowdown_pairs": _IN_RANGES,
     "slowdown_by_overlap": _IN_RANGES,
     "rank_collectives": _IN_RANGES | {Subject.COLLECTIVE},
+    "step_ranges": _RANGES,
+    "step_parts": _IN_RANGES,
+    "exposed_communication": _OPERATIONS | {Subject.EVENT},
+    "idle_causes": _IN_RANGES,
 }
 """What the analyses read that do not take over other analyses, which ``Analysis.needs`` lists."""
 
 _LAUNCHED = frozenset(
     {"launches", "range_gpu", "phases", "step_times", "idle", "queue_length", "rank_collectives"}
+    | {"step_parts", "idle_causes"}
 )
 """The analyses that join operations with the calls that launched them."""
 
@@ -57,7 +62,7 @@ _FIELDS: dict[str, frozenset[str]] = {
 }
 """The analyses that read a field, where those are not all that read its rows."""
 
-_STEPS = frozenset({"phases", "step_times"})
+_STEPS = frozenset({"phases", "step_times", "step_parts", "idle_causes"})
 
 _WORDS = {
     "CUDA": _OPERATIONS | {Subject.CALL},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcprof.analysis.collectives import declarations as collectives
 from hpcprof.analysis.comparison import declarations as comparison
+from hpcprof.analysis.explain import declarations as explain
 from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.gpu_time import declarations as gpu_time
 from hpcprof.analysis.hardware import declarations as hardware
@@ -19,6 +20,7 @@ _DECLARED: tuple[Analysis, ...] = (
     *comparison.ANALYSES,
     *hardware.ANALYSES,
     *collectives.ANALYSES,
+    *explain.ANALYSES,
 )
 _OF_ONE_RUN = (Scope.RANK, Scope.RUN)
 

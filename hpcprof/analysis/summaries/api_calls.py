@@ -29,7 +29,7 @@ def api(timeline: Timeline) -> Outcome:
     summary = summarize(calls.name, calls.end - calls.start)
     rows = pd.DataFrame(
         {
-            "name": text_column(map(_without_version, timeline.names(summary.group))),
+            "name": text_column(map(without_version, timeline.names(summary.group))),
             "num_calls": summary.count,
             "total_ns": summary.total,
             "time_pct": summary.shares(),
@@ -83,7 +83,7 @@ def _groups(timeline: Timeline, kernel: Ints, call: Ints) -> tuple[dict[str, Any
     """Return the columns that identify the groups of launches, and the group of each launch."""
     table, calls = timeline.kernels, timeline.calls
     names, name = number_texts(timeline, table.name[kernel])
-    functions, function = number_texts(timeline, calls.name[call], _without_version)
+    functions, function = number_texts(timeline, calls.name[call], without_version)
     keys, group = numbered_rows(
         calls.process[call] & _PID, calls.thread[call], table.device[kernel], function, name
     )
@@ -107,6 +107,6 @@ def _where_any(queue: Summary, groups: int) -> dict[str, Any]:
     return columns
 
 
-def _without_version(name: str | None) -> str | None:
+def without_version(name: str | None) -> str | None:
     """Drop ``_vNNNN``. Five digits stay (``_v11010``), because nsys looks only six characters back."""
     return name[:-6] if name and name[-6:-4] == "_v" else name

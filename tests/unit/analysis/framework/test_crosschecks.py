@@ -56,6 +56,18 @@ PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], set[st
         {"phases", "step_times"},
         "the phases add up to",
     ),
+    "a nanosecond too many in a part of a step": (
+        "step_parts",
+        lambda row: {"compute_ns": row["compute_ns"] + 1},
+        {"step_parts"},
+        "do not add up to its wall time",
+    ),
+    "a cause that loses idle time": (
+        "idle_causes",
+        lambda row: {"idle_ns_per_step": row["idle_ns_per_step"] + 1000},
+        {"idle_causes"},
+        "the causes of idle time add up to",
+    ),
     "a phase in more steps than there are": (
         "phases",
         lambda row: {"steps": row["steps"] + 1},
@@ -119,6 +131,7 @@ def test_phases_that_are_inside_their_steps_contradict_nothing(steps: list[tuple
     rest = [latency - int(latency * share) if there else latency for latency, share, there in steps]
     results: dict[str, Any] = {"breakdown": {}, "phases": {}}
     results |= {key: {"instances": [], "total_ns": []} for key in ("kernels", "kernels_by_shape")}
+    results |= {"step_parts": {"idle_ns": []}, "idle_causes": {"idle_ns_per_step": []}}
     results["step_times"] = {"wall_ns": [latency for latency, *_ in steps]}
     if inside:
         found = [

@@ -1,0 +1,42 @@
+"""Where the time of a step goes, and why the GPU waits."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+
+ANALYSES = (
+    Analysis(
+        "step_parts",
+        "Parts of each step by rank",
+        Scope.RANK,
+        columns("rank step start_ns wall_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns"),
+        "hpcprof.analysis.explain.step_account:step_parts",
+        sort_by=("step",),
+        packed=True,
+    ),
+    Analysis(
+        "exposed_communication",
+        "Intervals of exposed communication",
+        Scope.RANK,
+        columns("rank start_ns end_ns"),
+        "hpcprof.analysis.explain.step_account:exposed_communication",
+        packed=True,
+    ),
+    Analysis(
+        "step_account",
+        "Account of each step",
+        Scope.RUN,
+        columns("rank step wall_ns compute_ns exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns"),
+        "hpcprof.analysis.explain.step_account:step_account",
+        needs=("step_parts", "exposed_communication", "rank_collectives"),
+        sort_by=("rank", "step"),
+    ),
+    Analysis(
+        "idle_causes",
+        "Idle time by what the next operation waits for",
+        Scope.RANK,
+        columns("rank cause:text range:text api:text idle_ns_per_step gaps"),
+        "hpcprof.analysis.explain.idle_causes:idle_causes",
+        sort_by=("-idle_ns_per_step",),
+    ),
+)

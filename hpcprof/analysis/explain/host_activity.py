@@ -1,0 +1,138 @@
+"""What each thread of the host does at a moment: the innermost range and the outermost call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.analysis.steps.range_tree import NO_PARENT, parents
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Ranges, Timeline
+
+NONE = -1
+"""Stands for no row and for no thread."""
+
+Thread = tuple[int, int]
+"""The process and the thread."""
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """A value for each moment: ``value[i]`` holds from ``time[i]`` on, and `NONE` before the first."""
+
+    time: Ints
+    value: Ints
+
+    def at(self, moment: Ints) -> Ints:
+        """Return the value at each moment, shape (n,)."""
+        values: Ints = np.append(NONE, self.value)[np.searchsorted(self.time, moment, side="right")]
+        return values
+
+    def changes_inside(self, start: Ints, end: Ints) -> Ints:
+        """Return the moments inside disjoint intervals, sorted by start, at which the value changes."""
+        interval = np.searchsorted(start, self.time) - 1
+        inside = (interval >= 0) & (self.time < np.append(end, 0)[interval])
+        found: Ints = self.time[inside]
+        return found
+
+
+@dataclass(frozen=True)
+class Host:
+    """The threads of a timeline.
+
+    Attributes
+    ----------
+    threads : list of Thread
+        The threads that make calls; their numbers are the indices.
+    calls : list of ndarray of int64
+        The rows of the calls of each thread.
+    of_call : ndarray of int64
+        The number of the thread of each call.
+    marking : Thread
+        The thread that marks the steps.
+    """
+
+    timeline: Timeline
+    threads: list[Thread]
+    calls: list[Ints]
+    of_call: Ints
+    marking: Thread
+
+    def calls_touching(self, thread: int, start: Ints, end: Ints) -> ApiCalls:
+        """Return the calls of a thread that touch disjoint intervals, sorted by start.
+
+        Calls inside other calls are left out, so that the calls that are left do not overlap.
+        """
+        calls = self.timeline.calls
+        rows = self.calls[thread]
+        touching = np.searchsorted(start, calls.end[rows], side="right") > np.searchsorted(
+            end, calls.start[rows]
+        )
+        rows = rows[touching]
+        rows = rows[np.lexsort((-calls.end[rows], calls.start[rows]))]
+        ends = calls.end[rows]
+        outermost = np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])[: len(rows)]
+        return calls.take(rows[outermost])
+
+
+@computed_once
+def host(timeline: Timeline) -> Host:
+    """Return the threads of a timeline that has steps."""
+    calls = timeline.calls
+    found = rows_by_key(calls.process, calls.thread)
+    of_call = np.full(len(calls), NONE)
+    for number, (_, rows) in enumerate(found):
+        of_call[rows] = number
+    step = int(steps_of(timeline).rows[0])
+    marking = int(timeline.ranges.process[step]), int(timeline.ranges.thread[step])
+    threads = [(process, thread) for (process, thread), _ in found]
+    return Host(timeline, threads, [rows for _, rows in found], of_call, marking)
+
+
+@computed_once
+def innermost_ranges(timeline: Timeline) -> dict[Thread, StepFunction]:
+    """Return, for each thread, the name of its innermost range at each moment.
+
+    Only ranges that the program itself marked count, not those of libraries, which have a domain.
+    """
+    ranges = timeline.ranges
+    own = ranges.take((ranges.domain == NO_NAME) & (ranges.one_thread == 1))
+    return {
+        (process, thread): _innermost(own.take(rows))
+        for (process, thread), rows in rows_by_key(own.process, own.thread)
+    }
+
+
+def _innermost(ranges: Ranges) -> StepFunction:
+    above = parents(ranges)
+    outside = np.where(above == NO_PARENT, NO_NAME, ranges.name[above])
+    time = np.concatenate((ranges.start, ranges.end))
+    value = np.concatenate((ranges.name, outside))
+    # Of changes at one moment the last counts: a range ends before the next begins, the longest first.
+    length = ranges.end - ranges.start
+    order = np.lexsort((np.concatenate((-length, length)), np.repeat([1, 0], len(ranges)), time))
+    return StepFunction(time[order], value[order])
+
+
+def executed(calls: ApiCalls) -> StepFunction:
+    """Return the row in ``calls``, which do not overlap, of the call that is executed at each moment."""
+    rows = np.arange(len(calls))
+    time = np.column_stack((calls.start, calls.end)).ravel()
+    return StepFunction(time, np.column_stack((rows, np.full(len(rows), NONE))).ravel())
+
+
+@computed_once
+def launch_calls(timeline: Timeline) -> Ints:
+    """Return the row of the first call that launched each operation, `NONE` if none was recorded."""
+    operation, call = launch_pairs(timeline)
+    if np.any(operation[1:] == operation[:-1]):
+        # The last assignment wins, so the first call comes last.
+        order = np.argsort(timeline.calls.start[call], kind="stable")[::-1]
+        operation, call = operation[order], call[order]
+    found = np.full(timeline.operation_count, NONE)
+    found[operation] = call
+    return found

@@ -1,0 +1,174 @@
+"""The account of a step: every nanosecond of its wall time in exactly one part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks, clock_key
+from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.analysis.gpu_time.device_time import category_intervals
+from hpcprof.analysis.steps.step_ranges import no_steps
+from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.collective_operations import WAITING
+from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union
+from hpcprof.profiles.timeline import Category, Ints, Timeline
+
+PARTS = ("compute", "exposed_comm", "wait_for_peer", "exposed_mem", "idle")
+"""The parts of the wall time of a step, in the order of the columns of ``step_account``."""
+
+
+@dataclass(frozen=True)
+class BusyTime:
+    """When the GPUs of a process work, as exclusive sets of intervals; of several GPUs, when any does.
+
+    Attributes
+    ----------
+    compute, exposed_communication, exposed_memory : tuple of ndarray
+        Compute; communication outside compute; copies and sets outside both.
+    busy : tuple of ndarray
+        The union of the three.
+    """
+
+    compute: Intervals
+    exposed_communication: Intervals
+    exposed_memory: Intervals
+    busy: Intervals
+
+
+@computed_once
+def busy_time(timeline: Timeline) -> BusyTime:
+    """Return when the GPUs of a timeline work, and on what."""
+    tables = (timeline.kernels, timeline.memops, timeline.graphs)
+    compute, communication, memory = (
+        _union(*(category_intervals(table, category) for table in tables)) for category in Category
+    )
+    working = _union(compute, communication)
+    return BusyTime(
+        compute, difference(communication, compute), difference(memory, working), _union(working, memory)
+    )
+
+
+def _union(*sets: Intervals) -> Intervals:
+    return union(*map(np.concatenate, zip(*sets, strict=True)))
+
+
+def step_parts(timeline: Timeline) -> Outcome:
+    """Divide the wall time of each step by what the GPU does in it, without regard to the other ranks.
+
+    ``start_ns`` is the front of the step on the profile's clock. ``exposed_comm_ns`` includes the time in
+    which the rank waits for others. The parts add up to ``wall_ns``.
+    """
+    times = step_intervals(timeline)
+    if not len(times.start):
+        return no_rows(no_steps(timeline))
+    if not timeline.operation_count:
+        return no_rows(f"no CUDA kernels or memory operations in {timeline.origin.path.name}")
+    busy = busy_time(timeline)
+    sets = (busy.compute, busy.exposed_communication, busy.exposed_memory)
+    compute, communication, memory = (coverage(times.start, times.end, one) for one in sets)
+    wall = times.end - times.start
+    rows = {
+        "step": np.arange(len(wall)),
+        "start_ns": times.start,
+        "wall_ns": wall,
+        "compute_ns": compute,
+        "exposed_comm_ns": communication,
+        "exposed_mem_ns": memory,
+        "idle_ns": wall - compute - communication - memory,
+    }
+    return Outcome(pd.DataFrame(rows))
+
+
+def exposed_communication(timeline: Timeline) -> Outcome:
+    """List the intervals in which communication runs and compute does not, on the profile's clock."""
+    start, end = busy_time(timeline).exposed_communication
+    if not len(start):
+        return no_rows(f"no exposed communication in {timeline.origin.path.name}")
+    return Outcome(pd.DataFrame({"start_ns": start, "end_ns": end}))
+
+
+def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Divide the wall time of each step on each rank into exclusive parts, which add up to it exactly.
+
+    ``compute_ns`` is the time in which any compute kernel runs. Exposed communication is the time in which
+    communication runs and compute does not: ``wait_for_peer_ns`` is its part in which every collective that
+    runs still waits for its last rank, by aligned clocks, and ``exposed_comm_ns`` the rest.
+    ``exposed_mem_ns`` is the time of copies and sets outside both, and ``idle_ns`` what is left.
+    ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown.
+    """
+    parts = results["step_parts"]
+    if not len(parts):
+        return no_rows("no rank has steps with work on the GPU")
+    rows = parts.drop(columns="start_ns").copy()
+    waited, reason = _waiting_for_peers(parts, results["exposed_communication"], results["rank_collectives"])
+    rows["wait_for_peer_ns"] = object_array(waited)
+    rows["exposed_comm_ns"] -= np.array([time or 0 for time in waited], np.int64)
+    return Outcome(rows, reason)
+
+
+def _waiting_for_peers(
+    parts: pd.DataFrame, exposed: pd.DataFrame, collectives: pd.DataFrame
+) -> tuple[list[int | None], str]:
+    """Return the time in each row of ``parts`` that its rank waits for another one, and why some are None."""
+    waited: list[int | None] = [None] * len(parts)
+    waits = _waits(collectives) if len(collectives) else {}
+    alone = parts["exposed_comm_ns"].to_numpy() == 0
+    for rank, rows in parts.reset_index(drop=True).groupby("rank").indices.items():
+        start = parts["start_ns"].to_numpy()[rows]
+        length = np.zeros(len(rows), np.int64)
+        if rank in waits:
+            own = exposed[exposed["rank"] == rank]
+            waiting = intersection((own["start_ns"].to_numpy(), own["end_ns"].to_numpy()), waits[rank])
+            length = coverage(start, start + parts["wall_ns"].to_numpy()[rows], waiting)
+        for row, time in zip(rows.tolist(), length.tolist(), strict=True):
+            waited[row] = time if rank in waits or alone[row] else None
+    unknown = sorted(
+        {rank for rank, time in zip(parts["rank"].tolist(), waited, strict=True) if time is None}
+    )
+    if not unknown:
+        return waited, ""
+    ranks = f"rank{'' if len(unknown) == 1 else 's'} {', '.join(map(str, unknown[:8]))}"
+    more = " and others" if len(unknown) > 8 else ""
+    return (
+        waited,
+        f"the waiting of {ranks}{more} is unknown: no aligned clocks show when the last rank arrived",
+    )
+
+
+@computed_once
+def _waits(collectives: pd.DataFrame) -> dict[int, Intervals]:
+    """Return when each rank waits in collectives for their last rank, on its own clock.
+
+    Ranks are left out if they have no collective in which all ranks were profiled and have aligned clocks.
+    """
+    matched, _ = match_collectives(collectives)
+    clocks = align_clocks(collectives)
+    before: dict[int, list[Intervals]] = {}
+    after: dict[int, list[Intervals]] = {}
+    for one in matched:
+        clock = clocks.get(clock_key(one))
+        if clock is None or one.op not in WAITING or (one.size or len(one.ranks)) > len(one.ranks):
+            continue
+        arrived = _last_arrivals(one, clock)
+        for column, rank in enumerate(one.ranks.tolist()):
+            start, end = one.start[:, column], one.end[:, column]
+            moment = np.clip(arrived[:, column], start, end)
+            before.setdefault(rank, []).append((start, moment))
+            after.setdefault(rank, []).append((moment, end))
+    # Where one collective waits and another one transfers, the rank communicates.
+    return {rank: difference(_union(*before[rank]), _union(*after[rank])) for rank in before}
+
+
+def _last_arrivals(one: MatchedCollectives, clock: AlignedClocks) -> Ints:
+    """Return when the last rank arrived at each collective, on the clock of each rank; shape (m, n)."""
+    start = clock.aligned(one.start)
+    later = np.rint(start.max(axis=1, keepdims=True) - start).astype(np.int64)
+    arrived: Ints = one.start + later
+    return arrived
