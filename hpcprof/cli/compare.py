@@ -42,6 +42,15 @@ _REGRESSION_EXIT = 3
     is_flag=True,
     help="Exit with status 3 if steps are slower in B: by at least 1 %, with a confidence interval above 1.",
 )
+@click.option(
+    "--margin",
+    type=click.FloatRange(0, 100, min_open=True),
+    default=1,
+    show_default=True,
+    metavar="PERCENT",
+    help="Steps are equivalent if the confidence interval of their ratio is within this margin around 1.",
+)
+@click.option("--force", is_flag=True, help="Also compare different programs, or numbers of ranks.")
 @click.argument("words", nargs=-1, metavar="[A B]", shell_complete=complete_runs)
 def command(
     runs_dir: Path,
@@ -50,13 +59,16 @@ def command(
     a: tuple[str, ...],
     b: tuple[str, ...],
     fail_on_regression: bool,
+    margin: float,
+    force: bool,
     words: tuple[str, ...],
 ) -> None:
     """Compare runs B with runs A: whether steps are slower, and what explains it.
 
     A is the baseline and B the candidate. Each is a run id, a unique prefix of one, or a path; a sweep
     means all of its runs. Confidence intervals come from the variation between runs, so they need at least
-    two runs per side. With one run per side there are figures but no verdict.
+    two runs per side. With one run per side there are figures but no verdict. Earlier runs of the same job
+    in the folder of runs count as further runs of A if they are like those of A.
     """
     if (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
         raise UsageError("name both sides: hpcprof compare A B, or --a RUN … --b RUN … with repeats.")
@@ -64,12 +76,12 @@ def command(
     from hpcprof.results.store.store import open_store
 
     sides = (a, b) if a else (words[:1], words[1:])
-    compared = compare_runs(*sides, open_store(db, runs_dir), runs_dir)
+    compared = compare_runs(*sides, open_store(db, runs_dir), runs_dir, margin, force)
     if form == "table":
         for label, runs in (("A (baseline): ", compared.baseline), ("B (candidate):", compared.candidate)):
             click.echo(f"{label} {', '.join(run.id for run in runs)}")
     write_analysis(form, compared.analysis, compared.table)
     if conclusion := compared.conclusion():
         click.echo(conclusion, err=True)
-    if fail_on_regression and compared.regressions():
+    if fail_on_regression and compared.regressed:
         sys.exit(_REGRESSION_EXIT)

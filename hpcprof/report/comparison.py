@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcprof.analysis.comparison.compare import NO_STATISTICS, REGRESSION
+from hpcprof.analysis.comparison.compare import INCONCLUSIVE, MATERIAL_PCT, NO_STATISTICS, REGRESSION
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
-from hpcprof.results.across_runs import over_pair
+from hpcprof.results.across_runs import compare_sides
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, find_runs
@@ -24,28 +24,40 @@ class Comparison:
     analysis: Analysis
     table: AnalysisTable
 
-    def regressions(self) -> list[str]:
-        """Return the metrics in which the candidate is slower."""
-        return [row["metric"] for row in self.table.rows if row["verdict"] == REGRESSION]
+    @property
+    def regressed(self) -> bool:
+        """Whether the candidate is slower, by the metric that decides: that of the first row."""
+        return any(row["verdict"] == REGRESSION for row in self.table.rows[:1])
 
     def conclusion(self) -> str:
         """Return the conclusion in a sentence; empty where there is neither a regression nor a doubt."""
-        if regressions := self.regressions():
-            return f"Regression: {', '.join(regressions)}."
-        if any(row["verdict"].endswith(NO_STATISTICS) for row in self.table.rows):
-            return "Inconclusive: give at least two runs per side."
+        for row in self.table.rows[:1]:
+            if row["verdict"] == REGRESSION:
+                return f"Regression: {row['metric']}."
+            if row["verdict"].endswith(NO_STATISTICS):
+                return "Inconclusive: give at least two runs per side."
+            if row["verdict"] == INCONCLUSIVE:
+                return f"Inconclusive: neither a change of {row['metric']} nor its absence is shown."
         return ""
 
 
 def compare_runs(
-    baseline: Sequence[str], candidate: Sequence[str], store: Store, runs_dir: Path
+    baseline: Sequence[str],
+    candidate: Sequence[str],
+    store: Store,
+    runs_dir: Path,
+    margin_pct: float = MATERIAL_PCT,
+    force: bool = False,
 ) -> Comparison:
     """Compare candidate runs with baseline runs, both as users refer to them.
+
+    ``margin_pct`` and ``force`` as in `hpcprof.results.across_runs.compare_sides`.
 
     Raises
     ------
     UsageError
-        If a run is unknown or listed twice on one side.
+        If a run is unknown or listed twice on one side, or the runs are of different programs or numbers of
+        ranks.
     HpcprofError
         If a run has nothing to compare.
     """
@@ -53,5 +65,5 @@ def compare_runs(
         [run for reference in side for run in find_runs(reference, runs_dir)]
         for side in (baseline, candidate)
     )
-    analysis = ACROSS_RUNS["compare"]
-    return Comparison(a, b, analysis, over_pair(analysis, b, a, store))
+    table = compare_sides(b, a, store, margin_pct, force)
+    return Comparison(a, b, ACROSS_RUNS["compare"], table)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpcprof.analysis.comparison.compare import MATERIAL_PCT, compare
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, as_declared
@@ -13,6 +14,7 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.baseline import check_comparable, earlier_runs
 from hpcprof.results.run_inputs import run_data
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, all_runs
@@ -28,9 +30,47 @@ def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], s
     HpcprofError
         If a run has neither been collected nor has results of its workload.
     """
+    if analysis.name == "compare":
+        return compare_sides(runs, against, store)
     found = AnalysisTable.from_outcome(
         analyze_pair(analysis, *_two_sides(runs, against, store, analysis.needs))
     )
+    return _with_losses(found, analysis, [*runs, *against], store)
+
+
+def compare_sides(
+    runs: Sequence[Run],
+    against: Sequence[Run],
+    store: Store,
+    margin_pct: float = MATERIAL_PCT,
+    force: bool = False,
+) -> AnalysisTable:
+    """Run ``compare`` over two sides of runs, with the earlier runs of the baseline.
+
+    Parameters
+    ----------
+    runs, against : sequence of Run
+        The candidate and the baseline.
+    store : Store
+    margin_pct : float
+        Both sides are equivalent if the interval of their ratio is within this margin.
+    force : bool
+        Compare different programs, or different numbers of ranks.
+
+    Raises
+    ------
+    UsageError
+        If a run is listed twice on one side, or the runs are of different programs or numbers of ranks.
+    HpcprofError
+        As `over_pair`.
+    """
+    analysis = ACROSS_RUNS["compare"]
+    candidate, baseline = _two_sides(runs, against, store, analysis.needs)
+    if not force:
+        check_comparable([*baseline, *candidate])
+    before = [run_data(run, store, ("steps_summary",)) for run in earlier_runs(against, runs)]
+    outcome = compare(candidate, baseline, before, margin_pct)
+    found = AnalysisTable.from_outcome(as_declared(outcome, analysis))
     return _with_losses(found, analysis, [*runs, *against], store)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,8 @@ from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.timelines import find_timelines
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
 
@@ -48,6 +51,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         tables={need: _table(store, run.id, need, exists) for need in needs},
         timeline_ranks=tuple(timelines),
         read=partial(_read, run, timelines, stored_step_ranges(store, run.id) if exists else None),
+        submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
     )
 
 
@@ -61,6 +65,7 @@ def _facts(
     kinds = sorted({profile.kind for profile in profiles.values()})
     ranks = (result.world_size if result else None) or (job.ranks if job else len(profiles)) or None
     return {
+        "program": program_of(job) if job else (result.workload if result else None),
         "workload": (job.workload or job.name) if job else (result.workload if result else None),
         "arguments": " ".join(job.arguments) if job else None,
         "site": job.site if job else None,
@@ -70,6 +75,11 @@ def _facts(
         "GPU": ", ".join(names) or (result.device if result else None),
         "GPU clock": ", ".join(f"{hertz / 1e6:.0f} MHz" for hertz in clocks) or None,
     }
+
+
+def program_of(job: Job) -> str:
+    """Return what a job runs: its workload, or the name of the user's script."""
+    return job.workload or (default_job_name(job.arguments) if job.arguments else job.name)
 
 
 def _own_steps(results: list[RankResult]) -> Ints:

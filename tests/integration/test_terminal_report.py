@@ -82,7 +82,7 @@ _SLOWER = {"alone_n": 12345, "alone_med_ns": 1234.5, "overlapped_n": 12345, "ove
 OVER_RUNS = {
     "compare": {"metric": "phase reduce_scatter p50_ns", "a": 123456789.0, "b": 1.0, "ratio": 1.0512}
     | _RATIO
-    | {"n_a": 5, "n_b": 5, "verdict": "no difference"},
+    | {"n_a": 5, "n_b": 5, "verdict": "inconclusive"},
     "slowdown_pairs": {"rank": 511, "name": "k" * 200, "grid": "1 1 1", "block": "1 1 1"}
     | _SLOWER
     | {"slowdown": 1.0512}

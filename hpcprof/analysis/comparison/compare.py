@@ -3,76 +3,174 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.comparison.replicates import POWER, Estimate, alike, independent, paired, turns
 from hpcprof.analysis.comparison.run_differences import describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
-from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
+from hpcprof.analysis.statistics.confidence_intervals import RATIO_DIGITS
+from hpcprof.analysis.statistics.grouped import Floats
 
-_OWN_STEP, _STEP, _SPAN, _OVERLAP = "own_step_p50_ns", "step_p50_ns", "span_ns", "overlap_pct"
-_DECISIVE = (_OWN_STEP, _STEP)
-"""The metrics that decide whether a run is slower; the other metrics explain why."""
+_STEP, _OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
+_OVERLAP = "overlap_pct"
 
-REGRESSION = "regression"
+REGRESSION, IMPROVEMENT = "regression", "improvement"
+EQUIVALENT, INCONCLUSIVE = "equivalent", "inconclusive"
 NO_STATISTICS = "no statistics"
-MATERIAL_PCT = 1
-"""A change of less than this percentage does not count, however certain it is."""
+MATERIAL_PCT = 1.0
+"""A change of less than this percentage is no regression, however certain it is."""
+
+_FEWEST_EARLIER = 3
+_NO_CHANGE_FOUND = 2.0
+"""A detectable ratio above this is not worth a figure."""
 
 
-def compare(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+def compare(
+    runs: Sequence[RunData],
+    against: Sequence[RunData],
+    earlier: Sequence[RunData] = (),
+    margin_pct: float = MATERIAL_PCT,
+) -> Outcome:
     """Compare metrics of ``runs`` (side b, the candidate) with those of ``against`` (side a, the baseline).
 
     ``a`` and ``b`` are geometric means over the runs (0 if a run has 0), in the unit of the metric's suffix;
     ``ratio`` is b over a. Each run counts as one value, however many steps and ranks it has. With two or more
-    runs on both sides, the interval is Welch's t interval of the difference of the mean logarithms.
+    runs on both sides, there is a 95 % interval from Student's t on logarithms.
 
-    The median steps decide, by the workload's own clock and in the profiles; without both, the GPU's span
-    does. If two metrics decide, each has a 97.5 % interval, so that both together hold with 95 %
-    (Bonferroni). A regression is a decisive metric whose interval lies above 1 and whose ratio is at least
-    1.01. The other rows explain it, each with a 95 % interval of its own.
+    One metric decides, and its row is the first: the wall time of the median step in the profiles, without
+    that the median step by the workload's own clock, without both the GPU's span. A ``regression`` has an
+    interval above 1 and a ratio of at least 1.01, an ``improvement`` is the opposite. Otherwise the sides are
+    ``equivalent`` if the interval is within the margin, and else the comparison is ``inconclusive``. The
+    other rows explain.
+
+    Parameters
+    ----------
+    runs, against : sequence of RunData
+    earlier : sequence of RunData
+        Earlier runs of the baseline. If they are like the baseline, they become part of it in the metric that
+        decides. Otherwise, runs of both sides that took turns count as pairs.
+    margin_pct : float
+        The margin of equivalence.
     """
     per_step = all(map(_has_steps, (*runs, *against)))
     a, b = ([_metrics(run, per_step) for run in side] for side in (against, runs))
     every = dict.fromkeys(name for run in (*a, *b) for name in run)
-    sides = {name: tuple([run[name] for run in side if name in run] for side in (a, b)) for name in every}
-    decisive = [name for name in _DECISIVE if name in sides and all(sides[name])] or [_SPAN]
-    if not all(sides.get(decisive[0], ((), ()))):
+    sides = {name: _Sides(*([run.get(name) for run in side] for side in (a, b))) for name in every}
+    deciding = _deciding(sides)
+    if deciding is None:
         return no_rows("the sides have no time in common: neither steps nor GPU work")
-    rows = [
-        _row(name, of_a, of_b, len(decisive) if name in decisive else 0)
-        for name, (of_a, of_b) in sides.items()
-        if any(of_a) or any(of_b)
-    ]
     said = describe_differences(against, runs)
+    widened, decided, how = _design(deciding, sides[deciding], against, runs, earlier)
+    if how:
+        said.append(how)
+    rows = [_row(deciding, widened, decided, True, margin_pct)]
+    rows += [
+        _row(name, side, side.estimate(), False, margin_pct)
+        for name, side in sides.items()
+        if name != deciding and side.any_time()
+    ]
+    if rows[0]["verdict"] in (EQUIVALENT, INCONCLUSIVE) and decided is not None:
+        said.append(_detectable(decided))
     if not per_step and any(name == _SPAN for name in sides):
         said.append("not every profile has steps, so the GPU's times are those of whole profiles")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 
-def _row(name: str, a: list[float], b: list[float], decisive: int) -> dict[str, Any]:
-    """Return the row of a metric; ``decisive`` is the number of decisive metrics if it is one, or 0."""
+@dataclass(frozen=True)
+class _Sides:
+    """A metric of the runs of both sides, in their order; None where a run does not have it."""
+
+    a: Sequence[float | None]
+    b: Sequence[float | None]
+
+    def known(self) -> tuple[list[float], list[float]]:
+        """Return the known values of both sides."""
+        return [x for x in self.a if x is not None], [x for x in self.b if x is not None]
+
+    def any_time(self) -> bool:
+        """Return whether there is a value other than 0."""
+        return any(self.a) or any(self.b)
+
+    def logs(self) -> tuple[Floats, Floats] | None:
+        """Return the logarithms; None with fewer than two runs on a side, or a value that is 0."""
+        a, b = self.known()
+        if min(len(a), len(b)) < 2 or not all((*a, *b)):
+            return None
+        return np.log(a), np.log(b)
+
+    def estimate(self) -> Estimate | None:
+        """Return the estimate from independent runs; None as `logs`."""
+        logs = self.logs()
+        return None if logs is None else independent(*logs)
+
+
+def _deciding(sides: Mapping[str, _Sides]) -> str | None:
+    """Return the metric that decides: one that every run has, or else one that both sides have."""
+    names = [name for name in (_STEP, _OWN_STEP, _SPAN) if name in sides and all(sides[name].known())]
+    complete = [name for name in names if None not in (*sides[name].a, *sides[name].b)]
+    return next(iter(complete or names), None)
+
+
+def _design(
+    name: str, sides: _Sides, against: Sequence[RunData], runs: Sequence[RunData], earlier: Sequence[RunData]
+) -> tuple[_Sides, Estimate | None, str]:
+    """Return the values and the estimate of the metric that decides, and a sentence on what runs count as."""
+    logs = sides.logs()
+    if logs is None:
+        return sides, None, ""
+    a, b = logs
+    known = [x for run in earlier if (x := _steps(run).get(name))]
+    before = np.log(known)
+    doubt = ""
+    if len(before) >= _FEWEST_EARLIER:
+        if alike(a, before):
+            said = f"{len(before)} earlier runs of the baseline are part of it in {name}"
+            return _Sides([*known, *sides.a], sides.b), independent(np.concatenate([before, a]), b), said
+        doubt = f"{len(before)} earlier runs differ from the baseline in {name} and are left out"
+    pairs = turns([run.submitted for run in against], [run.submitted for run in runs])
+    if pairs and None not in (*sides.a, *sides.b):
+        of_a, of_b = zip(*pairs, strict=True)
+        said = f"the runs took turns, so they are {len(pairs)} pairs in {name}"
+        return sides, paired(a[list(of_a)], b[list(of_b)]), "; ".join(filter(None, (doubt, said)))
+    return sides, independent(a, b), doubt
+
+
+def _detectable(found: Estimate) -> str:
+    ratio = max(found.detectable_ratio(), 1 + MATERIAL_PCT / 100)
+    if not ratio <= _NO_CHANGE_FOUND:
+        return "with so few and so different runs, only a step more than twice as long would be noticed"
+    change, power = 100 * (ratio - 1), 100 * POWER
+    return f"in runs like these, a change of {change:.1f} % is noticed {power:.0f} % of the time"
+
+
+def _row(
+    name: str, sides: _Sides, found: Estimate | None, decisive: bool, margin_pct: float
+) -> dict[str, Any]:
+    """Return the row of a metric from its values and its estimate."""
+    a, b = sides.known()
     row: dict[str, Any] = {"metric": name, "a": _mean(a), "b": _mean(b)}
     row |= dict.fromkeys(("ratio", "ci_low", "ci_high")) | {"n_a": len(a), "n_b": len(b)}
     if not a or not b:
         return row | {"verdict": f"only in {'a' if a else 'b'}"}
     if not row["a"] or not row["b"]:
         return row | {"verdict": "zero: no ratio"}
-    of_a, of_b = np.log(a), np.log(b)
-    ratio = math.exp(float(of_b.mean() - of_a.mean()))
-    row["ratio"] = round(ratio, RATIO_DIGITS)
-    if min(len(a), len(b)) < 2:
+    if found is None:
+        ratio = math.exp(float(np.mean(np.log(b)) - np.mean(np.log(a))))
         few = "one run each" if len(a) == len(b) else "one run on a side"
-        return row | {"verdict": f"{few}: {NO_STATISTICS}"}
-    low, high = map(math.exp, welch_interval(of_b, of_a, 1 - (1 - CONFIDENCE) / max(decisive, 1)))
-    row |= {"ci_low": round(low, RATIO_DIGITS), "ci_high": round(high, RATIO_DIGITS)}
-    words = ("higher", "lower") if name == _OVERLAP else ("slower", "faster")
-    return row | {"verdict": _verdict(ratio, low, high, (REGRESSION, "improvement") if decisive else words)}
+        return row | {"ratio": round(ratio, RATIO_DIGITS), "verdict": f"{few}: {NO_STATISTICS}"}
+    low, high = found.interval()
+    row |= {"ratio": found.ratio, "ci_low": low, "ci_high": high}
+    row |= {key: round(row[key], RATIO_DIGITS) for key in ("ratio", "ci_low", "ci_high")}
+    explaining = ("higher", "lower") if name == _OVERLAP else ("slower", "faster")
+    words = (REGRESSION, IMPROVEMENT) if decisive else explaining
+    return row | {"verdict": _verdict(found.ratio, low, high, words, margin_pct / 100)}
 
 
 def _mean(values: list[float]) -> float | None:
@@ -82,13 +180,24 @@ def _mean(values: list[float]) -> float | None:
     return round(math.exp(float(np.mean(np.log(values)))), 1) if min(values) > 0 else 0.0
 
 
-def _verdict(ratio: float, low: float, high: float, words: tuple[str, str]) -> str:
+def _verdict(ratio: float, low: float, high: float, words: tuple[str, str], margin: float) -> str:
     material = 1 + MATERIAL_PCT / 100
     if low > 1 and ratio >= material:
         return words[0]
     if high < 1 and ratio <= 1 / material:
         return words[1]
-    return "no difference"
+    return EQUIVALENT if 1 - margin <= low and high <= 1 + margin else INCONCLUSIVE
+
+
+def _steps(run: RunData) -> dict[str, float]:
+    """Return the median step of a run in the profiles and by the workload's own clock, as far as known."""
+    found = {}
+    summary = run.tables["steps_summary"]
+    if len(summary):
+        found[_STEP] = float(summary["p50_ns"].iloc[0])
+    if run.own_p50_ns is not None:
+        found[_OWN_STEP] = run.own_p50_ns
+    return found
 
 
 def _metrics(run: RunData, per_step: bool) -> dict[str, float]:
@@ -99,15 +208,18 @@ def _metrics(run: RunData, per_step: bool) -> dict[str, float]:
     the GPU's span, its parts, the sum of all kernels, and the percentage of communication that is overlapped.
     With ``per_step``, the GPU's times are divided by the number of steps of the rank.
     """
-    found: dict[str, float] = {}
-    if run.own_p50_ns is not None:
-        found[_OWN_STEP] = run.own_p50_ns
-    tables = run.tables
-    if len(tables["steps_summary"]):
-        found[_STEP] = float(tables["steps_summary"]["p50_ns"].iloc[0])
+    found, tables = _steps(run), run.tables
     if len(tables["phases"]):
         for phase, values in tables["phases"].groupby("phase", sort=False)["p50_ns"]:
             found[f"phase {phase} p50_ns"] = float(values.mean())
+    return found | _gpu_times(tables, per_step)
+
+
+def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, float]:
+    """Return the metrics of the GPU's time; none without GPU work."""
+    found: dict[str, float] = {}
+    if not len(tables["breakdown"]) and not len(tables["kernels"]):
+        return found
     steps = tables["step_times"].groupby("rank").size() if per_step else 1
     suffix = "_per_step_ns" if per_step else "_ns"
     if len(tables["breakdown"]):

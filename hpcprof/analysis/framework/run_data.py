@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,8 @@ class RunData:
         The ranks that have a timeline.
     read : callable
         Returns the timeline of one of these ranks.
+    submitted : datetime or None
+        When the run was submitted, with its time zone; None if it is unknown.
     """
 
     id: str
@@ -40,6 +43,7 @@ class RunData:
     tables: Mapping[str, pd.DataFrame]
     timeline_ranks: tuple[int, ...]
     read: Callable[[int], Timeline]
+    submitted: datetime | None = None
 
     @property
     def own_p50_ns(self) -> float | None:

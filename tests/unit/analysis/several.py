@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.profiles.timeline import Timeline
 
 FACTS: dict[str, str | int | None] = {
+    "program": "sequence-parallel",
     "workload": "sequence-parallel",
     "arguments": "",
     "site": "local",
@@ -31,6 +33,7 @@ def run(
     own: list[int] = [],  # noqa: B006
     tables: Mapping[str, list[dict[str, object]]] = {},
     timelines: Mapping[int, Timeline] = {},
+    submitted: datetime | None = None,
 ) -> RunData:
     """Build a run; an analysis that is not in ``tables`` has no rows."""
     return RunData(
@@ -44,4 +47,5 @@ def run(
         },
         timeline_ranks=tuple(timelines),
         read=timelines.__getitem__,
+        submitted=submitted,
     )

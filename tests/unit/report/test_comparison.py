@@ -19,8 +19,12 @@ def compared(*verdicts: str) -> Comparison:
 @pytest.mark.parametrize(
     ("verdicts", "conclusion"),
     [
-        (("no difference", "slower"), ""),
-        (("regression", "regression", "slower"), "Regression: metric0_ns, metric1_ns."),
+        (("equivalent", "slower"), ""),
+        (("regression", "slower"), "Regression: metric0_ns."),
+        (
+            ("inconclusive", "slower"),
+            "Inconclusive: neither a change of metric0_ns nor its absence is shown.",
+        ),
         (("one run each: no statistics", "only in a"), "Inconclusive: give at least two runs per side."),
     ],
 )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
 from hpcprof.analysis.comparison.compare import compare
+from hpcprof.analysis.comparison.replicates import independent, turns
 from hpcprof.analysis.framework.outcome import analyze_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
@@ -79,11 +83,11 @@ def test_one_run_on_each_side_has_no_statistics() -> None:
     [
         ((1.10, 1.11, 1.09), "regression"),
         ((0.90, 0.91, 0.89), "improvement"),
-        ((1.00, 1.01, 0.99), "no difference"),
+        ((1.00, 1.01, 0.99), "inconclusive"),
         # Sure, and too small to matter.
-        ((1.005, 1.0051, 1.0049), "no difference"),
+        ((1.005, 1.0051, 1.0049), "equivalent"),
         # Large, and not sure.
-        ((1.0, 1.5, 1.9), "no difference"),
+        ((1.0, 1.5, 1.9), "inconclusive"),
     ],
 )
 def test_a_regression_is_sure_and_large_enough(b: tuple[float, ...], expected: str) -> None:
@@ -96,6 +100,139 @@ def test_the_ratio_lies_in_its_interval_and_ignores_the_number_of_steps() -> Non
     row, many = (compare(b, timed(1.0, 1.02, 0.98)).rows.iloc[0] for b in (few, timed(1.2, 1.25, 1.15)))
     assert row["ci_low"] < row["ratio"] < row["ci_high"]
     assert row["ci_low"] == many["ci_low"]
+
+
+def test_a_wide_interval_is_inconclusive_however_large_the_ratio() -> None:
+    outcome = compare(timed(2.0, 17.0), timed(1.0, 1.01))
+    row = outcome.rows.iloc[0]
+    assert row["ratio"] > 5
+    assert row["ci_high"] > 100
+    assert row["verdict"] == "inconclusive"
+    assert "only a step more than twice as long would be noticed" in outcome.reason
+
+
+def test_values_that_differ_without_bounds_have_finite_intervals() -> None:
+    huge = [run(f"b{i}", own=[10**power]) for i, power in enumerate((1, 18))]
+    row = compare(huge, timed(1.0, 1.0)).rows.iloc[0]
+    assert math.isfinite(row["ci_high"])
+    assert row["verdict"] == "inconclusive"
+
+
+def test_the_margin_decides_what_is_equivalent() -> None:
+    a, b = timed(1.0, 1.001, 0.999), timed(1.012, 0.988, 1.0)
+    assert [compare(b, a, margin_pct=pct).rows["verdict"].iloc[0] for pct in (1, 5)] == [
+        "inconclusive",
+        "equivalent",
+    ]
+
+
+def test_the_wall_step_decides_and_the_own_clock_explains() -> None:
+    a, b = (
+        [replace(profiled(f"{s}{i}", f, 10), own_step_ns=np.array([BASE * s])) for i, f in values]
+        for s, values in ((1, [(0, 1.0), (1, 1.001)]), (2, [(0, 1.0), (1, 1.002)]))
+    )
+    found = compare(b, a).rows
+    assert found["metric"].iloc[0] == "step_p50_ns"
+    assert found["verdict"].iloc[0] == "equivalent"
+    assert found.set_index("metric").loc["own_step_p50_ns", "verdict"] == "slower"
+
+
+def test_the_interval_of_the_deciding_metric_has_95_percent() -> None:
+    # One metric decides, so there is no correction for several: t of 4 degrees of freedom is 2.7764.
+    row = compare(timed(1.1, 1.12, 1.08), timed(1.0, 1.01, 0.99)).rows.iloc[0]
+    logs = np.log([[1.1, 1.12, 1.08], [1.0, 1.01, 0.99]])
+    half = 2.7764 * math.sqrt(logs.var(axis=1, ddof=1).mean() * 2 / 3)
+    assert math.log(row["ci_high"] / row["ci_low"]) == pytest.approx(2 * half, rel=1e-3)
+
+
+NOISE = (1.003, 0.996, 1.008, 0.994, 1.0, 1.012, 0.988, 1.005, 0.995, 1.001)
+
+
+def test_earlier_runs_that_are_alike_widen_the_baseline() -> None:
+    a, b = timed(0.99, 1.0, 1.01), timed(1.008, 1.02, 1.032)
+    assert verdict(a, b) == "inconclusive"
+    outcome = compare(b, a, timed(*NOISE))
+    row = outcome.rows.iloc[0]
+    assert (row["verdict"], row["n_a"], row["n_b"]) == ("regression", 13, 3)
+    assert row["ratio"] == pytest.approx(row["b"] / row["a"], abs=1e-4)
+    assert "10 earlier runs of the baseline are part of it in own_step_p50_ns" in outcome.reason
+
+
+@pytest.mark.parametrize("earlier", [[f * 1.05 for f in NOISE], [1 + 40 * (f - 1) for f in NOISE]])
+def test_earlier_runs_of_another_mean_or_spread_are_left_out(earlier: list[float]) -> None:
+    a, b = timed(0.999, 1.0, 1.001), timed(1.008, 1.02, 1.032)
+    alone, outcome = compare(b, a), compare(b, a, timed(*earlier))
+    assert outcome.rows.iloc[0].equals(alone.rows.iloc[0])
+    assert "10 earlier runs differ from the baseline in own_step_p50_ns and are left out" in outcome.reason
+
+
+def in_order(sides: str, *factors: float) -> tuple[list[RunData], list[RunData]]:
+    """Build the runs of both sides, submitted in the order of the letters."""
+    begin = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    made = [
+        (side, run(f"run{i}", own=[round(BASE * factor)], submitted=begin + timedelta(hours=i)))
+        for i, (side, factor) in enumerate(zip(sides, factors, strict=True))
+    ]
+    a, b = ([one for side, one in made if side == name] for name in "AB")
+    return a, b
+
+
+def test_runs_that_took_turns_count_as_pairs() -> None:
+    drifting = (1.0, 1.03, 1.1, 1.131, 1.2, 1.238)
+    a, b = in_order("ABABAB", *drifting)
+    # The order in which the runs are named does not matter.
+    outcome = compare(b[::-1], a)
+    assert outcome.rows.iloc[0]["verdict"] == "regression"
+    assert "the runs took turns, so they are 3 pairs" in outcome.reason
+    changes = np.log([1.03, 1.131 / 1.1, 1.238 / 1.2])
+    half = 4.3027 * changes.std(ddof=1) / math.sqrt(3)
+    assert outcome.rows.iloc[0]["ci_low"] == pytest.approx(math.exp(changes.mean() - half), abs=2e-4)
+    a, b = in_order("AAABBB", *(drifting[i] for i in (0, 2, 4, 1, 3, 5)))
+    outcome = compare(b, a)
+    assert outcome.rows.iloc[0]["verdict"] == "inconclusive"
+    assert "pairs" not in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("sides", "pairs"), [("ABAB", 2), ("BABA", 2), ("ABBA", 2), ("AABB", 0), ("ABA", 0), ("ABAAB", 0)]
+)
+def test_pairs_are_neighbours_in_time_with_one_run_of_each_side(sides: str, pairs: int) -> None:
+    a, b = in_order(sides, *[1.0] * len(sides))
+    assert len(turns([one.submitted for one in a], [one.submitted for one in b])) == pairs
+
+
+def test_runs_submitted_at_one_time_took_no_turns() -> None:
+    when = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    assert turns([when, when], [when, when]) == []
+    assert turns([None], [when]) == []
+
+
+def test_the_detectable_change_is_found_in_four_of_five_comparisons() -> None:
+    random = np.random.default_rng(3)
+    outcome = compare(timed(1.0, 1.012, 0.988), timed(0.99, 1.0, 1.01))
+    noted = re.search(r"a change of ([\d.]+) % is noticed 80 % of the time", outcome.reason)
+    assert noted
+    logs = np.log([[1.0, 1.012, 0.988], [0.99, 1.0, 1.01]])
+    noise, change = math.sqrt(logs.var(axis=1, ddof=1).mean()), math.log1p(float(noted[1]) / 100)
+    a, b = random.normal(0, noise, (2000, 3)), random.normal(change, noise, (2000, 3))
+    found = [independent(x, y).interval()[0] > 1 for x, y in zip(a, b, strict=True)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 3), (13, 3)])
+def test_pooled_intervals_are_those_of_students_test(n: int, m: int) -> None:
+    random = np.random.default_rng(n)
+    a, b = random.normal(3, 1, n), random.normal(3, 1, m)
+    expected = ttest_ind(b, a, equal_var=True).confidence_interval(0.95)
+    found = np.log(independent(a, b).interval())
+    assert found == pytest.approx((expected.low, expected.high), rel=1e-9)
+
+
+def test_unlike_variances_of_unequal_sides_are_not_pooled() -> None:
+    random = np.random.default_rng(2)
+    a, b = random.normal(3, 0.01, 13), random.normal(3, 1, 3)
+    expected = ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
+    assert np.log(independent(a, b).interval()) == pytest.approx((expected.low, expected.high), rel=1e-9)
 
 
 def profiled(name: str, slower: float, steps: int) -> RunData:
@@ -132,7 +269,7 @@ def test_metrics_that_explain_decide_nothing() -> None:
     found = compare(b, a).rows.set_index("metric")["verdict"]
     assert found["step_p50_ns"] == "regression"
     assert found["compute_per_step_ns"] == "slower"
-    assert found["overlap_pct"] == "no difference"
+    assert found["overlap_pct"] == "equivalent"
 
 
 def test_what_the_runs_differ_in_is_said() -> None:
