@@ -42,8 +42,8 @@ class Case:
 CASES = {
     "3 runs a side": Case(),
     "3 runs a side, 10 earlier": Case(earlier=10),
-    "the same, day effect 0.5 %": Case(earlier=10, day=0.005),
-    "the same, day effect 1 %": Case(earlier=10, day=0.01),
+    "3 runs a side, 10 earlier, day effect 0.5 %": Case(earlier=10, day=0.005),
+    "3 runs a side, 10 earlier, day effect 1 %": Case(earlier=10, day=0.01),
     "3 runs a side, 10 earlier, noise 5 %": Case(earlier=10, noise=0.05, noise_of_b=0.05),
     "3 runs a side, 10 earlier, noise of B 2 %": Case(earlier=10, noise_of_b=0.02),
     "3 runs a side, noise of B 2 %": Case(noise_of_b=0.02),

@@ -26,9 +26,8 @@ def check_comparable(runs: Sequence[RunData]) -> None:
     for fact, words in (("program", "different programs"), ("ranks", "different numbers of ranks")):
         values = dict.fromkeys(str(run.facts[fact]) for run in runs if run.facts[fact] is not None)
         if len(values) > 1:
-            raise UsageError(
-                f"the runs have {words}: {', '.join(values)}; hpcprof compare --force allows that."
-            )
+            both = ", ".join(values)
+            raise UsageError(f"the runs have {words} ({both}): use hpcprof compare --force to compare them.")
 
 
 def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]:

@@ -124,6 +124,14 @@ def test_what_the_runs_differ_in_is_said(hpcprof: Hpcprof, tmp_path: Path) -> No
     assert "parameter sequence_length differs: 256 in a, 512 in b" in hpcprof("compare", a, b).stdout
 
 
+def test_different_numbers_of_ranks_are_compared_with_force(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    a, b = measured(tmp_path / "a", 1000), measured(tmp_path / "b", 1000, ranks=2)
+    done = hpcprof("compare", a, b)
+    assert done.returncode == 2
+    assert "different numbers of ranks (1, 2): use hpcprof compare --force" in done.stderr
+    assert hpcprof("compare", a, b, "--force").returncode == 0
+
+
 def test_kernels_of_two_real_runs_are_compared(hpcprof: Hpcprof, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
