@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -126,5 +127,13 @@ def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:
         counted(sum(row[column] for row in analyses[table].rows if row["rank"] in ranks), noun)
         for table, column, noun in _COUNTS
     ]
-    steps = sum(row["rank"] in ranks for row in analyses["step_times"].rows)
-    return f"n: {', '.join(counts)} and {counted(steps, 'step')} on {counted(len(ranks), 'rank')}"
+    steps = Counter(row["rank"] for row in analyses["step_times"].rows if row["rank"] in ranks)
+    return f"n: {' and '.join(counts)} on {counted(len(ranks), 'rank')}, {_each(steps, len(ranks))}"
+
+
+def _each(steps: Counter[int], ranks: int) -> str:
+    """Return how many steps each rank took; the same step of several ranks counts once."""
+    low, high = (min(steps.values()) if len(steps) == ranks else 0), max(steps.values(), default=0)
+    if low < high:
+        return f"{low:,} to {counted(high, 'step')} each"
+    return counted(high, "step") + (" each" if ranks > 1 else "")

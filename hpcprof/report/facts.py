@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
+from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, named_ranks, visible
 from hpcprof.report.contents import Contents
 from hpcprof.results.analysis_table import Row
@@ -199,10 +201,12 @@ def _bandwidth(rows: list[Row]) -> str:
 
 
 def stragglers(rows: list[Row]) -> str:
-    """Return the ranks that `skew_summary` calls stragglers; nothing where only one rank was profiled."""
+    """Return the ranks that `skew_summary` calls late; nothing where only one rank was profiled."""
     if len(rows) < 2:
         return ""
-    late = sorted((row for row in rows if row["verdict"] == "straggler"), key=lambda row: -row["cost_pct"])
+    late = sorted(
+        (row for row in rows if row["verdict"] in ("straggler", "late")), key=lambda row: -row["cost_pct"]
+    )
     if late:
         named = [
             f"rank {row['rank']} is {format_ns(row['lateness_p50_ns'])} late in each step, "
@@ -211,8 +215,18 @@ def stragglers(rows: list[Row]) -> str:
             for row in late[:_STRAGGLERS]
         ]
         more = len(late) - len(named)
-        return "; ".join([*named, *([f"and {more} more"] if more else [])])
-    unknown = sum(row["verdict"] == "unknown" for row in rows)
-    if unknown:
-        return f"unknown for {unknown} of {len(rows)} ranks: see hpcprof report --analysis skew"
-    return f"none among {len(rows)} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
+        found = "; ".join([*named, *([f"and {more} more"] if more else [])])
+        return found if any(row["verdict"] == "straggler" for row in late) else f"none, but {found}"
+    unknown = [row for row in rows if row["verdict"] == "unknown"]
+    hidden = max((_most_pct(row) for row in unknown), default=0.0)
+    if hidden >= COST_PCT:
+        return f"unknown for {len(unknown)} of {len(rows)} ranks: see hpcprof report --analysis skew"
+    found = f"none among {len(rows)} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
+    return f"{found}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else found
+
+
+def _most_pct(row: Row) -> float:
+    """Return the most that a rank's lateness may cost, in percent of a step; infinite if unknown."""
+    # Stores of earlier versions have no interval.
+    most = row.get("lateness_high_ns")
+    return math.inf if most is None else 100 * most / row["step_p50_ns"]

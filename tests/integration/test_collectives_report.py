@@ -35,7 +35,8 @@ def test_a_report_tells_the_bus_bandwidth_and_who_is_late(
     assert "stragglers none among 4 ranks (n=43 steps)" in flat
     assert all(len(line) <= 80 for line in report.splitlines())
     found = hpcprof("report", str(profiles), "--analysis", "skew", "--format", "json")
-    assert [row["verdict"] for row in json.loads(found.stdout)] == ["even"] * 4
+    # The clocks of these ranks jump by up to 70 us now and then: more than 1 % of a step of 3.7 ms.
+    assert [row["verdict"] for row in json.loads(found.stdout)] == ["unknown"] * 4
     for name in ("collectives", "collectives_summary", "skew", "skew_summary", "rank_collectives"):
         shown = hpcprof("report", str(profiles), "--analysis", name)
         assert shown.returncode == 0, shown.stderr

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
 
+COST_PCT = 5.0
+"""A late rank is a straggler if its lateness costs at least this percentage of the step time."""
+
+EVEN_PCT = 1.0
+"""A rank is even if its lateness certainly costs less than this percentage of the step time."""
+
 ANALYSES = (
     Analysis(
         "rank_collectives",
@@ -55,8 +61,15 @@ ANALYSES = (
         "skew_summary",
         "Cost of late ranks",
         Scope.RUN,
-        columns("rank steps lateness_p50_ns uncertainty_ns step_p50_ns cost_pct:float verdict:text"),
+        columns(
+            "rank steps lateness_p50_ns lateness_low_ns lateness_high_ns uncertainty_ns step_p50_ns "
+            "cost_pct:float verdict:text"
+        ),
         "hpcprof.analysis.collectives.skew:skew_summary",
         needs=("rank_collectives", "step_times"),
+        main_columns=(
+            *("rank", "steps", "lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "uncertainty_ns"),
+            *("cost_pct", "verdict"),
+        ),
     ),
 )

@@ -16,15 +16,22 @@ from hpcprof.analysis.collectives.clock_alignment import (
     clock_key,
     later_than_others,
 )
+from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
 from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.statistics.confidence_intervals import (
+    CONFIDENCE,
+    correlation_with_next,
+    expected_correlation,
+    series_interval,
+)
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.timeline import Ints
 
-COST_PCT = 5.0
-"""A rank is a straggler if its lateness costs at least this percentage of the step time."""
+MIN_STEPS = 4
+"""Fewer steps than this have no interval."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,10 @@ class _Arrivals:
     clock : AlignedClocks
     wait : ndarray of float64, shape (m, n)
         How long each rank waited for the last one, in ns.
-    cost : ndarray of float64, shape (m, n)
-        What the lateness of each rank cost, in ns.
+    late : ndarray of float64, shape (m, n)
+        How much later than the median of the others each rank began, in ns; negative if it was earlier.
+    share : ndarray of float64, shape (m,)
+        The share of all waiting during which the waiting ranks computed nothing.
     last : ndarray of int64, shape (m,)
         The column of the last rank.
     """
@@ -46,7 +55,8 @@ class _Arrivals:
     matched: MatchedCollectives
     clock: AlignedClocks
     wait: Floats
-    cost: Floats
+    late: Floats
+    share: Floats
     last: Ints
 
 
@@ -54,18 +64,38 @@ _RankArrivals = tuple[_Arrivals, int]
 """Arrivals of several ranks, and the column of one of them."""
 
 
+@dataclass(frozen=True)
+class _StepCosts:
+    """What the lateness of one rank cost in each of its n steps, in ns.
+
+    Attributes
+    ----------
+    cost : ndarray of float64, shape (n,)
+        In the collectives to which the rank comes late beyond the uncertainty of the clocks.
+    most : ndarray of float64, shape (n,)
+        In all collectives to which it came late in this step, by chance or not.
+    clock : ndarray of float64, shape (n,)
+        What the clocks may add or hide.
+    """
+
+    cost: Floats
+    most: Floats
+    clock: Floats
+
+
 def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Judge for each rank how late it is to the collectives in which every rank waits for all others.
 
     ``wait_ns`` is how long the rank waited in them for the last rank, and ``times_last`` how often it was the
     last. ``lateness_p50_ns`` is the median over steps of the cost of its lateness. In a collective, the
-    lateness is the time by which the rank begins after the median of the other ranks, if that exceeds the
-    uncertainty of the clocks. Its cost is that time multiplied by the share of all waiting during which the
-    waiting ranks computed nothing. The cost of a step is the sum over its collectives.
+    lateness is the time by which the rank begins after the median of the other ranks. Its cost is that time
+    multiplied by the share of all waiting during which the waiting ranks computed nothing. The cost of a step
+    is the sum over the collectives to which the rank comes late in the other half of the steps too, by more
+    than the uncertainty of the clocks.
 
-    The verdict is ``straggler`` if the cost is at least `COST_PCT` of the wall time of the median step. It is
-    ``even`` if the cost is lower, and would be lower even with a lateness just below the uncertainty in every
-    collective of a step. Otherwise it is ``unknown``.
+    The verdict is ``straggler`` if the rank is late beyond chance and the cost is at least `COST_PCT` of the
+    wall time of the median step; ``even`` if the interval of the cost ends below `EVEN_PCT`; ``late`` if the
+    rank is late beyond chance otherwise, and else ``unknown``.
     """
     table, reason = _judged(results["rank_collectives"], results["step_times"])
     names = ["rank", "collectives", "wait_ns", "times_last", "pct_last", "lateness_p50_ns", "verdict"]
@@ -75,12 +105,16 @@ def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
 def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the figures behind the verdict of `skew` for each rank.
 
-    ``uncertainty_ns`` is the uncertainty of the aligned clocks in one collective, and ``cost_pct`` the
-    lateness in percent of ``step_p50_ns``, the median wall time of a step over ranks. ``steps`` is the number
-    of steps in which the rank had such collectives.
+    ``lateness_low_ns`` and ``lateness_high_ns`` are the interval of the lateness per step. With 95 % the
+    intervals of all ranks hold together. ``uncertainty_ns`` is the uncertainty of the aligned clocks in one
+    collective, and ``cost_pct`` the lateness in percent of ``step_p50_ns``, the median wall time of a step
+    over ranks. ``steps`` is the number of steps in which the rank had such collectives.
     """
     table, reason = _judged(results["rank_collectives"], results["step_times"])
-    names = ["rank", "steps", "lateness_p50_ns", "uncertainty_ns", "step_p50_ns", "cost_pct", "verdict"]
+    names = [
+        *("rank", "steps", "lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "uncertainty_ns"),
+        *("step_p50_ns", "cost_pct", "verdict"),
+    ]
     return Outcome(table[names], reason) if len(table) else no_rows(reason)
 
 
@@ -101,9 +135,28 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
     for one in arrivals:
         for column, rank in enumerate(one.matched.ranks.tolist()):
             mine[rank].append((one, column))
+    costs = {rank: _step_costs(parts) for rank, parts in mine.items() if parts}
+    intervals = _intervals(costs)
     # As objects, integers stay integers next to None.
-    table = pd.DataFrame([_row(rank, parts, step) for rank, parts in mine.items()], dtype=object)
-    reasons = list(problems)
+    table = pd.DataFrame(
+        [
+            _counted(rank, parts) | _cost(costs.get(rank), intervals.get(rank), step)
+            for rank, parts in mine.items()
+        ],
+        dtype=object,
+    )
+    reasons = [*problems, *_why_unknown(table, step)]
+    if any(one.comm_id is None for one in matched):
+        reasons.append("communicators are unknown: all ranks are assumed to share one")
+    missing = unprofiled(rows)
+    if missing:
+        reasons.append(f"{missing} and may be later than the others")
+    return table, "; ".join(reasons)
+
+
+def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
+    """Return a sentence for each cause of missing values and unknown verdicts."""
+    reasons = []
     if len(table) == 1:
         reasons.append("a single rank cannot be compared")
     elif table["wait_ns"].isna().any():
@@ -113,18 +166,16 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
         )
     if step is None:
         reasons.append("no rank has step times, so the cost of lateness is unknown")
-    if any(one.comm_id is None for one in matched):
-        reasons.append("communicators are unknown: all ranks are assumed to share one")
-    missing = unprofiled(rows)
-    if missing:
-        reasons.append(f"{missing} and may be later than the others")
-    imprecise = table[(table["verdict"] == "unknown") & table["lateness_p50_ns"].notna()]
-    if len(imprecise):
-        worst = max(imprecise["uncertainty_ns"])
+    elif ((table["steps"] > 0) & (table["steps"] < MIN_STEPS)).any():
+        reasons.append(f"fewer than {MIN_STEPS} steps with collectives are too few to judge lateness")
+    unknown = table[(table["verdict"] == "unknown") & table["lateness_high_ns"].notna()]
+    if len(unknown):
+        most = 100 * max(unknown["lateness_high_ns"]) / unknown["step_p50_ns"].iloc[0]
         reasons.append(
-            f"the clocks are aligned to {worst} ns per collective, too imprecise for {COST_PCT:g} % of a step"
+            f"a lateness of up to {most:.1f} % of a step may be hidden by chance and by the clocks, which "
+            f"are aligned to {max(unknown['uncertainty_ns'])} ns per collective"
         )
-    return table, "; ".join(reasons)
+    return reasons
 
 
 def _step_time(times: pd.DataFrame) -> float | None:
@@ -137,49 +188,124 @@ def _arrivals(one: MatchedCollectives, clock: AlignedClocks) -> _Arrivals:
     first = one.part == 0
     start = clock.aligned(one.start[first])
     wait = start.max(axis=1, keepdims=True) - start
-    late = later_than_others(start)
-    late = np.where(late > clock.uncertainty, late, 0)
     # Compute that runs during a waiting kernel is assumed to run at its beginning: any other order would
     # count more of the waiting as exposed.
     transfer = np.maximum((one.end - one.start)[first] - wait, 0)
-    exposed = np.clip(one.exposed[first] - transfer, 0, wait)
-    waited = wait.sum(axis=1, keepdims=True)
-    share = np.divide(exposed.sum(axis=1, keepdims=True), waited, out=np.zeros_like(waited), where=waited > 0)
-    return _Arrivals(one, clock, wait, late * share, start.argmax(axis=1))
+    exposed = np.clip(one.exposed[first] - transfer, 0, wait).sum(axis=1)
+    waited = wait.sum(axis=1)
+    share = np.divide(exposed, waited, out=np.zeros_like(waited), where=waited > 0)
+    return _Arrivals(one, clock, wait, later_than_others(start), share, start.argmax(axis=1))
 
 
-def _row(rank: int, mine: Sequence[_RankArrivals], step_time: float | None) -> dict[str, object]:
-    """Return one rank's row of both tables; unknown values are None."""
+def _step_costs(mine: Sequence[_RankArrivals]) -> _StepCosts:
+    """Return what the lateness of a rank cost in each step, in the order of the steps.
+
+    The collectives of a step to which the rank comes late are chosen by the other half of the steps. Choosing
+    them by the same steps would make chance look like lateness.
+    """
+    parts = [
+        pd.DataFrame(
+            {
+                "part": number,
+                "step": one.matched.step[one.matched.part == 0, column],
+                "late": one.late[:, column],
+                "share": one.share,
+                "error": one.clock.uncertainty[column],
+            }
+        )
+        for number, (one, column) in enumerate(mine)
+    ]
+    table = pd.concat(parts).dropna(subset=["step"])
+    table["place"] = table.groupby(["part", "step"]).cumcount()
+    steps, number = np.unique(table["step"], return_inverse=True)
+    table["second"] = 2 * number >= len(steps)
+    usual = table.groupby(["part", "place", "second"])["late"].median().rename("usual").reset_index()
+    usual["second"] = ~usual["second"]
+    usual = table.merge(usual, how="left", on=["part", "place", "second"])["usual"].to_numpy()
+    late, share, error = (table[name].to_numpy() for name in ("late", "share", "error"))
+
+    def per_step(values: Floats) -> Floats:
+        return np.bincount(number, values * share, len(steps)).astype(np.float64)
+
+    # A collective that the other half lacks compares as false.
+    return _StepCosts(per_step(late * (usual > error)), per_step(np.maximum(late, 0)), per_step(error))
+
+
+def _intervals(costs: Mapping[int, _StepCosts]) -> dict[int, tuple[float, float]]:
+    """Return the interval of the cost per step of each rank with enough steps, in ns.
+
+    Each rank gets its part of the error probability, so that all intervals hold together.
+    """
+    judged = {rank: one for rank, one in costs.items() if len(one.cost) >= MIN_STEPS}
+    confidence = 1 - (1 - CONFIDENCE) / max(len(judged), 1)
+    low = _bounds([one.cost for one in judged.values()], confidence)
+    high = _bounds([one.most for one in judged.values()], confidence)
+    found = {}
+    for (rank, one), bounds, most in zip(judged.items(), low, high, strict=True):
+        middle, clock = float(np.median(one.cost)), float(np.median(one.clock))
+        found[rank] = (
+            max(0.0, min(bounds[0], middle) - clock),
+            max(bounds[1], most[1], middle) + clock,
+        )
+    return found
+
+
+def _bounds(series: Sequence[Floats], confidence: float) -> list[tuple[float, float]]:
+    """Return the interval of each rank's series.
+
+    Neighbouring steps count as correlated as those of the rank, or as those of all ranks if that is more.
+    """
+    own = [correlation_with_next(values) for values in series]
+    together = float(np.mean(own)) if own else 0.0
+    usual = expected_correlation(together, sum(map(len, series)) // 2)
+    return [
+        series_interval(values, confidence, max(usual, expected_correlation(found, len(values))))
+        for values, found in zip(series, own, strict=True)
+    ]
+
+
+def _counted(rank: int, mine: Sequence[_RankArrivals]) -> dict[str, object]:
+    """Return one rank's counts and sums over all its collectives; unknown values are None."""
     count = sum(len(one.last) for one, _ in mine)
-    row: dict[str, object] = dict.fromkeys(
-        ["wait_ns", "times_last", "pct_last", "lateness_p50_ns", "uncertainty_ns", "step_p50_ns", "cost_pct"]
-    )
-    row |= {"rank": rank, "collectives": count, "steps": 0, "verdict": "unknown"}
+    row: dict[str, object] = dict.fromkeys(["wait_ns", "times_last", "pct_last", "uncertainty_ns"])
+    row |= {"rank": rank, "collectives": count}
     if not count:
         return row
     last = sum(int(np.count_nonzero(one.last == column)) for one, column in mine)
-    uncertainty = max(float(one.clock.uncertainty[column]) for one, column in mine)
-    row |= {
+    return row | {
         "wait_ns": round(sum(float(one.wait[:, column].sum()) for one, column in mine)),
         "times_last": last,
         "pct_last": round(100 * last / count, 2),
-        "uncertainty_ns": round(uncertainty),
+        "uncertainty_ns": round(max(float(one.clock.uncertainty[column]) for one, column in mine)),
     }
-    step = np.concatenate([one.matched.step[one.matched.part == 0, column] for one, column in mine])
-    cost = np.concatenate([one.cost[:, column] for one, column in mine])
-    inside = ~np.isnan(step)
-    steps, number, times = np.unique(step[inside], return_inverse=True, return_counts=True)
-    row["steps"] = len(steps)
-    if step_time is None or not len(steps):
+
+
+def _cost(
+    costs: _StepCosts | None, interval: tuple[float, float] | None, step: float | None
+) -> dict[str, object]:
+    """Return what one rank's lateness costs per step, and the verdict; unknown values are None."""
+    row: dict[str, object] = dict.fromkeys(
+        ["lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "step_p50_ns", "cost_pct"]
+    )
+    row |= {"steps": 0 if costs is None else len(costs.cost), "verdict": "unknown"}
+    if costs is None or interval is None or step is None:
         return row
-    lateness = float(np.median(np.bincount(number, cost[inside])))
-    share = 100 * lateness / step_time
-    # The most that lateness below the uncertainty could cost in a step, in percent.
-    hidden = 100 * uncertainty * float(np.median(times)) / step_time
-    verdict = "straggler" if share >= COST_PCT else "even" if hidden < COST_PCT else "unknown"
+    lateness = max(0.0, float(np.median(costs.cost)))
+    low, high, middle = (100 * value / step for value in (*interval, lateness))
     return row | {
         "lateness_p50_ns": round(lateness),
-        "step_p50_ns": round(step_time),
-        "cost_pct": round(share, 2),
-        "verdict": verdict,
+        "lateness_low_ns": round(interval[0]),
+        "lateness_high_ns": round(interval[1]),
+        "step_p50_ns": round(step),
+        "cost_pct": round(middle, 2),
+        "verdict": _verdict(low, high, middle),
     }
+
+
+def _verdict(low: float, high: float, cost: float) -> str:
+    """Return the verdict on a cost and its interval, in percent of a step."""
+    if high < EVEN_PCT:
+        return "even"
+    if low <= 0:
+        return "unknown"
+    return "straggler" if cost >= COST_PCT else "late"

@@ -1,4 +1,4 @@
-"""Confidence intervals: of medians by bootstrap, of means of few values by Welch's t."""
+"""Confidence intervals: of medians by bootstrap, of means by Welch's t, of a series by its trimmed mean."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ RESAMPLES = 2000
 CONFIDENCE = 0.95
 RATIO_DIGITS = 4
 """Decimals of the ratios that have such an interval."""
+
+_LEAST_CORRELATION, _MOST_CORRELATION = 0.5, 0.9
+_ASSUMED_VALUES = 20
+_TRIMMED = 10
 
 
 def resampled_medians(ordered: Ints | Floats, random: np.random.Generator) -> Floats:
@@ -73,3 +77,64 @@ def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, floa
     shares = (of_a / variance) ** 2 / (len(a) - 1) + (of_b / variance) ** 2 / (len(b) - 1)
     half = float(stdtrit(1 / shares, (1 + confidence) / 2)) * math.sqrt(variance)
     return difference - half, difference + half
+
+
+def correlation_with_next(series: Floats) -> float:
+    """Return the correlation of a series' values with the next ones, corrected for its bias in short series.
+
+    Extreme values are pulled in before, as in `series_interval`. The correction is Kendall's, of order 1 / n.
+
+    Parameters
+    ----------
+    series : ndarray of float, shape (n,)
+        At least four values.
+    """
+    values = _winsorized(series)
+    apart = values - values.mean()
+    total = float(apart @ apart)
+    found = float(apart[1:] @ apart[:-1]) / total if total > 0 else 0.0
+    n = len(series)
+    return (n * found + 1) / (n - 3)
+
+
+def expected_correlation(found: float, values: int) -> float:
+    """Return the correlation to expect where ``found`` was measured on a number of values.
+
+    A few values hardly tell it, so it is mixed with 20 assumed values whose correlation is 0.5, and is never
+    less than that.
+    """
+    mixed = (values * found + _ASSUMED_VALUES * _LEAST_CORRELATION) / (values + _ASSUMED_VALUES)
+    return min(max(mixed, _LEAST_CORRELATION), _MOST_CORRELATION)
+
+
+def series_interval(series: Floats, confidence: float, correlation: float) -> tuple[float, float]:
+    """Return a confidence interval of the level of a series whose neighbours are alike.
+
+    It is Yuen's interval of the mean without the lowest and the highest tenth of the values, so that single
+    outliers do not widen it. Its width is that of an autoregressive series of first order.
+
+    Parameters
+    ----------
+    series : ndarray of float, shape (n,)
+        At least two values.
+    confidence : float
+        For example 0.95.
+    correlation : float
+        That of neighbouring values, less than 1.
+    """
+    # See `welch_interval` on the import.
+    from scipy.special import stdtrit
+
+    n, cut = len(series), len(series) // _TRIMMED
+    kept = n - 2 * cut
+    level = float(np.sort(series)[cut : n - cut].mean())
+    variance = float(_winsorized(series).var(ddof=1)) * (n - 1) / (kept * (kept - 1))
+    widened = (1 + correlation) / (1 - correlation)
+    half = float(stdtrit(kept - 1, (1 + confidence) / 2)) * math.sqrt(variance * widened)
+    return level - half, level + half
+
+
+def _winsorized(series: Floats) -> Floats:
+    """Return the series with its lowest and highest tenth set to the next value."""
+    ordered, cut = np.sort(series), len(series) // _TRIMMED
+    return np.clip(series, ordered[cut], ordered[len(series) - 1 - cut])

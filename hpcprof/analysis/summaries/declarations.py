@@ -84,7 +84,7 @@ ANALYSES = (
     ),
     Analysis(
         "range_gpu",
-        "Ranges projected to the GPU",
+        "Ranges projected to the GPU (launches of the range's own thread only)",
         Scope.RANK,
         columns(
             "rank range:text style:text proj_total_ns range_total_ns instances "

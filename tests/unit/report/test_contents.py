@@ -33,10 +33,13 @@ def test_operations_steps_and_ranks_are_those_of_the_ranks_in_the_rows() -> None
         "memops": stored([{"rank": 1, "count": 1}]),
         "step_times": stored([{"rank": r} for r in (0, 0, 1, 1, 7)]),
     }
-    assert (
-        sample_sizes("breakdown", analyses) == "n: 2,000 kernels, 1 memory operation and 4 steps on 2 ranks"
-    )
+    said = sample_sizes("breakdown", analyses)
+    assert said == "n: 2,000 kernels and 1 memory operation on 2 ranks, 2 steps each"
     assert sample_sizes("steps", analyses) == "n: 3 ranks"
+    analyses["step_times"] = stored([{"rank": r} for r in (0, 1, 1)])
+    assert sample_sizes("breakdown", analyses).endswith(" on 2 ranks, 1 to 2 steps each")
+    analyses["breakdown"] = stored([{"rank": 0}])
+    assert sample_sizes("breakdown", analyses) == "n: 1,020 kernels and 0 memory operations on 1 rank, 1 step"
 
 
 @pytest.mark.parametrize(("devices", "shown"), [([(0, 0), (1, 1)], False), ([(0, 0), (0, 1)], True)])

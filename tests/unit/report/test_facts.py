@@ -55,12 +55,14 @@ def test_a_mode_without_overlap_is_named_in_the_words_of_the_workload() -> None:
 
 
 def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
-    def row(rank: int, verdict: str, cost: float = 0.0) -> dict[str, object]:
+    def row(rank: int, verdict: str, cost: float = 0.0, most: int | None = None) -> dict[str, object]:
         return {
             "rank": rank,
             "steps": 40,
             "lateness_p50_ns": 512_300,
             "uncertainty_ns": 1_900,
+            "lateness_high_ns": most,
+            "step_p50_ns": 1_000_000,
             "cost_pct": cost,
             "verdict": verdict,
         }
@@ -73,6 +75,13 @@ def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
     assert many.startswith("rank 8 ")
     assert many.endswith("; and 6 more")
     assert stragglers([*even, row(3, "unknown")]).startswith("unknown for 1 of 4 ranks")
+    assert stragglers([*even, row(3, "late", 3.04)]) == (
+        "none, but rank 3 is 512.3 µs late in each step, 3.0 % of the step time (n=40, clocks ± 1.900 µs)"
+    )
+    assert stragglers([*even, row(3, "unknown", most=42_000)]) == (
+        "none among 4 ranks (n=40 steps), but up to 4.2 % of the step time may be hidden"
+    )
+    assert stragglers([*even, row(3, "unknown", most=50_000)]).startswith("unknown for 1 of 4 ranks")
     assert stragglers(even) == "none among 3 ranks (n=40 steps)"
     assert stragglers(even[:1]) == ""
 

@@ -1,0 +1,48 @@
+"""Confidence intervals of the level of a series."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.statistics.confidence_intervals import (
+    correlation_with_next,
+    expected_correlation,
+    series_interval,
+)
+
+
+def test_without_correlation_and_trimming_the_interval_is_students() -> None:
+    # t(0.975, 4) = 2.7764, and the standard error of 1 to 5 is sqrt(2.5 / 5).
+    low, high = series_interval(np.arange(1.0, 6.0), 0.95, 0.0)
+    assert (low, high) == pytest.approx((3 - 2.7764 * 0.5**0.5, 3 + 2.7764 * 0.5**0.5), rel=1e-4)
+
+
+def test_one_outlier_among_ten_values_does_not_widen_the_interval() -> None:
+    usual = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+    spoiled = np.where(usual == 10, 1e6, usual)
+    assert series_interval(spoiled, 0.95, 0.5) == series_interval(usual, 0.95, 0.5)
+
+
+def test_neighbours_that_are_alike_widen_the_interval() -> None:
+    series = np.arange(1.0, 9.0)
+    (low, high), (wide_low, wide_high) = (series_interval(series, 0.95, one) for one in (0.0, 0.6))
+    assert wide_high - wide_low == pytest.approx(2 * (high - low))
+
+
+def test_the_correlation_of_many_values_is_found_and_that_of_few_is_mixed_with_an_assumption() -> None:
+    new = np.random.default_rng(0).standard_normal(20_000)
+    series = new.copy()
+    for i in range(1, len(series)):
+        series[i] = 0.7 * series[i - 1] + new[i]
+    found = correlation_with_next(series)
+    assert found == pytest.approx(0.7, abs=0.03)
+    assert expected_correlation(found, len(series)) == pytest.approx(found, abs=0.001)
+    assert expected_correlation(0.9, 5) == pytest.approx((5 * 0.9 + 20 * 0.5) / 25)
+    assert expected_correlation(-0.5, 1000) == 0.5
+    assert expected_correlation(2.0, 1000) == 0.9
+
+
+def test_equal_values_have_no_width() -> None:
+    assert correlation_with_next(np.ones(5)) == pytest.approx(0.5)
+    assert series_interval(np.ones(5), 0.95, 0.5) == (1.0, 1.0)
