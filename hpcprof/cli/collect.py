@@ -14,7 +14,7 @@ from hpcprof.cli.completion import complete_queues, complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.progress import ProgressLine
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration
 
 if TYPE_CHECKING:
@@ -85,33 +85,48 @@ def command(
     Steps are found by their names or by how they repeat (hpcprof report --analysis step_ranges). If another
     range is the step of your program, name it with --step-range; later collects of the run use it too.
 
+    A folder without profiles of its own stands for all runs and folders of profiles below it.
+
     Over MPI: srun -n 64 python -m mpi4py.futures -m hpcprof collect --executor mpi RUN
 
     --submit collects in a job, which starts when the run has ended: in processes on one node, or with
     --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had).
     """
     from hpcprof.results.executors import over_mpi
-    from hpcprof.results.store.database import store_url
+    from hpcprof.results.run_names import find_known_runs, runs_to_collect
     from hpcprof.results.store.store import open_store
-    from hpcprof.submit.runs.directory import find_runs
+    from hpcprof.submit.runs.directory import typed_name
 
     mpi = executor == "mpi"
-    found = [run for reference in runs or ("last",) for run in find_runs(reference, runs_dir)]
+    store = open_store(db, runs_dir)
+    found = [
+        run for named in find_known_runs(runs or ("last",), runs_dir, store) for run in runs_to_collect(named)
+    ]
     if submit:
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
 
         where = CollectPlacement(mpi, jobs, nodes, queue, walltime, step_range)
-        started = submit_collect(found, store_url(db, runs_dir), where, ["hpcprof", *sys.argv[1:]])
-        click.echo(f"submitted {started.id}: hpcprof status {os.path.relpath(started.path)}")
+        started = submit_collect(found, store.url, where, ["hpcprof", *sys.argv[1:]])
+        click.echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
     for name, value in (("nodes", nodes), ("queue", queue), ("walltime", walltime)):
         if value is not None:
             raise UsageError(f"--{name} is for --submit: give both, or neither.")
-    store = open_store(db, runs_dir)
     store.prepare()
     pool = over_mpi if mpi else None
-    complete = [collect_and_tell(run, store, jobs, pool, step_range=step_range) for run in found]
-    if not all(complete):
+    complete = True
+    for run in found:
+        try:
+            complete &= collect_and_tell(run, store, jobs, pool, step_range=step_range)
+        except StoreError:
+            raise
+        except HpcprofError as error:
+            if len(found) == 1:
+                raise
+            # Of several runs, the others are collected.
+            click.echo(f"hpcprof: skipped: {error}", err=True)
+            complete = False
+    if not complete:
         sys.exit(1)
 
 

@@ -110,6 +110,7 @@ def follow(run: Run) -> JobStatus:
     Ctrl-C leaves the run running.
     """
     from hpcprof.cli.progress import waiting_line
+    from hpcprof.submit.runs.directory import typed_name
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import describe_failure, wait_until_ended
 
@@ -117,7 +118,8 @@ def follow(run: Run) -> JobStatus:
         with waiting_line(run) as line:
             status = wait_until_ended(run, line.show_state, lambda text: line.print(text, nl=False))
     except KeyboardInterrupt:
-        click.echo(f"\nleft {run.id} running: hpcprof status {run.id}, hpcprof cancel {run.id}", err=True)
+        name = typed_name(run.path)
+        click.echo(f"\nleft {run.id} running: hpcprof status {name}, hpcprof cancel {name}", err=True)
         sys.exit(130)
     if status.state is JobState.COMPLETED:
         click.echo(str(status))

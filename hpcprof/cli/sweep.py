@@ -15,7 +15,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_array
 from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.rendering.job_scripts import render_array
-from hpcprof.submit.runs.directory import Run, sweep_of
+from hpcprof.submit.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.workloads.sweep import parse_parameters, points, program_at
 
@@ -91,4 +91,5 @@ def command(
     for run, point in zip(submitted, combinations, strict=True):
         click.echo(f"submitted {run.id}  {' '.join(f'{key}={value}' for key, value in point.items())}")
     if as_array:
-        click.echo(f"the runs are one job array: hpcprof status {sweep_of(run.id)}")
+        sweep = run.path.with_name(sweep_of(run.id) or run.id)
+        click.echo(f"the runs are one job array: hpcprof status {typed_name(sweep)}")

@@ -17,6 +17,14 @@ def packaged(name: str) -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / name
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder that can be reached; `Path.is_dir` raises where access is denied."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def user_config() -> Path:
     """Return the user's folder of sites and templates (``~/.config/hpcprof``)."""
     base = os.environ.get("XDG_CONFIG_HOME")

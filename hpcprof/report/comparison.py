@@ -11,8 +11,9 @@ from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.results.across_runs import compare_sides
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.run_names import find_known_runs
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run, find_runs
+from hpcprof.submit.runs.directory import Run
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,6 @@ def compare_runs(
     HpcprofError
         If a run has nothing to compare.
     """
-    a, b = (
-        [run for reference in side for run in find_runs(reference, runs_dir)]
-        for side in (baseline, candidate)
-    )
+    a, b = (find_known_runs(side, runs_dir, store) for side in (baseline, candidate))
     table = compare_sides(b, a, store, margin_pct, force)
     return Comparison(a, b, ACROSS_RUNS["compare"], table)

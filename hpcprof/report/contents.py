@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hpcprof.analysis.framework.declaration import SampleBasis
@@ -13,6 +13,7 @@ from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.run_names import command_line
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.submit.runs.directory import Run
@@ -46,7 +47,10 @@ class _Analyses(Mapping[str, AnalysisTable]):
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything that a report shows of one run. ``status`` is None for an adopted folder."""
+    """Everything that a report shows of one run. ``status`` is None for an adopted folder.
+
+    ``in_full`` returns the command that shows an analysis with all its rows.
+    """
 
     run: Run
     status: JobStatus | None
@@ -55,6 +59,7 @@ class Contents:
     analyses: Mapping[str, AnalysisTable]
     results: list[RankResult]
     warnings: list[str]
+    in_full: Callable[[str], str]
 
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
@@ -108,6 +113,7 @@ def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
         analyses=_Analyses(run.id, store) if profiles else {},
         results=results.ranks,
         warnings=warnings,
+        in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),
     )
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from hpcprof.common.errors import UsageError
 from hpcprof.report.tables_export import export_tables
 from hpcprof.report.trace_events import Exported, export_timelines
+from hpcprof.results.run_names import find_known_run
 from hpcprof.results.store.store import open_store
 from hpcprof.results.timelines import find_timelines
-from hpcprof.submit.runs.directory import find_run
 
 
 class ExportFormat(Enum):
@@ -56,8 +56,8 @@ def export_run(
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder: give the folder to write to.")
-    run = find_run(reference, runs_dir)
+    store = open_store(database, runs_dir)
+    run = find_known_run(reference, runs_dir, store)
     if form in (ExportFormat.PARQUET, ExportFormat.CSV):
-        store = open_store(database, runs_dir)
         return run.id, Exported(export_tables(run, store, form.value, folder))
     return run.id, export_timelines(find_timelines(run), folder, progress)

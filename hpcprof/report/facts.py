@@ -160,7 +160,7 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
     found = [
         ("steps", step_range(contents.rows("step_ranges"))),
         ("bus bandwidth", _bandwidth(contents.rows("collectives_summary"))),
-        ("stragglers", stragglers(contents.rows("skew_summary"))),
+        ("stragglers", stragglers(contents.rows("skew_summary"), contents.in_full("skew"))),
     ]
     return [(label, text) for label, text in found if text]
 
@@ -200,8 +200,11 @@ def _bandwidth(rows: list[Row]) -> str:
     )
 
 
-def stragglers(rows: list[Row]) -> str:
-    """Return the ranks that `skew_summary` calls late; nothing where only one rank was profiled."""
+def stragglers(rows: list[Row], details: str) -> str:
+    """Return the ranks that `skew_summary` calls late; nothing where only one rank was profiled.
+
+    ``details`` is the command that shows why some are unknown.
+    """
     if len(rows) < 2:
         return ""
     late = sorted(
@@ -220,7 +223,7 @@ def stragglers(rows: list[Row]) -> str:
     unknown = [row for row in rows if row["verdict"] == "unknown"]
     hidden = max((_most_pct(row) for row in unknown), default=0.0)
     if hidden >= COST_PCT:
-        return f"unknown for {len(unknown)} of {len(rows)} ranks: see hpcprof report --analysis skew"
+        return f"unknown for {len(unknown)} of {len(rows)} ranks: see {details}"
     found = f"none among {len(rows)} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
     return f"{found}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else found
 

@@ -116,9 +116,10 @@ def _page(template: str, charts: Sequence[Chart], tables: Sequence[_PageTable], 
 def _analysis_table(name: str, contents: Contents) -> _PageTable:
     analysis, stored = ANALYSES[name], contents.analyses[name]
     notes = [line for line in (sample_sizes(name, contents.analyses), *remarks(stored)) if line]
-    rest = f"hpcprof report --analysis {name}"
     headers = [header(column.name) for column in analysis.columns]
-    return _page_table(name, analysis.title, analysis.columns, headers, stored.rows, rest, notes)
+    return _page_table(
+        name, analysis.title, analysis.columns, headers, stored.rows, contents.in_full(name), notes
+    )
 
 
 def _study_table(part: StudyTable, keys: Sequence[str]) -> _PageTable:

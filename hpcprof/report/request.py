@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.report.contents import Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.on_demand import read_or_compute
+from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run, find_run, find_runs
+from hpcprof.submit.runs.directory import Run, typed_name
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import poll
 
@@ -84,7 +85,7 @@ def make_report(
     analysis = find_analysis(request.analysis) if request.analysis else None
     if request.one_table and analysis is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
-    run = find_run(request.runs[0] if request.runs else "last", runs_dir)
+    run = find_known_run(request.runs[0] if request.runs else "last", runs_dir, store)
     _collect_first(run, store, collect)
     contents = gather(run, store, poll([run]).get(run.id))
     if request.html is not None:
@@ -107,9 +108,9 @@ def _across_runs(
     # These load pandas, which a report of one run does without.
     from hpcprof.results.across_runs import every_run, over_pair, over_store
 
-    runs, against = _every(request.runs, runs_dir), _every(request.against, runs_dir)
-    if analysis.scope is not Scope.STORE:
-        runs = runs or _every(["last"], runs_dir)
+    references = request.runs or (() if analysis.scope is Scope.STORE else ("last",))
+    runs = find_known_runs(references, runs_dir, store)
+    against = find_known_runs(request.against, runs_dir, store)
     for run in (*runs, *against):
         _collect_first(run, store, collect)
     if analysis.scope is Scope.STORE:
@@ -133,12 +134,7 @@ def _collect_first(run: Run, store: Store, collect: Callable[[Run], None]) -> No
     if status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
         raise HpcprofError(
             f"{run.id} is {status.state.value}: its report can be made when it has ended, for which "
-            f"hpcprof status {run.id} --watch waits."
+            f"hpcprof status {typed_name(run.path)} --watch waits."
         )
     if find_profiles(run.path):
         collect(run)
-
-
-def _every(references: Sequence[str], runs_dir: Path) -> list[Run]:
-    """Return the runs that references name; a sweep is all of its runs."""
-    return [run for reference in references for run in find_runs(reference, runs_dir)]

@@ -42,7 +42,7 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
     parts = contents.shown()
     for name, table in parts.items():
         if table.rows:
-            yield from _part(ANALYSES[name], table, sample_sizes(name, contents.analyses), width)
+            yield from _part(ANALYSES[name], contents, width)
     empty: dict[str, list[str]] = {}
     for name, table in parts.items():
         if not table.rows:
@@ -107,8 +107,9 @@ def _reasons(table: AnalysisTable) -> list[str]:
     return [f"rank {rank}: {sentence}{more}" if rank >= 0 else sentence]
 
 
-def _part(analysis: Analysis, table: AnalysisTable, samples: str, width: int) -> Iterator[RenderableType]:
+def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[RenderableType]:
     """Yield an analysis of the full report: its title, its first rows and the notes on them."""
+    table = contents.analyses[analysis.name]
     rows, title = table.rows, analysis.title
     if analysis.first_rank_only:
         first = rows[0]["rank"]
@@ -122,5 +123,6 @@ def _part(analysis: Analysis, table: AnalysisTable, samples: str, width: int) ->
         yield Text(f"(not shown: {_headers(main[len(layout.keys) :])}; widen the terminal)")
     hidden = len(table.rows) - len(rows[:ROWS])
     if hidden > 0:
-        yield Text(f"… {counted(hidden, 'more row')}: hpcprof report --analysis {analysis.name}")
+        yield Text(f"… {counted(hidden, 'more row')}: {contents.in_full(analysis.name)}")
+    samples = sample_sizes(analysis.name, contents.analyses)
     yield from (Text(line) for line in (samples, *remarks(table)) if line)

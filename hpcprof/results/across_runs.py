@@ -16,6 +16,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.baseline import check_comparable, earlier_runs
 from hpcprof.results.run_inputs import run_data
+from hpcprof.results.run_names import command_line
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, all_runs
 
@@ -132,7 +133,8 @@ def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[Run
         data = run_data(run, store, needs)
         collected = store.exists() and store.profiles(run.id)
         if not collected and not len(data.own_step_ns):
-            raise HpcprofError(f"{run.id} has not been collected: run hpcprof collect {run.path} first.")
+            collecting = command_line(store, "collect", str(run.path))
+            raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
         found.append(data)
     return found
 

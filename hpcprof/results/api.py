@@ -17,9 +17,10 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.collect import Collected, collect
 from hpcprof.results.on_demand import read_or_compute
+from hpcprof.results.run_names import find_known_run
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
-from hpcprof.submit.runs.directory import Run, find_run, runs_directory
+from hpcprof.submit.runs.directory import Run, runs_directory
 
 
 class Results:
@@ -166,8 +167,8 @@ def open_results(
 ) -> Results:
     """See `hpcprof.open`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
-    found = find_run(os.fspath(run), runs)
-    return Results(found, open_store(db, runs))
+    store = open_store(db, runs)
+    return Results(find_known_run(os.fspath(run), runs, store), store)
 
 
 def _frame(analysis: Analysis, table: AnalysisTable) -> pd.DataFrame:

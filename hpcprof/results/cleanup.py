@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.store.overview import StoredRun, stored_runs
-from hpcprof.submit.runs.directory import Run, all_runs, find_runs
+from hpcprof.submit.runs.directory import Run, all_runs, find_runs, typed_name
 from hpcprof.submit.runs.removal import check_place, jobs_of, remove_directory, size_of
 from hpcprof.submit.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -124,14 +124,13 @@ def _runs_named(reference: str, runs_dir: Path, stored: Mapping[str, StoredRun])
     try:
         return find_runs(reference, runs_dir)
     except UsageError:
-        ids = [name for name in stored if reference and name.startswith(reference)]
-        if reference in ids:
-            ids = [reference]
-        if not ids:
+        # SQLAlchemy is not needed for runs that are found in their folder.
+        from hpcprof.results.run_names import stored_run
+
+        found = stored_run(reference, runs_dir, {name: row.path for name, row in stored.items()})
+        if found is None:
             raise
-    if len(ids) > 1:
-        raise UsageError(f"{reference!r} is ambiguous in the results database: it matches {', '.join(ids)}.")
-    return [Run(ids[0], Path(stored[ids[0]].path))]
+    return [Run(found.id, found.path)]
 
 
 def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun]) -> Removal:
@@ -149,8 +148,9 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun]) -> Remov
                 f"{job.id} may still run: {status.reason.rstrip('.')}. If its scheduler is gone for good, "
                 f"remove {run.path} yourself, and then its rows with hpcprof gc --missing."
             )
-        cancel = job.id if job is run else job.path
-        raise HpcprofError(f"{job.id} is {status.state.value}: end it first, with hpcprof cancel {cancel}.")
+        raise HpcprofError(
+            f"{job.id} is {status.state.value}: end it first, with hpcprof cancel {typed_name(job.path)}."
+        )
     return _ended(run, poll([run])[run.id], stored)
 
 

@@ -26,10 +26,11 @@ from hpcprof.results.rank_task import (
     WithoutSteps,
     analyze_profile,
 )
+from hpcprof.results.run_names import find_known_run
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run, find_run, runs_directory, save
+from hpcprof.submit.runs.directory import Run, runs_directory, save
 from hpcprof.submit.runs.failures import profiler_complaint
 
 Progress = Callable[[int, int, Path], None]
@@ -80,8 +81,8 @@ def collect_profiles(
 ) -> Collected:
     """Read the profiles of a run into the results database; see `hpcprof.collect_profiles`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
-    found = run if isinstance(run, Run) else find_run(os.fspath(run), runs)
     store = open_store(db, runs)
+    found = run if isinstance(run, Run) else find_known_run(os.fspath(run), runs, store)
     store.prepare()
     executor = serially if jobs is None else Processes(jobs, PRELOAD)
     return collect(found, store, progress, executor, jobs or 1, step_range)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import Part, SeveralRanks
-from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, several_ranks
+from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, reader_of, several_ranks
 from hpcprof.results.executors import Executor, Lost, serially
 
 Identified = tuple[Path, int | None, SeveralRanks | None] | DamagedInput
@@ -69,8 +70,8 @@ def profiles_by_rank(files: list[Path], executor: Executor = serially, jobs: int
         for number, part in _ranks(rank, several, len(files) == 1, alike):
             if number is None and len(files) > 1:
                 raise HpcprofError(
-                    f"the rank of {path} is unknown: neither the profile nor its name contains it. Rename "
-                    f"it, for example to rank00000{path.suffix}."
+                    f"the rank of {file} is unknown: neither the profile nor its name contains it. Rename "
+                    f"it, for example to {_name_with_rank(file, identified.values())}."
                 )
             number = number or 0
             if number in found.paths:
@@ -92,12 +93,12 @@ def _ranks(
     """
     if several is None:
         return [(rank, None)]
-    count = len(several.processes)
+    processes = len(several.processes)
     if several.ranks is not None:
         return [(number, Part(several, at)) for at, number in enumerate(several.ranks)]
     if not rank if alone else alike and rank is not None:
-        first = (rank or 0) * count
-        return [(first + at, Part(several, at)) for at in range(count)]
+        first = (rank or 0) * processes
+        return [(first + at, Part(several, at)) for at in range(processes)]
     return [(rank, Part(several, merged=True))]
 
 
@@ -108,6 +109,19 @@ def _alike(identified: Iterable[Identified]) -> bool:
         for _, _, several in (one for one in identified if not isinstance(one, DamagedInput))
     }
     return len(counts) == 1 and counts != {0}
+
+
+def _name_with_rank(file: Path, identified: Iterable[Identified]) -> str:
+    """Return a name for a profile without a rank: the first rank that no other has, and its whole suffix."""
+    others = [one for one in identified if not isinstance(one, DamagedInput)]
+    taken = {rank for _, rank, _ in others} | {
+        rank for _, _, several in others if several is not None for rank in several.ranks or ()
+    }
+    free = next(rank for rank in count() if rank not in taken)
+    reader = reader_of(file)
+    suffixes = [end for end in reader.suffixes if file.name.lower().endswith(end)] if reader else []
+    suffix = file.name[-max(map(len, suffixes)) :] if suffixes else file.suffix
+    return f"rank{free:05d}{suffix}"
 
 
 def _lost(paths: Sequence[Path], lost: Lost) -> list[Identified]:

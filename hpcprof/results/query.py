@@ -15,6 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.run_names import command_line
 from hpcprof.results.store.database import cause
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import METADATA
@@ -60,7 +61,8 @@ def query(store: Store, sql: str) -> Answer:
         If the SQL cannot be encoded in UTF-8.
     """
     if not store.exists():
-        raise HpcprofError(f"nothing has been collected into {store}: run hpcprof collect first.")
+        collecting = command_line(store, "collect")
+        raise HpcprofError(f"nothing has been collected into {store}: run {collecting} first.")
     try:
         _check_functions(store, sql)
         with _reading(store) as connection:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.paths import is_folder
 from hpcprof.profiles.readers.declaration import Part, ProfileContent
 from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
 from hpcprof.profiles.timeline import Timeline
@@ -42,8 +44,10 @@ def find_timelines(run: Run) -> Timelines:
     Raises
     ------
     HpcprofError
-        If two profiles have the same rank.
+        If two profiles have the same rank, or the folder of the profiles cannot be reached.
     """
+    if not is_folder(run.path):
+        raise HpcprofError(f"the timelines of {run.id} cannot be read: there is no folder {run.path} here.")
     found = profiles_by_rank(find_profiles(run.path))
     paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}
     return Timelines(paths, found.skipped, found.parts)

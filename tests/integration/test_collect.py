@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import shlex
 import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+import hpcprof as package
 from hpcprof.analysis.framework.registry import ANALYSES
 from tests.conftest import Hpcprof
+from tests.integration.conftest import Database
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -37,6 +41,61 @@ def test_a_folder_that_hpcprof_did_not_make_is_adopted(hpcprof: Hpcprof, profile
     assert report.returncode == 0, report.stderr
     assert "matmul_1" in report.stdout
     assert "4 x NVIDIA H200" in report.stdout
+
+
+def test_the_name_that_collect_prints_is_accepted_where_only_the_database_is_left(
+    hpcprof: Hpcprof, profiles: Path, database: Database
+) -> None:
+    shutil.copytree(profiles, profiles.with_name("again"))
+    place = ("--db", database.url)
+    names = [
+        hpcprof("collect", folder, *place).stdout.partition(":")[0] for folder in (str(profiles), "again")
+    ]
+    timelines = hpcprof("export", names[0], "--to", "perfetto", "timelines", *place)
+    assert timelines.returncode == 0, timelines.stderr
+    before = hpcprof("report", str(profiles), *place).stdout
+    for folder in (profiles, profiles.with_name("again")):
+        shutil.rmtree(folder)
+    assert hpcprof("report", names[0], *place).stdout == before
+    for words in (
+        ("report", names[0], "--html", "page.html"),
+        ("report", names[0], "--analysis", "compare", "--against", names[1]),
+        ("compare", *names),
+        ("export", names[0], "--to", "csv", "tables"),
+    ):
+        done = hpcprof(*words, *place)
+        assert done.returncode == 0, done.stderr
+    assert package.open(names[1], db=database.url).ranks == [0, 1]
+    done = hpcprof("export", names[0], "--to", "perfetto", "timelines", *place)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"the timelines of {names[0]} cannot be read: there is no folder {profiles} here" in done.stderr
+
+
+def test_the_runs_below_a_folder_are_collected_even_if_one_of_them_cannot_be(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    parent = tmp_path / "parent"
+    shutil.copytree(profiles, parent / "a")
+    shutil.copytree(profiles, parent / "b")
+    shutil.copy(parent / "a" / "rank0.sqlite", parent / "a" / "rank00.sqlite")
+    done = hpcprof("collect", str(parent))
+    assert done.returncode == 1
+    assert "skipped: two profiles of rank 0" in done.stderr
+    assert "2 profiles collected" in done.stdout
+
+
+@pytest.mark.parametrize("db", ["hpcprof.db", "my results.db"])
+def test_printed_commands_work_as_printed(db: str, hpcprof: Hpcprof, profiles: Path) -> None:
+    folder = str(profiles)
+    needed = hpcprof("compare", folder, folder, "--db", db)
+    command = needed.stderr.partition("run hpcprof ")[2].removesuffix(" first.\n")
+    assert hpcprof(*shlex.split(command)).returncode == 0
+    report = hpcprof("report", folder, "--db", db).stdout
+    commands = re.findall(r"more rows?: hpcprof (.*)", report)
+    assert commands
+    for command in commands:
+        done = hpcprof(*shlex.split(command))
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("analysis", ANALYSES)

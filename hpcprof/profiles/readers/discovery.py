@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hpcprof.common.errors import DamagedInput, UsageError, damage_named
+from hpcprof.common.errors import DamagedInput, UsageError, damage_named, reading
+from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
 from hpcprof.profiles.readers.declaration import Part, ProfileContent, Reader, SeveralRanks, load
 from hpcprof.profiles.readers.kineto import TORCH
@@ -122,11 +123,21 @@ def find_profiles(folder: Path) -> list[Path]:
     """Return the profiles in a run directory (its ``profiles`` folder) or in any other folder, sorted.
 
     Hidden and temporary files are left out, and folders inside are not searched. An export beside its
-    ``.nsys-rep`` and a table beside its ``.ncu-rep`` are not listed: the report stands for both.
+    ``.nsys-rep`` and a table beside its ``.ncu-rep`` are not listed: the report stands for both. A folder
+    that does not exist has none.
+
+    Raises
+    ------
+    DamagedInput
+        If the folder cannot be read.
     """
     inside = folder / "profiles"
-    place = inside if inside.is_dir() else folder
-    found = {path: reader for path in place.iterdir() if (reader := _reader_of_profile(path))}
+    place = inside if is_folder(inside) else folder
+    if not is_folder(place):
+        return []
+    with reading(place):
+        files = list(place.iterdir())
+    found = {path: reader for path in files if (reader := _reader_of_profile(path))}
     made = {
         path.with_suffix(suffix)
         for path, reader in found.items()

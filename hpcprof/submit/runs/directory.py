@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -94,6 +95,12 @@ class Run:
 def runs_directory(given: Path | None = None) -> Path:
     """Return the folder of runs: ``given``, else ``$HPCPROF_RUNS``, the personal default, or ``./runs``."""
     return given or default_runs_dir()
+
+
+def typed_name(path: Path) -> str:
+    """Return how a user names a run or a sweep in a command: by its id, or by its path if it is elsewhere."""
+    known = path.parent.absolute() == runs_directory().absolute()
+    return path.name if known else shlex.quote(os.path.relpath(path))
 
 
 def new_run_id(job_name: str, runs: Path) -> str:

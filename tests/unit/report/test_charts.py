@@ -33,7 +33,7 @@ def test_axes_name_the_unit_of_the_longest_time() -> None:
         "step_times": AnalysisTable({"rank": [0, 0], "step": [0, 1], "wall_ns": [5_000, 7_000]}, {}),
         "steps": AnalysisTable({"step": [0, 1], "max_ns": [5_000, 7_000]}, {}),
     }
-    run = Contents(Run("r", Path("r")), None, [], {}, analyses, [], [])
+    run = Contents(Run("r", Path("r")), None, [], {}, analyses, [], [], str)
     ((title, note, figure),) = charts(run)
     assert title == "Step time"
     assert note.startswith("n = 2 steps on 1 rank.")

@@ -15,7 +15,7 @@ DATA = Path(__file__).parents[3] / "docs" / "data"
 
 
 def contents(result: RankResult) -> Contents:
-    return Contents(Run("r", Path("r")), None, [], {}, {}, [result], [])
+    return Contents(Run("r", Path("r")), None, [], {}, {}, [result], [], str)
 
 
 def result_of(name: str) -> RankResult:
@@ -68,22 +68,22 @@ def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
         }
 
     even = [row(i, "even") for i in range(3)]
-    assert stragglers([*even, row(3, "straggler", 14.94)]) == (
+    assert stragglers([*even, row(3, "straggler", 14.94)], "") == (
         "rank 3 is 512.3 µs late in each step, 14.9 % of the step time (n=40, clocks ± 1.900 µs)"
     )
-    many = stragglers([row(i, "straggler", float(i)) for i in range(9)])
+    many = stragglers([row(i, "straggler", float(i)) for i in range(9)], "")
     assert many.startswith("rank 8 ")
     assert many.endswith("; and 6 more")
-    assert stragglers([*even, row(3, "unknown")]).startswith("unknown for 1 of 4 ranks")
-    assert stragglers([*even, row(3, "late", 3.04)]) == (
+    assert stragglers([*even, row(3, "unknown")], "hpcprof x") == "unknown for 1 of 4 ranks: see hpcprof x"
+    assert stragglers([*even, row(3, "late", 3.04)], "") == (
         "none, but rank 3 is 512.3 µs late in each step, 3.0 % of the step time (n=40, clocks ± 1.900 µs)"
     )
-    assert stragglers([*even, row(3, "unknown", most=42_000)]) == (
+    assert stragglers([*even, row(3, "unknown", most=42_000)], "") == (
         "none among 4 ranks (n=40 steps), but up to 4.2 % of the step time may be hidden"
     )
-    assert stragglers([*even, row(3, "unknown", most=50_000)]).startswith("unknown for 1 of 4 ranks")
-    assert stragglers(even) == "none among 3 ranks (n=40 steps)"
-    assert stragglers(even[:1]) == ""
+    assert stragglers([*even, row(3, "unknown", most=50_000)], "").startswith("unknown for 1 of 4 ranks")
+    assert stragglers(even, "") == "none among 3 ranks (n=40 steps)"
+    assert stragglers(even[:1], "") == ""
 
 
 def ranges(*rows: tuple[int, str, str, int, int]) -> list[dict[str, object]]:

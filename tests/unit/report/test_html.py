@@ -21,13 +21,14 @@ from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.submit.runs.directory import Run
 
 ROWS = 130
+FULL = "hpcprof report r --analysis {}".format
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
     """The page of a run whose tables hold the same value in every row."""
     profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
-    return html_report(Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], []))
+    return html_report(Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL))
 
 
 def tables() -> dict[str, AnalysisTable]:
@@ -62,7 +63,7 @@ def test_what_the_profiles_lack_is_one_line_beside_the_table_on_page_and_termina
     lost = ("rank 3: 57 of 172 kernels have no valid end and are left out", "rank 1: <b>")
     made = {name: replace(one, losses=lost if name == "breakdown" else ()) for name, one in tables().items()}
     profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
-    contents = Contents(Run("r", Path("r")), None, [], {0: profile}, made, [], [])
+    contents = Contents(Run("r", Path("r")), None, [], {0: profile}, made, [], [], FULL)
     console = Console(width=200)
     with console.capture() as output:
         console.print(analysis_report(ANALYSES["breakdown"], made["breakdown"], 200))
@@ -78,12 +79,14 @@ def test_what_the_profiles_lack_is_said_once_of_all_empty_analyses() -> None:
     profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="")
     console = Console(width=200)
     with console.capture() as output:
-        console.print(full_report(Contents(Run("r", Path("r")), None, [], {0: profile}, made, [], []), 200))
+        console.print(
+            full_report(Contents(Run("r", Path("r")), None, [], {0: profile}, made, [], [], FULL), 200)
+        )
     assert output.get().splitlines().count(f"losses: {lost[0]}") == 1
 
 
 def test_rows_that_the_page_leaves_out_are_counted(page: str) -> None:
-    assert "30 more rows: hpcprof report --analysis kernels" in page
+    assert "30 more rows: hpcprof report r --analysis kernels" in page
 
 
 def test_the_profiler_is_named_with_its_version(page: str) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
-from hpcprof.profiles.readers.declaration import Part, SeveralRanks
+from hpcprof.profiles.readers.declaration import Part, SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.discovery import reader_of
 from hpcprof.results import profile_ranks
 from hpcprof.results.executors import Lost, ResultT, TaskT
 from hpcprof.results.profile_ranks import profiles_by_rank
@@ -52,6 +53,23 @@ def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
 def test_profiles_that_cannot_be_told_apart_are_refused(names: tuple[str, str], says: str) -> None:
     with pytest.raises(HpcprofError, match=says):
         profiles_by_rank([Path(name) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("names", "new"),
+    [
+        (("a.sqlite", "0.sqlite"), "rank00001.sqlite"),
+        (("a.pt.trace.json.gz", "1.sqlite"), "rank00000.trace.json.gz"),
+        (("a.csv.gz", "0.sqlite", "1.nsys-rep"), "rank00002.csv.gz"),
+    ],
+)
+def test_the_suggested_name_keeps_the_kind_of_a_profile_and_has_a_free_rank(
+    names: tuple[str, ...], new: str
+) -> None:
+    with pytest.raises(HpcprofError, match=rf"the rank of {names[0]} .* Rename it, for example to {new}\."):
+        profiles_by_rank([Path(name) for name in names])
+    assert rank_from_name(Path(new)) is not None
+    assert reader_of(Path(new)) is reader_of(Path(names[0]))
 
 
 @pytest.mark.parametrize(
