@@ -97,7 +97,7 @@ def show_report(contents: Contents) -> None:
     from hpcprof.report.terminal import full_report
 
     out = console()
-    out.print(full_report(contents, out.width))
+    out.print(full_report(contents, out.width), crop=False)
 
 
 def write_analysis(form: str, analysis: Analysis, table: AnalysisTable, samples: str = "") -> None:

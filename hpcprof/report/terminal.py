@@ -123,6 +123,7 @@ def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[Render
         yield Text(f"(not shown: {_headers(main[len(layout.keys) :])}; widen the terminal)")
     hidden = len(table.rows) - len(rows[:ROWS])
     if hidden > 0:
-        yield Text(f"… {counted(hidden, 'more row')}: {contents.in_full(analysis.name)}")
+        more = f"… {counted(hidden, 'more row')}: {contents.in_full(analysis.name)}"
+        yield Text(more, no_wrap=True, overflow="ignore")  # a wrapped command cannot be copied
     samples = sample_sizes(analysis.name, contents.analyses)
     yield from (Text(line) for line in (samples, *remarks(table)) if line)
