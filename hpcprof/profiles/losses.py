@@ -52,6 +52,7 @@ class Subject(str, Enum):
     CALL = "API call"
     RANGE = "range"
     COLLECTIVE = "collective"
+    OPERATOR = "operator"
     MARK = "GPU annotation"
     ALLOCATION = "allocation"
     EVENT = "event"

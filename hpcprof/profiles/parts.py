@@ -18,6 +18,7 @@ _TABLES = {
     "calls": Subject.CALL,
     "ranges": Subject.RANGE,
     "collectives": Subject.COLLECTIVE,
+    "operators": Subject.OPERATOR,
 }
 """The tables whose rows have a process."""
 

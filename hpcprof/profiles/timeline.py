@@ -147,6 +147,23 @@ class Ranges(Table):
 
 
 @dataclass(frozen=True)
+class Operators(Table):
+    """Calls of PyTorch's operators on the host (``aten::mm``), also of those inside others.
+
+    ``dims`` and ``types`` are the shapes and the types of the inputs as the profiler wrote them, JSON lists
+    such as ``[[4, 32], [32, 10]]`` and ``["float", "float"]``, or `NO_NAME`.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    name: Ints
+    dims: Ints
+    types: Ints
+
+
+@dataclass(frozen=True)
 class GpuMarks(Table):
     """Rows on the GPU other than work: annotations projected on it, and waits.
 
@@ -281,6 +298,7 @@ class Timeline:
     gpu_marks: GpuMarks = field(default_factory=GpuMarks.empty)
     allocations: Allocations = field(default_factory=Allocations.empty)
     collectives: Collectives = field(default_factory=Collectives.empty)
+    operators: Operators = field(default_factory=Operators.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

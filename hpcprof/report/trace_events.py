@@ -1,10 +1,10 @@
 """Timelines as JSON of the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
 
 Each rank is a process. Its tracks are its GPU streams, the annotations on the GPU, and its threads, on which
-ranges enclose the API calls made inside them. Categories and arguments have the names of PyTorch's traces, so
-that programs which read those, hpcprof included, also read these. Only ``cuda_graph`` is new: the launch of a
-graph that was traced as a whole. Perfetto's binary format would need a package of schemas and would add no
-information about such events.
+ranges and operators enclose the API calls made inside them. Categories and arguments have the names of
+PyTorch's traces, so that programs which read those, hpcprof included, also read these. Only ``cuda_graph`` is
+new: the launch of a graph that was traced as a whole. Perfetto's binary format would need a package of
+schemas and would add no information about such events.
 
 Timestamps are microseconds with three decimals, that is whole nanoseconds, counted from the first event. A
 program that reads them as doubles keeps every nanosecond of 13 days. ``baseTimeNanoseconds`` is the UTC time
@@ -38,6 +38,7 @@ from hpcprof.profiles.timeline import (
     Kernels,
     MemoryOperations,
     Operations,
+    Operators,
     Ranges,
     Style,
     Timeline,
@@ -174,7 +175,10 @@ def _base(utc: int | None) -> dict[str, object]:
 
 
 def _first(timeline: Timeline) -> int:
-    tables = (timeline.operations(), timeline.calls, timeline.ranges, timeline.gpu_marks)
+    tables = (
+        *(timeline.operations(), timeline.calls, timeline.ranges, timeline.gpu_marks),
+        timeline.operators,
+    )
     stamps = (*(table.start for table in tables), timeline.allocations.time)
     return min((int(column.min()) for column in stamps if len(column)), default=0)
 
@@ -198,17 +202,19 @@ def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
         yield from _complete(category, marks, names, rank, zero, own, _arguments(marks))
     calls, ranges = timeline.calls, timeline.ranges
     yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, _call_arguments(calls))
+    done = timeline.operators
+    yield from _complete("cpu_op", done, names, rank, zero, done.thread, _inputs(timeline))
     pushed = ranges.take((ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1))
     yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
     free = ranges.take((ranges.style != Style.PUSH_POP) | (ranges.one_thread != 1))
     yield from _complete("user_annotation", free, names, rank, zero, tracks.of_ranges(free))
     yield from _allocated(timeline.allocations, rank, zero, tracks)
-    yield from tracks.metadata(np.unique(np.concatenate((calls.thread, pushed.thread))))
+    yield from tracks.metadata(np.unique(np.concatenate((calls.thread, pushed.thread, done.thread))))
 
 
 def _complete(
     category: str,
-    table: Operations | GpuMarks | ApiCalls | Ranges,
+    table: Operations | GpuMarks | ApiCalls | Ranges | Operators,
     names: list[str],
     rank: int,
     zero: int,
@@ -252,6 +258,15 @@ def _operation_arguments(table: Operations | GpuMarks) -> Iterator[str]:
 def _call_arguments(calls: ApiCalls) -> Iterator[str]:
     for correlation in calls.correlation.tolist():
         yield f',"args":{{"correlation":{correlation}}}' if correlation != NO_CORRELATION else ""
+
+
+def _inputs(timeline: Timeline) -> Iterator[str]:
+    """Yield the shapes and types of the inputs of each operator, which are JSON already."""
+    table, texts = timeline.operators, [*timeline.strings.tolist(), None]
+    for dims, types in zip(table.dims.tolist(), table.types.tolist(), strict=True):
+        known = {"Input Dims": texts[dims], "Input type": texts[types]}
+        written = ",".join(f'"{name}":{text}' for name, text in known.items() if text is not None)
+        yield f',"args":{{{written}}}' if written else ""
 
 
 def _allocated(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Iterator[str]:

@@ -44,12 +44,17 @@ _READS: dict[str, frozenset[Subject]] = {
     "step_parts": _IN_RANGES,
     "exposed_communication": _OPERATIONS | {Subject.EVENT},
     "idle_causes": _IN_RANGES,
+    **dict.fromkeys(
+        ("operators", "operators_by_shape", "operator_kernels"),
+        _OPERATIONS | _CALLS | {Subject.OPERATOR},
+    ),
 }
 """What the analyses read that do not take over other analyses, which ``Analysis.needs`` lists."""
 
 _LAUNCHED = frozenset(
     {"launches", "range_gpu", "phases", "step_times", "idle", "queue_length", "rank_collectives"}
     | {"step_parts", "idle_causes"}
+    | {"operators", "operators_by_shape", "operator_kernels"}
 )
 """The analyses that join operations with the calls that launched them."""
 

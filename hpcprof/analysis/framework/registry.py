@@ -8,12 +8,14 @@ from hpcprof.analysis.explain import declarations as explain
 from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.gpu_time import declarations as gpu_time
 from hpcprof.analysis.hardware import declarations as hardware
+from hpcprof.analysis.operators import declarations as operators
 from hpcprof.analysis.slowdown import declarations as slowdown
 from hpcprof.analysis.steps import declarations as steps
 from hpcprof.analysis.summaries import declarations as summaries
 
 _DECLARED: tuple[Analysis, ...] = (
     *summaries.ANALYSES,
+    *operators.ANALYSES,
     *steps.ANALYSES,
     *gpu_time.ANALYSES,
     *slowdown.ANALYSES,

@@ -24,6 +24,7 @@ ONLY = {
     "hta_breakdown": ("allocator", "torch_step"),
     "rank_collectives": ("sequence_parallel", "torch_step"),
     "slowdown": ("torch_step",),
+    **dict.fromkeys(("operators", "operators_by_shape", "operator_kernels"), ("allocator", "torch_step")),
 }
 # What a profile need not tell, without a word about it.
 NULLABLE = {"rank_collectives": ("comm_ranks", "world_ranks", "step")}

@@ -50,6 +50,13 @@ class RangeArguments(msgspec.Struct, gc=False):
     finished: bool = True
 
 
+class OperatorArguments(msgspec.Struct, gc=False):
+    """The shapes and types of an operator's inputs, as they are written."""
+
+    dims: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Input Dims", default=msgspec.UNSET)
+    types: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Input type", default=msgspec.UNSET)
+
+
 class AllocatorArguments(msgspec.Struct, gc=False):
     """The arguments of an event of the allocator; device type 0 is the host (c10::DeviceType)."""
 

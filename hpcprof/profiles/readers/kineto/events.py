@@ -21,6 +21,7 @@ from hpcprof.profiles.readers.kineto.arguments import (
     Int64,
     KernelArguments,
     MemoryArguments,
+    OperatorArguments,
     RangeArguments,
     ValueT,
     parsed_object,
@@ -62,6 +63,8 @@ _KERNEL: ArgumentsDecoder[KernelArguments] = ArgumentsDecoder(KernelArguments)
 _RANGE: ArgumentsDecoder[RangeArguments] = ArgumentsDecoder(RangeArguments)
 _MEMORY: ArgumentsDecoder[MemoryArguments] = ArgumentsDecoder(MemoryArguments)
 _NO_ALLOCATION = AllocatorArguments(0, 0, 0, 0, 0)
+_OPERATORS: BatchDecoder[OperatorArguments] = BatchDecoder(OperatorArguments)
+_NO_INPUTS = OperatorArguments()
 _ALLOCATOR: BatchDecoder[AllocatorArguments] = BatchDecoder(AllocatorArguments)
 
 
@@ -89,9 +92,9 @@ _OPERATOR = re.compile(r"::|Backward\d*$|^[a-z]\w*_$")
 
 _NOT_READ = frozenset(
     {
-        *("cpu_op", "python_function", "external_correlation", "overhead", "collective_comm", "Trace"),
+        *("python_function", "external_correlation", "overhead", "collective_comm", "Trace"),
         *("ac2g", "async", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward"),
-        *("cuda_event", "cuda_profiler_range", _OLD_RANGES),
+        *("cuda_event", "cuda_profiler_range"),
     }
 )
 """The categories of libkineto (ActivityType.h) and of arrows between events that a timeline leaves out."""
@@ -122,6 +125,7 @@ class Events:
         self.ranges = TableRows(*_HOST, "closed")
         self.gpu_marks = TableRows(*_GPU)
         self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
+        self.operators = TableRows(*_HOST, "dims", "types")
         self.collectives: list[Recorded] = []
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()
@@ -133,6 +137,7 @@ class Events:
             (("cuda_graph",), self.graphs, self._graphs, Subject.GRAPH),
             (("cuda_runtime", "cuda_driver", "Runtime"), self.calls, self._calls, Subject.CALL),
             (("user_annotation",), self.ranges, self._ranges, Subject.RANGE),
+            (("cpu_op", _OLD_RANGES), self.operators, self._operators, Subject.OPERATOR),
             (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._marks, Subject.MARK),
             (("cpu_instant_event",), self.allocations, _allocations, Subject.ALLOCATION),
         )
@@ -169,10 +174,10 @@ class Events:
         for event in batch:
             if event is None:
                 self._lost[LossKind.ROW, Subject.EVENT, "form"] += 1
-            elif (events := by_category.get(event.cat)) is not None:
-                events.append(event)
             elif event.cat == _OLD_RANGES and event.name and not _OPERATOR.search(event.name):
                 ranges.append(event)
+            elif (events := by_category.get(event.cat)) is not None:
+                events.append(event)
             elif event.cat not in _NOT_READ:
                 self._other[event.cat or ""] += 1
         for (_, table, build, subject), events in zip(self._kinds, by_kind, strict=True):
@@ -216,6 +221,21 @@ class Events:
         columns, checks = self._on_host(events)
         arguments = self._arguments(_RANGE, events, Subject.RANGE)
         return columns | {"closed": np.array([a.finished for a in arguments], np.int64)}, checks
+
+    def _operators(self, events: list[Event]) -> Built:
+        columns, checks = self._on_host(events)
+        arguments = [a or _NO_INPUTS for a in _OPERATORS([event.args for event in events])]
+        written = {"dims": [a.dims for a in arguments], "types": [a.types for a in arguments]}
+        return columns | {name: self._as_written(values) for name, values in written.items()}, checks
+
+    def _as_written(self, values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> Ints:
+        """Return the number of each text; few of them differ, so each is decoded once."""
+        texts = [None if value is msgspec.UNSET else bytes(value) for value in values]
+        number = {
+            text: self.strings.add(None if text is None else text.decode("utf-8", "replace"))
+            for text in {*texts}
+        }
+        return np.fromiter((number[text] for text in texts), np.int64, len(texts))
 
     def _calls(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)

@@ -31,6 +31,7 @@ from hpcprof.profiles.timeline import (
     Kernels,
     MemoryOperations,
     Operations,
+    Operators,
     Origin,
     Ranges,
     Style,
@@ -50,9 +51,9 @@ def read(path: Path) -> Timeline:
     """Read a trace that the PyTorch profiler exported.
 
     Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``), all of
-    style push/pop; those that the end of the recording cut off are not closed. Graphs traced as a whole are
-    only in traces that hpcprof exported. Events that lack a field are left out and counted in
-    ``Origin.losses``.
+    style push/pop; those that the end of the recording cut off are not closed. Operators are PyTorch's own.
+    Graphs traced as a whole are only in traces that hpcprof exported. Events that lack a field are left out
+    and counted in ``Origin.losses``.
 
     Raises
     ------
@@ -99,6 +100,7 @@ def read(path: Path) -> Timeline:
         ),
         gpu_marks=GpuMarks(**events.gpu_marks.columns()),
         allocations=Allocations(**events.allocations.columns()),
+        operators=Operators(**events.operators.columns()),
         strings=strings,
     )
 

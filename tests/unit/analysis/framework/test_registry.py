@@ -31,7 +31,7 @@ def test_an_analysis_needs_only_what_is_computed_before_it(analysis: Analysis) -
 def test_the_full_report_has_this_order() -> None:
     assert " ".join(FULL_REPORT) == (
         "steps_summary phases breakdown device_breakdown overlap collectives_summary skew slowdown kernels "
-        "roofline ncu_kernels range_gpu ranges api"
+        "operators roofline ncu_kernels range_gpu ranges api"
     )
     positions = [ANALYSES[name].report_position for name in FULL_REPORT]
     assert len(set(positions)) == len(positions)

@@ -1,0 +1,1 @@
+"""PyTorch operators: their time on the host and the GPU, their kernels, and matrix multiplications."""

@@ -1,0 +1,49 @@
+"""The operators of PyTorch, and the kernels that they launch."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+
+_TIMES = (
+    "calls host_ns self_host_ns host_pct:float gpu_ops gpu_ns self_gpu_ns gpu_pct:float "
+    "flops:float tflops:float peak_pct:float"
+)
+_MAIN = ("calls", "self_gpu_ns", "gpu_pct", "self_host_ns", "host_pct", "tflops", "peak_pct")
+_MODULE = "hpcprof.analysis.operators.operators"
+
+ANALYSES = (
+    Analysis(
+        "operators",
+        "PyTorch operators",
+        Scope.RANK,
+        columns(f"rank name:text {_TIMES}"),
+        f"{_MODULE}:operators",
+        sort_by=("-self_gpu_ns", "-self_host_ns"),
+        main_columns=("rank", "name", *_MAIN),
+        report_position=85,
+        # Profiles without operators have no such section.
+        only_with_several="name",
+        first_rank_only=True,
+    ),
+    Analysis(
+        "operators_by_shape",
+        "PyTorch operators by the shapes and types of their inputs",
+        Scope.RANK,
+        columns(f"rank name:text input_dims:text input_types:text {_TIMES}"),
+        f"{_MODULE}:operators_by_shape",
+        sort_by=("-self_gpu_ns", "-self_host_ns"),
+        main_columns=("rank", "name", "input_dims", *_MAIN),
+    ),
+    Analysis(
+        "operator_kernels",
+        "GPU operations by PyTorch operator",
+        Scope.RANK,
+        columns(
+            "rank operator:text kernel:text instances total_ns time_pct:float "
+            "avg_ns:float med_ns:float min_ns max_ns stddev_ns:float"
+        ),
+        f"{_MODULE}:operator_kernels",
+        sort_by=("-total_ns",),
+        main_columns=("rank", "operator", "kernel", "instances", "total_ns", "time_pct", "med_ns"),
+    ),
+)

@@ -1,0 +1,112 @@
+"""Which operator is inside which, and which operator launched which work on the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import Ints, Timeline
+
+NO_OPERATOR = -1
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """The operators of a timeline as trees, all arrays of shape (operators,).
+
+    Attributes
+    ----------
+    order : ndarray of int64
+        The rows of ``timeline.operators`` by thread, each operator before those inside it. The positions
+        below are positions in this order.
+    parent : ndarray of int64
+        The position of the innermost operator around each one, or `NO_OPERATOR`.
+    after : ndarray of int64
+        The position after the last operator inside each one.
+    """
+
+    order: Ints
+    parent: Ints
+    after: Ints
+
+    def inside(self, value: Ints) -> Ints:
+        """Return the sum of ``value``, given by position, over each operator and all those inside it."""
+        until = np.concatenate(([0], np.cumsum(value)))
+        total: Ints = until[self.after] - until[:-1]
+        return total
+
+    def own(self, value: Ints) -> Ints:
+        """Return ``value``, given by position, without that of the operators directly inside."""
+        nested = np.flatnonzero(self.parent != NO_OPERATOR)
+        rest: Ints = value.copy()
+        np.subtract.at(rest, self.parent[nested], value[nested])
+        return rest
+
+
+@computed_once
+def nesting(timeline: Timeline) -> Nesting:
+    """Find the operator around each operator, as PyTorch's ``key_averages()`` does.
+
+    An operator is inside another one if it begins before the other one ends and ends no later.
+    """
+    table = timeline.operators
+    order = np.lexsort((-table.end, table.start, table.thread, table.process))
+    columns = (table.process, table.thread, table.start, table.end)
+    parent: list[int] = []
+    after = [len(order)] * len(order)
+    around: list[tuple[int, int, int, int]] = []
+    for at, (process, thread, start, end) in enumerate(
+        zip(*(column[order].tolist() for column in columns), strict=True)
+    ):
+        place = (process, thread)
+        while around and (around[-1][1:3] != place or around[-1][3] < end or around[-1][3] <= start):
+            after[around.pop()[0]] = at
+        parent.append(around[-1][0] if around else NO_OPERATOR)
+        around.append((at, process, thread, end))
+    return Nesting(order, np.array(parent, np.int64), np.array(after, np.int64))
+
+
+@computed_once
+def launching_operators(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the operations on the GPU that an operator launched.
+
+    Returns
+    -------
+    operation : ndarray of int64
+        Rows of ``timeline.operations()``, each once.
+    operator : ndarray of int64
+        The position in `Nesting.order` of the innermost operator that was open on the thread of the launch
+        call when the call began.
+    """
+    operation, call = launch_pairs(timeline)
+    # Calls inside a call share its correlation id.
+    first = np.flatnonzero(np.diff(operation, prepend=-1))
+    operation, call = operation[first], call[first]
+    found = _open_at(timeline, call)
+    launched = found != NO_OPERATOR
+    return operation[launched], found[launched]
+
+
+def _open_at(timeline: Timeline, call: Ints) -> Ints:
+    """Return the position of the innermost operator that is open when each call begins, or `NO_OPERATOR`."""
+    tree, table, calls = nesting(timeline), timeline.operators, timeline.calls
+    start, end = table.start[tree.order], table.end[tree.order]
+    found = np.full(len(call), NO_OPERATOR, np.int64)
+    threads = {
+        tuple(key): rows for key, rows in rows_by_key(table.process[tree.order], table.thread[tree.order])
+    }
+    for key, rows in rows_by_key(calls.process[call], calls.thread[call]):
+        if (own := threads.get(tuple(key))) is None:
+            continue
+        moment = calls.start[call[rows]]
+        before = np.searchsorted(start[own], moment, side="right") - 1
+        at = np.where(before < 0, NO_OPERATOR, own[before])
+        # The last operator that began may have ended; one around it may be open.
+        while len(ended := np.flatnonzero((at != NO_OPERATOR) & (end[at] < moment))):
+            at[ended] = tree.parent[at[ended]]
+        found[rows] = at
+    return found

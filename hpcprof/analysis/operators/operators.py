@@ -1,0 +1,199 @@
+"""PyTorch operators by name and by the shapes of their inputs, and the kernels that they launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
+from hpcprof.analysis.operators.matrix_multiplications import flops, is_matrix_multiplication, peak_tflops
+from hpcprof.analysis.operators.nesting import launching_operators, nesting
+from hpcprof.analysis.statistics.grouped import round_half_up, summarize
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Ints, Timeline
+
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The calls of operators by position in `Nesting.order`, all arrays of shape (operators,).
+
+    ``shape`` is the number of the name, shapes and types of a call among ``shapes``. ``flops`` and
+    ``peak`` (in FLOP/s) are NaN if unknown.
+    """
+
+    shape: Ints
+    shapes: Ints
+    host: Ints
+    own_host: Ints
+    launched: Ints
+    gpu: Ints
+    own_gpu: Ints
+    flops: _Floats
+    peak: _Floats
+
+
+def operators(timeline: Timeline) -> Outcome:
+    """Summarize the calls of each operator: time on the host and the GPU, with nested ones and without."""
+    if not len(timeline.operators):
+        return _no_operators(timeline)
+    calls = _calls(timeline)
+    names, name = number_texts(timeline, calls.shapes[:, 0])
+    rows = {"name": text_column(names), **_summary(timeline, name[calls.shape], len(names))}
+    return Outcome(pd.DataFrame(rows), _reason(timeline))
+
+
+def operators_by_shape(timeline: Timeline) -> Outcome:
+    """Summarize the calls of each operator by the shapes and types of its inputs."""
+    if not len(timeline.operators):
+        return _no_operators(timeline)
+    calls = _calls(timeline)
+    texts = [text_column(timeline.names(column)) for column in np.ascontiguousarray(calls.shapes.T)]
+    rows: dict[str, Any] = dict(zip(("name", "input_dims", "input_types"), texts, strict=True))
+    rows |= _summary(timeline, calls.shape, len(calls.shapes))
+    return Outcome(pd.DataFrame(rows), _reason(timeline, shapes=True))
+
+
+def operator_kernels(timeline: Timeline) -> Outcome:
+    """Summarize the operations on the GPU by name and by the innermost operator that launched them."""
+    if not len(timeline.operators):
+        return _no_operators(timeline)
+    operation, operator = launching_operators(timeline)
+    if not len(operation):
+        return no_rows(f"no GPU operation of {timeline.origin.path.name} was launched inside an operator")
+    done = timeline.operations()
+    of_operator = timeline.operators.name[nesting(timeline).order[operator]]
+    names, name = number_texts(timeline, of_operator)
+    kernels, kernel = number_texts(timeline, done.name[operation])
+    keys, group = numbered_rows(name, kernel)
+    summary = summarize(group, (done.end - done.start)[operation])
+    rows = pd.DataFrame(
+        {
+            "operator": text_column(names[keys[:, 0]]),
+            "kernel": text_column(kernels[keys[:, 1]]),
+            "instances": summary.count,
+            "total_ns": summary.total,
+            "time_pct": summary.shares(),
+            **summary.columns(),
+        }
+    )
+    return Outcome(rows)
+
+
+def _no_operators(timeline: Timeline) -> Outcome:
+    return no_rows(f"no PyTorch operators in {timeline.origin.path.name}")
+
+
+@computed_once
+def _calls(timeline: Timeline) -> _Calls:
+    tree, table = nesting(timeline), timeline.operators
+    shapes, shape = numbered_rows(table.name, table.dims, table.types)
+    shape, host = shape[tree.order], (table.end - table.start)[tree.order]
+    operation, operator = launching_operators(timeline)
+    done = timeline.operations()
+    launched = np.bincount(operator, minlength=len(host))
+    own_gpu = np.zeros(len(host), np.int64)
+    np.add.at(own_gpu, operator, (done.end - done.start)[operation])
+    texts = [timeline.names(column) for column in np.ascontiguousarray(shapes.T)]
+    work = np.array([flops(name, dims) for name, dims, _ in zip(*texts, strict=True)], float)
+    return _Calls(
+        shape=shape,
+        shapes=shapes,
+        host=host,
+        own_host=tree.own(host),
+        launched=launched,
+        gpu=tree.inside(own_gpu),
+        own_gpu=own_gpu,
+        flops=work[shape],
+        peak=_peaks(timeline, texts, shape[operator], done.name[operation])[shape],
+    )
+
+
+def _peaks(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kernel: Ints) -> _Floats:
+    """Return the GPU's peak for each shape in FLOP/s, given the shapes and names of all launches."""
+    gpus = {*timeline.origin.device_names}
+    peaks = np.full(len(texts[0]), np.nan)
+    # With GPUs of several kinds the peak depends on the call.
+    gpu = gpus.pop() if len(gpus) == 1 else ""
+    wanted = {row for row, name in enumerate(texts[0]) if is_matrix_multiplication(name)}
+    kernels: dict[int, set[str]] = {row: set() for row in wanted}
+    pairs, _ = numbered_rows(shape, kernel)
+    for row, name in zip(pairs[:, 0].tolist(), timeline.names(pairs[:, 1]), strict=True):
+        if row in wanted:
+            kernels[row].add(name or "")
+    for row, names in kernels.items():
+        peak = peak_tflops(gpu, texts[0][row], texts[2][row], names)
+        peaks[row] = np.nan if peak is None else peak * 1e12
+    return peaks
+
+
+def _summary(timeline: Timeline, group: Ints, groups: int) -> dict[str, Any]:
+    """Return the columns of each group of calls."""
+    calls = _calls(timeline)
+
+    def total(value: Ints) -> Ints:
+        sums = np.zeros(groups, np.int64)
+        np.add.at(sums, group, value)
+        return sums
+
+    own_host, own_gpu = total(calls.own_host), total(calls.own_gpu)
+    done = timeline.operations()
+    busy = int((done.end - done.start).sum()) if timeline.operation_count else 0
+    return {
+        "calls": np.bincount(group, minlength=groups),
+        "host_ns": total(calls.host),
+        "self_host_ns": own_host,
+        "host_pct": _percent(own_host, int(own_host.sum())),
+        "gpu_ops": total(calls.launched),
+        "gpu_ns": total(calls.gpu),
+        "self_gpu_ns": own_gpu,
+        "gpu_pct": _percent(own_gpu, busy),
+        **_rates(timeline, calls, group, groups),
+    }
+
+
+def _percent(part: Ints, whole: int) -> pd.Series[Any]:
+    return _nullable(round_half_up(100.0 * part / whole) if whole else np.full(len(part), np.nan))
+
+
+def _rates(timeline: Timeline, calls: _Calls, group: Ints, groups: int) -> dict[str, Any]:
+    """Return the operations of each group, and their rate over the calls whose time is known."""
+
+    def total(value: _Floats) -> _Floats:
+        return np.bincount(group, weights=value, minlength=groups).astype(float)
+
+    time = calls.gpu if timeline.operation_count else calls.host
+    timed = np.isfinite(calls.flops) & (time > 0)
+    spent = total(np.where(timed, time, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = total(np.where(timed, calls.flops, 0.0)) / spent * 1e-3
+        least = total(np.where(timed, calls.flops / calls.peak * 1e9, 0.0))
+        share = 100.0 * least / spent if timeline.operation_count else np.full(groups, np.nan)
+    return {
+        "flops": _nullable(total(calls.flops)),
+        "tflops": _nullable(np.round(rate, 3)),
+        "peak_pct": _nullable(np.round(share, 1)),
+    }
+
+
+def _nullable(values: _Floats) -> pd.Series[Any]:
+    """Return a column in which None marks what is unknown."""
+    known = np.isfinite(values).tolist()
+    column = object_array(value if ok else None for value, ok in zip(values.tolist(), known, strict=True))
+    nullable: pd.Series[Any] = pd.Series(column, dtype="object")
+    return nullable
+
+
+def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
+    """Return why values that one would expect are null."""
+    if (timeline.operators.dims >= 0).any():
+        return ""
+    what = "shapes and types and no FLOPs" if shapes else "FLOPs"
+    return f"{timeline.origin.path.name} has no {what}: record it with record_shapes=True"
