@@ -151,7 +151,7 @@ class Operators(Table):
     """Calls of PyTorch's operators on the host (``aten::mm``), also of those inside others.
 
     ``dims`` and ``types`` are the shapes and the types of the inputs as the profiler wrote them, JSON lists
-    such as ``[[4, 32], [32, 10]]`` and ``["float", "float"]``, or `NO_NAME`.
+    such as ``[[4,32],[32,10]]`` and ``["float","float"]``, or `NO_NAME`.
     """
 
     start: Ints

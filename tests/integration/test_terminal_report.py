@@ -19,7 +19,14 @@ from hpcprof.results.analysis_table import AnalysisTable, Row
 
 DATA = Path(__file__).parents[1] / "data"
 ALLOCATOR, DATA_PARALLEL = (f"{name}_rank0.pt.trace.json.gz" for name in ("allocator", "ddp_step"))
-OF_TRACES = {"memory_usage": ALLOCATOR, "hta_breakdown": ALLOCATOR, "slowdown": DATA_PARALLEL}
+OF_TRACES = {
+    "memory_usage": ALLOCATOR,
+    "hta_breakdown": ALLOCATOR,
+    "slowdown": DATA_PARALLEL,
+    **dict.fromkeys(
+        ("operators", "operators_by_shape", "operator_kernels"), "operators_rank0.pt.trace.json.gz"
+    ),
+}
 OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
 
 

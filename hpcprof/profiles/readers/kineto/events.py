@@ -229,13 +229,13 @@ class Events:
         return columns | {name: self._as_written(values) for name, values in written.items()}, checks
 
     def _as_written(self, values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> Ints:
-        """Return the number of each text; few of them differ, so each is decoded once."""
+        """Return the numbers of texts, without the spaces of lists; few differ, so each is decoded once."""
         texts = [None if value is msgspec.UNSET else bytes(value) for value in values]
-        number = {
-            text: self.strings.add(None if text is None else text.decode("utf-8", "replace"))
-            for text in {*texts}
-        }
+        number = {text: NO_NAME if text is None else self._number(text) for text in {*texts}}
         return np.fromiter((number[text] for text in texts), np.int64, len(texts))
+
+    def _number(self, text: bytes) -> int:
+        return self.strings.add(text.replace(b", ", b",").decode("utf-8", "replace"))
 
     def _calls(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
