@@ -15,7 +15,7 @@ from hpcprof.submit.runs.directory import Run
 
 # Columns that hold the number of samples of a row, or name the single event that it describes.
 COUNTS = {
-    *("instances", "count", "num_calls", "steps", "overlapped_n", "collectives", "ranks"),
+    *("instances", "count", "calls", "num_calls", "steps", "overlapped_n", "collectives", "ranks"),
     *("id", "seq", "latency_ns", "wall_ns", "runs", "n_a"),
 }
 # The limits of the device, and kernels that ncu measured one by one.
