@@ -28,7 +28,6 @@ _READS: dict[str, frozenset[Subject]] = {
     "range_gpu": _IN_RANGES,
     "memory_usage": frozenset({Subject.ALLOCATION, Subject.EVENT}),
     "phases": _IN_RANGES,
-    "step_ranges": _RANGES,
     "step_times": _IN_RANGES,
     "breakdown": _OPERATIONS | {Subject.EVENT},
     "device_breakdown": _OPERATIONS | {Subject.EVENT},

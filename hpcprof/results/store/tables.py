@@ -23,10 +23,10 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
-ANALYSIS_VERSION = 8
+ANALYSIS_VERSION = 9
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 
