@@ -48,6 +48,7 @@ _HEADERS = {
     "comm_ranks": "Communicator size",
     "dram_bytes": "DRAM traffic",
     "id": "ID",
+    "idle_ns_per_step": "Idle per step",
     "l1_hit_pct": "L1 hits (%)",
     "l2_hit_pct": "L2 hits (%)",
     "n_a": "n (A)",
@@ -109,4 +110,4 @@ def format_value(key: str, value: object) -> str:
 
 
 def _suffix(key: str) -> str:
-    return key.rpartition("_")[2]
+    return key.removesuffix("_per_step").rpartition("_")[2]

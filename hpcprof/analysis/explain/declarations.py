@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope, columns
 
 ANALYSES = (
     Analysis(
@@ -20,6 +20,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank start_ns end_ns"),
         "hpcprof.analysis.explain.step_account:exposed_communication",
+        sample_basis=SampleBasis.OPERATIONS,
         packed=True,
     ),
     Analysis(

@@ -24,10 +24,11 @@ ONLY = {
     "hta_breakdown": ("allocator", "torch_step"),
     "rank_collectives": ("sequence_parallel", "torch_step"),
     "slowdown": ("torch_step",),
+    "exposed_communication": ("sequence_parallel", "torch_step"),
     **dict.fromkeys(("operators", "operators_by_shape", "operator_kernels"), ("allocator", "torch_step")),
 }
 # What a profile need not tell, without a word about it.
-NULLABLE = {"rank_collectives": ("comm_ranks", "world_ranks", "step")}
+NULLABLE = {"rank_collectives": ("comm_ranks", "world_ranks", "step"), "idle_causes": ("range", "api")}
 RUN = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
 
 

@@ -116,7 +116,7 @@ def test_text_that_looks_like_the_end_of_an_event_misleads_nobody(
 
 @pytest.mark.parametrize("tail", ["[]}", ' [ ] , "x": [1] }', "[{}]}"])
 def test_a_trace_without_work_is_an_empty_timeline(tmp_path: Path, tail: str) -> None:
-    timeline = read(write(tmp_path, '{"traceEvents":' + tail))
+    timeline = read(write(tmp_path, '{"schemaVersion": 1, "traceEvents":' + tail))
     assert len(timeline.kernels) == 0
     assert timeline.origin.losses == ()
 
