@@ -100,7 +100,10 @@ def runs_directory(given: Path | None = None) -> Path:
 def typed_name(path: Path) -> str:
     """Return how a user names a run or a sweep in a command: by its id, or by its path if it is elsewhere."""
     known = path.parent.absolute() == runs_directory().absolute()
-    return path.name if known else shlex.quote(os.path.relpath(path))
+    if known:
+        return path.name
+    relative = os.path.relpath(path)
+    return shlex.quote(str(path.absolute()) if relative.startswith("..") else relative)
 
 
 def new_run_id(job_name: str, runs: Path) -> str:
