@@ -20,6 +20,14 @@ Thread = tuple[int, int]
 """The process and the thread."""
 
 
+def at(column: Ints, rows: Ints) -> Ints:
+    """Return the values of a column in some rows, 0 for the row `NONE`; a large column is not copied."""
+    known = rows != NONE
+    result = np.zeros(len(rows), np.int64)
+    result[known] = column[rows[known]]
+    return result
+
+
 @dataclass(frozen=True)
 class StepFunction:
     """A value for each moment: ``value[i]`` holds from ``time[i]`` on, and `NONE` before the first."""
@@ -50,8 +58,6 @@ class Host:
         The threads that make calls; their numbers are the indices.
     calls : list of ndarray of int64
         The rows of the calls of each thread.
-    of_call : ndarray of int64
-        The number of the thread of each call.
     marking : Thread
         The thread that marks the steps.
     """
@@ -59,8 +65,15 @@ class Host:
     timeline: Timeline
     threads: list[Thread]
     calls: list[Ints]
-    of_call: Ints
     marking: Thread
+
+    def of_calls(self, rows: Ints) -> Ints:
+        """Return the number of the thread of each call, `NONE` for the row `NONE`."""
+        result = np.full(len(rows), NONE)
+        process, thread = at(self.timeline.calls.process, rows), at(self.timeline.calls.thread, rows)
+        for number, (one, other) in enumerate(self.threads):
+            result[(process == one) & (thread == other) & (rows != NONE)] = number
+        return result
 
     def calls_touching(self, thread: int, start: Ints, end: Ints) -> ApiCalls:
         """Return the calls of a thread that touch disjoint intervals, sorted by start.
@@ -84,13 +97,10 @@ def host(timeline: Timeline) -> Host:
     """Return the threads of a timeline that has steps."""
     calls = timeline.calls
     found = rows_by_key(calls.process, calls.thread)
-    of_call = np.full(len(calls), NONE)
-    for number, (_, rows) in enumerate(found):
-        of_call[rows] = number
     step = int(steps_of(timeline).rows[0])
     marking = int(timeline.ranges.process[step]), int(timeline.ranges.thread[step])
     threads = [(process, thread) for (process, thread), _ in found]
-    return Host(timeline, threads, [rows for _, rows in found], of_call, marking)
+    return Host(timeline, threads, [rows for _, rows in found], marking)
 
 
 @computed_once

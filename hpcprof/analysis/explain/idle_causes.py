@@ -14,6 +14,7 @@ import pandas as pd
 from hpcprof.analysis.explain.host_activity import (
     NONE,
     StepFunction,
+    at,
     executed,
     host,
     innermost_ranges,
@@ -145,11 +146,11 @@ def _explained(timeline: Timeline, idle: Intervals) -> _Pieces:
     gaps = _gaps(timeline, operations, idle)
     threads = host(timeline)
     # Without a next operation, the GPU waits for the host until the end of the steps.
-    launched = np.where(gaps.operation == NONE, gaps.end, np.append(timeline.calls.start, 0)[gaps.call])
+    launched = np.where(gaps.operation == NONE, gaps.end, at(timeline.calls.start, gaps.call))
     launched = np.clip(launched, gaps.start, gaps.end)
     unknown = (gaps.operation != NONE) & (gaps.call == NONE)
     launched[unknown] = gaps.start[unknown]
-    thread = np.append(threads.of_call, NONE)[gaps.call]
+    thread = threads.of_calls(gaps.call)
     pieces = [_of_launches(timeline, operations, gaps, launched, thread)]
     waits_for_host = launched > gaps.start
     for number in np.unique(thread[waits_for_host]).tolist():
@@ -180,9 +181,9 @@ def _of_launches(
     calls = timeline.calls
     rows = np.flatnonzero(gaps.end > launched)
     one = gaps.take(rows)
-    # What does not exist is the last element; its value is not used.
-    began = np.append(calls.start, 0)[one.call]
-    in_call = np.append(calls.end, 0)[one.call] >= one.end
+    # What does not exist is 0; its value is not used.
+    began = at(calls.start, one.call)
+    in_call = at(calls.end, one.call) >= one.end
     other_stream = (operations.stream[one.operation] != operations.stream[one.before]) | (
         operations.device[one.operation] != operations.device[one.before]
     )
@@ -198,7 +199,7 @@ def _of_launches(
         length=one.end - launched[rows],
         cause=cause.astype(np.int64),
         range=_ranges_at(timeline, thread[rows], moment),
-        api=np.append(calls.name, NONE)[one.call],
+        api=np.where(one.call == NONE, NONE, at(calls.name, one.call)),
     )
 
 
