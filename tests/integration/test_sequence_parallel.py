@@ -245,7 +245,7 @@ def test_ranks_that_mpi_does_not_join_are_refused(tmp_path: Path) -> None:
     run = mpi(1, [*WORKLOAD, *SMALL], tmp_path, HPCPROF_WORLD_SIZE="2")
     assert run.code == 2
     (sentence,) = run.said
-    assert sentence.startswith("rank 0: MPI reports 1 rank, but the launcher started 2")
+    assert sentence.startswith("rank 0: MPI has 1 rank, but the launcher started 2")
     assert not (tmp_path / "results").exists()
 
 
