@@ -1,0 +1,172 @@
+"""The changes that a what-if makes to a run, as users write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hpcprof.common.errors import UsageError, unknown
+
+ChangeKind = Literal["range", "kernel", "comm", "copy", "api", "rank", "bandwidth"]
+
+FORMS: dict[str, str] = {
+    "range:NAME*0": "the host time of a range",
+    "range:NAME+40ms": "more host time in a range",
+    "kernel:REGEX*0.5": "the kernels whose name matches",
+    "comm*0": "all communication",
+    "copy*0": "all copies",
+    "api:REGEX*0": "the API calls whose name matches",
+    "rank:2=median": "a rank that is like the others",
+    "bandwidth*2": "the bandwidth of the network",
+}
+"""What can be changed: an example of each form, and what it is about."""
+
+_KINDS: tuple[ChangeKind, ...] = ("range", "kernel", "comm", "copy", "api", "rank", "bandwidth")
+_NAMED = ("range", "kernel", "api")
+_ONE_RANK = ("range", "kernel", "api", "copy")
+_SCALED = re.compile(r"(?P<target>.*)\*(?P<factor>[^*@]*)(?:@(?P<rank>\d+))?", re.DOTALL)
+_ADDED = re.compile(r"(?P<target>.*)\+(?P<time>[\d.]+)(?P<unit>ns|us|µs|ms|s)(?:@(?P<rank>\d+))?", re.DOTALL)
+_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the times of a run.
+
+    Attributes
+    ----------
+    kind : str
+        What changes.
+    pattern : str
+        The name of the range, or a regular expression that the names of the kernels or API calls match
+        somewhere; empty for the other kinds.
+    factor : float
+        The times are multiplied by it, or the bandwidth.
+    add_ns : int
+        The time that is added to the host time of the range in each step.
+    rank : int or None
+        The only rank that changes; None for all.
+    median : bool
+        Whether the times of the rank become the median of those of the other ranks.
+    """
+
+    kind: ChangeKind
+    pattern: str
+    factor: float
+    add_ns: int = 0
+    rank: int | None = None
+    median: bool = False
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The step of a changed run.
+
+    Attributes
+    ----------
+    wall_p50_ns : int
+        The median wall time that the replay predicts.
+    low_ns, high_ns : int
+        Its interval.
+    measured_p50_ns : int
+        The median wall time as it was measured, without the changes.
+    replay_error_pct : float
+        How far the median of the unchanged replay is from the measured one.
+    steps : int
+        The number of steps that were replayed.
+    """
+
+    wall_p50_ns: int
+    low_ns: int
+    high_ns: int
+    measured_p50_ns: int
+    replay_error_pct: float
+    steps: int
+
+
+def parse_changes(texts: Sequence[str]) -> list[Change]:
+    """Return the changes that a user wrote, each as one of `FORMS`.
+
+    Raises
+    ------
+    UsageError
+        If one of them is something else.
+    """
+    return [_parsed(text) for text in texts]
+
+
+def _parsed(text: str) -> Change:
+    kind = _kind(text)
+    if kind == "rank":
+        return _like_the_others(text)
+    if (added := _ADDED.fullmatch(text)) and kind == "range":
+        name, rank = _name(text, kind, added["target"]), added["rank"]
+        return Change(kind, name, 1.0, _nanoseconds(text, added), _number(rank))
+    scaled = _SCALED.fullmatch(text)
+    if scaled is None:
+        raise UsageError(f"{text!r} does not say what changes: write it as in {_examples(kind)}.")
+    if scaled["rank"] and kind not in _ONE_RANK:
+        raise UsageError(f"{text!r}: {kind} changes on all ranks, so leave out @{scaled['rank']}.")
+    name = _name(text, kind, scaled["target"])
+    return Change(kind, name, _factor(text, kind, scaled["factor"]), rank=_number(scaled["rank"]))
+
+
+def _kind(text: str) -> ChangeKind:
+    word = re.split(r"[:*+=@]", text, maxsplit=1)[0]
+    for kind in _KINDS:
+        if word == kind:
+            return kind
+    raise unknown("change", word, _KINDS, f" in {text!r}" if word != text else "")
+
+
+def _like_the_others(text: str) -> Change:
+    found = re.fullmatch(r"rank:(\d+)=median", text)
+    if found is None:
+        raise UsageError(f"{text!r} does not say what changes: write it as in rank:2=median.")
+    return Change("rank", "", 1.0, rank=int(found[1]), median=True)
+
+
+def _name(text: str, kind: ChangeKind, target: str) -> str:
+    """Return the name or the pattern after the colon; the kinds that are about all have none."""
+    _, colon, name = target.partition(":")
+    if kind not in _NAMED:
+        if colon:
+            raise UsageError(f"{text!r}: {kind} takes no name; write it as in {_examples(kind)}.")
+        return ""
+    if not name:
+        raise UsageError(f"{text!r} has no name: write it as in {_examples(kind)}.")
+    if kind != "range":
+        try:
+            re.compile(name)
+        except re.error as error:
+            raise UsageError(f"{text!r}: {name!r} is no regular expression: {error}.") from None
+    return name
+
+
+def _factor(text: str, kind: ChangeKind, written: str) -> float:
+    try:
+        factor = float(written)
+    except ValueError:
+        factor = math.nan
+    least = "above 0" if kind == "bandwidth" else "of at least 0"
+    if not math.isfinite(factor) or factor < 0 or (kind == "bandwidth" and factor == 0):
+        raise UsageError(f"{text!r}: {written!r} after * must be a number {least}, such as 0.5.")
+    return factor
+
+
+def _nanoseconds(text: str, added: re.Match[str]) -> int:
+    try:
+        return round(float(added["time"]) * _NS[added["unit"]])
+    except ValueError:
+        raise UsageError(f"{text!r}: {added['time']!r} after + must be a number, such as 40.") from None
+
+
+def _number(digits: str | None) -> int | None:
+    return int(digits) if digits else None
+
+
+def _examples(kind: ChangeKind) -> str:
+    return " or ".join(form for form in FORMS if re.match(rf"{kind}\b", form))

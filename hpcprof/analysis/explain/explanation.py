@@ -1,0 +1,199 @@
+"""What an explanation of a run consists of: findings, hidden costs, and what could not be judged.
+
+Nothing here imports numpy or pandas, so that a kept explanation is shown quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Literal
+
+import msgspec
+
+LEAST_PCT = 1.0
+"""The lower bound of a saving that is shown, in percent of the step."""
+
+LEAST_ESTIMATE_PCT = 3.0
+"""The least estimate of a saving that is shown, in percent of the step."""
+
+Confidence = Literal["high", "medium", "low"]
+
+
+class Cause(str, Enum):
+    """Why a step takes longer than it needs to."""
+
+    HOST_WORK = "host_work"
+    HOST_SYNC = "host_sync"
+    DEVICE_ALLOCATION = "device_allocation"
+    BLOCKING_COPY = "blocking_copy"
+    SMALL_KERNELS = "small_kernels"
+    LATE_RANK_HOST = "late_rank_host"
+    LATE_RANK_GPU = "late_rank_gpu"
+    EXPOSED_COMMUNICATION = "exposed_communication"
+    PIPELINE_BUBBLE = "pipeline_bubble"
+    SLOW_MATH = "slow_math"
+    CONTENTION = "contention"
+    STEP_SPIKES = "step_spikes"
+    STEP_DRIFT = "step_drift"
+    CAPTURE_INCOMPLETE = "capture_incomplete"
+
+
+MEANINGS: dict[Cause, str] = {
+    Cause.HOST_WORK: "the GPU waits for work of the host",
+    Cause.HOST_SYNC: "the host waits for the GPU inside the step, and the GPU runs dry",
+    Cause.DEVICE_ALLOCATION: "GPU memory is allocated or freed in steady steps",
+    Cause.BLOCKING_COPY: "copies between host and GPU that nothing hides",
+    Cause.SMALL_KERNELS: "many short kernels, and the gaps between them",
+    Cause.LATE_RANK_HOST: "the other ranks wait for a rank whose host is late",
+    Cause.LATE_RANK_GPU: "the other ranks wait for a rank whose GPU has more work, or is slower",
+    Cause.EXPOSED_COMMUNICATION: "communication that no compute hides",
+    Cause.PIPELINE_BUBBLE: "pipeline stages wait for a slower stage",
+    Cause.SLOW_MATH: "matrix multiplications without tensor cores",
+    Cause.CONTENTION: "communication slows the kernels beside it",
+    Cause.STEP_SPIKES: "single steps take much longer than the others",
+    Cause.STEP_DRIFT: "the step time changes during the capture",
+    Cause.CAPTURE_INCOMPLETE: "the profile is incomplete",
+}
+"""Each cause in words."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A figure that can be looked up: in which analysis, of which rank (None: all), and its key there."""
+
+    analysis: str
+    rank: int | None
+    key: str
+    value: int | float | str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A cause, what it costs and what to do.
+
+    Attributes
+    ----------
+    cause : Cause
+    ranks : tuple of int
+        The ranks that have the cause.
+    where : str
+        The range, the collective or the kernel.
+    saving_ns : int or None
+        What a step would gain without it; None if that cannot be estimated.
+    saving_low_ns, saving_high_ns : int or None
+        The interval of the saving.
+    share_pct : float or None
+        The saving in percent of the wall time of the step.
+    evidence : tuple of Evidence
+    remedy : str
+        One or two sentences.
+    confidence : str
+    cost_ns : int or None
+        For a hidden cost, the host time per step that hides behind the GPU.
+    """
+
+    cause: Cause
+    ranks: tuple[int, ...]
+    where: str
+    saving_ns: int | None
+    saving_low_ns: int | None
+    saving_high_ns: int | None
+    share_pct: float | None
+    evidence: tuple[Evidence, ...]
+    remedy: str
+    confidence: Confidence
+    cost_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """What could not be looked at: a cause, or a subject in words, with one sentence why."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """The step that an explanation is about.
+
+    Attributes
+    ----------
+    wall_p50_ns : int or None
+        The median wall time; None without steps.
+    steps : int
+        The number of steps of the capture.
+    ranks : int
+        The number of profiled ranks.
+    explained_steps : int
+        The number of steps that were replayed.
+    replay_error_pct : float or None
+        How far the median of the unchanged replay is from the measured one.
+    """
+
+    wall_p50_ns: int | None
+    steps: int
+    ranks: int
+    explained_steps: int
+    replay_error_pct: float | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the time of a step goes, and what would shorten it.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+        The most costly first; those whose saving cannot be estimated last.
+    hidden : tuple of Finding
+        Costs on the host that hide behind the GPU: removing them would gain about nothing.
+    not_judged : tuple of NotJudged
+    step : StepSummary
+    """
+
+    findings: tuple[Finding, ...]
+    hidden: tuple[Finding, ...]
+    not_judged: tuple[NotJudged, ...]
+    step: StepSummary
+
+    def shown(self) -> tuple[Finding, ...]:
+        """Return the findings that are shown by default, the most costly first.
+
+        Their saving is at least 3 % of the step, and at least 1 % at its lower bound. Those without an
+        estimate come last.
+        """
+        priced = [finding for finding in self.findings if self._above_bar(finding)]
+        priced.sort(key=lambda finding: -(finding.saving_ns or 0))
+        return (*priced, *(finding for finding in self.findings if finding.saving_ns is None))
+
+    def in_short(self) -> Explanation:
+        """Return the explanation with only the findings of `shown`."""
+        return replace(self, findings=self.shown())
+
+    def _above_bar(self, finding: Finding) -> bool:
+        wall, saving = self.step.wall_p50_ns, finding.saving_ns
+        if saving is None or not wall:
+            return False
+        low = 100 * (finding.saving_low_ns or 0) / wall
+        return low >= LEAST_PCT and 100 * saving / wall >= LEAST_ESTIMATE_PCT
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the explanation in the types of JSON."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        for finding in found["findings"]:
+            del finding["cost_ns"]
+        return found
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Explanation:
+        """Return the explanation that `as_json` returned.
+
+        Raises
+        ------
+        msgspec.ValidationError
+            If it is something else.
+        """
+        return msgspec.convert(values, cls)

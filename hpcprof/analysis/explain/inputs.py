@@ -1,0 +1,40 @@
+"""What an explanation of a run is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
+    import pandas as pd
+
+    from hpcprof.profiles.timeline import Gpu, Timeline
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainInputs:
+    """One run: its timelines and what a collect computed from them.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The ranks that have a timeline, in ascending order.
+    read : callable
+        Returns the timeline of one of these ranks, with the step that was chosen for the run.
+    tables : mapping of str to DataFrame
+        The analyses of the run by name, over all ranks; each is read at its first use.
+    losses : mapping of int to tuple of str
+        By rank, sentences about what its profile lacks.
+    world_size : int or None
+        The number of ranks that ran, profiled or not; None if it is unknown.
+    gpus : mapping of int to tuple of Gpu
+        By rank, the GPUs that its profile lists.
+    """
+
+    ranks: tuple[int, ...]
+    read: Callable[[int], Timeline]
+    tables: Mapping[str, pd.DataFrame]
+    losses: Mapping[int, tuple[str, ...]]
+    world_size: int | None
+    gpus: Mapping[int, tuple[Gpu, ...]]

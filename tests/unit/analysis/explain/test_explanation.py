@@ -1,0 +1,80 @@
+"""What an explanation shows, and how it is written as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hpcprof.analysis.explain.explanation import (
+    MEANINGS,
+    Cause,
+    Evidence,
+    Explanation,
+    Finding,
+    NotJudged,
+    StepSummary,
+)
+
+MS = 1_000_000
+STEP = StepSummary(100 * MS, 6, 2, 6, 0.4)
+
+
+def finding(saving: float | None, low: float | None = None, cause: Cause = Cause.HOST_WORK) -> Finding:
+    """Return a finding that saves ``saving`` ms of a step of 100 ms, at least ``low``."""
+    estimate = None if saving is None else round(saving * MS)
+    least = estimate if low is None else round(low * MS)
+    evidence = (Evidence("idle_causes", 0, "idle_ns_per_step", 13 * MS),)
+    return Finding(cause, (0, 1), "data", estimate, least, estimate, saving, evidence, "Prefetch.", "high")
+
+
+def explained(*findings: Finding, step: StepSummary = STEP) -> Explanation:
+    """Return an explanation with these findings."""
+    hidden = (replace(finding(0), cost_ns=20 * MS),)
+    return Explanation(findings, hidden, (NotJudged("contention", "one rank was profiled"),), step)
+
+
+def test_findings_below_the_bar_are_not_shown() -> None:
+    shown, small, uncertain = finding(3, 1), finding(2.9, 2.9), finding(5, 0.9)
+    assert explained(small, uncertain, shown).shown() == (shown,)
+
+
+def test_the_most_costly_finding_is_shown_first_and_one_without_an_estimate_last() -> None:
+    unknown, five, nine = finding(None), finding(5), finding(9)
+    assert explained(unknown, five, nine).shown() == (nine, five, unknown)
+    assert explained(unknown, five, nine).in_short().findings == (nine, five, unknown)
+
+
+def test_without_steps_no_saving_is_claimed() -> None:
+    unknown = finding(None, cause=Cause.CAPTURE_INCOMPLETE)
+    assert explained(finding(50), unknown, step=replace(STEP, wall_p50_ns=None)).shown() == (unknown,)
+
+
+def test_json_has_the_keys_of_the_contract() -> None:
+    found = explained(finding(13)).as_json()
+    assert set(found) == {"findings", "hidden", "not_judged", "step"}
+    assert found["findings"] == [
+        {
+            "cause": "host_work",
+            "ranks": [0, 1],
+            "where": "data",
+            "saving_ns": 13 * MS,
+            "saving_low_ns": 13 * MS,
+            "saving_high_ns": 13 * MS,
+            "share_pct": 13,
+            "evidence": [{"analysis": "idle_causes", "rank": 0, "key": "idle_ns_per_step", "value": 13 * MS}],
+            "remedy": "Prefetch.",
+            "confidence": "high",
+        }
+    ]
+    assert found["hidden"][0]["cost_ns"] == 20 * MS
+    assert found["not_judged"] == [{"what": "contention", "reason": "one rank was profiled"}]
+    assert {"wall_p50_ns", "steps", "ranks"} <= set(found["step"])
+
+
+def test_an_explanation_survives_json() -> None:
+    found = explained(finding(13), finding(None))
+    assert Explanation.from_json(json.loads(json.dumps(found.as_json()))) == found
+
+
+def test_every_cause_is_put_into_words() -> None:
+    assert list(MEANINGS) == list(Cause)
