@@ -60,8 +60,8 @@ def align_clocks(rows: pd.DataFrame) -> dict[ClockKey, AlignedClocks]:
 
     An all-reduce, all-gather or barrier ends at nearly the same time on all ranks. So a clock is ahead by the
     median difference of its ends from those of the median rank; the median ignores a rank that ends a little
-    later now and then. Clocks drift
-    and jump by tens of microseconds, so from 16 collectives on each block of 8 has its own median.
+    later now and then. Clocks drift and jump by tens of microseconds, so from 16 collectives on each block
+    of 8 has its own median.
 
     Returns
     -------
