@@ -12,16 +12,13 @@ from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_cl
 from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
-from hpcprof.analysis.gpu_time.device_time import category_intervals
+from hpcprof.analysis.gpu_time.device_time import working_intervals
 from hpcprof.analysis.steps.step_ranges import no_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import WAITING
-from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union
+from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union_of
 from hpcprof.profiles.timeline import Category, Ints, Timeline
-
-PARTS = ("compute", "exposed_comm", "wait_for_peer", "exposed_mem", "idle")
-"""The parts of the wall time of a step, in the order of the columns of ``step_account``."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +42,11 @@ class BusyTime:
 @computed_once
 def busy_time(timeline: Timeline) -> BusyTime:
     """Return when the GPUs of a timeline work, and on what."""
-    tables = (timeline.kernels, timeline.memops, timeline.graphs)
-    compute, communication, memory = (
-        _union(*(category_intervals(table, category) for table in tables)) for category in Category
-    )
-    working = _union(compute, communication)
+    compute, communication, memory = (working_intervals(timeline, category) for category in Category)
+    working = union_of(compute, communication)
     return BusyTime(
-        compute, difference(communication, compute), difference(memory, working), _union(working, memory)
+        compute, difference(communication, compute), difference(memory, working), union_of(working, memory)
     )
-
-
-def _union(*sets: Intervals) -> Intervals:
-    return union(*map(np.concatenate, zip(*sets, strict=True)))
 
 
 def step_parts(timeline: Timeline) -> Outcome:
@@ -163,7 +153,7 @@ def _waits(collectives: pd.DataFrame) -> dict[int, Intervals]:
             before.setdefault(rank, []).append((start, moment))
             after.setdefault(rank, []).append((moment, end))
     # Where one collective waits and another one transfers, the rank communicates.
-    return {rank: difference(_union(*before[rank]), _union(*after[rank])) for rank in before}
+    return {rank: difference(union_of(*before[rank]), union_of(*after[rank])) for rank in before}
 
 
 def _last_arrivals(one: MatchedCollectives, clock: AlignedClocks) -> Ints:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.intervals import Intervals, exclusive, length, union
+from hpcprof.profiles.columns.intervals import Intervals, exclusive, length, union, union_of
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.timeline import Category, Operations, Timeline
 
@@ -47,9 +47,8 @@ class DeviceTime:
 @computed_once
 def device_times(timeline: Timeline) -> list[DeviceTime]:
     """Return the time of each device that has operations."""
-    tables: list[Operations] = [timeline.kernels, timeline.memops, timeline.graphs]
-    devices = sorted({device for table in tables for device in distinct(table.device).tolist()})
-    return [_device_time(tables, device) for device in devices]
+    devices = sorted({device for table in _tables(timeline) for device in distinct(table.device).tolist()})
+    return [_device_time(timeline, device) for device in devices]
 
 
 def category_intervals(operations: Operations, category: Category, device: int | None = None) -> Intervals:
@@ -60,12 +59,20 @@ def category_intervals(operations: Operations, category: Category, device: int |
     return union(operations.start[chosen], operations.end[chosen])
 
 
-def _device_time(tables: Sequence[Operations], device: int) -> DeviceTime:
-    """Return the time of one device from the tables of operations."""
-    rows = [(table, table.device == device) for table in tables if device in table.device]
+def working_intervals(timeline: Timeline, category: Category, device: int | None = None) -> Intervals:
+    """Return the merged intervals of all operations of one category, on one device or on all."""
+    return union_of(*(category_intervals(table, category, device) for table in _tables(timeline)))
+
+
+def _tables(timeline: Timeline) -> tuple[Operations, ...]:
+    return timeline.kernels, timeline.memops, timeline.graphs
+
+
+def _device_time(timeline: Timeline, device: int) -> DeviceTime:
+    rows = [(table, table.device == device) for table in _tables(timeline) if device in table.device]
     first = min(int(table.start[own].min()) for table, own in rows)
     last = max(int(table.end[own].max()) for table, own in rows)
-    merged = [_merged(tables, category, device) for category in Category]
+    merged = [working_intervals(timeline, category, device) for category in Category]
     return DeviceTime(
         device,
         # Negative only if the single operation ends before it starts: then it takes no time.
@@ -73,9 +80,3 @@ def _device_time(tables: Sequence[Operations], device: int) -> DeviceTime:
         busy=length(*map(np.concatenate, zip(*merged, strict=True))),
         exclusive=exclusive(*merged),
     )
-
-
-def _merged(tables: Sequence[Operations], category: Category, device: int) -> Intervals:
-    """Return the merged intervals of one category in all tables."""
-    parts = [category_intervals(table, category, device) for table in tables]
-    return union(*map(np.concatenate, zip(*parts, strict=True)))

@@ -26,6 +26,11 @@ def union(start: Ints, end: Ints) -> Intervals:
     return start[np.append(True, apart)], end[np.append(apart, True)]
 
 
+def union_of(*sets: Intervals) -> Intervals:
+    """Return the union of one or more sets of intervals."""
+    return union(*map(np.concatenate, zip(*sets, strict=True)))
+
+
 def length(start: Ints, end: Ints) -> int:
     """Return the time that the intervals cover, with overlaps counted once."""
     start, end = _ordered(start, end)
