@@ -8,12 +8,13 @@ import numpy as np
 
 from hpcprof.analysis.steps.range_tree import NO_PARENT, parents
 from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.streams import NO_CALL
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.intervals import outermost
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Ranges, Timeline
 
-NONE = -1
+NONE = NO_CALL
 """Stands for no row and for no thread."""
 
 Thread = tuple[int, int]
@@ -86,10 +87,7 @@ class Host:
             end, calls.start[rows]
         )
         rows = rows[touching]
-        rows = rows[np.lexsort((-calls.end[rows], calls.start[rows]))]
-        ends = calls.end[rows]
-        outermost = np.append(True, ends[1:] > np.maximum.accumulate(ends)[:-1])[: len(rows)]
-        return calls.take(rows[outermost])
+        return calls.take(rows[outermost(calls.start[rows], calls.end[rows])])
 
 
 @computed_once
@@ -133,16 +131,3 @@ def executed(calls: ApiCalls) -> StepFunction:
     rows = np.arange(len(calls))
     time = np.column_stack((calls.start, calls.end)).ravel()
     return StepFunction(time, np.column_stack((rows, np.full(len(rows), NONE))).ravel())
-
-
-@computed_once
-def launch_calls(timeline: Timeline) -> Ints:
-    """Return the row of the first call that launched each operation, `NONE` if none was recorded."""
-    operation, call = launch_pairs(timeline)
-    if np.any(operation[1:] == operation[:-1]):
-        # The last assignment wins, so the first call comes last.
-        order = np.argsort(timeline.calls.start[call], kind="stable")[::-1]
-        operation, call = operation[order], call[order]
-    found = np.full(timeline.operation_count, NONE)
-    found[operation] = call
-    return found

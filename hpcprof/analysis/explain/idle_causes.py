@@ -18,12 +18,12 @@ from hpcprof.analysis.explain.host_activity import (
     executed,
     host,
     innermost_ranges,
-    launch_calls,
 )
 from hpcprof.analysis.explain.step_account import busy_time
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name
+from hpcprof.analysis.steps.streams import launch_calls
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.analysis.summaries.api_calls import without_version
 from hpcprof.profiles.columns.intervals import Intervals, difference, union

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.intervals import length
+from hpcprof.profiles.columns.intervals import length, outermost
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints, Ranges, Timeline
 
@@ -272,7 +272,9 @@ def one_after_another(ranges: Ranges, rows: Ints) -> Ints:
     """
     processes: dict[int, list[Ints]] = {}
     for (process, _), of_thread in rows_by_key(ranges.process[rows], ranges.thread[rows]):
-        processes.setdefault(process, []).append(_outermost(ranges, rows[of_thread]))
+        own = rows[of_thread]
+        own = own[outermost(ranges.start[own], ranges.end[own])]
+        processes.setdefault(process, []).append(own)
     if not processes:
         return rows
     threads = max(processes.values(), key=lambda parts: sum(_duration(ranges, part) for part in parts))
@@ -281,14 +283,6 @@ def one_after_another(ranges: Ranges, rows: Ints) -> Ints:
     if len(threads) > 1 and np.any(ranges.start[together][1:] < ranges.end[together][:-1]):
         return max(threads, key=lambda part: _duration(ranges, part))
     return together
-
-
-def _outermost(ranges: Ranges, rows: Ints) -> Ints:
-    """Return the rows of a thread that no other of them contains, by start."""
-    rows = rows[np.lexsort((-ranges.end[rows], ranges.start[rows]))]
-    end = ranges.end[rows]
-    outermost: Ints = rows[np.append(True, end[1:] > np.maximum.accumulate(end)[:-1])]
-    return outermost
 
 
 def _duration(ranges: Ranges, rows: Ints) -> int:

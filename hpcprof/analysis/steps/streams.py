@@ -15,6 +15,9 @@ from hpcprof.profiles.timeline import Ints, Table, Timeline
 NEVER = int(np.iinfo(np.int64).max)
 """Stands for the start of a launch call that was not recorded."""
 
+NO_CALL = -1
+"""Stands for the row of a launch call that was not recorded."""
+
 
 @dataclass(frozen=True)
 class OperationTimes(Table):
@@ -59,12 +62,21 @@ def why_no_launches(timeline: Timeline) -> str:
 @computed_once
 def launch_starts(timeline: Timeline) -> Ints:
     """Return when the first launch call of each operation began, or `NEVER` if none was recorded."""
+    call = launch_calls(timeline)
+    result = np.full(len(call), NEVER)
+    known = call != NO_CALL
+    result[known] = timeline.calls.start[call[known]]
+    return result
+
+
+@computed_once
+def launch_calls(timeline: Timeline) -> Ints:
+    """Return the row of the first call that launched each operation, or `NO_CALL` if none was recorded."""
     operation, call = launch_pairs(timeline)
-    begun = timeline.calls.start[call]
     if np.any(operation[1:] == operation[:-1]):
         # The last assignment wins, so the first call comes last.
-        order = np.argsort(begun, kind="stable")[::-1]
-        operation, begun = operation[order], begun[order]
-    result = np.full(timeline.operation_count, NEVER)
-    result[operation] = begun
+        order = np.argsort(timeline.calls.start[call], kind="stable")[::-1]
+        operation, call = operation[order], call[order]
+    result = np.full(timeline.operation_count, NO_CALL)
+    result[operation] = call
     return result

@@ -31,6 +31,14 @@ def union_of(*sets: Intervals) -> Intervals:
     return union(*map(np.concatenate, zip(*sets, strict=True)))
 
 
+def outermost(start: Ints, end: Ints) -> Ints:
+    """Return the rows of the intervals that no other one contains, by start; of equal ones the first."""
+    rows = np.lexsort((-end, start))
+    ends = end[rows]
+    beyond = ends[1:] > np.maximum.accumulate(ends)[:-1]
+    return rows[np.append(True, beyond)[: len(rows)]]
+
+
 def length(start: Ints, end: Ints) -> int:
     """Return the time that the intervals cover, with overlaps counted once."""
     start, end = _ordered(start, end)

@@ -13,7 +13,9 @@ from hpcprof.profiles.columns.intervals import (
     grouped_length,
     intersection,
     length,
+    outermost,
     union,
+    union_of,
 )
 from hpcprof.profiles.timeline import Ints
 
@@ -47,6 +49,25 @@ def test_a_union_covers_the_same_units_once(a: Pairs) -> None:
     assert_merged(merged)
     assert units(merged) == units(arrays(a))
     assert length(*arrays(a)) == len(units(arrays(a)))
+
+
+@given(pairs, pairs)
+def test_a_union_of_sets_covers_what_any_covers(a: Pairs, b: Pairs) -> None:
+    merged = union_of(arrays(a), arrays(b))
+    assert_merged(merged)
+    assert units(merged) == units(arrays(a)) | units(arrays(b))
+
+
+@given(pairs)
+def test_the_outermost_intervals_are_those_that_no_other_one_contains(a: Pairs) -> None:
+    def inside(row: int, other: int) -> bool:
+        # Of equal intervals, the first counts as the outer one.
+        (start, end), (begin, finish) = a[row], a[other]
+        return begin <= start and end <= finish and (a[row] != a[other] or other < row)
+
+    rows = outermost(*arrays(a)).tolist()
+    others = {row for row in range(len(a)) for other in range(len(a)) if other != row and inside(row, other)}
+    assert rows == sorted({*range(len(a))} - others, key=lambda row: a[row][0])
 
 
 @given(pairs, pairs)
