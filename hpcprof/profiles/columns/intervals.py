@@ -36,7 +36,8 @@ def outermost(start: Ints, end: Ints) -> Ints:
     rows = np.lexsort((-end, start))
     ends = end[rows]
     beyond = ends[1:] > np.maximum.accumulate(ends)[:-1]
-    return rows[np.append(True, beyond)[: len(rows)]]
+    found: Ints = rows[np.append(True, beyond)[: len(rows)]]
+    return found
 
 
 def length(start: Ints, end: Ints) -> int:

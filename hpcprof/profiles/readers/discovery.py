@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -58,8 +60,7 @@ def read_profile(path: Path, part: Part | None = None) -> Timeline | KernelRepor
     DamagedInput
         If no reader takes files of this name, or the file cannot be read.
     """
-    reader = _known_reader(path)
-    with damage_named(path):
+    with _known_reader(path) as reader:
         profile = cast("Timeline | KernelReport", load(reader.read)(path))
         if part is None:
             return profile
@@ -76,8 +77,7 @@ def identify_rank(path: Path) -> int | None:
     DamagedInput
         If the file cannot be opened as what its name says.
     """
-    reader = _known_reader(path)
-    with damage_named(path):
+    with _known_reader(path) as reader:
         return cast("int | None", load(reader.identify_rank)(path))
 
 
@@ -89,17 +89,19 @@ def several_ranks(path: Path) -> SeveralRanks | None:
     DamagedInput
         If the file cannot be opened as what its name says.
     """
-    reader = _known_reader(path)
-    with damage_named(path):
+    with _known_reader(path) as reader:
         return cast("SeveralRanks | None", load(reader.several_ranks)(path) if reader.several_ranks else None)
 
 
-def _known_reader(path: Path) -> Reader:
+@contextmanager
+def _known_reader(path: Path) -> Iterator[Reader]:
+    """Give the block the reader of a file, and name the file if the block finds damage."""
     reader = reader_of(path)
     if reader is None:
         valid = ", ".join(suffix for reader in BUILT_IN for suffix in reader.suffixes)
         raise DamagedInput(f"{path} is not a profile that hpcprof reads: valid are {valid}.")
-    return reader
+    with damage_named(path):
+        yield reader
 
 
 def file_to_read(path: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sqlalchemy import null, or_, select
@@ -16,6 +16,7 @@ from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.export import PROCESS_SHIFT, NsysExport, open_export
+from hpcprof.profiles.readers.nsys.processes import mpi_processes
 from hpcprof.profiles.timeline import Fact, Gpu, Origin
 
 # The rows that describe how the capture was made. Nothing else of META_DATA_CAPTURE is read here (command,
@@ -52,11 +53,10 @@ def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[i
     """
     variables = _environment(export)
     gpus = _gpus(export)
-    ranks = _mpi_ranks(export)
     return Origin(
         path=export.path,
         kind=NSYS.name,
-        rank=_rank(export, ranks, variables),
+        rank=_rank(export, mpi_processes(export), variables),
         world_size=_first_number(variables, environment_allowlist.SIZES),
         host=_text(export, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
         device_names=tuple(gpu.name for gpu in gpus),
@@ -81,20 +81,15 @@ def identify_rank(path: Path) -> int | None:
         If the export cannot be read.
     """
     with open_export(path) as export:
-        ranks = _mpi_ranks(export)
+        ranks = mpi_processes(export)
         return _rank(export, ranks, {} if ranks else _environment(export))
 
 
-def _rank(export: NsysExport, ranks: Sequence[int], variables: Mapping[str, str]) -> int | None:
-    known = ranks[0] if len(ranks) == 1 else None
+def _rank(export: NsysExport, ranks: Collection[int], variables: Mapping[str, str]) -> int | None:
+    known = next(iter(ranks)) if len(ranks) == 1 else None
     if not ranks:
         known = _first_number(variables, environment_allowlist.RANKS)
     return rank_from_name(export.path) if known is None else known
-
-
-def _mpi_ranks(export: NsysExport) -> list[int]:
-    source = export.table("MPI_RANKS")
-    return sorted(set(source.integers({"rank": None})["rank"].tolist())) if source else []
 
 
 def _environment(export: NsysExport) -> dict[str, str]:

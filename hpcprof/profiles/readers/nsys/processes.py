@@ -23,7 +23,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
     """
     with open_export(path) as export:
         users = _gpu_users(export)
-        by_rank = _mpi_processes(export)
+        by_rank = mpi_processes(export)
         if len(by_rank) > 1:
             ranks = sorted(by_rank)
             return SeveralRanks(tuple(tuple(sorted(by_rank[rank])) for rank in ranks), tuple(ranks))
@@ -32,8 +32,8 @@ def several_ranks(path: Path) -> SeveralRanks | None:
         return SeveralRanks(tuple((process,) for process in users))
 
 
-def _mpi_processes(export: NsysExport) -> dict[int, set[int]]:
-    """Return the processes of each MPI rank; none where MPI was not traced."""
+def mpi_processes(export: NsysExport) -> dict[int, set[int]]:
+    """Return the processes of each MPI rank in an export; none where MPI was not traced."""
     table = export.table("MPI_RANKS")
     if table is None:
         return {}
