@@ -16,9 +16,18 @@ from hpcprof.analysis.operators.nesting import launching_operators, nesting
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.profiles.timeline import Ints, Table, Timeline
 
 _Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Work(Table):
+    """What is needed of the operations on the GPU."""
+
+    start: Ints
+    end: Ints
+    name: Ints
 
 
 @dataclass(frozen=True)
@@ -26,7 +35,7 @@ class _Calls:
     """The calls of operators by position in `Nesting.order`, all arrays of shape (operators,).
 
     ``shape`` is the number of the name, shapes and types of a call among ``shapes``. ``flops`` and
-    ``peak`` (in FLOP/s) are NaN if unknown.
+    ``peak`` (in FLOP/s) are NaN if unknown. ``busy`` is the sum of the times of all operations on the GPU.
     """
 
     shape: Ints
@@ -38,6 +47,7 @@ class _Calls:
     own_gpu: Ints
     flops: _Floats
     peak: _Floats
+    busy: int
 
 
 def operators(timeline: Timeline) -> Outcome:
@@ -68,7 +78,7 @@ def operator_kernels(timeline: Timeline) -> Outcome:
     operation, operator = launching_operators(timeline)
     if not len(operation):
         return no_rows(f"no GPU operation of {timeline.origin.path.name} was launched inside an operator")
-    done = timeline.operations()
+    done = timeline.columns_of_operations(_Work)
     of_operator = timeline.operators.name[nesting(timeline).order[operator]]
     names, name = number_texts(timeline, of_operator)
     kernels, kernel = number_texts(timeline, done.name[operation])
@@ -97,10 +107,11 @@ def _calls(timeline: Timeline) -> _Calls:
     shapes, shape = numbered_rows(table.name, table.dims, table.types)
     shape, host = shape[tree.order], (table.end - table.start)[tree.order]
     operation, operator = launching_operators(timeline)
-    done = timeline.operations()
+    done = timeline.columns_of_operations(_Work)
+    time = done.end - done.start
     launched = np.bincount(operator, minlength=len(host))
     own_gpu = np.zeros(len(host), np.int64)
-    np.add.at(own_gpu, operator, (done.end - done.start)[operation])
+    np.add.at(own_gpu, operator, time[operation])
     texts = [timeline.names(column) for column in np.ascontiguousarray(shapes.T)]
     work = np.array([flops(name, dims) for name, dims, _ in zip(*texts, strict=True)], float)
     return _Calls(
@@ -113,6 +124,7 @@ def _calls(timeline: Timeline) -> _Calls:
         own_gpu=own_gpu,
         flops=work[shape],
         peak=_peaks(timeline, texts, shape[operator], done.name[operation])[shape],
+        busy=int(time.sum()),
     )
 
 
@@ -144,8 +156,6 @@ def _summary(timeline: Timeline, group: Ints, groups: int) -> dict[str, Any]:
         return sums
 
     own_host, own_gpu = total(calls.own_host), total(calls.own_gpu)
-    done = timeline.operations()
-    busy = int((done.end - done.start).sum()) if timeline.operation_count else 0
     return {
         "calls": np.bincount(group, minlength=groups),
         "host_ns": total(calls.host),
@@ -154,7 +164,7 @@ def _summary(timeline: Timeline, group: Ints, groups: int) -> dict[str, Any]:
         "gpu_ops": total(calls.launched),
         "gpu_ns": total(calls.gpu),
         "self_gpu_ns": own_gpu,
-        "gpu_pct": _percent(own_gpu, busy),
+        "gpu_pct": _percent(own_gpu, calls.busy),
         **_rates(timeline, calls, group, groups),
     }
 
