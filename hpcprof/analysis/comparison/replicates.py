@@ -9,7 +9,7 @@ from datetime import datetime
 
 import numpy as np
 
-from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE
+from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_error
 from hpcprof.analysis.statistics.grouped import Floats
 
 POWER = 0.8
@@ -75,17 +75,12 @@ def independent(a: Floats, b: Floats) -> Estimate:
     are not pooled (Welch's t).
     """
     n, m = len(a), len(b)
-    of_a, of_b = float(np.var(a, ddof=1)), float(np.var(b, ddof=1))
     difference = float(np.mean(b) - np.mean(a))
-    if n == m or _variances_alike(a, b):
-        freedom = float(n + m - 2)
-        variance = ((n - 1) * of_a + (m - 1) * of_b) / freedom
-        return Estimate(difference, math.sqrt(variance * (1 / n + 1 / m)), freedom)
-    of_a, of_b = of_a / n, of_b / m
-    # Shares of the variance, because the square of a tiny variance would underflow to zero.
-    shares = [part / (of_a + of_b) for part in (of_a, of_b)]
-    freedom = 1 / (shares[0] ** 2 / (n - 1) + shares[1] ** 2 / (m - 1))
-    return Estimate(difference, math.sqrt(of_a + of_b), freedom)
+    if n != m and not _variances_alike(a, b):
+        return Estimate(difference, *welch_error(a, b))
+    freedom = float(n + m - 2)
+    variance = ((n - 1) * float(np.var(a, ddof=1)) + (m - 1) * float(np.var(b, ddof=1))) / freedom
+    return Estimate(difference, math.sqrt(variance * (1 / n + 1 / m)), freedom)
 
 
 def paired(a: Floats, b: Floats) -> Estimate:

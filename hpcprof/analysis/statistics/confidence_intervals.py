@@ -69,14 +69,20 @@ def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, floa
     from scipy.special import stdtrit
 
     difference = float(np.mean(a) - np.mean(b))
+    error, freedom = welch_error(a, b)
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
+    return difference - half, difference + half
+
+
+def welch_error(a: Floats, b: Floats) -> tuple[float, float]:
+    """Return the standard error of ``mean(a) - mean(b)`` and its degrees of freedom; see `welch_interval`."""
     of_a, of_b = float(np.var(a, ddof=1)) / len(a), float(np.var(b, ddof=1)) / len(b)
     variance = of_a + of_b
     if variance == 0.0:
-        return difference, difference
+        return 0.0, len(a) + len(b) - 2
     # Shares of the variance, because the square of a tiny variance would underflow to zero.
     shares = (of_a / variance) ** 2 / (len(a) - 1) + (of_b / variance) ** 2 / (len(b) - 1)
-    half = float(stdtrit(1 / shares, (1 + confidence) / 2)) * math.sqrt(variance)
-    return difference - half, difference + half
+    return math.sqrt(variance), 1 / shares
 
 
 def correlation_with_next(series: Floats) -> float:
