@@ -55,23 +55,25 @@ class Host:
 
     Attributes
     ----------
+    calls : ApiCalls
+        The calls of the timeline.
     threads : list of Thread
         The threads that make calls; their numbers are the indices.
-    calls : list of ndarray of int64
+    rows : list of ndarray of int64
         The rows of the calls of each thread.
     marking : Thread
         The thread that marks the steps.
     """
 
-    timeline: Timeline
+    calls: ApiCalls
     threads: list[Thread]
-    calls: list[Ints]
+    rows: list[Ints]
     marking: Thread
 
     def of_calls(self, rows: Ints) -> Ints:
         """Return the number of the thread of each call, `NONE` for the row `NONE`."""
         result = np.full(len(rows), NONE)
-        process, thread = at(self.timeline.calls.process, rows), at(self.timeline.calls.thread, rows)
+        process, thread = at(self.calls.process, rows), at(self.calls.thread, rows)
         for number, (one, other) in enumerate(self.threads):
             result[(process == one) & (thread == other) & (rows != NONE)] = number
         return result
@@ -81,8 +83,7 @@ class Host:
 
         Calls inside other calls are left out, so that the calls that are left do not overlap.
         """
-        calls = self.timeline.calls
-        rows = self.calls[thread]
+        calls, rows = self.calls, self.rows[thread]
         touching = np.searchsorted(start, calls.end[rows], side="right") > np.searchsorted(
             end, calls.start[rows]
         )
@@ -98,7 +99,7 @@ def host(timeline: Timeline) -> Host:
     step = int(steps_of(timeline).rows[0])
     marking = int(timeline.ranges.process[step]), int(timeline.ranges.thread[step])
     threads = [(process, thread) for (process, thread), _ in found]
-    return Host(timeline, threads, [rows for _, rows in found], marking)
+    return Host(calls, threads, [rows for _, rows in found], marking)
 
 
 @computed_once

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -56,6 +60,20 @@ def test_the_columns_are_those_of_the_catalogue(
         # A kernel that does not use the tensor cores has no type of theirs.
         present = [value for value in values if value is not None or column.name != "tensor_type"]
         assert all(isinstance(value, expected) for value in present), column
+
+
+@pytest.mark.parametrize("fixture", FIXTURES[ProfileContent.TIMELINE])
+def test_no_analysis_keeps_a_timeline_that_is_no_longer_used(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    profile = replace(request.getfixturevalue(fixture))
+    for analysis in RANK:
+        if analysis.reads is ProfileContent.TIMELINE:
+            analyze_rank(analysis, profile, 0)
+    alive = weakref.ref(profile)
+    del profile
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize("analysis", RUN, ids=lambda a: a.name)
