@@ -55,6 +55,7 @@ class Subject(str, Enum):
     OPERATOR = "operator"
     MARK = "GPU annotation"
     ALLOCATION = "allocation"
+    SYNCHRONIZATION = "synchronization"
     EVENT = "event"
     """Events of an unknown kind."""
     METRIC = "row of metrics"

@@ -19,6 +19,7 @@ _TABLES = {
     "ranges": Subject.RANGE,
     "collectives": Subject.COLLECTIVE,
     "operators": Subject.OPERATOR,
+    "synchronizations": Subject.SYNCHRONIZATION,
 }
 """The tables whose rows have a process."""
 

@@ -24,6 +24,7 @@ IntColumns = dict[str, Ints]
 NO_NAME = -1
 NO_PROCESS = -1
 NO_CORRELATION = -1
+NO_STREAM = -1
 NO_BYTES = -1
 UNKNOWN_RANKS = -1
 
@@ -51,6 +52,19 @@ class Style(IntEnum):
 
     PUSH_POP = 0
     START_END = 1
+
+
+class SyncKind(IntEnum):
+    """What waits for what in a synchronization."""
+
+    EVENT = 0
+    """The host waits for an event."""
+    STREAM_WAIT = 1
+    """A stream waits for an event."""
+    STREAM = 2
+    """The host waits for a stream."""
+    DEVICE = 3
+    """The host waits for all streams."""
 
 
 @dataclass(frozen=True)
@@ -217,6 +231,28 @@ class Collectives(Table):
 
 
 @dataclass(frozen=True)
+class Synchronizations(Table):
+    """Waits of the host or of a stream; queries, which do not wait, are not among them.
+
+    ``start`` and ``end`` are times on the host: a stream that waits does so later. ``kind`` holds `SyncKind`
+    values, and ``correlation`` identifies the API call. ``stream`` is the one that waits for an event or that
+    the host waits for, else `NO_STREAM`. ``source_stream`` and ``source_correlation`` are the stream of the
+    event and the call that recorded it; they are `NO_STREAM` and `NO_CORRELATION` without an event, or if the
+    profile has no record of it, as for one from before the capture.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    kind: Ints
+    correlation: Ints
+    device: Ints
+    stream: Ints
+    source_stream: Ints
+    source_correlation: Ints
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU of the node; what the profile does not record is None.
 
@@ -299,6 +335,7 @@ class Timeline:
     allocations: Allocations = field(default_factory=Allocations.empty)
     collectives: Collectives = field(default_factory=Collectives.empty)
     operators: Operators = field(default_factory=Operators.empty)
+    synchronizations: Synchronizations = field(default_factory=Synchronizations.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

@@ -28,7 +28,7 @@ _KEY = b"hpcprof"
 _TEXT = ("name", "domain", "dims", "types")
 _AXES = ("x", "y", "z")
 # Values that grow from row to row. The others repeat, and are smallest with a dictionary.
-_GROWING = ("start", "end", "correlation")
+_GROWING = ("start", "end", "correlation", "source_correlation")
 _GROUP = 1 << 18  # Rows that are written at a time, since Arrow copies them.
 
 

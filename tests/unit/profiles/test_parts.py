@@ -116,6 +116,19 @@ def test_what_the_export_lacks_counts_once_and_so_do_rows_without_a_rank(togethe
     ]
 
 
+def test_each_rank_has_the_synchronizations_of_its_process(together: Write) -> None:
+    path = together(
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION (start, end, globalPid, syncType)",
+        *(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES ({i}, 9, {process << 24}, 4)"
+            for i, process in enumerate(PROCESSES)
+        ),
+    )
+    several = several_ranks(path)
+    assert several is not None
+    assert [part(path, several, at).synchronizations.start.tolist() for at in range(3)] == [[0], [1], [2]]
+
+
 def test_processes_that_count_as_one_rank_are_said(together: Write) -> None:
     path = together("DELETE FROM MPI_RANKS")
     several = several_ranks(path)

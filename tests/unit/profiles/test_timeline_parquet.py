@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 from dataclasses import fields, replace
 from pathlib import Path
@@ -93,6 +94,15 @@ def test_one_of_another_version_is_not_read(
 ) -> None:
     save(tmp_path, timeline, 0, "f00d")
     monkeypatch.setattr("hpcprof.profiles.timeline_parquet.VERSION", 99)
+    assert load(tmp_path, 0, "f00d") is None
+
+
+def test_one_from_before_a_table_was_added_is_not_read(tmp_path: Path, timeline: Timeline) -> None:
+    assert len(timeline.synchronizations)
+    save(tmp_path, timeline, 0, "f00d")
+    described = json.loads((tmp_path / "rank00000.json").read_text())
+    described["layout"].remove("synchronizations")
+    (tmp_path / "rank00000.json").write_text(json.dumps(described))
     assert load(tmp_path, 0, "f00d") is None
 
 

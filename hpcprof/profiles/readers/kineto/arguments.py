@@ -44,6 +44,13 @@ class MemoryArguments(GpuArguments, gc=False):
     bytes: Int64 | None = None
 
 
+class WaitArguments(GpuArguments, gc=False):
+    """The arguments of an annotation or a wait on the GPU; those of a wait name the record of its event."""
+
+    wait_on_stream: Int64 | None = None
+    wait_on_cuda_event_record_corr_id: Int64 | None = None
+
+
 class RangeArguments(msgspec.Struct, gc=False):
     """Whether a range ended before the profiler stopped, which writes its own end for the others."""
 

@@ -24,10 +24,12 @@ from hpcprof.profiles.readers.kineto.arguments import (
     OperatorArguments,
     RangeArguments,
     ValueT,
+    WaitArguments,
     parsed_object,
 )
 from hpcprof.profiles.readers.kineto.collectives import Recorded, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
+from hpcprof.profiles.readers.kineto.synchronizations import COLUMNS, waits
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     HOST,
@@ -55,10 +57,10 @@ _ALLOCATION = "[memory]"
 _QUOTED = re.compile(rb'"[0-9]{1,19}"')
 _COLLECTIVE = b'"Collective name"'
 
-
 _INTEGERS: BatchDecoder[int] = BatchDecoder(Int64)
 _CALL: ArgumentsDecoder[CallArguments] = ArgumentsDecoder(CallArguments)
 _ON_GPU: ArgumentsDecoder[GpuArguments] = ArgumentsDecoder(GpuArguments)
+_MARK: ArgumentsDecoder[WaitArguments] = ArgumentsDecoder(WaitArguments)
 _KERNEL: ArgumentsDecoder[KernelArguments] = ArgumentsDecoder(KernelArguments)
 _RANGE: ArgumentsDecoder[RangeArguments] = ArgumentsDecoder(RangeArguments)
 _MEMORY: ArgumentsDecoder[MemoryArguments] = ArgumentsDecoder(MemoryArguments)
@@ -124,6 +126,7 @@ class Events:
         self.calls = TableRows(*_HOST, "correlation")
         self.ranges = TableRows(*_HOST, "closed")
         self.gpu_marks = TableRows(*_GPU)
+        self.waits = TableRows(*COLUMNS)
         self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
         self.operators = TableRows(*_HOST, "dims", "types")
         self.collectives: list[Recorded] = []
@@ -212,10 +215,8 @@ class Events:
         columns, checks = self._timed(events)
         process, in_process = _integers([event.pid for event in events])
         thread, on_thread = _integers([event.tid for event in events])
-        return columns | {"process": process, "thread": thread}, checks | {
-            "pid": in_process,
-            "tid": on_thread,
-        }
+        columns |= {"process": process, "thread": thread}
+        return columns, checks | {"pid": in_process, "tid": on_thread}
 
     def _ranges(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
@@ -266,7 +267,12 @@ class Events:
         return self._on_gpu(events, self._arguments(_ON_GPU, events, Subject.GRAPH))
 
     def _marks(self, events: list[Event]) -> Built:
-        return self._on_gpu(events, self._arguments(_ON_GPU, events, Subject.MARK))
+        """Build the annotations and waits, and keep the waits in a table of their own too."""
+        arguments = self._arguments(_MARK, events, Subject.MARK)
+        columns, checks = self._on_gpu(events, arguments)
+        told, waiting = waits(events, arguments)
+        self.waits.add(columns | told, waiting & _passed(checks))
+        return columns, checks
 
     def _on_gpu(self, events: list[Event], arguments: Sequence[GpuArguments]) -> Built:
         """Build GPU work and annotations; without arguments, the device is the pid and the stream the tid."""

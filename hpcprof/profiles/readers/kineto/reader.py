@@ -20,6 +20,7 @@ from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.collectives import collectives
 from hpcprof.profiles.readers.kineto.events import Events
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
+from hpcprof.profiles.readers.kineto.synchronizations import synchronizations
 from hpcprof.profiles.timeline import (
     NO_NAME,
     Allocations,
@@ -101,6 +102,7 @@ def read(path: Path) -> Timeline:
         gpu_marks=GpuMarks(**events.gpu_marks.columns()),
         allocations=Allocations(**events.allocations.columns()),
         operators=Operators(**events.operators.columns()),
+        synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
 

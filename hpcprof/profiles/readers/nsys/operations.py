@@ -116,7 +116,7 @@ def read_kernels(export: NsysExport, only_process: int) -> tuple[IntColumns, lis
     if table is None:
         return _none(*_KERNEL, "process"), []
     table.require("demangledName")
-    return _read_operations(table, _KERNEL, only_process, Subject.KERNEL)
+    return read_operations(table, _KERNEL, only_process, Subject.KERNEL)
 
 
 def kernels(columns: IntColumns, name: Ints, category: Ints) -> Kernels:
@@ -137,14 +137,14 @@ def read_memory(
     tables, lost = [MemoryOperations.empty()], list[Loss]()
     copies = export.table(_COPIES)
     if copies is not None:
-        columns, lost = _read_operations(copies, _COPY, only_process, Subject.COPY)
+        columns, lost = read_operations(copies, _COPY, only_process, Subject.COPY)
         kinds, row = np.unique(columns["copyKind"], return_inverse=True)
         labels = _copy_labels(export)
         names = (f"[CUDA memcpy {labels.get(kind, _COPY_LABELS[0])}]" for kind in kinds.tolist())
         tables.append(_memory(columns, strings.add_all(names)[row]))
     sets = export.table(_SETS)
     if sets is not None:
-        columns, more = _read_operations(sets, _SET, only_process, Subject.SET)
+        columns, more = read_operations(sets, _SET, only_process, Subject.SET)
         lost += more
         tables.append(_memory(columns, np.full(len(columns["start"]), strings.add("[CUDA memset]"))))
     return concatenate(MemoryOperations, tables), lost
@@ -156,7 +156,7 @@ def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> 
     if table is None:
         return Operations.empty(), []
     wanted = {**_OPERATION, "graphId": NO_ID}
-    columns, lost = _read_operations(table, wanted, only_process, Subject.GRAPH)
+    columns, lost = read_operations(table, wanted, only_process, Subject.GRAPH)
     graphs, row = np.unique(columns["graphId"], return_inverse=True)
     name = strings.add_all(f"CUDA graph {graph}" for graph in graphs.tolist())[row]
     category = np.full(len(name), int(Category.COMP))
@@ -178,15 +178,21 @@ def _memory(columns: IntColumns, name: Ints) -> MemoryOperations:
     return MemoryOperations(**_shared(columns), name=name, category=category, bytes=columns["bytes"])
 
 
-def _read_operations(
+def read_operations(
     table: ExportTable, wanted: Mapping[str, int | None], only_process: int, subject: Subject
 ) -> tuple[IntColumns, list[Loss]]:
+    """Read a large table of what CUPTI recorded, with the column ``process``, and say what is left out.
+
+    ``wanted`` are its columns with their defaults, as for `ExportTable.read`; they include start and end.
+    """
     columns, lost = _placed(table.read_bulk(wanted), subject)
-    known = "globalPid" in table.columns
-    columns["process"] = (
-        _process(columns["globalPid"]) if known else _repeated(only_process, len(columns["start"]))
-    )
+    columns["process"] = process_of(table, columns["globalPid"], only_process)
     return columns, lost
+
+
+def process_of(table: ExportTable, ids: Ints, only_process: int) -> Ints:
+    """Return the process of the global ids of a table, the only one if old exports do not record it."""
+    return _process(ids) if "globalPid" in table.columns else _repeated(only_process, len(ids))
 
 
 def _process(ids: Ints) -> Ints:

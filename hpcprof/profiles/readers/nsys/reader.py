@@ -23,6 +23,7 @@ from hpcprof.profiles.readers.nsys.operations import (
     read_memory,
 )
 from hpcprof.profiles.readers.nsys.origin import origin
+from hpcprof.profiles.readers.nsys.synchronizations import begin_synchronizations, read_synchronizations
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Ranges, Timeline
 
@@ -50,6 +51,7 @@ def read(path: Path) -> Timeline:
 
 def _timeline(export: NsysExport) -> Timeline:
     begin_large_tables(export)
+    begin_synchronizations(export)
     events = read_events(export)
     calls, of_calls = read_calls(export)
     process = _only_process(calls["globalTid"])
@@ -65,17 +67,20 @@ def _timeline(export: NsysExport) -> Timeline:
     names = translate(gpu["demangledName"], numbers)
     called = translate(calls["nameId"], numbers)
     collectives = read_collectives(export, events, strings) if events else Collectives.empty()
+    texts, made = strings.array(), api_calls(calls, called)
+    waits, of_waits = read_synchronizations(export, made, texts, process)
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
-    lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *unnamed]
+    lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *unnamed]
     return Timeline(
         origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
-        strings=strings.array(),
+        strings=texts,
         kernels=kernels(gpu, names, _classes(names, strings)),
         memops=memory,
-        calls=api_calls(calls, called),
+        calls=made,
         ranges=table,
         graphs=graphs,
         collectives=collectives,
+        synchronizations=waits,
     )
 
 

@@ -26,7 +26,7 @@ from hpcprof.profiles.timeline import NO_CORRELATION, Timeline
 
 DATA = Path(__file__).parents[4] / "data"
 TRACES = ["allocator_rank0.pt.trace.json.gz", "ddp_steps_rank0.pt.trace.json.gz"]
-TABLES = ("kernels", "memops", "calls", "ranges", "gpu_marks", "allocations")
+TABLES = ("kernels", "memops", "calls", "ranges", "gpu_marks", "allocations", "synchronizations")
 
 
 def content(timeline: Timeline) -> dict[str, Any]:

@@ -1,0 +1,151 @@
+"""Synchronizations of an nsys export, with the records of the events that they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hpcprof.profiles.columns.joins import pair_keys
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, NsysExport
+from hpcprof.profiles.readers.nsys.operations import process_of, read_operations
+from hpcprof.profiles.timeline import (
+    NO_CORRELATION,
+    NO_STREAM,
+    ApiCalls,
+    IntColumns,
+    Ints,
+    Synchronizations,
+    SyncKind,
+)
+from hpcprof.profiles.waiting_calls import QUERY, UNKNOWN, kinds_by_call
+
+_WAITS, _RECORDS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+
+_NONE = 0xFFFFFFFF
+"""No stream or event (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
+_SYNC_ID = "eventSyncId"
+"""The number of one record of an event, since the same event is recorded again and again."""
+
+_WAIT = {
+    "start": REQUIRED,
+    "end": REQUIRED,
+    "deviceId": 0,
+    "streamId": _NONE,
+    "correlationId": NO_CORRELATION,
+    "globalPid": NO_ID,
+    "syncType": 0,
+    "eventId": _NONE,
+    _SYNC_ID: _NONE,
+}
+_RECORD = {
+    "streamId": NO_STREAM,
+    "correlationId": NO_CORRELATION,
+    "globalPid": NO_ID,
+    "eventId": _NONE,
+    _SYNC_ID: _NONE,
+}
+# By CUpti_ActivitySynchronizationType.
+_BY_TYPE = np.array([UNKNOWN, SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM, SyncKind.DEVICE])
+
+
+def begin_synchronizations(export: NsysExport) -> None:
+    """Begin to read them in other threads."""
+    for name, columns in ((_WAITS, _WAIT), (_RECORDS, _RECORD)):
+        table = export.table(name)
+        if table is not None:
+            table.begin_bulk(columns)
+
+
+def read_synchronizations(
+    export: NsysExport, calls: ApiCalls, strings: Iterable[str], only_process: int
+) -> tuple[Synchronizations, list[Loss]]:
+    """Read the synchronizations, and say what is left out.
+
+    Parameters
+    ----------
+    export : NsysExport
+    calls : ApiCalls
+        All API calls of the export, whose names tell the kinds.
+    strings : iterable of str
+        The texts of the names of the calls.
+    only_process : int
+        The process of the synchronizations of old exports, which do not record it.
+    """
+    table = export.table(_WAITS)
+    if table is None:
+        return Synchronizations.empty(), []
+    columns, lost = read_operations(table, _WAIT, only_process, Subject.SYNCHRONIZATION)
+    kind = _by_type(columns["syncType"], columns["eventId"])
+    told = kinds_by_call(columns["process"], columns["correlationId"], calls, strings)
+    kind = np.where(told != UNKNOWN, told, kind)
+    lost += losses(
+        LossKind.ROW, Subject.SYNCHRONIZATION, {"syncType": np.count_nonzero(kind == UNKNOWN)}, len(kind)
+    )
+    waits = (kind != QUERY) & (kind != UNKNOWN)
+    columns, kind = {name: values[waits] for name, values in columns.items()}, kind[waits]
+    records, odd = _read_records(export, only_process)
+    source = _sources(columns, records, exact=_SYNC_ID in table.columns)
+    source[(kind != SyncKind.EVENT) & (kind != SyncKind.STREAM_WAIT)] = len(records["process"])
+    found = Synchronizations(
+        start=columns["start"],
+        end=columns["end"],
+        process=columns["process"],
+        kind=kind,
+        correlation=columns["correlationId"],
+        device=columns["deviceId"],
+        stream=np.where(columns["streamId"] == _NONE, NO_STREAM, columns["streamId"]),
+        # The row after the last record stands for none.
+        source_stream=np.append(records["streamId"], NO_STREAM)[source],
+        source_correlation=np.append(records["correlationId"], NO_CORRELATION)[source],
+    )
+    return found, lost + odd
+
+
+def _by_type(kind: Ints, event: Ints) -> Ints:
+    """Return the kinds that the types tell; a wait of a stream for no event is one of the host for it."""
+    known = (kind > 0) & (kind < len(_BY_TYPE))
+    by_type: Ints = np.where(known, _BY_TYPE[np.where(known, kind, 0)], UNKNOWN)
+    by_type[(by_type == SyncKind.STREAM_WAIT) & (event == _NONE)] = SyncKind.STREAM
+    return by_type
+
+
+def _read_records(export: NsysExport, only_process: int) -> tuple[IntColumns, list[Loss]]:
+    """Read the records of events, in the order of the export."""
+    table = export.table(_RECORDS)
+    if table is None:
+        return {name: np.empty(0, np.int64) for name in (*_RECORD, "process")}, []
+    columns, _, odd = table.read_bulk(_RECORD)
+    columns["process"] = process_of(table, columns["globalPid"], only_process)
+    return columns, losses(LossKind.FIELD, Subject.SYNCHRONIZATION, odd)
+
+
+def _sources(waits: IntColumns, records: IntColumns, exact: bool) -> Ints:
+    """Return the row of the record that each wait is for, the number of records if it is unknown.
+
+    ``exact`` says that each record of an event has a number of its own. Old exports have none: there it is
+    the newest record of the event before the wait, by the numbers of their calls, which grow.
+    """
+    names = ("process", "eventId", _SYNC_ID) if exact else ("process", "eventId")
+    of_wait, of_record = _keys([waits[name] for name in names], [records[name] for name in names])
+    count = len(of_record)
+    key = np.concatenate((of_record, of_wait))
+    at = np.concatenate((records["correlationId"], waits["correlationId"]))
+    # Equal rows keep their order, so that a record precedes its waits.
+    order = np.lexsort((np.zeros_like(at) if exact else at, key))
+    place = np.where(order < count, np.arange(len(order)), -1)
+    # The index -1, before the first record, selects the number that stands for none.
+    newest = np.append(order, count)[np.maximum.accumulate(place)]
+    same = np.append(of_record, 0)[newest] == key[order]
+    source = np.empty(len(key), np.int64)
+    source[order] = np.where(same, newest, count)
+    return source[count:]
+
+
+def _keys(left: list[Ints], right: list[Ints]) -> tuple[Ints, Ints]:
+    """Return a number for each row of both tables, equal for rows whose columns are equal."""
+    one, other = left[-1], right[-1]
+    for left_column, right_column in zip(left[-2::-1], right[-2::-1], strict=True):
+        one, other = pair_keys((left_column, one), (right_column, other))
+    return one, other

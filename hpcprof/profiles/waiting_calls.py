@@ -1,0 +1,65 @@
+"""What the names of API calls say about synchronizations.
+
+Profilers do not tell all of them apart: nsys writes the type of an event for a wait of the host for a stream,
+and CUPTI that of a wait for a query of an event, which returns at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from hpcprof.profiles.columns.joins import matches, pair_keys
+from hpcprof.profiles.timeline import NO_CORRELATION, ApiCalls, Ints, SyncKind
+
+UNKNOWN = -1
+"""No call is known whose name tells the kind."""
+QUERY = -2
+"""The call asks whether something is done and does not wait."""
+
+# Of the runtime and of the driver, with what marks versions and the default stream: _v3020, _ptsz.
+_CALL = re.compile(r"cu(?:da)?(Event|Stream|Ctx|Device|Thread)(Synchronize|WaitEvent|Query)(?:_\w+)?")
+_KINDS = {
+    "EventSynchronize": SyncKind.EVENT,
+    "StreamWaitEvent": SyncKind.STREAM_WAIT,
+    "StreamSynchronize": SyncKind.STREAM,
+    "CtxSynchronize": SyncKind.DEVICE,
+    "DeviceSynchronize": SyncKind.DEVICE,
+    "ThreadSynchronize": SyncKind.DEVICE,
+    "EventQuery": QUERY,
+    "StreamQuery": QUERY,
+}
+
+
+def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: Iterable[str]) -> Ints:
+    """Return the kind that the name of its API call gives each synchronization, shape (n,).
+
+    Parameters
+    ----------
+    process, correlation : ndarray of int64, shape (n,)
+        What identifies the call of each synchronization.
+    calls : ApiCalls
+    strings : iterable of str
+        The texts of the names of the calls.
+
+    Returns
+    -------
+    ndarray of int64
+        Values of `SyncKind`, `QUERY` or `UNKNOWN`.
+    """
+    # NO_NAME is -1 and so selects the last element.
+    by_name = np.array([*map(_kind, strings), UNKNOWN], np.int64)
+    of_call = by_name[calls.name]
+    known = np.flatnonzero((of_call != UNKNOWN) & (calls.correlation != NO_CORRELATION))
+    waits, telling = pair_keys((process, correlation), (calls.process[known], calls.correlation[known]))
+    row, found = matches(waits, telling)
+    kind = np.full(len(process), UNKNOWN)
+    kind[row] = of_call[known[found]]
+    return kind
+
+
+def _kind(name: str) -> int:
+    found = _CALL.fullmatch(name)
+    return _KINDS.get(found[1] + found[2], UNKNOWN) if found else UNKNOWN
