@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -20,13 +21,17 @@ class WorkloadParser(argparse.ArgumentParser):
         The description in ``--help``.
     defaults : object
         Its attributes are the defaults of the options that `number` and `choice` add; None means no default.
+    epilog : str
+        The end of ``--help``, a paragraph in each line.
     """
 
-    def __init__(self, program: str, description: str, defaults: object) -> None:
+    def __init__(self, program: str, description: str, defaults: object, epilog: str = "") -> None:
         # Options that are not given stay absent: settings files may set them before the defaults apply.
         super().__init__(
             prog=program,
             description=description,
+            epilog=epilog,
+            formatter_class=_Paragraphs,
             allow_abbrev=False,
             add_help=False,
             argument_default=argparse.SUPPRESS,
@@ -69,6 +74,17 @@ class WorkloadParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise `UsageError` with the name of the workload before the message."""
         raise UsageError(f"{self.prog}: {message}.")
+
+
+class _Paragraphs(argparse.HelpFormatter):
+    """Keeps the lines of a text apart; argparse would join them."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        hanging = f"{indent}  "
+        return "\n".join(
+            textwrap.fill(line, width, initial_indent=indent, subsequent_indent=hanging if at else indent)
+            for at, line in enumerate(text.splitlines())
+        )
 
 
 class _RaiseHelp(argparse.Action):

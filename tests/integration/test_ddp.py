@@ -61,6 +61,11 @@ MODEL = """
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 steps = 0
+class Short(list):
+    def __len__(self):
+        return 6
+    def __iter__(self):
+        return iter([torch.ones(16, 4)] * 2)
 def get_model(rank, cap_size):
     return DDP(torch.nn.Linear(4, 4).to(rank), device_ids=[rank], bucket_cap_mb=cap_size)
 def get_dataloader(rank, batchsize):
@@ -96,7 +101,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 def test_it_succeeds_and_measures_the_last_epoch(plain: Finished) -> None:
     assert (plain.code, plain.stderr) == (0, "")
     for result in plain.results():
-        assert list(result.phase_ns) == ["forward", "backward", "optimizer"]
+        assert list(result.phase_ns) == ["data", "forward", "backward", "optimizer"]
         assert len(result.step_ns) == 8
         for step, phases in zip(result.step_ns, zip(*result.phase_ns.values(), strict=True), strict=True):
             assert 0 < sum(phases) <= step
@@ -154,6 +159,33 @@ def test_every_way_of_summing_keeps_the_replicas_equal(option: str, tmp_path: Pa
     assert all(result.correctness and result.correctness.passed for result in run.results())
 
 
+def test_plants_take_turns_by_epoch_and_cost_time_in_half_of_its_steps(tmp_path: Path) -> None:
+    plants = ["--plant", "late_rank_host:ms=100", "--plant", "exposed_communication", "--plant-blocks"]
+    run = mpi(2, [*WORKLOAD, *SMALL, *plants, "--epochs", "3", "--warmup-epochs", "1"], tmp_path)
+    assert (run.code, run.stderr) == (0, "")
+    first, second = run.results()
+    assert first.parameters["plant"] == "late_rank_host:ms=100,rank=1 exposed_communication"
+    # Sums that begin late are the same sums.
+    assert first.correctness and first.correctness.passed
+    slept = [time >= 100_000_000 for time in second.phase_ns["data"]]
+    assert slept == [True] * 2 + [False] * 4 + [True] * 2 + [False] * 8
+    # The other rank does not sleep, but waits.
+    assert min(first.step_ns[step] for step in (1, 7)) >= 100_000_000
+    assert not first.notes and max(first.phase_ns["data"]) < 100_000_000
+
+
+def test_training_in_bf16_computes_other_losses_and_keeps_the_replicas_equal(
+    plain: Finished, tmp_path: Path
+) -> None:
+    run = mpi(2, [*WORKLOAD, *SMALL, "--precision", "bf16"], tmp_path)
+    assert (run.code, run.stderr) == (0, "")
+    found = run.results()[0]
+    assert found.parameters["precision"] == "bf16"
+    assert found.correctness and found.correctness.passed
+    rounded, exact = training(run)[0].loss, training(plain)[0].loss
+    assert rounded != exact and rounded == pytest.approx(exact, rel=0.02)
+
+
 def test_the_folder_of_the_seeds_readme_runs_as_it_stands(tmp_path: Path, hpcprof: Hpcprof) -> None:
     folder = tmp_path / "input"
     folder.mkdir()
@@ -184,7 +216,7 @@ def test_a_forward_that_fails_on_one_rank_ends_the_job_and_names_rank_step_and_l
     path = model_file(tmp_path, forward)
     run = mpi(2, [*WORKLOAD, "--model", str(path), "--epochs", "2"], tmp_path)
     assert run.code == 1
-    assert f"rank 1: epoch 1, step 2: forward_pass raised: ValueError: too hot ({path}, line 12)." in run.said
+    assert f"rank 1: epoch 1, step 2: forward_pass raised: ValueError: too hot ({path}, line 17)." in run.said
     assert "Traceback" not in run.stderr
 
 
@@ -211,6 +243,7 @@ def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
             "line 3: ModuleNotFoundError",
         ),
         (("* 6", "[:0]"), "get_dataloader returned no batches"),
+        (("[torch.randn(batchsize, 4)] * 6", "Short()"), "epoch 0, step 2: the loader yields fewer batches"),
         (("[torch.randn(batchsize, 4)] * 6", "iter(())"), "without a length"),
     ],
 )
@@ -241,6 +274,7 @@ def test_the_middle_steps_are_profiled_with_phases_and_buckets(tmp_path: Path, h
     assert [row["step"] for row in steps] == [0, 1, 2]
     phases = json.loads(hpcprof("report", "--analysis", "phases", "--format", "json").stdout)
     assert [row["phase"] for row in phases if row["rank"] == 1] == [
+        "data",
         "forward",
         "backward",
         "optimizer",

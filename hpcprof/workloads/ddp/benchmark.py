@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.communicator import communicator
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import Parameters, check_blocks, check_on_device
 from hpcprof.workloads.ddp.program import configured_ddp, load_program
 from hpcprof.workloads.ddp.result_table import result_table
 from hpcprof.workloads.ddp.training import (
@@ -114,6 +114,7 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
             f"cuda_version_check {parameters.cuda_version} is not checked: the run does not use CUDA."
         )
     rank = world.device.index if cuda else world.device
+    check_on_device(parameters, world.device.type)
     _seed(parameters.seed)
     job = load_program(parameters, configured_ddp(parameters, world.device))
     trainer = make_trainer(parameters, job, rank, world.device)
@@ -122,6 +123,7 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
     with job.errors_in("get_dataloader raised"):
         loader = job.get_dataloader(rank, parameters.batch_size)
     steps = _steps(loader, world)
+    check_blocks(parameters, steps)
     measured = steps * (parameters.epochs - parameters.warmup)
     environment, captured = _captured(parameters, environment, world, measured, steps)
     timer = _measure(parameters, environment, world, trainer, loader, steps)
@@ -146,12 +148,12 @@ def _captured(
         The job selected steps that are not measured.
     """
     # With a schedule, the PyTorch profiler selects among all measured steps itself. It may run on some ranks
-    # only, but all ranks must pass the same barriers.
+    # only, but all ranks must pass the same barriers. These would disturb blocks of steps that are compared.
     own = environment.profiler is Profiler.TORCH and bool(environment.torch_options.get("active"))
     scheduled = any(world.comm.allgather(own))
     around = (
         ((0, measured - 1),)
-        if scheduled
+        if scheduled or parameters.plant_blocks
         else middle_steps(parameters.capture_steps, measured - steps, measured)
     )
     chosen = environment.capture_steps or around
@@ -264,10 +266,13 @@ def _measure(
     warmup, timer = Timer(clock, PHASES), Timer(clock, PHASES)
     if not parameters.warmup:
         # Otherwise the first measured steps would use buckets that DDP rebuilds later.
-        for index, inputs in enumerate(batches(itertools.cycle(loader), _STEPS_TO_REBUILD)):
-            trainer.step(inputs, f"warm-up step {index}", warmup, contextlib.nullcontext)
+        source = batches(itertools.cycle(loader), _STEPS_TO_REBUILD)
+        for index in range(_STEPS_TO_REBUILD):
+            trainer.planting.begin_step(-1, index, _STEPS_TO_REBUILD)
+            trainer.step(source, f"warm-up step {index}", warmup, contextlib.nullcontext)
+    train = functools.partial(_epoch, trainer, loader, steps, parameters.warmup)
     for epoch in range(parameters.warmup):
-        _epoch(trainer, loader, steps, epoch, warmup, contextlib.nullcontext, contextlib.nullcontext)
+        train(epoch, warmup, contextlib.nullcontext, contextlib.nullcontext)
     trainer.losses.clear()
     if world.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(world.device)
@@ -275,7 +280,7 @@ def _measure(
         around = (capture.step, contextlib.nullcontext)
         around_step, around_backward = around if parameters.capture == "step" else reversed(around)
         for epoch in range(parameters.warmup, parameters.epochs):
-            _epoch(trainer, loader, steps, epoch, timer, around_step, around_backward)
+            train(epoch, timer, around_step, around_backward)
     return timer
 
 
@@ -283,20 +288,17 @@ def _epoch(
     trainer: Trainer,
     loader: Any,
     steps: int,
+    warmup_epochs: int,
     epoch: int,
     timer: Timer,
     around_step: Any,
     around_backward: Any,
 ) -> None:
-    done = 0
-    for index, inputs in enumerate(batches(loader, steps)):
+    source = batches(loader, steps)
+    for index in range(steps):
+        trainer.planting.begin_step(epoch - warmup_epochs, index, steps)
         with around_step(), timer.step():
-            trainer.step(inputs, f"epoch {epoch}, step {index}", timer, around_backward)
-        done += 1
-    if done < steps:
-        raise HpcprofError(
-            f"epoch {epoch}: the loader has a length of {steps}, but yielded only {done} batches."
-        )
+            trainer.step(source, f"epoch {epoch}, step {index}", timer, around_backward)
 
 
 def _agreement(trainer: Trainer, world: World) -> Correctness:

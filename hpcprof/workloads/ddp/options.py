@@ -10,12 +10,21 @@ from pathlib import Path
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.workloads.arguments import WorkloadParser
 from hpcprof.workloads.ddp.model_file import check_model_file
+from hpcprof.workloads.ddp.plants import (
+    BLOCKS,
+    check_device,
+    check_rank,
+    describe_plants,
+    parse_plant,
+    parse_plants,
+)
 from hpcprof.workloads.ddp.settings import GLOBAL, LOCAL, read_settings
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 
 MODELS = ("bert", "gat", "gpt2", "mlp", "resnet50")
 COMM_HOOKS = ("allreduce", "builtin", "bf16", "noop")
 CAPTURES = ("step", "backward")
+PRECISIONS = ("fp32", "tf32", "bf16")
 # The longest sequences that the published models support.
 _LONGEST = {"bert": 512, "gpt2": 1024}
 
@@ -35,8 +44,9 @@ class Parameters:
 
     ``model`` is the name of a built-in model or the path of a model file. The measured steps are those of the
     epochs after ``warmup_epochs``; None means all epochs but the last. Of these, ``capture_steps`` in the
-    middle of the last epoch are profiled, unless the job selects others. ``tools`` holds the paths of
-    ``python``, ``nsys`` and ``ncu`` that a settings file names.
+    middle of the last epoch are profiled, unless the job selects others. ``plant`` holds the plants as
+    `hpcprof.workloads.ddp.plants.parse_plants` reads them. ``tools`` holds the paths of ``python``, ``nsys``
+    and ``ncu`` that a settings file names.
     """
 
     model: str = "mlp"
@@ -53,6 +63,9 @@ class Parameters:
     gradient_as_bucket_view: bool = False
     static_graph: bool = False
     compile: bool = False
+    precision: str = "fp32"
+    plant: str = ""
+    plant_blocks: bool = False
     seed: int = 0
     timeout: int = 600
     backend: str = "auto"
@@ -83,7 +96,7 @@ class Parameters:
         Raises
         ------
         UsageError
-            They are for another number of ranks.
+            They are for another number of ranks, or for a rank that the job does not have.
         """
         if self.world_size not in (None, world_size):
             ranks = f"{world_size} rank{'s' * (world_size != 1)}"
@@ -91,6 +104,8 @@ class Parameters:
                 f"world_size is {self.world_size} in {LOCAL} or {GLOBAL}, but the job has {ranks}: change "
                 "--nodes and --ranks-per-node, or remove the key."
             )
+        for planted in parse_plants(self.plant):
+            check_rank(planted, world_size)
 
     def validate_profiled(self) -> None:
         """Accept every profiled run: all of them can be profiled."""
@@ -112,6 +127,7 @@ def _parser() -> WorkloadParser:
         _PROGRAM,
         "Train a model with PyTorch's DistributedDataParallel, and profile some of its steps.",
         default,
+        epilog=f"Plants, with the defaults of their keys:\n{describe_plants()}",
     )
     parser.add_argument(
         "--input",
@@ -147,6 +163,25 @@ def _parser() -> WorkloadParser:
     )
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=text)
+    parser.choice(
+        "--precision",
+        PRECISIONS,
+        "precision of matrix multiplications; bf16 by autocast",
+    )
+    parser.add_argument(
+        "--plant",
+        action="append",
+        type=parse_plant,
+        metavar="CAUSE[:KEY=VALUE,…]",
+        help="make every step lose time by a known cause (listed below), to check what a diagnosis finds; "
+        "repeatable",
+    )
+    parser.add_argument(
+        "--plant-blocks",
+        action="store_true",
+        help="measure what the plants cost: they take turns by epoch, and each is there in the first and the "
+        "last quarter of the steps only",
+    )
     parser.number("--seed", 0, "seed of the random weights and data", maximum=_MAX_SEED)
     parser.number("--timeout", 1, "end the job when a collective has waited this many seconds for a rank")
     parser.choice("--backend", BACKENDS, "communication library; auto means nccl with CUDA, gloo on a CPU")
@@ -169,6 +204,8 @@ def parse(arguments: Sequence[str]) -> Parameters:
     if folder is not None:
         settings = read_settings(folder)
         given = {"model": str(settings.model), **settings.parameters, **given, "tools": settings.tools}
+    if "plant" in given:
+        given["plant"] = " ".join(planted.text for planted in given["plant"])
     parameters = Parameters(**given)
     if parameters.warmup >= parameters.epochs:
         raise UsageError(
@@ -183,4 +220,56 @@ def parse(arguments: Sequence[str]) -> Parameters:
         if not parameters.model.endswith(".py"):
             raise unknown("model", parameters.model, MODELS, " (the name of a model file ends with .py)")
         check_model_file(Path(parameters.model))
+    _check_plants(parameters)
+    check_on_device(parameters, parameters.device)
     return parameters
+
+
+def _check_plants(parameters: Parameters) -> None:
+    """Check that the plants can show in the training that the other options describe.
+
+    Raises
+    ------
+    UsageError
+        One of them cannot.
+    """
+    names = {planted.plant.name for planted in parse_plants(parameters.plant)}
+    if "slow_math" in names and parameters.precision == "fp32":
+        raise UsageError(
+            "--plant slow_math changes nothing with --precision fp32: add --precision tf32 or bf16."
+        )
+    if "exposed_communication" in names and (parameters.replicas_differ or parameters.comm_hook == "builtin"):
+        given = "--no-sync" if parameters.no_sync else f"--comm-hook {parameters.comm_hook}"
+        raise UsageError(
+            f"--plant exposed_communication does not work with {given}: use --comm-hook allreduce or bf16."
+        )
+    if parameters.plant_blocks:
+        if not names:
+            raise UsageError("--plant-blocks needs a --plant.")
+        if parameters.built_in:
+            check_blocks(parameters, parameters.steps_per_epoch)
+
+
+def check_blocks(parameters: Parameters, steps: int) -> None:
+    """Check that an epoch of ``steps`` steps can be divided into the blocks of ``--plant-blocks``.
+
+    Raises
+    ------
+    UsageError
+        It has too few steps.
+    """
+    if parameters.plant_blocks and steps < BLOCKS:
+        raise UsageError(f"--plant-blocks needs epochs of at least {BLOCKS} steps, but they have {steps}.")
+
+
+def check_on_device(parameters: Parameters, device: str) -> None:
+    """Check that the precision and the plants suit a type of device; ``auto`` suits all of them.
+
+    Raises
+    ------
+    UsageError
+        They need a GPU.
+    """
+    if device == "cpu" and parameters.precision == "tf32":
+        raise UsageError("--precision tf32 needs a GPU. On a CPU, use fp32 or bf16.")
+    check_device(parse_plants(parameters.plant), device)

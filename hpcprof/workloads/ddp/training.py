@@ -9,22 +9,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks, default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.capture import annotate
 from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.planting import Arithmetic, Ground, Hook, LateSums, Planting, layers_of
+from hpcprof.workloads.ddp.plants import parse_plants
 from hpcprof.workloads.ddp.program import Program, configured_ddp, ddp_replaced_by
 from hpcprof.workloads.timing import Timer
 
-PHASES = ("forward", "backward", "optimizer")
+PHASES = ("data", "forward", "backward", "optimizer")
 
 _HOOKS = {
     "allreduce": default_hooks.allreduce_hook,
     "bf16": default_hooks.bf16_compress_hook,
     "noop": debugging_hooks.noop_hook,
 }
+
+_END = object()
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -33,7 +38,8 @@ Around = Callable[[], contextlib.AbstractContextManager[None]]
 class Trainer:
     """A model with its optimizer; `step` trains on one batch.
 
-    ``losses`` holds the loss of each step, as tensors that are not synchronized yet.
+    ``arithmetic`` is the precision of the forward pass, and ``planting`` changes the steps. ``losses`` holds
+    the loss of each step, as tensors that are not synchronized yet.
     """
 
     program: Program
@@ -41,15 +47,17 @@ class Trainer:
     ddp: Any
     optimizer: Any
     no_sync: bool
+    arithmetic: Arithmetic
+    planting: Planting
     losses: list[Any] = field(default_factory=list)
 
-    def step(self, inputs: Any, where: str, timer: Timer, around_backward: Around) -> None:
+    def step(self, source: Iterator[Any], where: str, timer: Timer, around_backward: Around) -> None:
         """Train on one batch.
 
         Parameters
         ----------
-        inputs : object
-            The batch, without the labels.
+        source : iterator
+            Yields the batches, without the labels.
         where : str
             The name of the step, for error messages.
         timer : Timer
@@ -58,9 +66,17 @@ class Trainer:
             Returns a context manager for the backward pass.
         """
         errors_in = self.program.errors_in
+        with timer.phase("data"):
+            with errors_in(f"{where}: the loader raised"):
+                inputs = next(source, _END)
+            if inputs is _END:
+                raise HpcprofError(f"{where}: the loader yields fewer batches than its length promises.")
+            self.planting.in_data()
         with self.ddp.no_sync() if self.no_sync else contextlib.nullcontext():
             with timer.phase("forward"), errors_in(f"{where}: forward_pass raised"):
-                output = self.program.forward_pass(self.model, inputs)
+                with self.arithmetic.around_forward():
+                    output = self.program.forward_pass(self.model, inputs)
+                self.planting.in_forward()
             with around_backward(), timer.phase("backward"), errors_in(f"{where}: backward_pass raised"):
                 returned = self.program.backward_pass(output)
         with timer.phase("optimizer"), errors_in(f"{where}: the optimizer raised"):
@@ -72,7 +88,7 @@ class Trainer:
 
 
 def make_trainer(parameters: Parameters, program: Program, rank: Any, device: torch.device) -> Trainer:
-    """Create the model, wrap it in DDP unless it is, and register the communication hook of the job.
+    """Create the model, wrap it in DDP unless it is, register the communication hook, and place the plants.
 
     Raises
     ------
@@ -87,22 +103,43 @@ def make_trainer(parameters: Parameters, program: Program, rank: Any, device: to
         if not isinstance(model, DistributedDataParallel):
             ids = None if device.type == "cpu" else [device.index]
             model = ddp(model, device_ids=ids, bucket_cap_mb=parameters.bucket_cap_mb)
+    sums = None
     if parameters.comm_hook != "builtin":
-        model.register_comm_hook(None, _annotated(_HOOKS[parameters.comm_hook]))
-    compiled = torch.compile(model) if parameters.compile else model
-    return Trainer(program, compiled, model, program.get_optimizer(model.parameters()), parameters.no_sync)
+        sums = LateSums(_annotated(_HOOKS[parameters.comm_hook]))
+        model.register_comm_hook(None, _as_hook(sums))
+    optimizer = program.get_optimizer(model.parameters())
+    arithmetic = Arithmetic(parameters.precision, device)
+    ground = Ground(dist.get_rank(), device, layers_of(model.module), optimizer, arithmetic, sums)
+    return Trainer(
+        program=program,
+        model=torch.compile(model) if parameters.compile else model,
+        ddp=model,
+        optimizer=optimizer,
+        no_sync=parameters.no_sync,
+        arithmetic=arithmetic,
+        planting=Planting(parse_plants(parameters.plant), ground, parameters.plant_blocks),
+    )
 
 
-def _annotated(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _annotated(hook: Hook) -> Hook:
     """Return the hook with a profiler range around the launch of the communication of each bucket."""
 
     def annotated(state: Any, bucket: Any) -> Any:
         with annotate(f"allreduce {bucket.index()}"):
             return hook(state, bucket)
 
-    # DDP checks the annotations of the hook; postponed evaluation would turn them into strings.
-    annotated.__annotations__ = {}
     return annotated
+
+
+def _as_hook(sums: LateSums) -> Hook:
+    """Return a function that DDP accepts as a hook."""
+
+    def hook(state: Any, bucket: Any) -> Any:
+        return sums.start(state, bucket)
+
+    # DDP checks the annotations of the hook; postponed evaluation would turn them into strings.
+    hook.__annotations__ = {}
+    return hook
 
 
 def batches(loader: Any, steps: int) -> Iterator[Any]:

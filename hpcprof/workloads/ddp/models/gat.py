@@ -55,7 +55,7 @@ class GraphAttention(nn.Module):
         weight = (score - largest[target]).exp()
         total = weight.new_zeros(len(nodes), self.heads).index_add(0, target, weight)
         message = projected[source] * (weight / total[target]).unsqueeze(-1)
-        return torch.zeros_like(projected).index_add(0, target, message).flatten(1) + self.bias
+        return message.new_zeros(projected.shape).index_add(0, target, message).flatten(1) + self.bias
 
 
 class _Encoder(nn.Module):

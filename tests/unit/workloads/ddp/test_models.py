@@ -52,8 +52,9 @@ def test_graph_attention_agrees_with_a_dense_softmax() -> None:
             assert torch.allclose(found[node, 3 * head : 3 * head + 3], expected)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", ["gat", "mlp"])
-def test_a_small_model_learns(name: str) -> None:
+def test_a_small_model_learns(name: str, precision: str) -> None:
     source = importlib.import_module(f"hpcprof.workloads.ddp.models.{name}")
     torch.manual_seed(0)
     model = source.build()
@@ -61,7 +62,8 @@ def test_a_small_model_learns(name: str) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     losses = []
     for _ in range(20):
-        loss = source.loss(model, inputs)
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            loss = source.loss(model, inputs)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

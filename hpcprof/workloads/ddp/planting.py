@@ -1,0 +1,296 @@
+"""What the plants do to the training of a rank."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hpcprof.workloads.ddp.plants import Planted, in_planted_block
+
+Hook = Callable[[Any, Any], Any]
+
+
+class Arithmetic:
+    """The precision of the matrix multiplications.
+
+    Parameters
+    ----------
+    precision : str
+        ``fp32``, ``tf32``, or ``bf16`` by autocast.
+    device : torch.device
+    """
+
+    def __init__(self, precision: str, device: torch.device) -> None:
+        self._wanted = precision
+        self._device = device
+        self._convolutions = torch.backends.cudnn.allow_tf32
+        self._autocasts = False
+        self.slow(False)
+
+    def slow(self, on: bool) -> None:
+        """Switch to fp32 without TF32, or back to the precision that is wanted."""
+        torch.set_float32_matmul_precision("high" if self._wanted == "tf32" and not on else "highest")
+        # cuDNN uses TF32 for convolutions by default.
+        torch.backends.cudnn.allow_tf32 = self._convolutions and not on
+        self._autocasts = self._wanted == "bf16" and not on
+
+    def around_forward(self) -> AbstractContextManager[Any]:
+        """Return the context in which the forward pass runs."""
+        return torch.autocast(self._device.type, torch.bfloat16) if self._autocasts else nullcontext()
+
+
+class LateSums:
+    """Communication of the gradients that can be held back until the backward pass has computed all of them.
+
+    Parameters
+    ----------
+    hook : callable
+        The communication hook of DistributedDataParallel that sums a bucket.
+    """
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        self._held: list[tuple[Any, Any]] = []
+        self.late = False
+
+    def start(self, state: Any, bucket: Any) -> Any:
+        """Start the sum of a bucket, or of all buckets with the last one."""
+        if not self.late:
+            return self._hook(state, bucket)
+        buffer = bucket.buffer()
+        devices = None if buffer.device.type == "cpu" else [buffer.device]
+        result: Any = torch.futures.Future(devices=devices)
+        self._held.append((bucket, result))
+        if bucket.is_last():
+            held, self._held = self._held, []
+            started = [self._hook(state, one) for one, _ in held]
+            for total, (_, waiting) in zip(started, held, strict=True):
+                waiting.set_result(total.wait())
+        return result
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The training of a rank, which plants change.
+
+    ``layers`` are those of the model, in order. ``sums`` starts the communication of its buckets; None if
+    DistributedDataParallel does that itself.
+    """
+
+    rank: int
+    device: torch.device
+    layers: Sequence[Any]
+    optimizer: Any
+    arithmetic: Arithmetic
+    sums: LateSums | None
+
+
+class Effect:
+    """What one plant does; a method that is not overridden does nothing.
+
+    Parameters
+    ----------
+    ground : Ground
+    values : mapping of str to int
+        The values of the plant.
+    """
+
+    def __init__(self, ground: Ground, values: Any) -> None:
+        self.ground = ground
+        self.values = values
+        self.here = values.get("rank", ground.rank) == ground.rank
+
+    def switch(self, on: bool) -> None:
+        """Start or stop the effect."""
+
+    def in_data(self) -> None:
+        """Act in the data phase of a step."""
+
+    def in_forward(self) -> None:
+        """Act in the forward phase of a step."""
+
+
+class _Sleep(Effect):
+    def in_data(self) -> None:
+        if self.here:
+            time.sleep(self.values["ms"] / 1000)
+
+
+class _Spikes(Effect):
+    def switch(self, on: bool) -> None:
+        self._steps = 0
+
+    def in_data(self) -> None:
+        self._steps += 1
+        if self._steps % self.values["every"] == 0:
+            time.sleep(self.values["ms"] / 1000)
+
+
+class _Garbage(Effect):
+    def __init__(self, ground: Ground, values: Any) -> None:
+        super().__init__(ground, values)
+        # Containers: the collector does not look at other objects.
+        self._objects: list[list[None]] = [[] for _ in range(values["objects"])]
+
+    def in_data(self) -> None:
+        gc.collect()
+
+
+class _Synchronize(Effect):
+    """Hooks of the layers read the output; the hooks of all steps are the same, so a switch is cheap."""
+
+    def __init__(self, ground: Ground, values: Any) -> None:
+        super().__init__(ground, values)
+        self._on = False
+        for layer in ground.layers:
+            layer.register_forward_hook(self._read)
+
+    def switch(self, on: bool) -> None:
+        self._on = on
+
+    def _read(self, layer: Any, inputs: Any, output: Any) -> None:
+        first = _first_tensor(output) if self._on else None
+        if first is not None:
+            first.flatten()[0].item()
+
+
+class _Allocate(Effect):
+    def in_data(self) -> None:
+        fresh = torch.empty(self.values["mb"] * 1_000_000, dtype=torch.uint8, device=self.ground.device)
+        del fresh
+        torch.cuda.empty_cache()
+
+
+class _Copy(Effect):
+    def __init__(self, ground: Ground, values: Any) -> None:
+        super().__init__(ground, values)
+        self._pageable = torch.zeros(values["mb"] * 1_000_000, dtype=torch.uint8)
+
+    def in_data(self) -> None:
+        self._pageable.to(self.ground.device)
+
+
+class _SingleUpdates(Effect):
+    def __init__(self, ground: Ground, values: Any) -> None:
+        super().__init__(ground, values)
+        self._usual = [group.get("foreach") for group in ground.optimizer.param_groups]
+
+    def switch(self, on: bool) -> None:
+        for group, usual in zip(self.ground.optimizer.param_groups, self._usual, strict=True):
+            group["foreach"] = False if on else usual
+
+
+class _Multiply(Effect):
+    def __init__(self, ground: Ground, values: Any) -> None:
+        super().__init__(ground, values)
+        if self.here:
+            shape = (values["size"], values["size"])
+            self._factor = torch.randn(shape, dtype=torch.bfloat16, device=ground.device)
+            self._product = torch.empty_like(self._factor)
+
+    def in_forward(self) -> None:
+        for _ in range(self.values["matmuls"] if self.here else 0):
+            torch.mm(self._factor, self._factor, out=self._product)
+
+
+class _Expose(Effect):
+    def switch(self, on: bool) -> None:
+        assert self.ground.sums is not None  # the options are checked
+        self.ground.sums.late = on
+
+
+class _SlowMath(Effect):
+    def switch(self, on: bool) -> None:
+        self.ground.arithmetic.slow(on)
+
+
+EFFECTS: dict[str, type[Effect]] = {
+    "none": Effect,
+    "host_work": _Sleep,
+    "gc": _Garbage,
+    "host_sync": _Synchronize,
+    "device_allocation": _Allocate,
+    "blocking_copy": _Copy,
+    "small_kernels": _SingleUpdates,
+    "late_rank_host": _Sleep,
+    "late_rank_gpu": _Multiply,
+    "exposed_communication": _Expose,
+    "slow_math": _SlowMath,
+    "step_spikes": _Spikes,
+}
+"""The effect of each plant."""
+
+
+class Planting:
+    """The plants of a training; they act in all steps or, with ``blocks``, in half of the measured ones.
+
+    Parameters
+    ----------
+    plants : sequence of Planted
+    ground : Ground
+    blocks : bool
+        Whether each measured epoch has one plant, in the first and the last quarter of its steps, and is
+        left alone in between. The plants take turns.
+    """
+
+    def __init__(self, plants: Sequence[Planted], ground: Ground, blocks: bool) -> None:
+        self._effects = [EFFECTS[one.plant.name](ground, one.values) for one in plants]
+        self._blocks = blocks
+        self._acting: list[Effect] = []
+
+    def begin_step(self, epoch: int, step: int, steps: int) -> None:
+        """Switch plants on and off for a step.
+
+        Parameters
+        ----------
+        epoch : int
+            The number of the measured epoch, from 0; negative during the warm-up.
+        step, steps : int
+            The number of the step in its epoch, and of all steps of an epoch.
+        """
+        wanted = self._effects
+        if self._blocks:
+            planted = epoch >= 0 and in_planted_block(step, steps)
+            wanted = [self._effects[epoch % len(self._effects)]] if planted else []
+        for effect in self._acting:
+            if effect not in wanted:
+                effect.switch(False)
+        for effect in wanted:
+            if effect not in self._acting:
+                effect.switch(True)
+        self._acting = list(wanted)
+
+    def in_data(self) -> None:
+        """Act in the data phase."""
+        for effect in self._acting:
+            effect.in_data()
+
+    def in_forward(self) -> None:
+        """Act in the forward phase."""
+        for effect in self._acting:
+            effect.in_forward()
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Return the layers of a model: the members of its longest list of modules, else its children."""
+    lists = [
+        module for module in model.modules() if isinstance(module, torch.nn.ModuleList | torch.nn.Sequential)
+    ]
+    longest = max(lists, key=len, default=None)
+    return list(model.children() if longest is None else longest)
+
+
+def _first_tensor(output: Any) -> Any:
+    """Return the first tensor in the output of a layer, None without one."""
+    parts: Iterable[Any] = (output,)
+    if isinstance(output, dict):
+        parts = output.values()
+    elif isinstance(output, list | tuple):
+        parts = output
+    return next((part for part in parts if isinstance(part, torch.Tensor)), None)
