@@ -56,6 +56,7 @@ _HEADERS = {
     "non_compute_time_pctg": "Non-compute time (%)",
     "non_compute_time_us": "Non-compute time (µs)",
     "ns": "Time",
+    "ns_per_step": "Per step",
     "num_calls": "Calls",
     "op": "Operation",
     "overlapped_n": "n overlapped",

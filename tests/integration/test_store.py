@@ -69,7 +69,7 @@ def kernel(**values: object) -> dict[str, object]:
 
 def table(rows: list[dict[str, object]], reason: str = "") -> AnalysisTable:
     reasons = {0: reason} if reason else {}
-    return AnalysisTable({name: [row[name] for row in rows] for name in rows[0]}, reasons)
+    return AnalysisTable({name: [row[name] for row in rows] for name in (rows[0] if rows else ())}, reasons)
 
 
 @pytest.fixture
@@ -203,6 +203,37 @@ def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(d
     assert database.dump() == before
     assert store.put_run("run", {"steps": AnalysisTable({}, {-1: "computed of two"})}, {**old, 1: "b" * 64})
     assert store.read("run", "steps").reasons == {-1: "computed of two"}
+
+
+def test_an_explanation_is_kept_until_a_profile_of_the_run_changes(
+    hpcprof: Hpcprof, profiles: Path, database: Database
+) -> None:
+    assert hpcprof("collect", str(profiles)).returncode == 0
+    store = opened(database)
+    (run,) = store.runs()
+    collected = database.dump()
+    assert store.read(run.id, "critical_path").reasons == {-1: "not computed yet: run hpcprof explain"}
+    row = {"rank": 0, "kind": "host", "name": "x", "range": None, "ns_per_step": 7, "share_pct": 50.0}
+    sha256 = {rank: of_rank.sha256 for rank, of_rank in store.profiles(run.id).items()}
+    for text in ("{}", '{"findings": []}'):
+        assert store.put_explanation(run.id, text, {"critical_path": table([row])}, sha256)
+        kept = store.explanation(run.id)
+        assert kept is not None and kept.explanation == text
+    assert (store.read(run.id, "critical_path").rows, store.read(run.id, "critical_path").reasons) == (
+        [row],
+        {},
+    )
+    with_it = database.dump()
+    assert "0 profiles collected, 2 unchanged" in hpcprof("collect", str(profiles)).stdout
+    assert not store.put_explanation(run.id, "late", {"critical_path": table([])}, {**sha256, 1: "0" * 64})
+    assert database.dump() == with_it
+    database.execute("UPDATE profiles SET analysis_version = 0 WHERE rank = 1")
+    assert "1 profile collected, 1 unchanged" in hpcprof("collect", str(profiles)).stdout
+    assert store.explanation(run.id) is None
+    assert database.dump() == collected
+    assert store.put_explanation(run.id, "{}", {"critical_path": table([row])}, sha256)
+    store.delete_run(run.id)
+    assert not [line for line in database.dump() if run.id in line]
 
 
 @pytest.mark.parametrize(

@@ -40,4 +40,13 @@ ANALYSES = (
         "hpcprof.analysis.explain.idle_causes:idle_causes",
         sort_by=("-idle_ns_per_step",),
     ),
+    Analysis(
+        "critical_path",
+        "Critical path of a step",
+        Scope.RUN,
+        columns("rank kind:text name:text range:text ns_per_step share_pct:float"),
+        "hpcprof.analysis.explain.explanation:no_critical_path",
+        sort_by=("-ns_per_step",),
+        sample_basis=SampleBasis.OPERATIONS,
+    ),
 )

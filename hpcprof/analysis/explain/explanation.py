@@ -6,11 +6,14 @@ Nothing here imports numpy or pandas, so that a kept explanation is shown quickl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.framework.outcome import Outcome
 
 LEAST_PCT = 1.0
 """The lower bound of a saving that is shown, in percent of the step."""
@@ -182,7 +185,7 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation in the types of JSON."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self)))
         for finding in found["findings"]:
             del finding["cost_ns"]
         return found
@@ -197,3 +200,10 @@ class Explanation:
             If it is something else.
         """
         return msgspec.convert(values, cls)
+
+
+def no_critical_path(tables: Mapping[str, Any]) -> Outcome:
+    """Return why a collect gives no critical path: it takes longer, and comes with the explanation."""
+    from hpcprof.analysis.framework.outcome import no_rows
+
+    return no_rows("not computed yet: run hpcprof explain")

@@ -44,6 +44,7 @@ _READS: dict[str, frozenset[Subject]] = {
     "step_parts": _IN_RANGES,
     "exposed_communication": _OPERATIONS | {Subject.EVENT},
     "idle_causes": _IN_RANGES,
+    "critical_path": _IN_RANGES | {Subject.COLLECTIVE},
     **dict.fromkeys(
         ("operators", "operators_by_shape", "operator_kernels"),
         _OPERATIONS | _CALLS | {Subject.OPERATOR},
@@ -53,7 +54,7 @@ _READS: dict[str, frozenset[Subject]] = {
 
 _LAUNCHED = frozenset(
     {"launches", "range_gpu", "phases", "step_times", "idle", "queue_length", "rank_collectives"}
-    | {"step_parts", "idle_causes"}
+    | {"step_parts", "idle_causes", "critical_path"}
     | {"operators", "operators_by_shape", "operator_kernels"}
 )
 """The analyses that join operations with the calls that launched them."""
@@ -67,7 +68,7 @@ _FIELDS: dict[str, frozenset[str]] = {
 }
 """The analyses that read a field, where those are not all that read its rows."""
 
-_STEPS = frozenset({"phases", "step_times", "step_parts", "idle_causes"})
+_STEPS = frozenset({"phases", "step_times", "step_parts", "idle_causes", "critical_path"})
 
 _WORDS = {
     "CUDA": _OPERATIONS | {Subject.CALL},

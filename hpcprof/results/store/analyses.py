@@ -17,6 +17,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.bulk import delete, insert_columns, insert_rows, storable
 from hpcprof.results.store.tables import (
+    EXPLANATIONS,
     RANK_TABLES,
     REASONS,
     RUN_TABLES,
@@ -33,9 +34,15 @@ def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None
 
 
 def delete_run_analyses(connection: Connection, run_id: str) -> None:
-    """Delete the analyses that span the ranks of a run, with their reasons."""
-    delete(connection, RUN_TABLES.values(), {"run_id": plain(run_id)})
+    """Delete the analyses that span the ranks of a run, with their reasons, and the explanation."""
+    delete(connection, [EXPLANATIONS, *RUN_TABLES.values()], {"run_id": plain(run_id)})
     delete(connection, [REASONS], {"run_id": plain(run_id), "rank": WHOLE_RUN})
+
+
+def delete_run_analysis(connection: Connection, run_id: str, name: str) -> None:
+    """Delete one analysis that spans the ranks of a run, with its reason."""
+    delete(connection, [RUN_TABLES[name]], {"run_id": plain(run_id)})
+    delete(connection, [REASONS], {"run_id": plain(run_id), "rank": WHOLE_RUN, "analysis": name})
 
 
 def insert_analyses(

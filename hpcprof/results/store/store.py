@@ -22,6 +22,7 @@ from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.analyses import (
     delete_rank_analyses,
     delete_run_analyses,
+    delete_run_analysis,
     has_run_analyses,
     insert_analyses,
     read_analysis,
@@ -29,6 +30,8 @@ from hpcprof.results.store.analyses import (
 from hpcprof.results.store.bulk import delete, insert_rows
 from hpcprof.results.store.database import Database, store_url
 from hpcprof.results.store.tables import (
+    ANALYSIS_VERSION,
+    EXPLANATIONS,
     FACTS,
     GPUS,
     LOSSES,
@@ -36,6 +39,7 @@ from hpcprof.results.store.tables import (
     REASONS,
     RUNS,
     TABLES,
+    ExplanationRow,
     FactRow,
     GpuRow,
     LossRow,
@@ -176,11 +180,52 @@ class Store:
         StoreError
             If the rows cannot be written; then none of them is.
         """
-        query = select(PROFILES.c.rank, PROFILES.c.sha256).where(PROFILES.c.run_id == run_id)
         with self._database.writing(run_id) as connection:
-            if dict(connection.execute(query).all()) != sha256:
+            if _checksums(connection, run_id) != sha256:
                 return False
             delete_run_analyses(connection, run_id)
+            insert_analyses(connection, run_id, WHOLE_RUN, tables)
+            return True
+
+    def explanation(self, run_id: str) -> ExplanationRow | None:
+        """Return the explanation of a run; None if none was computed since a profile of it changed."""
+        query = select(EXPLANATIONS).where(EXPLANATIONS.c.run_id == run_id)
+        with self._database.reading() as connection:
+            row = connection.execute(query).one_or_none()
+        return ExplanationRow(*row) if row else None
+
+    def put_explanation(
+        self, run_id: str, text: str, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]
+    ) -> bool:
+        """Write the explanation of a run, replacing the one in the store.
+
+        Parameters
+        ----------
+        run_id : str
+        text : str
+            The explanation in JSON.
+        tables : mapping of str to AnalysisTable
+            The analyses that were computed with it.
+        sha256 : mapping of int to str
+            As for `put_run`.
+
+        Returns
+        -------
+        bool
+            As for `put_run`.
+
+        Raises
+        ------
+        StoreError
+            If the rows cannot be written; then none of them is.
+        """
+        with self._database.writing(run_id) as connection:
+            if _checksums(connection, run_id) != sha256:
+                return False
+            delete(connection, [EXPLANATIONS], {"run_id": plain(run_id)})
+            for name in tables:
+                delete_run_analysis(connection, run_id, name)
+            insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, text)])
             insert_analyses(connection, run_id, WHOLE_RUN, tables)
             return True
 
@@ -193,7 +238,7 @@ class Store:
             If the rows cannot be deleted; then none of them is.
         """
         with self._database.writing(run_id) as connection:
-            of_run = [PROFILES, GPUS, FACTS, LOSSES, REASONS, *TABLES.values()]
+            of_run = [PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS, *TABLES.values()]
             delete(connection, of_run, {"run_id": plain(run_id)})
             delete(connection, [RUNS], {"id": plain(run_id)})
 
@@ -203,6 +248,12 @@ class Store:
         PostgreSQL does so by itself.
         """
         return self._database.compact()
+
+
+def _checksums(connection: Connection, run_id: str) -> dict[int, str]:
+    """Return the SHA-256 of the profiles of a run by rank."""
+    query = select(PROFILES.c.rank, PROFILES.c.sha256).where(PROFILES.c.run_id == run_id)
+    return dict(connection.execute(query).all())
 
 
 def _loss_row(run_id: str, rank: int, position: int, loss: Loss) -> LossRow:

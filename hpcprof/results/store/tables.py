@@ -23,7 +23,7 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
 ANALYSIS_VERSION = 9
@@ -156,6 +156,14 @@ class ReasonRow(msgspec.Struct, frozen=True):
     reason: str
 
 
+class ExplanationRow(msgspec.Struct, frozen=True):
+    """The explanation of a run, in JSON, and the version of the analyses that it was computed with."""
+
+    run_id: str
+    analysis_version: int
+    explanation: str
+
+
 def _row_table(name: str, row: type[msgspec.Struct], keys: int) -> Table:
     """Return the table whose columns are the fields of ``row``; the first ``keys`` of them are its key."""
     table = Table(name, METADATA)
@@ -191,6 +199,7 @@ GPUS = _row_table("gpus", GpuRow, keys=3)
 FACTS = _row_table("facts", FactRow, keys=4)
 LOSSES = _row_table("losses", LossRow, keys=3)
 REASONS = _row_table("reasons", ReasonRow, keys=3)
+EXPLANATIONS = _row_table("explanations", ExplanationRow, keys=1)
 TABLES = {name: _analysis_table(analysis) for name, analysis in ANALYSES.items()}
 RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RUN}
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}
