@@ -27,6 +27,7 @@ NO_CORRELATION = -1
 NO_STREAM = -1
 NO_BYTES = -1
 UNKNOWN_RANKS = -1
+NO_PEER = -1
 
 LATEST = 1 << 62
 """A later stamp is damage: no clock of a profiler reaches it, and nanoseconds since 1970 do so in 2116."""
@@ -217,7 +218,8 @@ class Collectives(Table):
     or `NO_NAME`. ``bytes`` is the message as NCCL counts it, `NO_BYTES` if unknown: what one rank contributes
     to an all-gather or a gather and receives from a reduce-scatter or a scatter, what each rank receives from
     each other rank in an all-to-all, else the whole buffer. ``ranks`` is the size of the communicator or
-    `UNKNOWN_RANKS`.
+    `UNKNOWN_RANKS`. The partner of a send or a receive is ``peer``, its rank in the program, or
+    ``comm_peer``, its rank in the communicator, whichever the profiler recorded; the other is `NO_PEER`.
     """
 
     start: Ints
@@ -228,6 +230,8 @@ class Collectives(Table):
     communicator: Ints
     bytes: Ints
     ranks: Ints
+    peer: Ints
+    comm_peer: Ints
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.query import query as hpcprof_query
+from hpcprof.results.store import analyses
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from tests.conftest import Hpcprof
@@ -297,6 +298,18 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(data
     rows = store.read("run", "rank_collectives").rows
     assert [row["seq"] for row in rows] == [0, None, 1, None]
     assert [row["op"] for row in rows] == 2 * ["AllReduce", "half \\ud800 and zero"]
+
+
+def test_packed_rows_of_an_earlier_version_have_nulls_in_newer_columns(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, columns = opened(database), ANALYSES["rank_collectives"].columns
+    older = msgspec.msgpack.encode([[0, 1] for _ in columns[:-2]])
+    monkeypatch.setattr(analyses, "_packed", lambda *_: older)
+    results = {"rank_collectives": AnalysisTable({column.name: [0, 1] for column in columns})}
+    store.put_profile(RunRow(id="run", path="/run"), profile(0), results)
+    rows = store.read("run", "rank_collectives").rows
+    assert [tuple(row.values())[-3:] for row in rows] == [(0, None, None), (1, None, None)]
 
 
 def test_the_store_has_a_run_from_its_own_analyses_on_until_a_rank_changes(database: Database) -> None:

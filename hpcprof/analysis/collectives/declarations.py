@@ -17,7 +17,7 @@ ANALYSES = (
         Scope.RANK,
         columns(
             "rank op:text comm_id:text seq bytes comm_ranks world_ranks fused part start_ns end_ns "
-            "exposed_ns step"
+            "exposed_ns step peer comm_peer"
         ),
         "hpcprof.analysis.collectives.per_rank:rank_collectives",
         main_columns=("rank", "op", "seq", "bytes", "start_ns", "exposed_ns", "step"),

@@ -65,10 +65,10 @@ def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], lis
 
     If communicators are unknown, all ranks are assumed to share one. An operation of a communicator is
     matched only if its ranks recorded it equally often and with messages of equal size; the second value has
-    a sentence for each operation that is not matched. Sends and receives are never matched. The time is
-    O(n log n) in the number of rows.
+    a sentence for each operation that is not matched. Sends and receives are matched by
+    `hpcprof.analysis.collectives.pair_matching.match_pairs`. The time is O(n log n) in the number of rows.
     """
-    whole_world = _is_whole_world(rows)
+    whole_world = is_whole_world(rows)
     comm, names = pd.factorize(rows["comm_id"], sort=True)
     op, ops = pd.factorize(rows["op"], sort=True)
     # Missing names have the number -1 and so select the last element; empty names are unknown too.
@@ -94,12 +94,17 @@ def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], lis
             problems.append(found)
         else:
             matched.append(found)
-    if len(problems) > _SENTENCES:
-        problems[_SENTENCES:] = [f"{len(problems) - _SENTENCES} more are not matched for similar reasons"]
-    return matched, problems
+    return matched, in_few_sentences(problems)
 
 
-def _is_whole_world(rows: pd.DataFrame) -> bool:
+def in_few_sentences(problems: list[str]) -> list[str]:
+    """Return the first sentences about what is not matched, and how many there are more."""
+    more = len(problems) - _SENTENCES
+    rest = [f"{more} more are not matched for similar reasons"] if more > 0 else []
+    return problems[:_SENTENCES] + rest
+
+
+def is_whole_world(rows: pd.DataFrame) -> bool:
     """Return whether all ranks of the program were profiled; False if their number is unknown."""
     known = rows["world_ranks"].unique()
     return len(known) == 1 and rows["rank"].nunique() == known[0]

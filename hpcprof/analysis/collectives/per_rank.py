@@ -21,6 +21,7 @@ from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_NAME,
+    NO_PEER,
     UNKNOWN_RANKS,
     Category,
     Ints,
@@ -35,9 +36,10 @@ _EARLIEST, _LATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 class _Collectives:
     """Collectives in the order of the host's calls, with their extents on the GPU.
 
-    ``seq`` counts the calls of an operation in its communicator, including those whose kernel is unknown.
-    ``fused`` is the number of collectives that the same kernels carried out, ``part`` the position among
-    them, and ``call`` the time at which the host launched the collective.
+    ``seq`` counts the calls of an operation in its communicator, those of a send or a receive with the same
+    partner, including those whose kernel is unknown. ``fused`` is the number of collectives that the same
+    kernels carried out, ``part`` the position among them, and ``call`` the time at which the host launched
+    the collective.
     """
 
     operation: NDArray[np.object_]
@@ -45,6 +47,8 @@ class _Collectives:
     seq: Ints
     bytes: Ints
     ranks: Ints
+    peer: Ints
+    comm_peer: Ints
     fused: Ints
     part: Ints
     device: Ints
@@ -62,8 +66,9 @@ def rank_collectives(timeline: Timeline) -> Outcome:
     left out. If the profile has no calls of NCCL, the operations come from the kernels' names in the order of
     their start, without communicator and size.
 
-    ``exposed_ns`` is the part of the extent during which no compute kernel ran on the device. ``step`` is the
-    step that contains the launch, or None.
+    ``peer`` is the partner of a send or a receive by its rank in the program, and ``comm_peer`` by its rank
+    in the communicator; profilers record one of them or none. ``exposed_ns`` is the part of the extent during
+    which no compute kernel ran on the device. ``step`` is the step that contains the launch, or None.
     """
     calls = timeline.collectives
     found, reasons = _from_calls(timeline) if len(calls) else (_from_kernel_names(timeline), [])
@@ -83,6 +88,8 @@ def rank_collectives(timeline: Timeline) -> Outcome:
             "end_ns": found.end,
             "exposed_ns": found.end - found.start - _with_compute(timeline, found),
             "step": _steps(timeline, found.call),
+            "peer": _known(found.peer, NO_PEER),
+            "comm_peer": _known(found.comm_peer, NO_PEER),
         }
     )
     if NO_NAME in calls.communicator or not len(calls):
@@ -167,7 +174,7 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     told_apart = (count > 0) & ((count == 1) | (communicators == 1))
     kept = np.flatnonzero(told_apart[carrier])
     carrier = carrier[kept]
-    _, kind = numbered_rows(calls.operation, calls.communicator)
+    _, kind = numbered_rows(calls.operation, calls.communicator, calls.peer, calls.comm_peer)
     # `NO_NAME` is -1 and so selects the last element.
     texts = object_array([*timeline.strings, None])
     found = _Collectives(
@@ -176,6 +183,8 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
         seq=position_in_group(kind)[kept],
         bytes=calls.bytes[kept],
         ranks=calls.ranks[kept],
+        peer=calls.peer[kept],
+        comm_peer=calls.comm_peer[kept],
         fused=np.bincount(carrier, minlength=len(carriers))[carrier],
         part=position_in_group(carrier),
         device=device[carrier],
@@ -227,6 +236,8 @@ def _from_kernel_names(timeline: Timeline) -> _Collectives:
         seq=position_in_group(group),
         bytes=np.full(count, NO_BYTES),
         ranks=np.full(count, UNKNOWN_RANKS),
+        peer=np.full(count, NO_PEER),
+        comm_peer=np.full(count, NO_PEER),
         fused=np.ones(count, np.int64),
         part=np.zeros(count, np.int64),
         device=kernels.device[rows],

@@ -8,6 +8,7 @@ for single ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -74,7 +75,10 @@ def read_analysis(connection: Connection, run_id: str, name: str) -> AnalysisTab
     )
     columns: dict[str, list[Any]] = {column: [] for column in names}
     for part in (msgspec.msgpack.decode(row[0]) for row in rows) if packed else [zip(*rows, strict=True)]:
-        for values, more in zip(columns.values(), part, strict=False):
+        written = list(part)
+        # An earlier version packed fewer columns: the newer ones come last.
+        missing = [None] * len(written[0]) if written else []
+        for values, more in zip_longest(columns.values(), written, fillvalue=missing):
             values += more
     return AnalysisTable(columns, dict(connection.execute(reasons.order_by(REASONS.c.rank)).all()))
 

@@ -11,11 +11,13 @@ import pandas as pd
 
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import NO_PEER, UNKNOWN_RANKS, Timeline
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
 TRANSFER = 350_000
 JITTER = 2_000
+LAG = 13_000
+"""How much later a receive ends than its send."""
 
 
 @dataclass
@@ -66,9 +68,14 @@ class Program:
 
     def compute(self, *times: int) -> None:
         """Let each rank compute for its time."""
-        for rank, time in zip(self.ranks, times, strict=True):
-            rank.work.append((rank.now, rank.now + time, COMP, rank.launch()))
-            rank.now += time
+        for number, time in enumerate(times):
+            self.compute_on(number, time)
+
+    def compute_on(self, number: int, time: int) -> None:
+        """Let one rank compute."""
+        rank = self.ranks[number]
+        rank.work.append((rank.now, rank.now + time, COMP, rank.launch()))
+        rank.now += time
 
     def collective(
         self, op: str, message: int = 32 << 20, comm: str | None = "c", members: Sequence[int] = ()
@@ -87,6 +94,23 @@ class Program:
             moment = rank.launch()
             rank.work.append((start, rank.now, COMM, moment))
             rank.asked.append((moment - 2, moment + 2, op, comm, message))
+
+    def message(
+        self, sender: int, receiver: int, *, comm: str | None = "p", size: int = 8 << 20, named: bool = True
+    ) -> None:
+        """Send a message through a buffer: the receiver waits for the sender, which waits for nobody.
+
+        ``named`` is whether the profiles record the partners.
+        """
+        a, b = self.ranks[sender], self.ranks[receiver]
+        sent = a.now + TRANSFER
+        arrived = max(sent + LAG, b.now + TRANSFER // 2) + int(self.random.integers(0, JITTER))
+        for rank, end, op, partner in ((a, sent, "Send", receiver), (b, arrived, "Recv", sender)):
+            moment = rank.launch()
+            rank.work.append((rank.now, end, COMM, moment))
+            peer = partner if named else NO_PEER
+            rank.asked.append((moment - 2, moment + 2, op, comm, size, 0, UNKNOWN_RANKS, peer))
+            rank.now = end
 
     def begin_step(self) -> list[int]:
         """Open a step on every rank's host."""
@@ -160,5 +184,36 @@ def data_parallel(
         for rank, s, b in zip(everyone, start, backward, strict=True):
             rank.now = max(rank.now, s + b)
         program.compute(*[1_000_000] * ranks)
+        program.end_step(begun)
+    return program
+
+
+def pipeline(
+    forward: Sequence[int],
+    steps: int = 10,
+    microbatches: int = 4,
+    ahead: Sequence[int] = (),
+    drift: Sequence[float] = (),
+    comm: str | None = "p",
+    named: bool = True,
+) -> Program:
+    """Stages that pass microbatches on, all forward and then all backward, which takes twice as long.
+
+    ``forward`` is each stage's time for the forward pass of a microbatch.
+    """
+    program = Program(len(forward), ahead, drift)
+    last = len(forward) - 1
+    for _ in range(steps):
+        begun = program.begin_step()
+        for _ in range(microbatches):
+            for stage, time in enumerate(forward):
+                if stage:
+                    program.message(stage - 1, stage, comm=comm, named=named)
+                program.compute_on(stage, time)
+        for _ in range(microbatches):
+            for stage in range(last, -1, -1):
+                if stage < last:
+                    program.message(stage + 1, stage, comm=comm, named=named)
+                program.compute_on(stage, 2 * forward[stage])
         program.end_step(begun)
     return program

@@ -32,7 +32,10 @@ ONLY = {
     **dict.fromkeys(("operators", "operators_by_shape", "operator_kernels"), ("allocator", "torch_step")),
 }
 # What a profile need not tell, without a word about it.
-NULLABLE = {"rank_collectives": ("comm_ranks", "world_ranks", "step"), "idle_causes": ("range", "api")}
+NULLABLE = {
+    "rank_collectives": ("comm_ranks", "world_ranks", "step", "peer", "comm_peer"),
+    "idle_causes": ("range", "api"),
+}
 # hpcprof explain computes the critical path, not a collect.
 RUN = [one for one in ANALYSES.values() if one.scope is Scope.RUN and one.name != "critical_path"]
 

@@ -10,6 +10,7 @@ import numpy as np
 from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_NAME,
+    NO_PEER,
     UNKNOWN_RANKS,
     ApiCalls,
     Category,
@@ -41,7 +42,7 @@ def timeline(
     An operation is (start, end, category, launch, thread, device, stream), of which the last four may
     be left out: a launch is the moment of its API call, None where it was not recorded. A range is
     (start, end, name, thread). A collective is (start, end, operation, communicator, bytes, thread,
-    ranks), from the fourth on optional.
+    ranks, peer, comm_peer), from the fourth on optional.
     """
     strings: dict[str, int] = {"kernel": 0, "call": 1}
     rows = [
@@ -66,7 +67,7 @@ def timeline(
     marks = [dict(zip(("start", "end", "name", "thread"), row, strict=False)) for row in ranges]
     names = [strings.setdefault(m["name"], len(strings)) if m["name"] else NO_NAME for m in marks]
     ones = np.ones(len(marks), np.int64)
-    columns = ("start", "end", "operation", "communicator", "bytes", "thread", "ranks")
+    columns = ("start", "end", "operation", "communicator", "bytes", "thread", "ranks", "peer", "comm_peer")
     asked = [dict(zip(columns, row, strict=False)) for row in collectives]
     for row in asked:
         for key in ("operation", "communicator"):
@@ -107,5 +108,7 @@ def timeline(
             communicator=_column(asked, "communicator", NO_NAME),
             bytes=_column(asked, "bytes", NO_BYTES),
             ranks=_column(asked, "ranks", UNKNOWN_RANKS),
+            peer=_column(asked, "peer", NO_PEER),
+            comm_peer=_column(asked, "comm_peer", NO_PEER),
         ),
     )

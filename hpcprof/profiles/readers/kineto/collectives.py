@@ -9,7 +9,14 @@ import numpy as np
 
 from hpcprof.profiles.collective_operations import PARTS, operation
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import NO_BYTES, NO_CORRELATION, UNKNOWN_RANKS, ApiCalls, Collectives
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_CORRELATION,
+    NO_PEER,
+    UNKNOWN_RANKS,
+    ApiCalls,
+    Collectives,
+)
 
 # Bytes of an element, by the names of c10::ScalarType.
 _ELEMENT = {
@@ -33,6 +40,7 @@ class Recorded(NamedTuple):
     ranks: int
     group: str | None
     even: bool
+    peer: int
 
 
 def recorded(arguments: Mapping[str, Any], correlation: int) -> Recorded | None:
@@ -50,7 +58,16 @@ def recorded(arguments: Mapping[str, Any], correlation: int) -> Recorded | None:
         ranks=_natural(arguments.get("Group size")) or UNKNOWN_RANKS,
         group=group if isinstance(group, str) else None,
         even=arguments.get("In split size", "[]") == "[]",
+        peer=_peer(arguments),
     )
+
+
+def _peer(arguments: Mapping[str, Any]) -> int:
+    """Return the partner's rank in the program, which PyTorch records for sends and receives."""
+    rank = arguments.get("Dst Rank", arguments.get("Src Rank"))
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 1 << 31:
+        return NO_PEER
+    return rank
 
 
 def _natural(value: object) -> int:
@@ -81,6 +98,8 @@ def collectives(records: Sequence[Recorded], calls: ApiCalls, strings: StringTab
         communicator=strings.add_all(record.group for _, _, record in found),
         bytes=np.array([_message(name, record) for _, name, record in found], np.int64),
         ranks=np.array([record.ranks for _, _, record in found], np.int64),
+        peer=np.array([record.peer for _, _, record in found], np.int64),
+        comm_peer=np.full(len(found), NO_PEER),
     )
 
 

@@ -15,6 +15,7 @@ from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_NAME,
+    NO_PEER,
     NO_PROCESS,
     UNKNOWN_RANKS,
     Collectives,
@@ -29,6 +30,7 @@ _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 COMMUNICATOR = ("NCCL communicator ID",)
 MESSAGE = ("Message size [bytes]", "Bytes")
 RANKS = ("No. of ranks",)
+PEER = ("Peer rank", "Peer")
 
 
 def read_collectives(export: NsysExport, events: Events, strings: StringTable) -> Collectives:
@@ -109,11 +111,12 @@ class _Calls:
 
 
 def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[str, Ints]:
-    """Return communicator, bytes and ranks of each call, as far as the payloads hold them."""
+    """Return communicator, bytes, ranks and peer of each call, as far as the payloads hold them."""
     known = layouts(export)
     count = len(calls.name)
     communicator = np.full(count, NO_NAME)
     size, ranks = np.full(count, NO_BYTES), np.full(count, UNKNOWN_RANKS)
+    peer = np.full(count, NO_PEER)
     for domain in np.unique(calls.domain).tolist():
         rows = np.flatnonzero(calls.domain == domain)
         payloads = Payloads(
@@ -127,6 +130,9 @@ def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[st
         message, sized = payloads.values(*MESSAGE)
         fits = sized & (message <= np.uint64(np.iinfo(np.int64).max))
         size[rows[fits]] = message[fits].astype(np.int64)
+        partner, paired = payloads.values(*PEER)
+        fits = paired & (partner <= np.uint64(np.iinfo(np.int32).max))
+        peer[rows[fits]] = partner[fits].astype(np.int64)
         of_size, counted = payloads.values(*RANKS)
         # Only the calls that make a communicator record its size.
         sizes = dict(
@@ -134,4 +140,11 @@ def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[st
         )
         ranks[rows] = np.array([sizes.get(value, UNKNOWN_RANKS) for value in used.tolist()], np.int64)[number]
         ranks[rows[~identified]] = UNKNOWN_RANKS
-    return {"communicator": communicator, "bytes": size, "ranks": ranks}
+    return {
+        "communicator": communicator,
+        "bytes": size,
+        "ranks": ranks,
+        # NCCL knows no ranks but those of the communicator.
+        "peer": np.full(count, NO_PEER),
+        "comm_peer": peer,
+    }

@@ -18,7 +18,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.kineto.events import nanoseconds, times
 from hpcprof.profiles.readers.kineto.reader import read
-from hpcprof.profiles.timeline import NO_CORRELATION, Category
+from hpcprof.profiles.timeline import NO_CORRELATION, NO_PEER, Category
 
 KERNEL_ARGUMENTS = {
     "device": 1,
@@ -338,6 +338,25 @@ def test_a_kernels_record_tells_its_collective_as_nccl_counts_it(tmp_path: Path)
     )
     exchange = {"Collective name": "all_to_all", "In msg nelems": 4000}
     assert recorded(path, **exchange) == ("AlltoAll", "tp", 2000, 4)
+
+
+@pytest.mark.parametrize(
+    ("record", "peer"),
+    [
+        ({"Collective name": "send", "Dst Rank": 3}, 3),
+        ({"Collective name": "recv", "Src Rank": 0}, 0),
+        ({"Collective name": "recv", "Src Rank": "0"}, NO_PEER),
+        ({"Collective name": "recv", "Src Rank": -1}, NO_PEER),
+        ({"Collective name": "send"}, NO_PEER),
+    ],
+)
+def test_sends_and_receives_name_their_partner_by_its_rank_in_the_program(
+    record: dict[str, Any], peer: int, tmp_path: Path
+) -> None:
+    kernel = {**KERNEL, "args": {**KERNEL["args"], **RECORD, **record}}  # type: ignore[dict-item]
+    path = write(tmp_path / "rank0.trace.json", {**LAUNCH, "dur": 2, "args": {"correlation": 9}}, kernel)
+    table = read(path).collectives
+    assert (table.peer.tolist(), table.comm_peer.tolist()) == ([peer], [NO_PEER])
 
 
 def test_what_a_record_does_not_tell_is_unknown(tmp_path: Path) -> None:

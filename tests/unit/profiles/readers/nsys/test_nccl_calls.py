@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.nvtx_payloads import Field, Payloads
 from hpcprof.profiles.readers.nsys.reader import read
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, UNKNOWN_RANKS, Timeline
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Timeline
 
 COMM, SIZE, RANKS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
 UINT64, SIZE_T, INT32 = 18, 22, 15
@@ -31,6 +31,8 @@ ENTRIES = (
 ENUMS = "CREATE TABLE NVTX_PAYLOAD_ENUMS (domainId INTEGER, schemaId INTEGER, name TEXT, size INTEGER)"
 # Schema 1 as NCCL writes it: the first entry's offset is not stored.
 PLAIN = [(2, 1, 0, None, UINT64, COMM, None), (2, 1, 1, None, SIZE_T, SIZE, 8)]
+# The entries of the schema of ncclSend and ncclRecv, without the domain and the schema's number.
+PEER = [(0, None, UINT64, COMM, None), (1, None, SIZE_T, SIZE, 8), (2, None, INT32, "Peer rank", 16)]
 
 
 def blob(schema: int, content: bytes, skip: int = 0) -> bytes:
@@ -125,6 +127,19 @@ def test_the_size_of_a_communicator_comes_from_the_call_that_made_it(path: Path)
     ]
     table = read(write(path, calls, PLAIN + init)).collectives
     assert table.ranks.tolist() == [64, UNKNOWN_RANKS, UNKNOWN_RANKS]
+
+
+def test_sends_and_receives_name_their_partner_by_its_rank_in_the_communicator(path: Path) -> None:
+    entries = [*PLAIN, *((2, 6, *field) for field in PEER)]
+    calls = [
+        call("ncclSend", 10, 20, blob(6, struct.pack("<QQi", 11, 64, 3))),
+        call("ncclRecv", 20, 30, blob(6, struct.pack("<QQi", 11, 64, -7))),
+        call("ncclAllReduce", 30, 40, blob(1, struct.pack("<QQ", 11, 4))),
+    ]
+    table = read(write(path, calls, entries)).collectives
+    assert table.comm_peer.tolist() == [3, NO_PEER, NO_PEER]
+    assert table.peer.tolist() == [NO_PEER] * 3
+    assert table.bytes.tolist() == [64, 64, 4]
 
 
 @pytest.mark.parametrize("entries", [PLAIN, [], None])

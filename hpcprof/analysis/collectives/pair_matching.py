@@ -1,0 +1,233 @@
+"""Matches the sends of ranks with the receives of their partners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.collectives.matching import in_few_sentences, is_whole_world
+from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.collective_operations import POINT_TO_POINT
+from hpcprof.profiles.columns.unique import distinct, rows_by_key
+from hpcprof.profiles.timeline import NO_PEER, Ints
+
+_UNKNOWN = ""
+_SEND, _RECV, _EITHER = "Send", "Recv", "SendRecv"
+
+
+@dataclass(frozen=True)
+class MatchedPairs:
+    """The m messages from one rank to another in one communicator, in the order in which they were sent.
+
+    Arrays of shape (m, 2) hold the sender's values in the first column and the receiver's in the second.
+
+    Attributes
+    ----------
+    comm_id : str or None
+        None if the communicator is unknown.
+    sender, receiver : int
+        Ranks of the program.
+    seq : ndarray of int64, shape (m,)
+        The position among the calls of the pair, which also counts messages without a kernel.
+    message : ndarray of float64, shape (m,)
+        In bytes; NaN if unknown.
+    rows : ndarray of int64, shape (m, 2)
+        The positions of both ends in the rows of ``rank_collectives``.
+    start, end : ndarray of int64, shape (m, 2)
+        Of the kernels that carried out the message, on each rank's own clock.
+    exposed : ndarray of int64, shape (m, 2)
+        How long no compute ran beside these kernels, in ns.
+    step : ndarray of float64, shape (m, 2)
+        NaN outside steps.
+    fused : ndarray of int64, shape (m, 2)
+        How many calls the kernels carried out.
+    alone : ndarray of bool, shape (m, 2)
+        Whether the kernels communicated with this partner only.
+    """
+
+    comm_id: str | None
+    sender: int
+    receiver: int
+    seq: Ints
+    message: Floats
+    rows: Ints
+    start: Ints
+    end: Ints
+    exposed: Ints
+    step: Floats
+    fused: Ints
+    alone: NDArray[np.bool_]
+
+
+def matched_point_to_point(rows: pd.DataFrame) -> list[MatchedPairs]:
+    """Match the sends and receives in ``rank_collectives`` of all ranks by pair and order.
+
+    See `match_pairs`, which also returns why some are not matched.
+    """
+    return match_pairs(rows)[0]
+
+
+@computed_once
+def match_pairs(rows: pd.DataFrame) -> tuple[list[MatchedPairs], list[str]]:
+    """Match the n-th send of a rank to a partner with the partner's n-th receive from it.
+
+    Both are counted within their communicator. The partner is the recorded one. A partner that is recorded
+    by its rank in the communicator is the member at that position, if the communicator has all ranks of the
+    program or all its ranks were profiled: ranks of a communicator are in the order of the program's. If no
+    partner is recorded, and the communicator has two ranks, it is the other one. Without communicators, all
+    ranks are assumed to share one. Messages of a rank to itself are left out.
+
+    Returns
+    -------
+    list of MatchedPairs
+        Sorted by communicator, sender and receiver.
+    list of str
+        A sentence for each cause of sends and receives that are not matched.
+    """
+    operations = rows["op"].to_numpy()
+    chosen = np.flatnonzero(np.isin(operations.astype(str), list(POINT_TO_POINT)))
+    if not len(chosen):
+        return [], []
+    sends = operations[chosen] == _SEND
+    directed = sends | (operations[chosen] == _RECV)
+    problems = []
+    if not directed.all():
+        problems.append(
+            f"{np.count_nonzero(~directed)} sends and receives are known by their kernels' names only, which "
+            "do not tell one from the other: they are not matched"
+        )
+    chosen, sends = chosen[directed], sends[directed]
+    communicator, names = _communicators(rows)
+    partner, reasons = _partners(rows, communicator, names, chosen)
+    problems += reasons
+    rank = rows["rank"].to_numpy(np.int64)[chosen]
+    kept = (partner != NO_PEER) & (partner != rank)
+    alone = _alone(rows, chosen, partner)[kept]
+    chosen, sends, partner, rank = chosen[kept], sends[kept], partner[kept], rank[kept]
+    sender, receiver = np.where(sends, rank, partner), np.where(sends, partner, rank)
+    profiled = np.isin(partner, distinct(rows["rank"].to_numpy(np.int64)))
+    found = []
+    columns = _columns(rows, chosen) | {"alone": alone, "sends": sends}
+    keys = (communicator[chosen], sender, receiver)
+    for (c, a, b), places in rows_by_key(*keys) if len(chosen) else []:
+        if not profiled[places[0]]:
+            continue
+        pair = _match_one(names[c], (a, b), {name: values[places] for name, values in columns.items()})
+        if isinstance(pair, str):
+            problems.append(pair)
+        else:
+            found.append(pair)
+    return found, in_few_sentences(problems)
+
+
+def _communicators(rows: pd.DataFrame) -> tuple[Ints, list[str]]:
+    """Return the number of each row's communicator and their names; the last one is unknown."""
+    number, names = pd.factorize(rows["comm_id"].replace({_UNKNOWN: None}), sort=True)
+    return np.where(number < 0, len(names), number).astype(np.int64), [*names, _UNKNOWN]
+
+
+def _partners(
+    rows: pd.DataFrame, communicator: Ints, names: list[str], chosen: Ints
+) -> tuple[Ints, list[str]]:
+    """Return the partner's rank in the program of each chosen row, or `NO_PEER`, and why some are unknown."""
+    rank = rows["rank"].to_numpy(np.int64)
+    partner = rows["peer"].to_numpy(np.float64)[chosen]
+    within = rows["comm_peer"].to_numpy(np.float64)[chosen]
+    partner = np.where(np.isnan(partner), NO_PEER, partner).astype(np.int64)
+    within = np.where(np.isnan(within), NO_PEER, within).astype(np.int64)
+    problems = []
+    for number in distinct(communicator[chosen]).tolist():
+        unknown = np.flatnonzero((communicator[chosen] == number) & (partner == NO_PEER))
+        if not len(unknown):
+            continue
+        members = _members(rows, communicator == number, names[number])
+        position = within[unknown]
+        if len(members) == 2:
+            other = members[(rank[chosen[unknown]] == members[0]).astype(np.int64)]
+            partner[unknown] = np.where(position == NO_PEER, other, NO_PEER)
+        inside = (position >= 0) & (position < len(members))
+        partner[unknown[inside]] = members[position[inside]]
+        lost = int(np.count_nonzero(partner[unknown] == NO_PEER))
+        if lost:
+            problems.append(_why_unmatched(names[number], lost, len(members)))
+    return partner, problems
+
+
+def _members(rows: pd.DataFrame, of_communicator: NDArray[np.bool_], name: str) -> Ints:
+    """Return the ranks of a communicator in their order; none if some of them may be missing."""
+    sizes = rows["comm_ranks"][of_communicator].dropna().unique().tolist()
+    worlds = rows["world_ranks"].dropna().unique().tolist()
+    if len(sizes) == 1 and sizes == worlds:
+        return np.arange(int(worlds[0]))
+    ranks = rows["rank"].to_numpy(np.int64)
+    members = distinct(ranks if name == _UNKNOWN else ranks[of_communicator])
+    complete = sizes == [len(members)] or (not sizes and is_whole_world(rows))
+    return members if complete else members[:0]
+
+
+def _why_unmatched(name: str, lost: int, members: int) -> str:
+    where = "an unknown communicator" if name == _UNKNOWN else f"communicator {name}"
+    why = (
+        f"their partners are not recorded, and it has {members} ranks"
+        if members
+        else "it is unknown which ranks it has"
+    )
+    return f"{lost} sends and receives of {where} are not matched: {why}"
+
+
+def _alone(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> NDArray[np.bool_]:
+    """Return whether the kernels of each chosen row communicate with one partner only."""
+    keys = tuple(rows[name].to_numpy(np.int64)[chosen] for name in ("rank", "start_ns", "end_ns"))
+    result = np.ones(len(chosen), bool)
+    for _, places in rows_by_key(*keys):
+        result[places] = np.all(partner[places] == partner[places[0]])
+    return result
+
+
+def _columns(rows: pd.DataFrame, chosen: Ints) -> dict[str, NDArray[Any]]:
+    whole = dict.fromkeys(("seq", "fused", "start_ns", "end_ns", "exposed_ns"), np.int64)
+    columns = {name: rows[name].to_numpy(kind)[chosen] for name, kind in whole.items()}
+    floating = {name: rows[name].to_numpy(np.float64)[chosen] for name in ("bytes", "step")}
+    return columns | floating | {"row": chosen}
+
+
+def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[Any]]) -> MatchedPairs | str:
+    """Match the messages of one pair in one communicator, or say why they are not."""
+    sent, received = np.flatnonzero(columns["sends"]), np.flatnonzero(~columns["sends"])
+    seq = columns["seq"]
+    counts = [int(seq[side].max(initial=-1)) + 1 for side in (sent, received)]
+    where = "an unknown communicator" if name == _UNKNOWN else f"communicator {name}"
+    if counts[0] != counts[1]:
+        return (
+            f"messages from rank {pair[0]} to rank {pair[1]} in {where} are not matched: rank {pair[0]} "
+            f"recorded {counts[0]} and rank {pair[1]} {counts[1]} of them"
+        )
+    common, first, second = np.intersect1d(seq[sent], seq[received], return_indices=True)
+    both = np.column_stack([sent[first], received[second]])
+    message = columns["bytes"][both]
+    # Unknown sizes are NaN, which no comparison finds different.
+    if np.any((message[:, 0] < message[:, 1]) | (message[:, 0] > message[:, 1])):
+        return (
+            f"messages from rank {pair[0]} to rank {pair[1]} in {where} are not matched: their sizes differ "
+            "between the sender and the receiver"
+        )
+    return MatchedPairs(
+        comm_id=None if name == _UNKNOWN else name,
+        sender=pair[0],
+        receiver=pair[1],
+        seq=common,
+        message=np.where(np.isnan(message[:, 0]), message[:, 1], message[:, 0]),
+        rows=columns["row"][both],
+        start=columns["start_ns"][both],
+        end=columns["end_ns"][both],
+        exposed=columns["exposed_ns"][both],
+        step=columns["step"][both],
+        fused=columns["fused"][both],
+        alone=columns["alone"][both],
+    )
