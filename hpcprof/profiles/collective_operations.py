@@ -25,6 +25,11 @@ _NAMES = (
 )
 _KERNEL = re.compile(r"^(?:void )?nccl\w*?Kernel_(\w+)")
 
+_COMMUNICATING = re.compile(
+    r"_?c10d(_functional)?::|record_param_comms$|(oneccl_bindings_for_pytorch|torch_ccl)::"
+)
+"""PyTorch's operators for process groups, and those of its bindings for oneCCL."""
+
 POINT_TO_POINT = frozenset({"SendRecv", "Send", "Recv"})
 """These have one partner instead of all ranks of a communicator."""
 
@@ -48,6 +53,11 @@ def operation(name: str) -> str | None:
     kernel = _KERNEL.match(name)
     letters = re.sub("[^a-z]", "", (kernel[1] if kernel else name).lower())
     return next((found for part, found in _NAMES if part in letters), None)
+
+
+def communicates(operator: str) -> bool:
+    """Return whether an operator of PyTorch calls, or waits for, a collective operation."""
+    return _COMMUNICATING.match(operator) is not None
 
 
 def whole_bytes(op: str, message: int, ranks: int | None) -> int | None:

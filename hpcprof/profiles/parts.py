@@ -20,6 +20,7 @@ _TABLES = {
     "collectives": Subject.COLLECTIVE,
     "operators": Subject.OPERATOR,
     "synchronizations": Subject.SYNCHRONIZATION,
+    "host_collectives": Subject.COLLECTIVE,
 }
 """The tables whose rows have a process."""
 

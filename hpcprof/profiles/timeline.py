@@ -324,8 +324,10 @@ class Timeline:
     """One rank's profile as columns; timelines are compared by identity.
 
     ``graphs`` holds the launches of CUDA graphs that the profiler traced as a whole, one row per launch:
-    the kernels inside them are not in the profile. They count as compute. ``step_range`` is what was chosen
-    for the run; None leaves the choice to the timeline alone.
+    the kernels inside them are not in the profile. They count as compute. ``host_collectives`` are those
+    that the host itself carries out (gloo, MPI, oneCCL); ``start`` and ``end`` are when it begins each one
+    and when the result is there. ``step_range`` is what was chosen for the run; None leaves the choice to the
+    timeline alone.
     """
 
     origin: Origin
@@ -340,6 +342,7 @@ class Timeline:
     collectives: Collectives = field(default_factory=Collectives.empty)
     operators: Operators = field(default_factory=Operators.empty)
     synchronizations: Synchronizations = field(default_factory=Synchronizations.empty)
+    host_collectives: Collectives = field(default_factory=Collectives.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

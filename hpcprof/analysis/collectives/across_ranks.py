@@ -153,7 +153,7 @@ def _why_null(
     if missing:
         reasons.append(f"{missing}: latencies may include waiting for them")
     if any(np.isnan(one.message).any() for one in matched):
-        reasons.append("sizes are unknown if the profiles have no payloads of NCCL's calls")
+        reasons.append("some sizes are unknown: the profiles lack them (in nsys exports, NCCL's payloads)")
     if any(one.comm_id is None for one in matched):
         reasons.append("communicators are unknown: all ranks are assumed to share one")
     elif any(one.size is None for one in shown):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import category_intervals
+from hpcprof.analysis.operators.host_time import host_compute, measured_on_host
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import coverage
@@ -69,9 +70,19 @@ def rank_collectives(timeline: Timeline) -> Outcome:
     ``peer`` is the partner of a send or a receive by its rank in the program, and ``comm_peer`` by its rank
     in the communicator; profilers record one of them or none. ``exposed_ns`` is the part of the extent during
     which no compute kernel ran on the device. ``step`` is the step that contains the launch, or None.
+
+    In a profile without communication kernels, the collectives that the host carries out (gloo) are listed,
+    each with its own extent; there operators are compute, and of the collectives that run at the same time
+    only the first is exposed.
     """
     calls = timeline.collectives
-    found, reasons = _from_calls(timeline) if len(calls) else (_from_kernel_names(timeline), [])
+    reasons: list[str] = []
+    if _only_host(timeline):
+        calls, found = timeline.host_collectives, _from_host(timeline)
+    elif len(calls):
+        found, reasons = _from_calls(timeline)
+    else:
+        found = _from_kernel_names(timeline)
     if not len(found.start):
         return no_rows(_why_none(timeline))
     rows = pd.DataFrame(
@@ -86,7 +97,7 @@ def rank_collectives(timeline: Timeline) -> Outcome:
             "part": found.part,
             "start_ns": found.start,
             "end_ns": found.end,
-            "exposed_ns": found.end - found.start - _with_compute(timeline, found),
+            "exposed_ns": found.end - found.start - _beside_compute(timeline, found),
             "step": _steps(timeline, found.call),
             "peer": _known(found.peer, NO_PEER),
             "comm_peer": _known(found.comm_peer, NO_PEER),
@@ -97,16 +108,23 @@ def rank_collectives(timeline: Timeline) -> Outcome:
     return Outcome(rows, "; ".join(reasons))
 
 
+def _only_host(timeline: Timeline) -> bool:
+    """Return whether the host carries out all collectives."""
+    return len(timeline.host_collectives) > 0 and not np.any(timeline.kernels.category == Category.COMM)
+
+
 def _why_none(timeline: Timeline) -> str:
     file = timeline.origin.path.name
     if np.any(timeline.kernels.category == Category.COMM):
         return f"no communication kernel in {file} belongs to a recorded collective"
-    return f"no communication kernels in {file}"
+    return f"no {'collectives' if measured_on_host(timeline) else 'communication kernels'} in {file}"
 
 
 def _why_unknown(timeline: Timeline) -> str:
     """Say what is missing where communicators are."""
     file = timeline.origin.path.name
+    if _only_host(timeline):
+        return f"the collectives in {file} do not name their communicator, and there are several"
     if not len(timeline.collectives):
         nsys = timeline.origin.kind == NSYS.name
         without = (
@@ -247,8 +265,46 @@ def _from_kernel_names(timeline: Timeline) -> _Collectives:
     )
 
 
-def _with_compute(timeline: Timeline, found: _Collectives) -> Ints:
-    """Return how long compute runs on the device during each collective."""
+def _from_host(timeline: Timeline) -> _Collectives:
+    """Return the collectives of the host, in the order of their starts."""
+    calls = timeline.host_collectives
+    calls = calls.take(np.argsort(calls.start, kind="stable"))
+    _, kind = numbered_rows(calls.operation, calls.communicator)
+    # `NO_NAME` is -1 and so selects the last element.
+    texts = object_array([*timeline.strings, None])
+    none = np.zeros(len(calls), np.int64)
+    return _Collectives(
+        operation=texts[calls.operation],
+        communicator=texts[calls.communicator],
+        seq=position_in_group(kind),
+        bytes=calls.bytes,
+        ranks=calls.ranks,
+        fused=none + 1,
+        part=none,
+        device=none,
+        start=calls.start,
+        end=calls.end,
+        call=calls.start,
+        peer=calls.peer,
+        comm_peer=calls.comm_peer,
+    )
+
+
+def _beside_operators(timeline: Timeline, found: _Collectives) -> Ints:
+    """Return how long operators compute, or an earlier collective runs, during each collective.
+
+    So the exposed time of collectives that run together counts once.
+    """
+    earlier = np.append(_EARLIEST, np.maximum.accumulate(found.end)[:-1])[: len(found.end)]
+    alone = np.clip(earlier, found.start, found.end)
+    beside: Ints = alone - found.start + coverage(alone, found.end, host_compute(timeline))
+    return beside
+
+
+def _beside_compute(timeline: Timeline, found: _Collectives) -> Ints:
+    """Return how long compute runs on the device during each collective, or on the host without a GPU."""
+    if measured_on_host(timeline):
+        return _beside_operators(timeline, found)
     result = np.zeros(len(found.start), np.int64)
     for device in np.unique(found.device).tolist():
         rows = np.flatnonzero(found.device == device)

@@ -19,9 +19,10 @@ from hpcprof.analysis.explain.host_activity import (
     host,
     innermost_ranges,
 )
-from hpcprof.analysis.explain.step_account import busy_time
+from hpcprof.analysis.explain.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.operators.host_time import measured_on_host
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name
 from hpcprof.analysis.steps.streams import launch_calls
 from hpcprof.analysis.steps.wall_time import step_intervals
@@ -106,17 +107,22 @@ def idle_causes(timeline: Timeline) -> Outcome:
     the innermost range of the thread that launches the operation, else of the thread that marks the steps;
     ``api`` is the call in which the launching thread is. Until its launch call begins, an operation waits for
     the host, and then for the launch.
+
+    Without work on a GPU, time is idle in which no operator is executed and no collective runs. Its cause is
+    ``host``, and ``range`` that of the thread that marks the steps.
     """
     file = timeline.origin.path.name
     times = step_intervals(timeline)
     if not len(times.start):
         return no_rows(no_steps(timeline))
-    if not timeline.operation_count:
-        return no_rows(f"no CUDA kernels or memory operations in {file}")
+    on_host = measured_on_host(timeline)
+    if not timeline.operation_count and not on_host:
+        return no_rows(nothing_ran(timeline))
     idle = difference(union(times.start, times.end), busy_time(timeline).busy)
     if not len(idle[0]):
-        return no_rows(f"the GPU is never idle in the steps of {file}")
-    return Outcome(_table(timeline, _explained(timeline, idle), len(times.start)))
+        return no_rows(f"the {'host' if on_host else 'GPU'} is never idle in the steps of {file}")
+    pieces = _between_operators(timeline, idle) if on_host else _explained(timeline, idle)
+    return Outcome(_table(timeline, pieces, len(times.start)))
 
 
 def _table(timeline: Timeline, pieces: _Pieces, steps: int) -> pd.DataFrame:
@@ -138,6 +144,14 @@ def _table(timeline: Timeline, pieces: _Pieces, steps: int) -> pd.DataFrame:
         }
     )
     return table
+
+
+def _between_operators(timeline: Timeline, idle: Intervals) -> _Pieces:
+    """Return the pieces of gaps between the operators of the host, one for each range."""
+    place = _place(timeline, NONE)
+    gap, start, end = _divided((place.main,), *idle)
+    cause, api = np.full(len(gap), Cause.HOST), np.full(len(gap), NONE)
+    return _Pieces(gap, end - start, cause.astype(np.int64), place.at(start), api)
 
 
 def _explained(timeline: Timeline, idle: Intervals) -> _Pieces:

@@ -13,6 +13,7 @@ from hpcprof.analysis.collectives.matching import MatchedCollectives, match_coll
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
+from hpcprof.analysis.operators.host_time import host_communication, host_compute, measured_on_host
 from hpcprof.analysis.steps.step_ranges import no_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
@@ -20,10 +21,14 @@ from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union_of
 from hpcprof.profiles.timeline import Category, Ints, Timeline
 
+_NEVER = np.empty(0, np.int64)
+
 
 @dataclass(frozen=True)
 class BusyTime:
     """When the GPUs of a process work, as exclusive sets of intervals; of several GPUs, when any does.
+
+    In a profile without work on a GPU, operators are compute, and collectives of the host communication.
 
     Attributes
     ----------
@@ -41,7 +46,11 @@ class BusyTime:
 
 @computed_once
 def busy_time(timeline: Timeline) -> BusyTime:
-    """Return when the GPUs of a timeline work, and on what."""
+    """Return when the GPUs of a timeline work, and on what; without GPUs, what the host does."""
+    if measured_on_host(timeline):
+        computing = host_compute(timeline)
+        talking = difference(host_communication(timeline), computing)
+        return BusyTime(computing, talking, (_NEVER, _NEVER), union_of(computing, talking))
     compute, communication, memory = (working_intervals(timeline, category) for category in Category)
     working = union_of(compute, communication)
     return BusyTime(
@@ -49,8 +58,15 @@ def busy_time(timeline: Timeline) -> BusyTime:
     )
 
 
+def nothing_ran(timeline: Timeline) -> str:
+    """Return the reason why the time of a timeline cannot be divided."""
+    return f"no CUDA kernels, memory operations or PyTorch operators in {timeline.origin.path.name}"
+
+
 def step_parts(timeline: Timeline) -> Outcome:
     """Divide the wall time of each step by what the GPU does in it, without regard to the other ranks.
+
+    Without work on a GPU, it is divided by what the host does (`BusyTime`).
 
     ``start_ns`` is the front of the step on the profile's clock. ``exposed_comm_ns`` includes the time in
     which the rank waits for others. The parts add up to ``wall_ns``.
@@ -58,8 +74,8 @@ def step_parts(timeline: Timeline) -> Outcome:
     times = step_intervals(timeline)
     if not len(times.start):
         return no_rows(no_steps(timeline))
-    if not timeline.operation_count:
-        return no_rows(f"no CUDA kernels or memory operations in {timeline.origin.path.name}")
+    if not timeline.operation_count and not measured_on_host(timeline):
+        return no_rows(nothing_ran(timeline))
     busy = busy_time(timeline)
     sets = (busy.compute, busy.exposed_communication, busy.exposed_memory)
     compute, communication, memory = (coverage(times.start, times.end, one) for one in sets)

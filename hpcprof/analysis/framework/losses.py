@@ -17,6 +17,8 @@ _RANGES = frozenset({Subject.RANGE, Subject.EVENT})
 _CALLS = frozenset({Subject.CALL, Subject.EVENT})
 _KERNELS = frozenset({Subject.KERNEL, Subject.EVENT})
 _IN_RANGES = _OPERATIONS | _RANGES | _CALLS
+# Without a GPU, operators are the work.
+_WORK = _IN_RANGES | {Subject.OPERATOR}
 
 _READS: dict[str, frozenset[Subject]] = {
     "kernels": _KERNELS,
@@ -39,16 +41,17 @@ _READS: dict[str, frozenset[Subject]] = {
     "slowdown": _OPERATIONS | _RANGES,
     "slowdown_pairs": _IN_RANGES,
     "slowdown_by_overlap": _IN_RANGES,
-    "rank_collectives": _IN_RANGES | {Subject.COLLECTIVE},
+    "rank_collectives": _WORK | {Subject.COLLECTIVE},
     "step_ranges": _RANGES,
-    "step_parts": _IN_RANGES,
-    "exposed_communication": _OPERATIONS | {Subject.EVENT},
-    "idle_causes": _IN_RANGES,
-    "critical_path": _IN_RANGES | {Subject.COLLECTIVE},
+    "step_parts": _WORK,
+    "exposed_communication": _OPERATIONS | {Subject.EVENT, Subject.RANGE, Subject.OPERATOR},
+    "idle_causes": _WORK,
+    "critical_path": _WORK | {Subject.COLLECTIVE},
     **dict.fromkeys(
         ("operators", "operators_by_shape", "operator_kernels"),
         _OPERATIONS | _CALLS | {Subject.OPERATOR},
     ),
+    "idle_threads": _WORK,
 }
 """What the analyses read that do not take over other analyses, which ``Analysis.needs`` lists."""
 
@@ -68,7 +71,7 @@ _FIELDS: dict[str, frozenset[str]] = {
 }
 """The analyses that read a field, where those are not all that read its rows."""
 
-_STEPS = frozenset({"phases", "step_times", "step_parts", "idle_causes", "critical_path"})
+_STEPS = frozenset({"phases", "step_times", "step_parts", "idle_causes", "idle_threads", "critical_path"})
 
 _WORDS = {
     "CUDA": _OPERATIONS | {Subject.CALL},

@@ -46,4 +46,13 @@ ANALYSES = (
         sort_by=("-total_ns",),
         main_columns=("rank", "operator", "kernel", "instances", "total_ns", "time_pct", "med_ns"),
     ),
+    Analysis(
+        "idle_threads",
+        "Idle time of threads that execute PyTorch operators",
+        Scope.RANK,
+        columns("rank pid tid operators span_ns busy_ns idle_ns idle_pct:float"),
+        "hpcprof.analysis.operators.host_time:idle_threads",
+        sort_by=("-busy_ns",),
+        main_columns=("rank", "tid", "operators", "span_ns", "busy_ns", "idle_pct"),
+    ),
 )

@@ -29,7 +29,9 @@ ONLY = {
     "rank_collectives": ("sequence_parallel", "torch_step"),
     "slowdown": ("torch_step",),
     "exposed_communication": ("sequence_parallel", "torch_step"),
-    **dict.fromkeys(("operators", "operators_by_shape", "operator_kernels"), ("allocator", "torch_step")),
+    **dict.fromkeys(
+        ("operators", "operators_by_shape", "operator_kernels", "idle_threads"), ("allocator", "torch_step")
+    ),
 }
 # What a profile need not tell, without a word about it.
 NULLABLE = {

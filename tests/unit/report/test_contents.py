@@ -16,6 +16,7 @@ from hpcprof.submit.runs.directory import Run
 # Columns that hold the number of samples of a row, or name the single event that it describes.
 COUNTS = {
     *("instances", "count", "calls", "num_calls", "steps", "overlapped_n", "collectives", "ranks"),
+    "operators",
     *("id", "seq", "latency_ns", "wall_ns", "runs", "n_a", "gaps"),
 }
 # The limits of the device, and kernels that ncu measured one by one.

@@ -51,17 +51,20 @@ class WaitArguments(GpuArguments, gc=False):
     wait_on_cuda_event_record_corr_id: Int64 | None = None
 
 
-class RangeArguments(msgspec.Struct, gc=False):
-    """Whether a range ended before the profiler stopped, which writes its own end for the others."""
-
-    finished: bool = True
-
-
 class OperatorArguments(msgspec.Struct, gc=False):
     """The shapes and types of an operator's inputs, as they are written."""
 
     dims: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Input Dims", default=msgspec.UNSET)
     types: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Input type", default=msgspec.UNSET)
+
+
+class RangeArguments(OperatorArguments, gc=False):
+    """The inputs of a range, which works of process groups have, and whether it ended.
+
+    The profiler writes its own end for ranges that were open when it stopped.
+    """
+
+    finished: bool = True
 
 
 class AllocatorArguments(msgspec.Struct, gc=False):

@@ -124,7 +124,7 @@ class Events:
         self.memory = TableRows(*_GPU, "bytes")
         self.graphs = TableRows(*_GPU)
         self.calls = TableRows(*_HOST, "correlation")
-        self.ranges = TableRows(*_HOST, "closed")
+        self.ranges = TableRows(*_HOST, "closed", "dims", "types")
         self.gpu_marks = TableRows(*_GPU)
         self.waits = TableRows(*COLUMNS)
         self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
@@ -221,13 +221,17 @@ class Events:
     def _ranges(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
         arguments = self._arguments(_RANGE, events, Subject.RANGE)
-        return columns | {"closed": np.array([a.finished for a in arguments], np.int64)}, checks
+        closed = np.array([a.finished for a in arguments], np.int64)
+        return columns | {"closed": closed, **self._inputs(arguments)}, checks
 
     def _operators(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
         arguments = [a or _NO_INPUTS for a in _OPERATORS([event.args for event in events])]
+        return columns | self._inputs(arguments), checks
+
+    def _inputs(self, arguments: Sequence[OperatorArguments]) -> IntColumns:
         written = {"dims": [a.dims for a in arguments], "types": [a.types for a in arguments]}
-        return columns | {name: self._as_written(values) for name, values in written.items()}, checks
+        return {name: self._as_written(values) for name, values in written.items()}
 
     def _as_written(self, values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> Ints:
         """Return the numbers of texts, without the spaces of lists; few differ, so each is decoded once."""

@@ -19,6 +19,7 @@ from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.collectives import collectives
 from hpcprof.profiles.readers.kineto.events import Events
+from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.kineto.synchronizations import synchronizations
 from hpcprof.profiles.timeline import (
@@ -51,8 +52,9 @@ _VERSIONS = {
 def read(path: Path) -> Timeline:
     """Read a trace that the PyTorch profiler exported.
 
-    Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``), all of
-    style push/pop; those that the end of the recording cut off are not closed. Operators are PyTorch's own.
+    Times are exact to the nanosecond. Ranges are the annotations on the host (``record_function``); those
+    that the end of the recording cut off are not closed. The work of process groups on the host (gloo), which
+    any thread may end, has the style start/end, the others push/pop. Operators are PyTorch's own.
     Graphs traced as a whole are only in traces that hpcprof exported. Events that lack a field are left out
     and counted in ``Origin.losses``.
 
@@ -66,12 +68,16 @@ def read(path: Path) -> Timeline:
     events, properties = _load(path)
     calls = ApiCalls(**events.calls.columns())
     communicated = collectives(events.collectives, calls, events.strings)
+    ranges, operators = events.ranges.columns(), events.operators.columns()
+    distributed = _object(properties.get("distributedInfo"))
+    on_host = host_collectives(ranges, operators, only_group(distributed), events.strings)
+    work = is_work(ranges["name"], events.strings)
+    ranges = {name: column for name, column in ranges.items() if name not in ("dims", "types")}
     strings = events.strings.array()
     # Events on the GPU have no process. A trace is of one.
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
-    kernels, memory, ranges = (table.columns() for table in (events.kernels, events.memory, events.ranges))
-    graphs = events.graphs.columns()
+    kernels, memory, graphs = (table.columns() for table in (events.kernels, events.memory, events.graphs))
     classes = kernel_classification.classify(strings, kernel_classification.load())
     marks = len(ranges["start"])
     return Timeline(
@@ -91,8 +97,8 @@ def read(path: Path) -> Timeline:
         ranges=Ranges(
             **ranges,
             domain=np.full(marks, NO_NAME),
-            style=np.full(marks, int(Style.PUSH_POP)),
-            one_thread=np.ones(marks, np.int64),
+            style=np.where(work, Style.START_END, Style.PUSH_POP).astype(np.int64),
+            one_thread=(~work).astype(np.int64),
         ),
         graphs=Operations(
             **graphs,
@@ -101,7 +107,8 @@ def read(path: Path) -> Timeline:
         ),
         gpu_marks=GpuMarks(**events.gpu_marks.columns()),
         allocations=Allocations(**events.allocations.columns()),
-        operators=Operators(**events.operators.columns()),
+        operators=Operators(**operators),
+        host_collectives=on_host,
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
@@ -152,8 +159,7 @@ def damage_as_sentence(path: Path) -> Iterator[None]:
 
 
 def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Origin:
-    distributed = trace.get("distributedInfo")
-    distributed = distributed if isinstance(distributed, dict) else {}
+    distributed = _object(trace.get("distributedInfo"))
     rank = _natural(distributed.get("rank"))
     devices = trace.get("deviceProperties")
     gpus = tuple(_gpus(devices if isinstance(devices, list) else []))
@@ -168,6 +174,10 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
         facts=tuple(_versions({**trace, **distributed})),
         losses=losses,
     )
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _natural(value: object) -> int | None:

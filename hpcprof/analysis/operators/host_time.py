@@ -1,0 +1,98 @@
+"""What the host does while it executes operators: it computes, communicates, or its threads are idle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.collective_operations import communicates
+from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, length, union, union_of
+from hpcprof.profiles.columns.unique import numbered, rows_by_key
+from hpcprof.profiles.timeline import Collectives, Ints, Operators, Timeline
+
+
+def measured_on_host(timeline: Timeline) -> bool:
+    """Return whether operators show what a program did that used no GPU."""
+    return not timeline.operation_count and len(timeline.operators) > 0
+
+
+@computed_once
+def host_compute(timeline: Timeline) -> Intervals:
+    """Return when any thread executes an operator that does not communicate."""
+    table = timeline.operators
+    used, row = numbered(table.name)
+    talks = [communicates(name or "") for name in timeline.names(used)]
+    talking: NDArray[np.bool_] = np.array(talks, bool)[row]
+    parts = [_extent(table.take(slice(0)))]
+    for _, rows in _computing_threads(timeline):
+        own, other = rows[~talking[rows]], rows[talking[rows]]
+        # Operators are nested: one that communicates is often inside one that does not.
+        parts.append(difference(_extent(table.take(own)), _extent(table.take(other))))
+    return union_of(*parts)
+
+
+@computed_once
+def _computing_threads(timeline: Timeline) -> list[tuple[list[int], Ints]]:
+    """Return the process and the thread, and the rows of the operators, of each thread that computes.
+
+    The threads of a process group execute operators only as parts of its collectives.
+    """
+    table, work = timeline.operators, timeline.host_collectives
+    carried = {tuple(key): rows for key, rows in _by_thread(work)}
+    found = []
+    for key, rows in _by_thread(table):
+        own = work.take(carried.get(tuple(key), np.empty(0, np.int64)))
+        outside = difference(_extent(table.take(rows)), _extent(own))
+        if len(outside[0]):
+            found.append((key, rows))
+    return found
+
+
+def _by_thread(table: Operators | Collectives) -> list[tuple[list[int], Ints]]:
+    return rows_by_key(table.process, table.thread) if len(table) else []
+
+
+@computed_once
+def host_communication(timeline: Timeline) -> Intervals:
+    """Return when any collective runs that the host carries out."""
+    return _extent(timeline.host_collectives)
+
+
+def idle_threads(timeline: Timeline) -> Outcome:
+    """Return how long each thread that executes operators executes none.
+
+    ``span_ns`` is the wall time of all steps or, in a profile without steps, the time from the start of the
+    first operator to the end of the last one. Threads that only carry out collectives are left out.
+    """
+    table = timeline.operators
+    threads = _computing_threads(timeline)
+    if not threads:
+        return no_rows(f"no PyTorch operators in {timeline.origin.path.name}")
+    steps = step_intervals(timeline)
+    start, end = union(steps.start, steps.end)
+    if not len(start):
+        start, end = np.array([table.start.min()]), np.array([table.end.max()])
+    span = length(start, end)
+    rows: list[dict[str, int | float | None]] = []
+    for (process, thread), own in threads:
+        busy = int(coverage(start, end, _extent(table.take(own))).sum())
+        rows.append(
+            {
+                "pid": process,
+                "tid": thread,
+                "operators": len(own),
+                "span_ns": span,
+                "busy_ns": busy,
+                "idle_ns": span - busy,
+                "idle_pct": round(100 * (span - busy) / span, 2) if span else None,
+            }
+        )
+    return Outcome(pd.DataFrame(rows))
+
+
+def _extent(table: Operators | Collectives) -> Intervals:
+    return union(table.start, table.end)

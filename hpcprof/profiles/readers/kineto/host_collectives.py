@@ -1,0 +1,185 @@
+"""Collectives that the host carries out, as PyTorch's process groups record them (gloo, MPI, oneCCL).
+
+The work of gloo and MPI is an annotation with the shapes of its tensors. Recent versions record it on the
+thread that does the work, earlier ones on that of the call until another thread ends it. oneCCL has an
+operator for the call, and one for the wait.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.collective_operations import operation
+from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_PEER,
+    UNKNOWN_RANKS,
+    Collectives,
+    IntColumns,
+    Ints,
+    concatenate,
+)
+
+_WORK = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
+_CALL = re.compile(r"(?:oneccl_bindings_for_pytorch|torch_ccl)::(\w+)")
+_WAIT = re.compile(r"(?:oneccl_bindings_for_pytorch|torch_ccl)::wait::(?:\w+::)?(\w+)")
+# As in "cpu:gloo,cuda:nccl".
+_BACKEND = re.compile(r"\b(?:gloo|mpi|ucc|ccl)\b")
+
+# Bytes of an element, by the names that PyTorch gives to the types of inputs.
+_ELEMENT = {
+    **dict.fromkeys(("unsigned char", "signed char", "char", "bool"), 1),
+    **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2"), 1),
+    **dict.fromkeys(("short", "short int", "c10::Half", "c10::BFloat16"), 2),
+    **dict.fromkeys(("int", "float"), 4),
+    **dict.fromkeys(("long", "long int", "double", "c10::complex<float>"), 8),
+    "c10::complex<double>": 16,
+}
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """The process group of all collectives; if there are several, it has no name and no size."""
+
+    name: str | None = None
+    ranks: int = UNKNOWN_RANKS
+
+
+def only_group(distributed: Mapping[str, Any]) -> ProcessGroup:
+    """Return the one process group whose collectives the host carries out, given ``distributedInfo``.
+
+    The events do not name their group.
+    """
+    groups = distributed.get("pg_config")
+    if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
+        return ProcessGroup()
+    own = [group for group in groups if _BACKEND.search(str(group.get("backend_config")))]
+    if len(own) != 1 or distributed.get("pg_count", len(groups)) != len(groups):
+        return ProcessGroup()
+    name, size = own[0].get("pg_name"), own[0].get("pg_size")
+    if not isinstance(name, str):
+        return ProcessGroup()
+    return ProcessGroup(name, size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN_RANKS)
+
+
+def is_work(name: Ints, strings: StringTable) -> NDArray[np.bool_]:
+    """Return which ranges, given their names, are the work of a process group, which any thread may end."""
+    return np.isin(name, [*_operations(name, _WORK, strings)])
+
+
+def host_collectives(
+    ranges: IntColumns, operators: IntColumns, group: ProcessGroup, strings: StringTable
+) -> Collectives:
+    """Return the collectives that the host carries out, in the order of their starts.
+
+    Parameters
+    ----------
+    ranges, operators : mapping of str to ndarray
+        Their columns with the shapes and types of the inputs; ``strings`` holds their texts.
+    group : ProcessGroup
+    strings : StringTable
+        Receives the names of operations and the group.
+    """
+    works = _collectives(ranges, ranges["end"], _WORK, group, strings)
+    calls = _collectives(operators, _ends_of_waits(operators, strings), _CALL, group, strings)
+    found = concatenate(Collectives, (works, calls))
+    return found.take(np.argsort(found.start, kind="stable"))
+
+
+def _operations(name: Ints, pattern: re.Pattern[str], strings: StringTable) -> dict[int, str]:
+    """Return the operation of each name that a pattern matches, by the number of the name."""
+    texts = strings.array()
+    found = {number: pattern.fullmatch(texts[number]) for number in distinct(name).tolist()}
+    return {number: op for number, one in found.items() if one and (op := operation(one[1]))}
+
+
+def _collectives(
+    columns: IntColumns, end: Ints, pattern: re.Pattern[str], group: ProcessGroup, strings: StringTable
+) -> Collectives:
+    named = _operations(columns["name"], pattern, strings)
+    rows = np.flatnonzero(np.isin(columns["name"], [*named]))
+    texts = [*strings.array().tolist(), None]
+    kinds = list(zip(*(columns[name][rows].tolist() for name in ("name", "dims", "types")), strict=True))
+    size = {kind: _message(named[kind[0]], texts[kind[1]], texts[kind[2]], group.ranks) for kind in {*kinds}}
+    return Collectives(
+        start=columns["start"][rows],
+        end=end[rows],
+        process=columns["process"][rows],
+        thread=columns["thread"][rows],
+        operation=strings.add_all(named[name] for name, _, _ in kinds),
+        communicator=np.full(len(rows), strings.add(group.name)),
+        bytes=np.array([size[kind] for kind in kinds], np.int64),
+        ranks=np.full(len(rows), group.ranks),
+        peer=np.full(len(rows), NO_PEER),
+        comm_peer=np.full(len(rows), NO_PEER),
+    )
+
+
+def _ends_of_waits(operators: IntColumns, strings: StringTable) -> Ints:
+    """Return when the result of each call is there: at the end of its wait, else of the call.
+
+    The waits of an operation on a thread belong to its calls in the same order, if there are as many.
+    """
+    calls, waits = (_by_operation(operators, pattern, strings) for pattern in (_CALL, _WAIT))
+    start, end = operators["start"], operators["end"]
+    end = end.copy() if waits else end
+    for of_thread, rows in calls.items():
+        waited = waits.get(of_thread, [])
+        if len(waited) == len(rows) and np.all(start[waited] >= start[rows]):
+            end[rows] = np.maximum(end[rows], end[waited])
+    result: Ints = end
+    return result
+
+
+def _by_operation(
+    operators: IntColumns, pattern: re.Pattern[str], strings: StringTable
+) -> dict[tuple[int, int, str], list[int]]:
+    """Return the rows that a pattern matches by process, thread and operation, in the order of time."""
+    named = _operations(operators["name"], pattern, strings)
+    rows = np.flatnonzero(np.isin(operators["name"], [*named]))
+    found: dict[tuple[int, int, str], list[int]] = {}
+    for row in rows[np.argsort(operators["start"][rows], kind="stable")].tolist():
+        process, thread, name = (int(operators[column][row]) for column in ("process", "thread", "name"))
+        found.setdefault((process, thread, named[name]), []).append(row)
+    return found
+
+
+def _message(op: str, dims: str | None, types: str | None, ranks: int) -> int:
+    """Return the message as NCCL counts it, given the inputs of a work; `NO_BYTES` if they do not tell."""
+    shapes, kinds = _parsed(dims), _parsed(types)
+    if not shapes or len(shapes) != len(kinds):
+        return NO_BYTES
+    if op in ("Scatter", "ReduceScatter"):
+        # The root, or each rank, gives a tensor for each rank.
+        shapes = shapes[:1]
+    sizes = [_bytes(shape, kind) for shape, kind in zip(shapes, kinds, strict=False)]
+    whole = sum(sizes) if all(sizes) else 0
+    if op == "AlltoAll":
+        whole = whole // ranks if ranks > 0 and whole % ranks == 0 else 0
+    return whole if 0 < whole < 1 << 62 else NO_BYTES
+
+
+def _bytes(shape: object, kind: object) -> int:
+    """Return the size of a tensor, 0 if it is unknown."""
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        return 0
+    sizes: list[int] = shape
+    return prod(sizes) * (_ELEMENT.get(kind, 0) if isinstance(kind, str) else 0)
+
+
+def _parsed(written: str | None) -> list[Any]:
+    try:
+        found = json.loads(written or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
