@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from decimal import Decimal, InvalidOperation
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.kineto.arguments import (
@@ -29,6 +27,7 @@ from hpcprof.profiles.readers.kineto.arguments import (
 )
 from hpcprof.profiles.readers.kineto.collectives import Recorded, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
+from hpcprof.profiles.readers.kineto.stamps import Mask, present, times
 from hpcprof.profiles.readers.kineto.synchronizations import COLUMNS, waits
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
@@ -44,15 +43,12 @@ from hpcprof.profiles.timeline import (
 
 _INT64 = np.iinfo(np.int64)
 Categories = tuple[str, ...]
-Mask = NDArray[np.bool_]
+
 Checks = dict[str, Mask]
 """Which rows have a valid field, by the name of the field."""
 Built = tuple[IntColumns, Checks]
 """Columns with one row per event, and which rows are valid: those that pass all checks."""
 
-# Kineto writes microseconds with three decimals. The pattern accepts those that fit 64 bits in nanoseconds.
-# Each text matches in at most one way; otherwise a list with one odd time would be tried in 2**n ways.
-_THREE_DECIMALS = re.compile(rb"(?:-?(?:[0-9]{1,15}|[0-8][0-9]{15})\.[0-9]{3},)*")
 _ALLOCATION = "[memory]"
 _QUOTED = re.compile(rb'"[0-9]{1,19}"')
 _COLLECTIVE = b'"Collective name"'
@@ -325,14 +321,14 @@ def _allocations(events: list[Event]) -> Built:
         "allocated": np.array([a.allocated for a in told], np.int64),
         "reserved": np.array([a.reserved for a in told], np.int64),
     }
-    return columns, {"ts": timed, "args": _present(arguments)}
+    return columns, {"ts": timed, "args": present(arguments)}
 
 
 def _integers(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
     values = _INTEGERS(written)
     if None in values:
         values = [_spelled(bytes(text)) if v is None else v for v, text in zip(values, written, strict=True)]
-    return np.array([value or 0 for value in values], np.int64), _present(values)
+    return np.array([value or 0 for value in values], np.int64), present(values)
 
 
 def _spelled(written: bytes) -> int | None:
@@ -343,62 +339,9 @@ def _spelled(written: bytes) -> int | None:
 
 def _told(values: list[int | None], otherwise: list[msgspec.Raw]) -> tuple[Ints, Mask]:
     """Return the values, with those of another field in place of None."""
-    told = _present(values)
+    told = present(values)
     column = np.array([value or 0 for value in values], np.int64)
     if told.all():
         return column, told
     other, valid = _integers(otherwise)
     return np.where(told, column, other), told | valid
-
-
-def _present(values: Sequence[object]) -> Mask:
-    return np.fromiter((value is not None for value in values), np.bool_, len(values))
-
-
-def times(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
-    """Convert times from microseconds, as a trace writes them, to nanoseconds; also return which are valid.
-
-    They are converted from the text, since a double has 16 digits, and a stamp of 1.7e15 us with three
-    decimals has 19.
-    """
-    text = b",".join(written)
-    if _THREE_DECIMALS.fullmatch(text + b","):
-        digits = text.replace(b".", b"").decode()
-        return np.fromstring(digits, np.int64, sep=","), np.ones(len(written), np.bool_)
-    values: list[int | None] = [_nanoseconds_or_none(bytes(value)) for value in written]
-    return np.array([value or 0 for value in values], np.int64), _present(values)
-
-
-def _nanoseconds_or_none(written: bytes) -> int | None:
-    try:
-        return nanoseconds(written.decode())
-    except ValueError:
-        return None
-
-
-def nanoseconds(written: str) -> int:
-    """Convert a time from microseconds to nanoseconds; fractions are rounded, ties to even.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a number or the time does not fit 64 bits.
-    """
-    whole, _, fraction = written.partition(".")
-    if len(fraction) <= 3 and fraction.isdecimal():
-        time = int(whole + fraction.ljust(3, "0"))
-    else:
-        time = _rounded(written)
-    if not _INT64.min < time <= _INT64.max:
-        raise ValueError(f"{written!r} does not fit 64 bits")
-    return time
-
-
-def _rounded(written: str) -> int:
-    try:
-        number = Decimal(written) * 1000
-    except InvalidOperation:
-        raise ValueError(f"{written!r} is not a time") from None
-    if not number.is_finite() or number.adjusted() > 19:
-        raise ValueError(f"{written!r} is not a time")
-    return int(number.to_integral_value())

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import LossKind
-from hpcprof.profiles.readers.kineto.events import nanoseconds, times
 from hpcprof.profiles.readers.kineto.reader import read
+from hpcprof.profiles.readers.kineto.stamps import nanoseconds, times
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PEER, Category
 
 KERNEL_ARGUMENTS = {
