@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss
 
 Ints = NDArray[np.int64]
@@ -123,9 +124,18 @@ class Kernels(Operations):
 
 @dataclass(frozen=True)
 class MemoryOperations(Operations):
-    """Memory copies and sets; ``bytes`` is the size of each, -1 if unknown."""
+    """Memory copies and sets; ``bytes`` is the size of each, -1 if unknown.
+
+    ``host_memory`` holds `HostMemory` values, which are unknown if the column is not given.
+    """
 
     bytes: Ints
+    host_memory: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def __post_init__(self) -> None:
+        if not len(self.host_memory):
+            object.__setattr__(self, "host_memory", np.full(len(self.bytes), int(HostMemory.UNKNOWN)))
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

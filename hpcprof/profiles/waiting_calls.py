@@ -50,9 +50,9 @@ def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: It
         Values of `SyncKind`, `QUERY` or `UNKNOWN`.
     """
     # NO_NAME is -1 and so selects the last element.
-    by_name = np.array([*map(_kind, strings), UNKNOWN], np.int64)
-    of_call = by_name[calls.name]
-    known = np.flatnonzero((of_call != UNKNOWN) & (calls.correlation != NO_CORRELATION))
+    of_call = np.array([*map(_kind, strings), UNKNOWN], np.int8)[calls.name]
+    known = np.flatnonzero(of_call != UNKNOWN)
+    known = known[calls.correlation[known] != NO_CORRELATION]
     waits, telling = pair_keys((process, correlation), (calls.process[known], calls.correlation[known]))
     row, found = matches(waits, telling)
     kind = np.full(len(process), UNKNOWN)

@@ -67,6 +67,7 @@ _SHAPED = frozenset({"kernels_by_shape", "slowdown", "slowdown_pairs", "slowdown
 _FIELDS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("correlation", "correlationId", "globalPid", "globalTid"), _LAUNCHED),
     **dict.fromkeys(("bytes",), frozenset({"memops"})),
+    **dict.fromkeys(("srcKind", "dstKind", "memKind"), frozenset[str]()),
     **dict.fromkeys(("grid", "gridX", "gridY", "gridZ", "block", "blockX", "blockY", "blockZ"), _SHAPED),
 }
 """The analyses that read a field, where those are not all that read its rows."""

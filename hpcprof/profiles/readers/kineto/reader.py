@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted
 from hpcprof.profiles import kernel_classification
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
@@ -30,6 +33,7 @@ from hpcprof.profiles.timeline import (
     Fact,
     Gpu,
     GpuMarks,
+    Ints,
     Kernels,
     MemoryOperations,
     Operations,
@@ -91,6 +95,7 @@ def read(path: Path) -> Timeline:
             **memory,
             process=np.full(len(memory["start"]), process),
             category=np.full(len(memory["start"]), int(Category.MEM)),
+            host_memory=_host_memory(memory["name"], strings),
         ),
         calls=calls,
         collectives=communicated,
@@ -112,6 +117,12 @@ def read(path: Path) -> Timeline:
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
+
+
+def _host_memory(names: Ints, strings: NDArray[np.object_]) -> Ints:
+    """Return the kind of the host's memory of each operation, decided once for each name."""
+    used, row = numbered(names)
+    return np.array([host_memory_of_name(strings[name]) for name in used.tolist()], np.int64)[row]
 
 
 def _load(path: Path) -> tuple[Events, dict[str, Any]]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.host_memory import host_memory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import (
     NO_ID,
@@ -50,8 +52,8 @@ _OPERATION = {
 _GRID = ("gridX", "gridY", "gridZ")
 _BLOCK = ("blockX", "blockY", "blockZ")
 _KERNEL = {**_OPERATION, "demangledName": NO_ID, **dict.fromkeys((*_GRID, *_BLOCK), 1)}
-_COPY = {**_OPERATION, "bytes": -1, "copyKind": 0}
-_SET = {**_OPERATION, "bytes": -1}
+_COPY = {**_OPERATION, "bytes": -1, "copyKind": 0, "srcKind": NO_ID, "dstKind": NO_ID}
+_SET = {**_OPERATION, "bytes": -1, "memKind": NO_ID}
 
 _CALLS, _KERNELS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES, _SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -72,6 +74,16 @@ _COPY_LABELS = {
     11: "Unified Host-to-Device",
     12: "Unified Device-to-Host",
     13: "Unified Device-to-Device",
+}
+# ENUM_CUDA_MEM_KIND, for the same.
+_MEMORY_LABELS = {
+    0: "Pageable",
+    1: "Pinned",
+    2: "Device",
+    3: "Array",
+    4: "Managed",
+    5: "Device Static",
+    6: "Managed Static",
 }
 
 
@@ -135,18 +147,21 @@ def read_memory(
 ) -> tuple[MemoryOperations, list[Loss]]:
     """Read memory copies, then sets, named as by ``nsys stats``, and say what is left out."""
     tables, lost = [MemoryOperations.empty()], list[Loss]()
+    kinds_of_memory = _labels(export, "ENUM_CUDA_MEM_KIND", _MEMORY_LABELS)
     copies = export.table(_COPIES)
     if copies is not None:
         columns, lost = read_operations(copies, _COPY, only_process, Subject.COPY)
         kinds, row = np.unique(columns["copyKind"], return_inverse=True)
-        labels = _copy_labels(export)
+        labels = _labels(export, "ENUM_CUDA_MEMCPY_OPER", _COPY_LABELS)
         names = (f"[CUDA memcpy {labels.get(kind, _COPY_LABELS[0])}]" for kind in kinds.tolist())
-        tables.append(_memory(columns, strings.add_all(names)[row]))
+        host = _host_memory(kinds_of_memory, columns["srcKind"], columns["dstKind"])
+        tables.append(_memory(columns, strings.add_all(names)[row], host))
     sets = export.table(_SETS)
     if sets is not None:
         columns, more = read_operations(sets, _SET, only_process, Subject.SET)
         lost += more
-        tables.append(_memory(columns, np.full(len(columns["start"]), strings.add("[CUDA memset]"))))
+        host = _host_memory(kinds_of_memory, columns["memKind"])
+        tables.append(_memory(columns, np.full(len(host), strings.add("[CUDA memset]")), host))
     return concatenate(MemoryOperations, tables), lost
 
 
@@ -164,18 +179,26 @@ def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> 
     return Operations(**_shared(columns), name=name, category=category), [*lost, *hidden]
 
 
-def _copy_labels(export: NsysExport) -> dict[int, str]:
-    table = export.table("ENUM_CUDA_MEMCPY_OPER")
+def _labels(export: NsysExport, name: str, otherwise: Mapping[int, str]) -> dict[int, str]:
+    """Return the labels of an enumeration by id, those known here where the export has none."""
+    table = export.table(name)
     if table is None or not {"id", "label"} <= table.columns:
-        return _COPY_LABELS
+        return dict(otherwise)
     columns, texts = table.read({"id": NO_ID}, texts=["label"])
     found = zip(columns["id"].tolist(), texts["label"].texts(), strict=True)
-    return _COPY_LABELS | {kind: label for kind, label in found if label is not None}
+    return {**otherwise, **{kind: label for kind, label in found if label is not None}}
 
 
-def _memory(columns: IntColumns, name: Ints) -> MemoryOperations:
+def _host_memory(labels: Mapping[int, str], *sides: Ints) -> Ints:
+    """Return the kind of the host's memory of each row, whose kinds of memory are those of all sides."""
+    kinds, row = numbered_rows(*sides)
+    return np.array([host_memory(map(labels.get, kind)) for kind in kinds.tolist()], np.int64)[row]
+
+
+def _memory(columns: IntColumns, name: Ints, host: Ints) -> MemoryOperations:
     category = np.full(len(name), int(Category.MEM))
-    return MemoryOperations(**_shared(columns), name=name, category=category, bytes=columns["bytes"])
+    shared = _shared(columns) | {"bytes": columns["bytes"], "host_memory": host}
+    return MemoryOperations(**shared, name=name, category=category)
 
 
 def read_operations(

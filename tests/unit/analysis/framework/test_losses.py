@@ -30,6 +30,7 @@ def test_kernels_that_are_left_out_touch_all_that_reads_kernels_and_nothing_else
     ("loss", "found"),
     [
         (Loss(LossKind.FIELD, Subject.COPY, 1, 2, "bytes"), {"memops"}),
+        (Loss(LossKind.FIELD, Subject.COPY, 1, 2, "srcKind"), set()),
         (Loss(LossKind.ROW, Subject.ALLOCATION, 1, 2, "args"), {"memory_usage"}),
         (
             Loss(LossKind.STEP, Subject.CAPTURE, detail="began"),

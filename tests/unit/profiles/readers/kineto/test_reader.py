@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.readers.kineto.stamps import nanoseconds, times
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PEER, Category
+from tests.unit.profiles.readers.conftest import DATA
 
 KERNEL_ARGUMENTS = {
     "device": 1,
@@ -369,3 +371,13 @@ def test_what_a_record_does_not_tell_is_unknown(tmp_path: Path) -> None:
     assert recorded(path, **{"Process Group Name": None}) == ("AllGather", None, 2000, 4)
     assert recorded(path, **{"Collective name": "wait"}) is None
     assert recorded(path, **{"Collective name": None}) is None
+
+
+def test_names_of_copies_tell_the_memory_of_the_host() -> None:
+    timeline = read(DATA / "allocator_rank0.pt.trace.json.gz")
+    names, kinds = timeline.names(timeline.memops.name), timeline.memops.host_memory.tolist()
+    assert dict(zip(names, kinds, strict=True)) == {
+        "Memcpy HtoD (Pageable -> Device)": HostMemory.PAGEABLE,
+        "Memcpy DtoH (Device -> Pinned)": HostMemory.PINNED,
+        "Memcpy DtoD (Device -> Device)": HostMemory.NONE,
+    }

@@ -1,0 +1,50 @@
+"""The host's memory in copies and sets, from the words that profilers use for kinds of memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class HostMemory(IntEnum):
+    """The kind of the host's memory that a copy reads or writes, or that is set."""
+
+    UNKNOWN = -1
+    """The profile does not tell it."""
+    NONE = 0
+    """All memory is on devices."""
+    PAGEABLE = 1
+    """The driver copies it through a pinned buffer of its own, and the host waits for that."""
+    PINNED = 2
+    """The GPU copies it without the host (cudaMallocHost, ``pin_memory``)."""
+    MANAGED = 3
+    """Unified memory, whose pages move between host and device."""
+
+
+_KINDS = {
+    "Pageable": HostMemory.PAGEABLE,
+    "Pinned": HostMemory.PINNED,
+    "Managed": HostMemory.MANAGED,
+    "Managed Static": HostMemory.MANAGED,
+    "Device": HostMemory.NONE,
+    "Device Static": HostMemory.NONE,
+    "Array": HostMemory.NONE,
+}
+# A copy between two kinds has that of the side which slows it, in this order.
+_ORDER = (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED, HostMemory.UNKNOWN, HostMemory.NONE)
+
+# libkineto's memcpyName and memsetName.
+_NAME = re.compile(r"Mem(?:cpy \w+|set) \(([\w ]+?)(?: -> ([\w ]+))?\)")
+
+
+def host_memory(labels: Iterable[str | None]) -> HostMemory:
+    """Return the kind for the labels of the memory on all sides, such as Pageable and Device."""
+    kinds = {_KINDS.get(label or "", HostMemory.UNKNOWN) for label in labels}
+    return next(kind for kind in _ORDER if kind in kinds)
+
+
+def host_memory_of_name(name: str) -> HostMemory:
+    """Return the kind that PyTorch writes into a name such as ``Memcpy HtoD (Pageable -> Device)``."""
+    found = _NAME.fullmatch(name)
+    return host_memory(label for label in found.groups() if label) if found else HostMemory.UNKNOWN
