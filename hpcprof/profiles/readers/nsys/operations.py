@@ -57,6 +57,8 @@ _SET = {**_OPERATION, "bytes": -1, "memKind": NO_ID}
 
 _CALLS, _KERNELS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"
 _COPIES, _SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
+OPERATIONS = (_KERNELS, _COPIES, _SETS)
+"""The tables of work on the GPU."""
 
 # CUpti_ActivityMemcpyKind, for exports that have no table of labels.
 _COPY_LABELS = {

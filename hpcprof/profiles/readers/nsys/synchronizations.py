@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from sqlalchemy import literal, select
 
 from hpcprof.profiles.columns.joins import pair_keys
+from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, NsysExport
-from hpcprof.profiles.readers.nsys.operations import process_of, read_operations
+from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, REQUIRED, NsysExport
+from hpcprof.profiles.readers.nsys.operations import OPERATIONS, process_of, read_operations
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
     NO_STREAM,
@@ -31,7 +33,7 @@ _SYNC_ID = "eventSyncId"
 _WAIT = {
     "start": REQUIRED,
     "end": REQUIRED,
-    "deviceId": 0,
+    "contextId": NO_ID,
     "streamId": _NONE,
     "correlationId": NO_CORRELATION,
     "globalPid": NO_ID,
@@ -46,6 +48,10 @@ _RECORD = {
     "eventId": _NONE,
     _SYNC_ID: _NONE,
 }
+_CONTEXT = ("processId", "contextId", "deviceId")
+_PID = 0xFFFFFF
+"""The bits of a process that hold its number in the system, below those of the machine."""
+
 # By CUpti_ActivitySynchronizationType.
 _BY_TYPE = np.array([UNKNOWN, SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM, SyncKind.DEVICE])
 
@@ -94,13 +100,44 @@ def read_synchronizations(
         process=columns["process"],
         kind=kind,
         correlation=columns["correlationId"],
-        device=columns["deviceId"],
+        device=_device(export, columns, only_process),
         stream=np.where(columns["streamId"] == _NONE, NO_STREAM, columns["streamId"]),
         # The row after the last record stands for none.
         source_stream=np.append(records["streamId"], NO_STREAM)[source],
         source_correlation=np.append(records["correlationId"], NO_CORRELATION)[source],
     )
     return found, lost + odd
+
+
+def _device(export: NsysExport, waits: IntColumns, only_process: int) -> Ints:
+    """Return the device of each wait's context, 0 if it is unknown: nsys writes 0 for any device."""
+    devices = _devices(export, only_process)
+    contexts, row = numbered_rows(waits["process"] & _PID, waits["contextId"])
+    return np.array([devices.get((process, one), 0) for process, one in contexts.tolist()], np.int64)[row]
+
+
+def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int]:
+    """Return the device of each context, by the number of its process and its own."""
+    table = export.table("TARGET_INFO_CUDA_CONTEXT_INFO")
+    if table is None or not table.columns >= {*_CONTEXT}:
+        return _devices_of_operations(export, only_process)
+    columns = table.integers(dict.fromkeys(_CONTEXT, REQUIRED))
+    rows = zip(*(columns[name].tolist() for name in _CONTEXT), strict=True)
+    return {(process, context): device for process, context, device in rows}
+
+
+def _devices_of_operations(export: NsysExport, only_process: int) -> dict[tuple[int, int], int]:
+    """Do as `_devices` for an export without a table of contexts, from the work in them."""
+    devices = {}
+    for table in filter(None, map(export.table, OPERATIONS)):
+        if table.columns >= {"contextId", "deviceId"}:
+            column = table.clause.c
+            process = literal(only_process << PROCESS_SHIFT)
+            owner = column.globalPid if "globalPid" in table.columns else process
+            for ids in export.rows(select(owner, column.contextId, column.deviceId).distinct()):
+                if all(isinstance(one, int) for one in ids):
+                    devices[ids[0] >> PROCESS_SHIFT & _PID, ids[1]] = ids[2]
+    return devices
 
 
 def _by_type(kind: Ints, event: Ints) -> Ints:

@@ -159,6 +159,33 @@ def test_without_a_table_of_records_the_sources_are_unknown(write: Write) -> Non
     assert sources(read(path).synchronizations) == [(NO_STREAM, NO_CORRELATION)]
 
 
+CONTEXTS = "TARGET_INFO_CUDA_CONTEXT_INFO"
+
+
+def test_the_device_is_that_of_the_context(write: Write) -> None:
+    path = write([wait(CONTEXT, 1), wait(CONTEXT, 2), wait(CONTEXT, 3), wait(CONTEXT, 4)])
+    change(
+        path,
+        f"UPDATE {WAITS} SET contextId = rowid, deviceId = 9",
+        f"UPDATE {WAITS} SET contextId = 1, globalPid = {OTHER} WHERE rowid = 4",
+        f"CREATE TABLE {CONTEXTS} (nullStreamId, processId, deviceId, contextId)",
+        f"INSERT INTO {CONTEXTS} VALUES (7, 7, 3, 1), (8, 7, 4, 2), (7, 8, 5, 1)",
+    )
+    assert read(path).synchronizations.device.tolist() == [3, 4, 0, 5]
+
+
+def test_without_a_table_of_contexts_the_work_in_a_context_tells_its_device(write: Write) -> None:
+    path = write([wait(CONTEXT, 1), wait(CONTEXT, 2), wait(CONTEXT, 3)])
+    change(
+        path,
+        f"UPDATE {WAITS} SET contextId = rowid",
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (1, 2, 3, 1, 7, 1, {PID}, 0, 64)",
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1, 2, 4, 2, 7, 1, {PID}, 64, 1)",
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1, 2, 5, 3, 7, 1, {OTHER}, 64, 1)",
+    )
+    assert read(path).synchronizations.device.tolist() == [3, 4, 0]
+
+
 def test_bad_cells_are_counted_as_in_other_tables(write: Write) -> None:
     path = write(
         [wait(STREAM_WAIT, at, stream=14, event=4, sync=1) for at in (20, 21, 22)], [record(10, 7, 4, 1)]
@@ -181,9 +208,9 @@ def test_bad_cells_are_counted_as_in_other_tables(write: Write) -> None:
 
 @pytest.fixture
 def ddp(tmp_path: Path) -> Path:
-    """A real export with records of events."""
+    """A real export with records of events, of a rank on the second GPU."""
     path = tmp_path / "ddp.sqlite"
-    path.write_bytes(lzma.decompress((DATA / "ddp_mlp_rank0.sqlite.xz").read_bytes()))
+    path.write_bytes(lzma.decompress((DATA / "ddp_mlp_rank1.sqlite.xz").read_bytes()))
     return path
 
 
@@ -206,3 +233,12 @@ def test_numbers_of_calls_find_the_same_sources_in_a_real_export_as_numbers_of_r
     expected = sources(read(ddp).synchronizations)
     change(ddp, *(f"ALTER TABLE {table} DROP COLUMN eventSyncId" for table in (WAITS, RECORDS)))
     assert sources(read(ddp).synchronizations) == expected
+
+
+@pytest.mark.parametrize("statements", [(), (f"DROP TABLE {CONTEXTS}",)])
+def test_the_waits_of_a_real_export_are_on_the_device_of_its_kernels(
+    ddp: Path, statements: tuple[str, ...]
+) -> None:
+    change(ddp, *statements)
+    timeline = read(ddp)
+    assert set(timeline.synchronizations.device.tolist()) == {1} == set(timeline.kernels.device.tolist())
