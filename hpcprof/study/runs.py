@@ -110,9 +110,9 @@ def prepared_store(db: str | None, runs_dir: Path) -> Store:
     return store
 
 
-def resume_command(folder: Path) -> str:
-    """Return the command that resumes a study of slowdown."""
-    return shlex.join(["hpcprof", "study", "slowdown", "--resume", str(folder)])
+def resume_command(study: str, folder: Path) -> str:
+    """Return the command that resumes a study."""
+    return shlex.join(["hpcprof", "study", study, "--resume", str(folder)])
 
 
 class StudyRuns:
@@ -132,6 +132,8 @@ class StudyRuns:
         The command that run.json records; None for that of this process.
     folder : Path, optional
         The folder of the study, if it can be resumed.
+    resume : str
+        The command that resumes it.
     """
 
     def __init__(
@@ -143,9 +145,11 @@ class StudyRuns:
         progress: Progress | None,
         command_line: Sequence[str] | None,
         folder: Path | None = None,
+        resume: str = "",
     ) -> None:
         self._count, self._store = count, store
-        self._runs_dir, self._template, self._folder = runs_dir, template, folder
+        self._runs_dir, self._template = runs_dir, template
+        self._folder, self._resume = folder, resume
         self._progress = progress
         self._command_line = list(sys.argv if command_line is None else command_line)
         self._began = self._run_began = time.monotonic()
@@ -208,19 +212,27 @@ class StudyRuns:
             raise RunFailed("\n".join(describe_failure(run, status)))
         self.tell(str(status), MessageKind.STATE)
 
-    def collect(self, run: Run) -> None:
-        """Collect a run that has succeeded.
+    def collect(self, run: Run, *, profiled: bool = True) -> None:
+        """Collect a run that has succeeded; one that is not ``profiled`` has nothing to collect.
 
         Raises
         ------
         NoProfile
             If the run has left no profile, or one that cannot be read.
         """
+        self._current = run
+        if profiled:
+            self._collect_profiles(run)
+        self._complete.append(run)
+        self._current = None
+        if self._waited:
+            self._durations.append(time.monotonic() - self._run_began)
+
+    def _collect_profiles(self, run: Run) -> None:
         from hpcprof.profiles.readers.discovery import find_profiles
         from hpcprof.results.collect import collect
         from hpcprof.submit.runs.failures import profiler_complaint
 
-        self._current = run
         if not find_profiles(run.path):
             raise NoProfile(
                 f"{run.id} left no profile{profiler_complaint(run)}. Its logs show which steps it ran and "
@@ -231,10 +243,6 @@ class StudyRuns:
             self.tell(sentence, MessageKind.WARNING)
         if summary.skipped:
             raise NoProfile(f"{run.id}: {counted(len(summary.skipped), 'profile')} cannot be read.")
-        self._complete.append(run)
-        self._current = None
-        if self._waited:
-            self._durations.append(time.monotonic() - self._run_began)
 
     def make(self, number: int, site: Site, job: Job) -> Run:
         """Submit the job of run ``number``, wait for it and collect it."""
@@ -284,7 +292,7 @@ class StudyRuns:
             )
         if self._folder is None:
             return f"{text}. The same command starts the study again."
-        return f"{text}. To go on: {resume_command(self._folder)}"
+        return f"{text}. To go on: {self._resume}"
 
     def _cancel(self) -> str:
         """Cancel the run that is waited for, and return what became of it."""

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.runs import (
-    MessageKind,
-    NoProfile,
     Progress,
     StudyRuns,
     prepared_store,
@@ -23,11 +21,13 @@ from hpcprof.study.runs import (
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
-    from hpcprof.study.slowdown_record import Arm, SlowdownRecord, StudyRun
+    from hpcprof.study.slowdown_record import Arm, SlowdownRecord
     from hpcprof.study.slowdown_tables import Comparison, SlowdownTables
     from hpcprof.submit.jobs.request import JobRequest
-    from hpcprof.submit.runs.directory import Run
-    from hpcprof.submit.schedulers.base import JobStatus
+
+
+STUDY: Literal["slowdown"] = "slowdown"
+"""The name of the study."""
 
 
 class Alone(Enum):
@@ -96,19 +96,20 @@ def run_slowdown(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         If the study ends early; `resume_slowdown` continues it.
     """
-    from hpcprof.study.slowdown_record import RECORD, read_record, write_record
+    from hpcprof.study.resumable import RECORD, begun, read_record, write_record
+    from hpcprof.study.slowdown_record import SlowdownRecord
     from hpcprof.submit.runs.directory import new_run_id
 
     record = _plan(request, alone, sweep or {}, repeats)
     runs_dir = request.runs_dir
     store = prepared_store(db, runs_dir)
-    folder = runs_dir / new_run_id("slowdown", runs_dir)
+    folder = runs_dir / new_run_id(STUDY, runs_dir)
     try:
         write_record(folder, record)
         return _complete(record, store, folder, runs_dir, progress, command_line)
     except (HpcprofError, UnicodeEncodeError):
         # If the first job is refused, nothing is left behind.
-        if not (folder / RECORD).is_file() or not read_record(folder).begun:
+        if not (folder / RECORD).is_file() or not begun(read_record(folder, STUDY, SlowdownRecord)):
             shutil.rmtree(folder)
         raise
 
@@ -138,11 +139,12 @@ def resume_slowdown(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         As `run_slowdown`.
     """
-    from hpcprof.study.slowdown_record import read_record, write_record
+    from hpcprof.study.resumable import read_record, write_record
+    from hpcprof.study.slowdown_record import SlowdownRecord
 
     path = Path(folder)
     runs_dir = path.resolve().parent
-    record = read_record(path)
+    record = read_record(path, STUDY, SlowdownRecord)
     # If the record could not be written later, a run that was submitted by then would be lost.
     write_record(path, record)
     return _complete(record, prepared_store(db, runs_dir), path, runs_dir, progress, command_line)
@@ -166,7 +168,7 @@ def _plan(
     if max(planned.job.ranks for planned in runs) < 2:
         raise UsageError("a single rank does not communicate: give --ranks-per-node 2 or more.")
     template = request.template
-    return SlowdownRecord("slowdown", site, runs, str(template.absolute()) if template else None)
+    return SlowdownRecord(STUDY, site, runs, str(template.absolute()) if template else None)
 
 
 def _request_of(request: JobRequest, arm: Arm, alone: Alone, program: Sequence[str]) -> JobRequest:
@@ -189,68 +191,18 @@ def _complete(
     command_line: Sequence[str] | None,
 ) -> SlowdownStudy:
     """Make the runs that are missing, and compute the tables of all."""
+    from hpcprof.study.resumable import make_run
     from hpcprof.study.slowdown_tables import compare_arms, slowdown_tables
     from hpcprof.workloads.sweep import label
 
     template = Path(record.template) if record.template else None
-    runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder)
+    resume = resume_command(record.study, folder)
+    runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder, resume)
     with runs.cancelled_on_interrupt():
         for index, planned in enumerate(record.runs):
             runs.begin(index + 1, f"{planned.arm.value} {label(planned.point)}".rstrip())
-            record = _make(record, index, runs, runs_dir, folder)
+            record = make_run(record, index, runs, folder)
     comparisons = compare_arms(record.runs, store, runs_dir)
     return SlowdownStudy(
         folder, slowdown_tables(folder.name, record.keys, record.runs, comparisons, store), comparisons
     )
-
-
-def _make(
-    record: SlowdownRecord, index: int, runs: StudyRuns, runs_dir: Path, folder: Path
-) -> SlowdownRecord:
-    """Make and collect one run, unless it was made before; return the record with its id."""
-    from hpcprof.study.slowdown_record import write_record
-
-    try:
-        earlier = _earlier(record.runs[index], runs_dir)
-        if earlier is None:
-            run = runs.submit(record.site, record.runs[index].job)
-            record = record.with_run(index, run.id)
-            write_record(folder, record)
-            runs.wait(run)
-        else:
-            run, status = earlier
-            runs.tell(f"{'kept' if status.state.ended else 'submitted before:'} {run.id}")
-            if not status.state.ended:
-                runs.wait(run)
-        runs.collect(run)
-    except HpcprofError as error:
-        if isinstance(error, NoProfile):
-            record = record.with_run(index, "")
-            write_record(folder, record)
-        if record.begun:
-            runs.tell(f"to go on: {resume_command(folder)}", MessageKind.WARNING)
-        raise
-    return record
-
-
-def _earlier(planned: StudyRun, runs_dir: Path) -> tuple[Run, JobStatus] | None:
-    """Return the run that was made before, or None unless it may still succeed.
-
-    Raises
-    ------
-    HpcprofError
-        If its state is unknown.
-    """
-    from hpcprof.submit.runs.directory import MANIFEST, open_run
-    from hpcprof.submit.schedulers.base import JobState
-    from hpcprof.submit.schedulers.polling import poll
-
-    if not planned.run or not (runs_dir / planned.run / MANIFEST).is_file():
-        return None
-    run = open_run(runs_dir / planned.run)
-    status = poll([run])[run.id]
-    if status.state is JobState.UNKNOWN:
-        raise HpcprofError(f"cannot tell whether {run.id} has ended: {status.reason.rstrip('.')}.")
-    if status.state.ended and status.state is not JobState.COMPLETED:
-        return None
-    return run, status

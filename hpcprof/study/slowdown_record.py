@@ -1,22 +1,16 @@
-"""The record of a study of slowdown: which runs it needs and which it has, in a file of its folder."""
+"""The record of a study of slowdown: which runs it needs and which it has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.sweep import Point
-
-RECORD = "study.json"
-"""The name of the file."""
 
 
 class Arm(Enum):
@@ -70,11 +64,6 @@ class SlowdownRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, runs=runs)
 
     @property
-    def begun(self) -> bool:
-        """Whether any of the runs has been submitted."""
-        return any(planned.run for planned in self.runs)
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """The parameters of the sweep."""
         return tuple(self.runs[0].point)
@@ -92,41 +81,3 @@ def plan_runs(points: Sequence[Point], repeats: int) -> list[PlannedRun]:
         for point in points
         for arm in (list(Arm) if repeat % 2 == 0 else reversed(list(Arm)))
     ]
-
-
-def write_record(folder: Path, record: SlowdownRecord) -> None:
-    """Write the record of a study into its folder, atomically.
-
-    Raises
-    ------
-    HpcprofError
-        If it cannot be written.
-    """
-    path = folder / RECORD
-    text = msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
-    with writing(path):
-        write_atomically(path, text + "\n")
-
-
-def read_record(folder: Path) -> SlowdownRecord:
-    """Read the record of a study.
-
-    Raises
-    ------
-    UsageError
-        If the folder does not belong to a study of slowdown.
-    HpcprofError
-        If the record cannot be read.
-    """
-    path = folder / RECORD
-    try:
-        record = msgspec.json.decode(path.read_bytes(), type=SlowdownRecord)
-    except (FileNotFoundError, NotADirectoryError):
-        raise UsageError(f"{folder} has no {RECORD}: name the folder of a study of slowdown.") from None
-    except OSError as error:
-        raise HpcprofError(f"{path} cannot be read: {error.strerror}.") from None
-    except msgspec.MsgspecError as error:
-        raise HpcprofError(f"{path} cannot be read: {error}.") from None
-    if not record.runs:
-        raise HpcprofError(f"{path} cannot be read: it lists no runs.")
-    return record

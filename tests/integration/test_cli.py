@@ -101,7 +101,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (
             ["study", "slowdown", "--resume", "gone"],
             2,
-            "runs/gone has no study.json: name the folder of a study",
+            "runs/gone has no study.json: name a folder of hpcprof study slowdown.",
         ),
         (
             ["study", "slowdown", "--resume", "x", "--repeats", "2"],

@@ -1,0 +1,176 @@
+"""Studies that can be continued: the file that lists their runs, and the runs that are still to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError, writing
+from hpcprof.study.runs import MessageKind, NoProfile, StudyRuns, resume_command
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.polling import poll
+from hpcprof.submit.sites.model import Site
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+RECORD = "study.json"
+"""The name of the file."""
+
+
+class PlannedJob(Protocol):
+    """One run of a study: its job, and its id, which is empty until it is submitted."""
+
+    @property
+    def run(self) -> str:
+        """The id of the run."""
+
+    @property
+    def job(self) -> Job:
+        """Its job."""
+
+
+class StudyRecord(Protocol):
+    """The runs of a study in the order in which they are made."""
+
+    @property
+    def study(self) -> str:
+        """The name of the study."""
+
+    @property
+    def site(self) -> Site:
+        """The site of all jobs."""
+
+    @property
+    def runs(self) -> Sequence[PlannedJob]:
+        """The runs."""
+
+    @property
+    def template(self) -> str | None:
+        """The absolute path of the user's template of job.sh."""
+
+    def with_run(self, index: int, run: str) -> Self:
+        """Return the record with another id for one run."""
+
+
+R = TypeVar("R", bound=StudyRecord)
+
+
+class _Name(msgspec.Struct):
+    study: str
+
+
+def begun(record: StudyRecord) -> bool:
+    """Return whether any run of a study has been submitted."""
+    return any(planned.run for planned in record.runs)
+
+
+def write_record(folder: Path, record: StudyRecord) -> None:
+    """Write the record of a study into its folder, atomically.
+
+    Raises
+    ------
+    HpcprofError
+        If it cannot be written.
+    """
+    path = folder / RECORD
+    text = msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
+    with writing(path):
+        write_atomically(path, text + "\n")
+
+
+def read_record(folder: Path, study: str, form: type[R]) -> R:
+    """Read the record of a study.
+
+    Parameters
+    ----------
+    folder : Path
+    study : str
+        The name of the study.
+    form : type
+        The type of its record.
+
+    Raises
+    ------
+    UsageError
+        If the folder does not belong to such a study.
+    HpcprofError
+        If the record cannot be read.
+    """
+    path = folder / RECORD
+    try:
+        text = path.read_bytes()
+        if (found := msgspec.json.decode(text, type=_Name).study) != study:
+            raise UsageError(f"{folder} belongs to hpcprof study {found}, not to hpcprof study {study}.")
+        record = msgspec.json.decode(text, type=form)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"{folder} has no {RECORD}: name a folder of hpcprof study {study}.") from None
+    except OSError as error:
+        raise HpcprofError(f"{path} cannot be read: {error.strerror}.") from None
+    except msgspec.MsgspecError as error:
+        raise HpcprofError(f"{path} cannot be read: {error}.") from None
+    if not record.runs:
+        raise HpcprofError(f"{path} cannot be read: it lists no runs.")
+    return record
+
+
+def make_run(record: R, index: int, runs: StudyRuns, folder: Path, *, profiled: bool = True) -> R:
+    """Make and collect one run, unless it was made before; return the record with its id.
+
+    Parameters
+    ----------
+    record : StudyRecord
+    index : int
+        The place of the run in the record.
+    runs : StudyRuns
+    folder : Path
+        The folder of the study, in the folder of runs.
+    profiled : bool
+        Whether the run leaves profiles to collect.
+    """
+    try:
+        earlier = _earlier(record.runs[index].run, folder.resolve().parent)
+        if earlier is None:
+            run = runs.submit(record.site, record.runs[index].job)
+            record = record.with_run(index, run.id)
+            write_record(folder, record)
+            runs.wait(run)
+        else:
+            run, status = earlier
+            runs.tell(f"{'kept' if status.state.ended else 'submitted before:'} {run.id}")
+            if not status.state.ended:
+                runs.wait(run)
+        runs.collect(run, profiled=profiled)
+    except HpcprofError as error:
+        if isinstance(error, NoProfile):
+            record = record.with_run(index, "")
+            write_record(folder, record)
+        if begun(record):
+            runs.tell(f"to go on: {resume_command(record.study, folder)}", MessageKind.WARNING)
+        raise
+    return record
+
+
+def _earlier(run_id: str, runs_dir: Path) -> tuple[Run, JobStatus] | None:
+    """Return the run that was made before, or None unless it may still succeed.
+
+    Raises
+    ------
+    HpcprofError
+        If its state is unknown.
+    """
+    if not run_id or not (runs_dir / run_id / MANIFEST).is_file():
+        return None
+    run = open_run(runs_dir / run_id)
+    status = poll([run])[run.id]
+    if status.state is JobState.UNKNOWN:
+        raise HpcprofError(f"cannot tell whether {run.id} has ended: {status.reason.rstrip('.')}.")
+    if status.state.ended and status.state is not JobState.COMPLETED:
+        return None
+    return run, status
