@@ -16,6 +16,7 @@ from hpcprof.analysis.operators.nesting import launching_operators, nesting
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import Ints, Table, Timeline
 
 _Floats = NDArray[np.float64]
@@ -206,4 +207,6 @@ def _reason(timeline: Timeline, *, shapes: bool = False) -> str:
     if (timeline.operators.dims >= 0).any():
         return ""
     what = "shapes and types and no FLOPs" if shapes else "FLOPs"
-    return f"{timeline.origin.path.name} has no {what}: record it with record_shapes=True"
+    nsys = timeline.origin.kind == NSYS.name
+    option = "nsys --pytorch=autograd-shapes-nvtx" if nsys else "record_shapes=True"
+    return f"{timeline.origin.path.name} has no {what}: record it with {option}"

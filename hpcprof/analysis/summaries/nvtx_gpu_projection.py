@@ -12,7 +12,7 @@ from hpcprof.analysis.framework.text_columns import text_column
 from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
-from hpcprof.analysis.summaries.nvtx_ranges import number_names_and_styles
+from hpcprof.analysis.summaries.nvtx_ranges import number_names_and_styles, recorded_ranges
 from hpcprof.profiles.timeline import NO_NAME, Ints, Operations, Ranges, Timeline
 
 
@@ -26,19 +26,19 @@ def range_gpu(timeline: Timeline) -> Outcome:
     the thread, ``avg_num_child`` the number of direct children that have operations.
     """
     file = timeline.origin.path.name
-    own = timeline
+    own, every = timeline, recorded_ranges(timeline)
     if len(timeline.graphs):
         # nsys does not project graphs that were traced as a whole.
         own = replace(timeline, graphs=Operations.empty())
     for count, what in (
-        (len(timeline.ranges), "ranges"),
+        (len(every), "ranges"),
         (len(timeline.kernels) + len(timeline.memops), "CUDA kernels or memory operations"),
         (len(timeline.calls), "CUDA API calls"),
     ):
         if not count:
             return no_rows(f"no {what} in {file}")
-    rows, parent = tree(timeline)
-    ranges = until_last_range(timeline.ranges).take(rows)
+    rows, parent = tree(timeline if every is timeline.ranges else replace(timeline, ranges=every))
+    ranges = until_last_range(every).take(rows)
     if not ranges.closed.all():
         parent = parents(ranges)
     projection = on_thread(ranges, launches(own))

@@ -13,7 +13,8 @@ from hpcprof.analysis.framework.text_columns import number_texts, object_array, 
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.analysis.steps.step_ranges import shown_name
 from hpcprof.profiles.columns.unique import numbered
-from hpcprof.profiles.timeline import Ints, Style, Timeline
+from hpcprof.profiles.readers.nsys import NSYS
+from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Style, Timeline, concatenate
 
 _STYLES = {Style.PUSH_POP: "PushPop", Style.START_END: "StartEnd"}
 
@@ -21,9 +22,10 @@ _STYLES = {Style.PUSH_POP: "PushPop", Style.START_END: "StartEnd"}
 def ranges(timeline: Timeline) -> Outcome:
     """Summarize the durations of ranges on the host, as nvtx_sum of ``nsys stats`` does.
 
-    Ranges without a name share a row in which ``range`` is None.
+    In an export, the operators that PyTorch marked with NVTX are ranges too. Ranges without a name share a
+    row in which ``range`` is None.
     """
-    table = timeline.ranges
+    table = recorded_ranges(timeline)
     if not len(table):
         return no_rows(f"no ranges in {timeline.origin.path.name}")
     names, styles, group = number_names_and_styles(timeline, table.name, table.style)
@@ -39,6 +41,27 @@ def ranges(timeline: Timeline) -> Outcome:
         }
     )
     return Outcome(rows)
+
+
+def recorded_ranges(timeline: Timeline) -> Ranges:
+    """Return all ranges of a profile by start: in an nsys export also the operators, which NVTX recorded."""
+    ranges, marked = timeline.ranges, timeline.operators
+    if timeline.origin.kind != NSYS.name or not len(marked):
+        return ranges
+    one = np.ones(len(marked), np.int64)
+    operators = Ranges(
+        start=marked.start,
+        end=marked.end,
+        process=marked.process,
+        thread=marked.thread,
+        name=marked.name,
+        domain=NO_NAME * one,
+        style=int(Style.PUSH_POP) * one,
+        closed=one,
+        one_thread=one,
+    )
+    every = concatenate(Ranges, (ranges, operators))
+    return every.take(np.argsort(every.start, kind="stable"))
 
 
 def number_names_and_styles(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.export import (
@@ -18,9 +19,19 @@ from hpcprof.profiles.readers.nsys.export import (
     UNREADABLE,
     NsysExport,
 )
+from hpcprof.profiles.readers.nsys.nvtx_operators import Marked, mark_operators, separate
 from hpcprof.profiles.readers.nsys.operations import unplaced
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Ranges, Style, plausible
+from hpcprof.profiles.timeline import (
+    LATEST,
+    NO_NAME,
+    NO_PROCESS,
+    Ints,
+    Operators,
+    Ranges,
+    Style,
+    plausible,
+)
 
 # Event types of ENUM_NSYS_EVENT_TYPE; 70 and 71 come from NVTXT files.
 PUSH_POP, DOMAIN_CREATE = 59, 75
@@ -75,8 +86,10 @@ def read_events(export: NsysExport) -> Events | None:
     return Events(table.columns, columns, text.take(rows), payload.take(rows), last, untyped, odd)
 
 
-def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> tuple[Ranges, list[Loss]]:
-    """Build the ranges, and say what is left out.
+def ranges(
+    events: Events, strings: StringTable, numbers: Mapping[int, int]
+) -> tuple[Ranges, Operators, list[Loss]]:
+    """Build the ranges and the operators among them, and say what is left out.
 
     Parameters
     ----------
@@ -94,17 +107,15 @@ def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> 
     rows = np.flatnonzero(is_range & placed)
     column = {name: values[rows] for name, values in columns.items()}
     closed = column["end"] != MISSING
-    name = translate(column["textId"], numbers)
-    inline = np.flatnonzero(name == NO_NAME)
-    name[inline] = strings.add_all(events.text.take(rows[inline]).texts())
+    marked = _names(events, rows, translate(column["textId"], numbers), strings)
     domain = _domains(events, strings, column)
     known = column["globalTid"] != NO_ID
-    table = Ranges(
+    every = Ranges(
         start=column["start"],
         end=np.where(closed, column["end"], events.last),
         process=np.where(known, column["globalTid"] >> PROCESS_SHIFT, NO_PROCESS),
         thread=column["globalTid"] & THREAD_BITS,
-        name=_with_domain(domain, name, strings),
+        name=_with_domain(domain, marked.name, strings),
         domain=domain,
         style=np.array([_STYLES[kind] for kind in column["eventType"].tolist()], np.int64),
         closed=closed.astype(np.int64),
@@ -113,7 +124,20 @@ def ranges(events: Events, strings: StringTable, numbers: Mapping[int, int]) -> 
     lost = unplaced(columns["start"][is_range], until[is_range], Subject.RANGE)
     fields = {name: count for name, count in events.odd.items() if name not in _KEYS}
     untyped = losses(LossKind.ROW, Subject.EVENT, {"eventType": events.untyped})
-    return table, [*lost, *untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
+    return *separate(every, marked), [*lost, *untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
+
+
+def _names(events: Events, rows: Ints, registered: Ints, strings: StringTable) -> Marked:
+    """Return the names of ranges: the registered ones, else the texts in their rows."""
+    inline = np.flatnonzero(registered == NO_NAME)
+    written = mark_operators(events.text.take(rows[inline]).texts(), strings)
+    texts = strings.array()
+    used, row = numbered(registered)
+    known = mark_operators((None if n == NO_NAME else texts[n] for n in used.tolist()), strings)
+    marked = Marked(known.name[row], known.dims[row], known.operator[row])
+    for column in ("name", "dims", "operator"):
+        getattr(marked, column)[inline] = getattr(written, column)
+    return marked
 
 
 def _domains(events: Events, strings: StringTable, column: Mapping[str, Ints]) -> Ints:

@@ -25,7 +25,7 @@ from hpcprof.profiles.readers.nsys.operations import (
 from hpcprof.profiles.readers.nsys.origin import origin
 from hpcprof.profiles.readers.nsys.synchronizations import begin_synchronizations, read_synchronizations
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Operators, Ranges, Timeline
 
 # Every export has at least one of these tables.
 _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
@@ -34,7 +34,8 @@ _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NV
 def read(path: Path) -> Timeline:
     """Read an nsys SQLite export.
 
-    Rows without a start or an end are left out and counted in ``Origin.losses``.
+    Rows without a start or an end are left out and counted in ``Origin.losses``. Ranges that PyTorch marked
+    for its operators are operators.
 
     Raises
     ------
@@ -61,7 +62,10 @@ def _timeline(export: NsysExport) -> Timeline:
     strings = StringTable()
     # In the order of their ids, in which ``nsys stats`` lists rows that are otherwise equal.
     numbers = {i: strings.add(text) for i, text in sorted(export.strings(ids).items())}
-    table, of_ranges = ranges(events, strings, numbers) if events else (Ranges.empty(), [])
+    if events:
+        table, operators, of_ranges = ranges(events, strings, numbers)
+    else:
+        table, operators, of_ranges = Ranges.empty(), Operators.empty(), []
     memory, of_memory = read_memory(export, strings, process)
     graphs, of_graphs = read_graphs(export, strings, process)
     names = translate(gpu["demangledName"], numbers)
@@ -78,6 +82,7 @@ def _timeline(export: NsysExport) -> Timeline:
         memops=memory,
         calls=made,
         ranges=table,
+        operators=operators,
         graphs=graphs,
         collectives=collectives,
         synchronizations=waits,
