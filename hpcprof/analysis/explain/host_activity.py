@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,12 +112,13 @@ def innermost_ranges(timeline: Timeline) -> dict[Thread, StepFunction]:
     ranges = timeline.ranges
     own = ranges.take((ranges.domain == NO_NAME) & (ranges.one_thread == 1))
     return {
-        (process, thread): _innermost(own.take(rows))
+        (process, thread): innermost(own.take(rows))
         for (process, thread), rows in rows_by_key(own.process, own.thread)
     }
 
 
-def _innermost(ranges: Ranges) -> StepFunction:
+def innermost(ranges: Ranges) -> StepFunction:
+    """Return the name of the innermost of the ranges of one thread at each moment."""
     above = parents(ranges)
     outside = np.where(above == NO_PARENT, NO_NAME, ranges.name[above])
     time = np.concatenate((ranges.start, ranges.end))
@@ -132,3 +134,19 @@ def executed(calls: ApiCalls) -> StepFunction:
     rows = np.arange(len(calls))
     time = np.column_stack((calls.start, calls.end)).ravel()
     return StepFunction(time, np.column_stack((rows, np.full(len(rows), NONE))).ravel())
+
+
+def divided(functions: Sequence[StepFunction], start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Divide disjoint intervals, sorted by start, where a function changes: the interval, start and end."""
+    moments = np.sort(np.concatenate([one.changes_inside(start, end) for one in functions]))
+    low = np.searchsorted(moments, start, side="right")
+    count = np.searchsorted(moments, end) - low + 1
+    owner = np.repeat(np.arange(len(start)), count)
+    first = np.cumsum(count) - count
+    # The moments inside an interval end its parts but the last, and begin its parts but the first.
+    begin, finish = np.empty(len(owner), np.int64), np.empty(len(owner), np.int64)
+    inner = np.ones(len(owner), bool)
+    inner[first] = False
+    begin[first], begin[inner] = start, moments
+    finish[first + count - 1], finish[np.roll(inner, -1)] = end, moments
+    return owner, begin, finish

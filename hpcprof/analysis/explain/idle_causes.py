@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
@@ -15,6 +14,7 @@ from hpcprof.analysis.explain.host_activity import (
     NONE,
     StepFunction,
     at,
+    divided,
     executed,
     host,
     innermost_ranges,
@@ -149,7 +149,7 @@ def _table(timeline: Timeline, pieces: _Pieces, steps: int) -> pd.DataFrame:
 def _between_operators(timeline: Timeline, idle: Intervals) -> _Pieces:
     """Return the pieces of gaps between the operators of the host, one for each range."""
     place = _place(timeline, NONE)
-    gap, start, end = _divided((place.main,), *idle)
+    gap, start, end = divided((place.main,), *idle)
     cause, api = np.full(len(gap), Cause.HOST), np.full(len(gap), NONE)
     return _Pieces(gap, end - start, cause.astype(np.int64), place.at(start), api)
 
@@ -273,7 +273,7 @@ def _of_host(timeline: Timeline, number: int, gap: Ints, start: Ints, end: Ints)
         range=place.at(calls.start[inside]),
         api=calls.name[inside],
     )
-    owner, begin, finish = _divided((calling, place.own, place.main), start[~blocked], end[~blocked])
+    owner, begin, finish = divided((calling, place.own, place.main), start[~blocked], end[~blocked])
     call = calling.at(begin)
     parts = _Pieces(
         gap=gap[~blocked][owner],
@@ -283,22 +283,6 @@ def _of_host(timeline: Timeline, number: int, gap: Ints, start: Ints, end: Ints)
         api=np.append(calls.name, NONE)[call],
     )
     return concatenate(_Pieces, (whole, parts))
-
-
-def _divided(functions: Sequence[StepFunction], start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Divide disjoint intervals, sorted by start, where a function changes: the interval, start and end."""
-    moments = np.sort(np.concatenate([one.changes_inside(start, end) for one in functions]))
-    low = np.searchsorted(moments, start, side="right")
-    count = np.searchsorted(moments, end) - low + 1
-    owner = np.repeat(np.arange(len(start)), count)
-    first = np.cumsum(count) - count
-    # The moments inside an interval end its parts but the last, and begin its parts but the first.
-    begin, finish = np.empty(len(owner), np.int64), np.empty(len(owner), np.int64)
-    inner = np.ones(len(owner), bool)
-    inner[first] = False
-    begin[first], begin[inner] = start, moments
-    finish[first + count - 1], finish[np.roll(inner, -1)] = end, moments
-    return owner, begin, finish
 
 
 def _holding(timeline: Timeline, calls: ApiCalls) -> Ints:

@@ -1,0 +1,299 @@
+"""What might cost time in a run: every cause that its graph can show, with what the run is without it.
+
+A candidate only says what could be taken out; whether it costs anything, a replay tells
+(`hpcprof.analysis.explain.findings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.rank_activity import CallKind
+from hpcprof.analysis.explain.rank_edges import EdgeKind
+from hpcprof.analysis.explain.removals import SHORT_NS, WHOLE_STEP, Removals
+from hpcprof.analysis.explain.replay import Floats, Replay, Times
+from hpcprof.profiles.timeline import Category, Ints
+
+LEAST_SHARE = 0.01
+"""A cause whose own time is a smaller share of the step is no candidate."""
+
+_MOST_SHORT = 0.5
+_FEWEST_KERNELS = 20
+_MOST_LATE = 4
+_SLOW_HOST = 1.25
+_ALONE = 2
+"""A rank has a cause alone if it takes so many times as long there as on the others."""
+
+
+Remove = Callable[[Times, tuple[int, ...] | None], Times]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cause that may cost time.
+
+    Attributes
+    ----------
+    cause : Cause
+    where : str
+        The place; empty for the whole step.
+    ranks : tuple of int
+        Positions of ranks in the graph.
+    remove : callable
+        Takes the cause out of times, on some ranks; None for all of ``ranks``.
+    own_ns : float
+        The time per step that it takes by itself, on the rank where that is most.
+    only : int
+        The position of the only rank that has it, or `NONE`.
+    spread : bool
+        Whether it is no event at one place, but a slowness everywhere: the profiler may be part of it.
+    """
+
+    cause: Cause
+    where: str
+    ranks: tuple[int, ...]
+    remove: Remove
+    own_ns: float
+    only: int = NONE
+    spread: bool = False
+
+
+class Candidates:
+    """Lists the candidates of a graph."""
+
+    def __init__(self, replay: Replay, removals: Removals, slow_math: Ints) -> None:
+        self.replay, self.removals, self.graph = replay, removals, replay.graph
+        self._slow_math = slow_math
+        self._least = LEAST_SHARE * float(np.median(replay.walls(self.graph.observed)))
+        self._every = tuple(range(len(self.graph.ranks)))
+
+    def all(self) -> list[Candidate]:
+        """Return the candidates that take at least one percent of a step by themselves."""
+        found = [
+            *self._by_place(),
+            *self._communicating(),
+            *self._late_ranks(),
+            *self._math(),
+            *self._contention(),
+        ]
+        return [one for one in found if one.own_ns >= self._least]
+
+    def places(self) -> list[str]:
+        """Return the places in which something happens, and those around them."""
+        used = set(np.unique(self.graph.calls.place).tolist()) | set(
+            np.unique(self.graph.pieces.place).tolist()
+        )
+        texts = {self.graph.places[number] for number in used if number != NONE}
+        outer = {
+            "/".join(parts[:n]) for parts in (text.split("/") for text in texts) for n in range(1, len(parts))
+        }
+        return sorted(texts | outer)
+
+    def _communicating(self) -> Iterator[Candidate]:
+        """Yield the communication of each place, and that of the whole step."""
+        work = self.graph.work
+        communicates = work.category == Category.COMM
+        used = [
+            self.graph.places[place]
+            for place in np.unique(work.place[communicates]).tolist()
+            if place != NONE
+        ]
+        for place in {*used, WHOLE_STEP}:
+            yield self._communication(place)
+
+    def _by_place(self) -> Iterator[Candidate]:
+        for place in self.places():
+            yield self._host_work(place)
+            yield self._host_sync(place)
+            yield self._allocation(place)
+            yield self._copies(place)
+            if self._is_short(place):
+                yield self._short_kernels(place)
+
+    def _host_work(self, place: str) -> Candidate:
+        removals, pieces = self.removals, self.graph.pieces
+        chosen = removals.inside(place)[pieces.place] & removals.long_gap[pieces.call]
+        own = self._per_step(self.graph.call_rank[pieces.call[chosen]], pieces.length[chosen])
+        late = own[1] != NONE and bool(self.graph.couplings)
+        return Candidate(
+            Cause.LATE_RANK_HOST if late else Cause.HOST_WORK,
+            place,
+            (own[1],) if late else self._every,
+            lambda times, ranks: removals.host_time(times, place, ranks, long=True),
+            *own,
+        )
+
+    def _host_sync(self, place: str) -> Candidate:
+        removals, calls = self.removals, self.graph.calls
+        copies = self._waiting_copies()
+        waiting = np.union1d(
+            removals.calls_in(place, (CallKind.WAIT,)), copies[removals.inside(place)[calls.place[copies]]]
+        )
+        held = np.intersect1d(waiting, self.graph.blocked)
+        own = self._per_step(self.graph.call_rank[held], calls.end[held] - calls.start[held])
+
+        def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
+            return removals.waits(times, waiting[removals.of_ranks(self.graph.call_rank[waiting], ranks)])
+
+        return Candidate(Cause.HOST_SYNC, place, self._every, remove, *own)
+
+    def _waiting_copies(self) -> Ints:
+        """Return the calls that wait for the work before their copy more than for the copy."""
+        work, calls = self.graph.work, self.graph.calls
+        rows = np.flatnonzero((work.category == Category.MEM) & np.isin(work.call, self.graph.blocked))
+        call = work.call[rows]
+        result: Ints = np.unique(
+            call[2 * (work.end[rows] - work.start[rows]) < calls.end[call] - calls.start[call]]
+        )
+        return result
+
+    def _allocation(self, place: str) -> Candidate:
+        calls = self.graph.calls
+        chosen = self.removals.calls_in(place, (CallKind.ALLOCATE, CallKind.FREE))
+        own = self._per_step(self.graph.call_rank[chosen], calls.end[chosen] - calls.start[chosen])
+        return Candidate(
+            Cause.DEVICE_ALLOCATION,
+            place,
+            self._every,
+            lambda times, ranks: self.removals.allocations(times, place, ranks),
+            *own,
+        )
+
+    def _copies(self, place: str) -> Candidate:
+        work = self.graph.work
+        chosen = np.flatnonzero((work.category == Category.MEM) & self.removals.inside(place)[work.place])
+        own = self._per_step(self.graph.work_rank[chosen], work.end[chosen] - work.start[chosen])
+        return Candidate(
+            Cause.BLOCKING_COPY,
+            place,
+            self._every,
+            lambda times, ranks: self.removals.copies(times, place, ranks),
+            *own,
+        )
+
+    def _communication(self, place: str) -> Candidate:
+        work = self.graph.work
+        chosen = np.flatnonzero((work.category == Category.COMM) & self.removals.inside(place)[work.place])
+        own = self._per_step(self.graph.work_rank[chosen], work.end[chosen] - work.start[chosen])
+        return Candidate(
+            Cause.EXPOSED_COMMUNICATION,
+            place,
+            self._every,
+            lambda times, _: self.removals.exposed_communication(times, place),
+            *own,
+        )
+
+    def _is_short(self, place: str) -> bool:
+        """Return whether most kernels of a place are short."""
+        work = self.graph.work
+        mine = (work.category == Category.COMP) & self.removals.inside(place)[work.place]
+        count = int(mine.sum())
+        short = int((mine & (work.end - work.start < SHORT_NS)).sum())
+        steps = self.graph.steps * len(self.graph.ranks)
+        return count >= _FEWEST_KERNELS * steps and short >= _MOST_SHORT * count
+
+    def _short_kernels(self, place: str) -> Candidate:
+        graph, removals = self.graph, self.removals
+        work = graph.work
+        mine = removals.inside(place)[work.place] & (work.category == Category.COMP)
+        turn = np.where(work.before == NONE, work.start, np.minimum(work.end[work.before], work.start))
+        # A long pause is another cause.
+        since = np.maximum(turn, work.start - 10 * SHORT_NS)
+        short = np.flatnonzero(mine & (work.end - work.start < SHORT_NS))
+        own = self._per_step(graph.work_rank[short], (work.end - since)[short])
+        return Candidate(
+            Cause.SMALL_KERNELS,
+            place,
+            self._every,
+            lambda times, ranks: removals.short_kernels(times, place, ranks),
+            *own,
+        )
+
+    def _late_ranks(self) -> Iterator[Candidate]:
+        """Yield the ranks whose own time is most above that of the others."""
+        if len(self._every) < 2 or not self.graph.couplings:
+            return
+        removals, measured = self.removals, self.replay.measured
+        for late, cause in (
+            (removals.late_host, Cause.LATE_RANK_HOST),
+            (removals.late_gpu, Cause.LATE_RANK_GPU),
+        ):
+            changed = {rank: late(measured, rank) for rank in self._every}
+            excess = {rank: self._less(measured, times) for rank, times in changed.items()}
+            for rank in sorted(excess, key=lambda rank: -excess[rank])[:_MOST_LATE]:
+                spread = cause is Cause.LATE_RANK_HOST and self._is_slow(rank)
+                place = self._most_excess(cause, rank)
+                yield Candidate(cause, place, (rank,), _of_rank(late, rank), excess[rank], spread=spread)
+
+    def _most_excess(self, cause: Cause, rank: int) -> str:
+        """Return the place where a rank takes most more time than the others."""
+        graph, measured = self.graph, self.replay.measured
+        if cause is Cause.LATE_RANK_HOST:
+            own, between = self.removals.host_excess(measured, rank)
+            place = np.concatenate((graph.calls.place, graph.pieces.place))
+            excess = np.concatenate((own, between))
+        else:
+            place, excess = graph.work.place, measured.alone - self.removals.late_gpu(measured, rank).alone
+        # `NONE` is -1.
+        most = int(np.bincount(place + 1, excess).argmax()) - 1
+        return graph.places[most] if most != NONE else ""
+
+    def _less(self, measured: Times, changed: Times) -> float:
+        edges = np.flatnonzero(changed.lag != measured.lag)
+        lag = (measured.lag[edges] - changed.lag[edges]).sum()
+        return float(lag + (measured.alone - changed.alone).sum()) / self.graph.steps
+
+    def _is_slow(self, rank: int) -> bool:
+        """Return whether a rank takes longer than the others between all of its calls, and in them."""
+        edges = self.graph.edges
+        times = []
+        for kind in (EdgeKind.HOST, EdgeKind.CALL):
+            rows = edges.kind == kind
+            of = self.graph.call_rank[edges.row[rows]]
+            usual = [float(np.median(edges.lag[rows][of == one])) for one in self._every]
+            others = float(np.median([*usual[:rank], *usual[rank + 1 :]]))
+            times.append(usual[rank] / others if others else 1.0)
+        return times[0] >= _SLOW_HOST
+
+    def _math(self) -> Iterator[Candidate]:
+        slow = self._slow_math
+        if not len(slow):
+            return
+        work = self.graph.work
+        own = self._per_step(self.graph.work_rank[slow], work.end[slow] - work.start[slow])
+
+        def remove(times: Times, _: tuple[int, ...] | None) -> Times:
+            alone = times.alone.copy()
+            alone[slow] /= TENSOR_CORE_GAIN
+            return times.with_alone(alone)
+
+        place = self.graph.places[int(np.bincount(work.place[slow] + 1).argmax()) - 1]
+        yield Candidate(Cause.SLOW_MATH, place, self._every, remove, *own)
+
+    def _contention(self) -> Iterator[Candidate]:
+        lost = self.replay.lost
+        own = self._per_step(self.graph.work_rank, lost)
+        yield Candidate(
+            Cause.CONTENTION, "", self._every, lambda times, _: replace(times, contended=False), *own
+        )
+
+    def _per_step(self, rank: Ints, time: Ints | Floats) -> tuple[float, int]:
+        """Return the time per step on the rank where it is most, and that rank if it alone has the time."""
+        total = np.bincount(rank, time, len(self._every)) / self.graph.steps
+        most = int(total.argmax())
+        others = np.delete(total, most)
+        alone = len(others) > 0 and _ALONE * float(np.median(others)) < total[most]
+        return float(total[most]), most if alone else NONE
+
+
+def _of_rank(late: Callable[[Times, int], Times], rank: int) -> Remove:
+    return lambda times, _: late(times, rank)
+
+
+TENSOR_CORE_GAIN = 4.0
+"""How much faster a product in single precision is with tensor cores (TF32), measured: 3 to 6 times."""

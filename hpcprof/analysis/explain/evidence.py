@@ -1,0 +1,122 @@
+"""The rows of the analyses that show a cause, so that a reader can look it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from hpcprof.analysis.explain.candidates import Candidate
+from hpcprof.analysis.explain.explanation import Cause, Evidence
+
+_MOST = 3
+
+Tables = Mapping[str, pd.DataFrame]
+
+NEEDED = ("idle_causes", "step_account", "step_times", "api", "memops", "kernels", "skew_summary", "slowdown")
+"""The analyses that `evidence_of` looks into."""
+
+
+def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
+    """Return the largest figures that show a cause, each a cell of an analysis.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+        The analyses in `NEEDED` over all ranks.
+    candidate : Candidate
+    ranks : tuple of int
+        The ranks that have the cause, by their own numbers.
+    """
+    inner = candidate.where.rpartition("/")[2]
+    found: list[Evidence] = []
+    for analysis, key, chosen in _RULES[candidate.cause]:
+        table = tables[analysis]
+        if not len(table):
+            continue
+        rows = table[chosen(table, inner)]
+        own = rows[rows["rank"].isin(ranks)] if "rank" in rows else rows
+        found += _largest(analysis, key, own if len(own) or candidate.cause in _OF_OTHERS else rows)
+    return tuple(found[:_MOST])
+
+
+def step_evidence(tables: Tables, steps: tuple[int, ...]) -> tuple[Evidence, ...]:
+    """Return the wall times of some steps on the rank where each took longest."""
+    table = tables["step_times"]
+    rows = table[table["step"].isin(steps)].sort_values("wall_ns", ascending=False)
+    return tuple(_largest("step_times", "wall_ns", rows.drop_duplicates("step")))
+
+
+def _largest(analysis: str, key: str, rows: pd.DataFrame) -> list[Evidence]:
+    known = rows[rows[key].notna()]
+    values = known[key].astype(float)
+    top = known.loc[values.sort_values(ascending=False, kind="stable").index[:2]]
+    return [
+        Evidence(analysis, _rank(row), key, _plain(row[key]))
+        for _, row in top.iterrows()
+        if float(row[key]) > 0
+    ]
+
+
+def _rank(row: pd.Series[Any]) -> int | None:
+    return int(row["rank"]) if "rank" in row else None
+
+
+def _plain(value: Any) -> int | float | str:
+    number = float(value)
+    return int(number) if number.is_integer() else number
+
+
+Chosen = Callable[[pd.DataFrame, str], Any]
+
+
+def _all(table: pd.DataFrame, _: str) -> Any:
+    return pd.Series(True, index=table.index)
+
+
+def _idle(*causes: str) -> Chosen:
+    def chosen(table: pd.DataFrame, place: str) -> Any:
+        same = table["cause"].isin(causes)
+        return same & (table["range"] == place) if place and (table["range"] == place).any() else same
+
+    return chosen
+
+
+def _named(pattern: str) -> Chosen:
+    return lambda table, _: table["name"].str.contains(pattern, regex=True, na=False)
+
+
+_OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
+
+_RULES: dict[Cause, tuple[tuple[str, str, Chosen], ...]] = {
+    Cause.HOST_WORK: (("idle_causes", "idle_ns_per_step", _idle("host")), ("step_account", "idle_ns", _all)),
+    Cause.HOST_SYNC: (
+        ("idle_causes", "idle_ns_per_step", _idle("sync")),
+        ("api", "total_ns", _named("Synchronize")),
+    ),
+    Cause.DEVICE_ALLOCATION: (
+        ("idle_causes", "idle_ns_per_step", _idle("allocation")),
+        ("api", "total_ns", _named("Malloc|Alloc|Free|MemCreate|MemMap")),
+    ),
+    Cause.BLOCKING_COPY: (
+        ("idle_causes", "idle_ns_per_step", _idle("copy")),
+        ("step_account", "exposed_mem_ns", _all),
+        ("memops", "total_ns", lambda table, _: table["operation"].notna()),
+    ),
+    Cause.SMALL_KERNELS: (
+        ("idle_causes", "idle_ns_per_step", _idle("host", "launch")),
+        ("kernels", "instances", _all),
+    ),
+    Cause.LATE_RANK_HOST: (
+        ("skew_summary", "lateness_p50_ns", _all),
+        ("idle_causes", "idle_ns_per_step", _idle("host")),
+        ("step_account", "idle_ns", _all),
+    ),
+    Cause.LATE_RANK_GPU: (("skew_summary", "lateness_p50_ns", _all), ("step_account", "compute_ns", _all)),
+    Cause.EXPOSED_COMMUNICATION: (("step_account", "exposed_comm_ns", _all),),
+    Cause.SLOW_MATH: (("kernels", "total_ns", _named("simt|sgemm|ffma|scudnn")),),
+    Cause.CONTENTION: (("slowdown", "slowdown", lambda table, _: table["slowdown"].astype(float) > 1),),
+    Cause.PIPELINE_BUBBLE: (("step_account", "exposed_comm_ns", _all),),
+}
+"""Of each cause: the analysis, the column and the rows that show it, the most telling first."""

@@ -1,0 +1,273 @@
+"""Explains a run: replays its steps without each cause that might cost time, and reports what that saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.collectives.clock_alignment import align_clocks
+from hpcprof.analysis.collectives.matching import match_collectives
+from hpcprof.analysis.explain.candidates import Candidates
+from hpcprof.analysis.explain.common_clock import common_clock
+from hpcprof.analysis.explain.critical_path import critical_path
+from hpcprof.analysis.explain.evidence import evidence_of, step_evidence
+from hpcprof.analysis.explain.explanation import (
+    Cause,
+    Confidence,
+    Evidence,
+    Explanation,
+    Finding,
+    NotJudged,
+    StepSummary,
+)
+from hpcprof.analysis.explain.findings import Judged, Search, half_width
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
+from hpcprof.analysis.explain.rank_edges import rank_edges
+from hpcprof.analysis.explain.remedies import remedy
+from hpcprof.analysis.explain.removals import Removals
+from hpcprof.analysis.explain.replay import Replay
+from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
+from hpcprof.analysis.explain.slow_math import slow_products
+from hpcprof.analysis.explain.step_series import StepSeries, drift, spikes, step_series
+from hpcprof.common.units import counted, named_ranks
+from hpcprof.profiles.timeline import Ints
+
+MOST_OPERATIONS = 120_000
+"""So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
+
+_FEWEST_STEPS = 3
+_GOOD_REPLAY_PCT, _POOR_REPLAY_PCT = 1.0, 3.0
+_ODD_PCT = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Replayable:
+    """The steps of a run that can be replayed.
+
+    Attributes
+    ----------
+    graph : RunGraph
+    steps : int
+        The number of steps of the capture, of which ``graph.steps`` are replayed.
+    problems : tuple of NotJudged
+        What the graph lacks.
+    """
+
+    graph: RunGraph
+    steps: int
+    problems: tuple[NotJudged, ...]
+
+
+def replayable(inputs: ExplainInputs) -> Replayable | str:
+    """Build the graph of a run, or return the reason why that cannot be done."""
+    timelines = {rank: inputs.read(rank) for rank in inputs.ranks}
+    if not timelines:
+        return "no rank has a timeline"
+    fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
+    without = [rank for rank, front in fronts.items() if not len(front)]
+    if without:
+        return f"{named_ranks(without)}: no steps are known; hpcprof collect --step-range NAME names them"
+    steps = min(map(len, fronts.values()))
+    count = sum(timeline.operation_count for timeline in timelines.values())
+    if not count:
+        return "no rank has work on a GPU"
+    chosen = _window([front[:steps] for front in fronts.values()], count)
+    if chosen is None:
+        return "no steps have work on the GPU with a recorded launch"
+    activities = {rank: rank_activity(timeline, chosen) for rank, timeline in timelines.items()}
+    edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
+    collectives = inputs.tables["rank_collectives"]
+    several = len(timelines) > 1 and len(collectives) > 0
+    begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
+    clock = common_clock(align_clocks(collectives) if several else {}, begin)
+    matched = match_collectives(collectives)[0] if several else []
+    graph = run_graph(activities, edges, clock, matched)
+    problems = _problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)
+    return Replayable(graph, steps, tuple(problems))
+
+
+def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
+    """Return the steps to replay: those in the middle, all of which have work on the GPU of every rank."""
+    working = np.all([front != NONE for front in fronts], axis=0)
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], working, [False])).astype(np.int64)))
+    runs = edges.reshape(-1, 2)
+    if not len(runs):
+        return None
+    begin, end = runs[np.argmax(runs[:, 1] - runs[:, 0])].tolist()
+    most = max(_FEWEST_STEPS, MOST_OPERATIONS * len(working) // operations)
+    first = begin + max(0, (end - begin - most) // 2)
+    return slice(first, min(end, first + most))
+
+
+def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator[NotJudged]:
+    known, world = len(inputs.ranks), inputs.world_size or len(inputs.ranks)
+    if known < world:
+        yield NotJudged(
+            "late ranks",
+            f"{known} of {counted(world, 'rank')} have a profile: whether another one is late cannot be told",
+        )
+    elif known > 1 and not graph.couplings:
+        yield NotJudged(
+            "late ranks",
+            "no collective couples the ranks: that takes 5 all-reduces, all-gathers or barriers",
+        )
+    if unequal:
+        yield NotJudged("the last steps", "the ranks recorded different numbers of steps; those of all count")
+    if graph.inferred_waits:
+        yield NotJudged(
+            "recorded waits",
+            f"{counted(graph.inferred_waits, 'wait')} for events or streams are not recorded, but inferred "
+            "(nsys --trace=cuda records them, PyTorch's profiler with enable_cuda_sync_events)",
+        )
+    span = float(np.median(np.diff(graph.observed[graph.front], axis=1))) * graph.steps * len(graph.ranks)
+    late_ms = graph.odd_ns / graph.steps / len(graph.ranks) / 1e6
+    if 100 * graph.odd_ns > _ODD_PCT * span:
+        yield NotJudged(
+            "late starts",
+            f"operations start {late_ms:.2f} ms a step later than "
+            "what is recorded explains; a replay keeps these times",
+        )
+
+
+def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
+    """Explain a run.
+
+    Returns
+    -------
+    explanation : Explanation
+    critical_path : DataFrame
+        The rows of the analysis ``critical_path``; empty if nothing can be replayed.
+    """
+    series = step_series(inputs.tables["step_account"])
+    wall = round(series.p50) if len(series.wall) else None
+    built = replayable(inputs)
+    findings = [*_of_series(inputs, series), *_of_capture(inputs)]
+    if isinstance(built, str):
+        summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None)
+        unjudged = (NotJudged("causes", built),)
+        return Explanation(_sorted(findings), (), unjudged, summary), pd.DataFrame()
+    replay = Replay(built.graph)
+    removals = Removals(replay)
+    candidates = Candidates(replay, removals, slow_products(built.graph, inputs.gpus)).all()
+    search = Search(replay, candidates)
+    found, hidden = search.findings()
+    wall = wall or round(search.wall)
+    error = 100 * search.error / search.wall
+    trust = _trust(inputs, built, error)
+    findings += [_finding(inputs, built.graph, one, wall, trust) for one in found]
+    hiding = tuple(_finding(inputs, built.graph, one, wall, trust, hidden=True) for one in hidden)
+    steps = max(len(series.wall), built.steps)
+    summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
+    return (
+        Explanation(_sorted(findings), hiding, built.problems, summary),
+        critical_path(replay),
+    )
+
+
+def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confidence:
+    """Return the confidence that nothing about a single finding lowers."""
+    incomplete = len(inputs.ranks) < (inputs.world_size or 0)
+    if error_pct > _POOR_REPLAY_PCT or incomplete:
+        return "low"
+    uncoupled = len(inputs.ranks) > 1 and not built.graph.couplings
+    return "medium" if error_pct > _GOOD_REPLAY_PCT or built.graph.inferred_waits or uncoupled else "high"
+
+
+def _finding(
+    inputs: ExplainInputs, graph: RunGraph, one: Judged, wall: int, trust: Confidence, *, hidden: bool = False
+) -> Finding:
+    candidate = one.candidate
+    ranks = tuple(graph.ranks[position] for position in one.ranks)
+    wide = one.high - one.low > one.saving
+    estimated = candidate.cause in (Cause.SLOW_MATH, Cause.SMALL_KERNELS, Cause.EXPOSED_COMMUNICATION)
+    doubtful = candidate.spread or trust == "low"
+    confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else trust
+    return Finding(
+        cause=candidate.cause,
+        ranks=ranks,
+        where=candidate.where or _step_name(inputs),
+        saving_ns=round(one.saving),
+        saving_low_ns=round(one.low),
+        saving_high_ns=round(one.high),
+        share_pct=round(100 * one.saving / wall, 3),
+        evidence=evidence_of(inputs.tables, candidate, ranks),
+        remedy=remedy(candidate.cause, candidate.where, ranks),
+        confidence=confidence,
+        cost_ns=round(candidate.own_ns) if hidden else None,
+    )
+
+
+def _step_name(inputs: ExplainInputs) -> str:
+    chosen = inputs.read(inputs.ranks[0]).step_range
+    return chosen.name if chosen and chosen.name else "step"
+
+
+def _of_series(inputs: ExplainInputs, series: StepSeries) -> Iterator[Finding]:
+    """Yield what the times of the steps show by themselves."""
+    high, change = spikes(series), drift(series)
+    if len(high):
+        usual = float(np.median(series.wall))
+        excess = float((series.wall[high] - usual).sum()) / len(series.wall)
+        steps = tuple(series.steps[high].tolist())
+        yield _series_finding(inputs, Cause.STEP_SPIKES, excess, series, steps)
+    if change:
+        yield _series_finding(inputs, Cause.STEP_DRIFT, abs(change) / 2, series, (int(series.steps[-1]),))
+
+
+def _series_finding(
+    inputs: ExplainInputs, cause: Cause, saving: float, series: StepSeries, steps: tuple[int, ...]
+) -> Finding:
+    half = half_width(series.wall.astype(float))
+    named = ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
+    return Finding(
+        cause=cause,
+        ranks=inputs.ranks,
+        where=f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture",
+        saving_ns=round(saving),
+        saving_low_ns=round(max(0.0, saving - half)),
+        saving_high_ns=round(saving + half),
+        share_pct=round(100 * saving / series.p50, 3),
+        evidence=step_evidence(inputs.tables, steps),
+        remedy=remedy(cause, "", inputs.ranks),
+        confidence="medium",
+    )
+
+
+def _of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
+    """Yield what the profiles lack: ranks, and rows that were left out."""
+    world = inputs.world_size or len(inputs.ranks)
+    lacking = tuple(rank for rank, sentences in inputs.losses.items() if sentences)
+    evidence: tuple[Evidence, ...] = ()
+    if len(inputs.ranks) < world and len(rows := inputs.tables["rank_collectives"]):
+        value = int(rows["world_ranks"].dropna().max()) if rows["world_ranks"].notna().any() else world
+        evidence = (Evidence("rank_collectives", int(rows["rank"].iloc[0]), "world_ranks", value),)
+    if not lacking and not evidence:
+        return
+    sentences = list(dict.fromkeys(text for rank in lacking for text in inputs.losses[rank]))
+    missing = [f"{world - len(inputs.ranks)} of {world} ranks have no profile"] if evidence else []
+    yield Finding(
+        cause=Cause.CAPTURE_INCOMPLETE,
+        ranks=lacking or inputs.ranks,
+        where="; ".join([*missing, *sentences]),
+        saving_ns=None,
+        saving_low_ns=None,
+        saving_high_ns=None,
+        share_pct=None,
+        evidence=evidence,
+        remedy=remedy(Cause.CAPTURE_INCOMPLETE, "", inputs.ranks),
+        confidence="high",
+    )
+
+
+def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the most costly findings first, then those of low confidence, then those without an estimate."""
+
+    def place(finding: Finding) -> tuple[bool, bool, int]:
+        return finding.saving_ns is None, finding.confidence == "low", -(finding.saving_ns or 0)
+
+    return tuple(sorted(findings, key=place))

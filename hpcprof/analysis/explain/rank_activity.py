@@ -1,0 +1,333 @@
+"""What the host and the GPU of one rank do in the steps that are explained: the material of the graph.
+
+Of the calls only those count that launch work, wait, allocate, or record an event, on threads that launch
+work. What a thread does between two of them is its own time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.explain.host_activity import NONE, divided
+from hpcprof.analysis.explain.places import Places, places_of
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.streams import NEVER, launch_calls, launch_starts
+from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.timeline import Category, Ints, Table, Timeline, concatenate
+
+_PACKED = np.array([1 << 32, 1 << 16, 1])
+"""CUDA's grids have less than 2**31 blocks in their first direction, and less than 2**16 in the others."""
+
+
+class CallKind(IntEnum):
+    """What a call is in the graph."""
+
+    LAUNCH = 0
+    COPY = 1
+    WAIT = 2
+    ALLOCATE = 3
+    FREE = 4
+    RECORD = 5
+    STREAM_WAIT = 6
+    OTHER = 7
+
+
+_KINDS = (
+    (re.compile(r"(Malloc|Alloc|Free)(FromPool)?Async"), CallKind.OTHER),
+    (re.compile(r"FreeHost|HostUnregister"), CallKind.ALLOCATE),
+    (re.compile(r"Free"), CallKind.FREE),
+    (re.compile(r"Malloc|Alloc|HostRegister|MemCreate|Mem(Unm|M)ap"), CallKind.ALLOCATE),
+    (re.compile(r"StreamWaitEvent"), CallKind.STREAM_WAIT),
+    (re.compile(r"Synchronize"), CallKind.WAIT),
+    (re.compile(r"EventRecord"), CallKind.RECORD),
+)
+"""The kind of a call that launches nothing, by the first part of a name that fits."""
+
+
+@dataclass(frozen=True)
+class Calls(Table):
+    """The calls of a rank that matter, by start; none lies inside another.
+
+    ``row`` is the row among the calls of the timeline, ``thread`` the number of the thread, ``kind`` a
+    `CallKind`, ``before`` the call that this one follows on the host, or `NONE`.
+    """
+
+    row: Ints
+    start: Ints
+    end: Ints
+    thread: Ints
+    kind: Ints
+    name: Ints
+    place: Ints
+    step: Ints
+    before: Ints
+
+
+@dataclass(frozen=True)
+class Work(Table):
+    """The operations of a rank on its GPUs, in the order of their streams.
+
+    ``row`` is the row among the operations of the timeline, ``stream`` the number of the stream, ``call`` the
+    call that launched the operation, or `NONE`, ``before`` the operation before it on the stream, or `NONE`.
+    ``grid`` is the size of the grid of a kernel as one number, 0 for other operations.
+    """
+
+    row: Ints
+    start: Ints
+    end: Ints
+    stream: Ints
+    category: Ints
+    name: Ints
+    grid: Ints
+    call: Ints
+    place: Ints
+    step: Ints
+    before: Ints
+
+
+@dataclass(frozen=True)
+class HostPieces(Table):
+    """What a thread does before a call, since the call that it follows, divided by place; in ns."""
+
+    call: Ints
+    place: Ints
+    length: Ints
+
+
+@dataclass(frozen=True)
+class RankActivity:
+    """The explained steps of one rank, on the profile's own clock.
+
+    Attributes
+    ----------
+    calls : Calls
+    work : Work
+    pieces : HostPieces
+    places : tuple of str
+        The texts of the column ``place``.
+    streams : ndarray of int64, shape (streams, 2)
+        The device and the stream of each number.
+    front : ndarray of int64, shape (steps,)
+        The first operation of each step; the last one ends at the front of the next, or with ``last``.
+    last : int
+        The operation that ends last in the last step, `NONE` if the front of a further step is known.
+    first_step : int
+        The number of the first explained step in the profile.
+    """
+
+    timeline: Timeline
+    calls: Calls
+    work: Work
+    pieces: HostPieces
+    places: tuple[str, ...]
+    streams: Ints
+    front: Ints
+    last: int
+    first_step: int
+
+
+@dataclass(frozen=True)
+class _WorkColumns(Table):
+    start: Ints
+    end: Ints
+    device: Ints
+    stream: Ints
+    name: Ints
+    category: Ints
+
+
+def step_fronts(timeline: Timeline) -> Ints:
+    """Return the first operation of each step by its start, `NONE` for a step that launches none."""
+    ranges, launched = steps_of(timeline).ranges, launch_starts(timeline)
+    start = timeline.columns_of_operations(_Start).start
+    order = np.lexsort((start, launched))
+    low = np.searchsorted(launched[order], ranges.start)
+    high = np.searchsorted(launched[order], np.minimum(ranges.end, NEVER - 1), side="right")
+    first = [
+        rows[np.argmin(start[rows])] if len(rows := order[a:b]) else NONE
+        for a, b in zip(low, high, strict=True)
+    ]
+    return np.array(first, np.int64)
+
+
+@dataclass(frozen=True)
+class _Start(Table):
+    start: Ints
+
+
+def rank_activity(timeline: Timeline, steps: slice) -> RankActivity:
+    """Gather what a rank does in some of its steps, all of which have work on the GPU.
+
+    The step before is gathered too, so that the first one begins as it did.
+    """
+    ranges, fronts = steps_of(timeline).ranges, step_fronts(timeline)
+    first, last = steps.start, steps.stop
+    begin = int(ranges.start[max(first - 1, 0)])
+    further = last < len(ranges)
+    end = int(launch_starts(timeline)[fronts[last]]) if further else int(ranges.end[last - 1])
+    places = places_of(timeline, begin, end)
+    calls, owner = _calls(timeline, begin, end, places, ranges.start)
+    work, streams = _work(timeline, calls, owner, places)
+    position = np.full(timeline.operation_count, NONE)
+    position[work.row] = np.arange(len(work))
+    front = position[fronts[first : last + 1]]
+    final = NONE if further else _last_operation(work, last - 1)
+    rows = timeline.calls.take(calls.row)
+    pieces = _pieces(calls, rows.process, rows.thread, places)
+    return RankActivity(timeline, calls, work, pieces, places.texts, streams, front, final, first)
+
+
+def _last_operation(work: Work, step: int) -> int:
+    rows = np.flatnonzero(work.step == step)
+    return int(rows[np.argmax(work.end[rows])]) if len(rows) else NONE
+
+
+def _calls(
+    timeline: Timeline, begin: int, end: int, places: Places, steps: Ints
+) -> tuple[Calls, dict[int, int]]:
+    """Return the calls, and for each call of the timeline that launches work its position among them."""
+    calls = timeline.calls
+    launch = launch_calls(timeline)
+    launched = launch[launch != NONE]
+    memory = np.zeros(len(calls), bool)
+    kinds = timeline.columns_of_operations(_Kind).category[launch != NONE]
+    memory[launched[kinds == Category.MEM]] = True
+    launching = np.zeros(len(calls), bool)
+    launching[launched] = True
+    used, name = numbered(calls.name)
+    by_name = np.array([_kind_of(text or "") for text in timeline.names(used)], np.int64)[name]
+    _, thread = numbered_rows(calls.process, calls.thread)
+    working = np.zeros(int(thread.max(initial=-1)) + 1, bool)
+    working[thread[launching]] = True
+    kind = np.where(launching, np.where(memory, CallKind.COPY, CallKind.LAUNCH), by_name)
+    wanted = (kind != CallKind.OTHER) & working[thread] & (calls.start >= begin) & (calls.start <= end)
+    rows = np.flatnonzero(wanted)
+    rows = rows[np.lexsort((-calls.end[rows], calls.start[rows], thread[rows]))]
+    outermost = _outermost(thread[rows], calls.end[rows])
+    of = np.maximum.accumulate(np.where(outermost, np.arange(len(rows)), 0))
+    kept = rows[outermost]
+    order = np.argsort(calls.start[kept], kind="stable")
+    place = np.empty(len(kept), np.int64)
+    place[order] = np.arange(len(kept))
+    position = place[(np.cumsum(outermost) - 1)[of]]
+    owner = dict(zip(rows.tolist(), position.tolist(), strict=True))
+    kept = kept[order]
+    start, finish, thread = calls.start[kept], calls.end[kept], thread[kept]
+    found = Calls(
+        row=kept,
+        start=start,
+        end=finish,
+        thread=thread,
+        # A call inside decides: a runtime call may launch by a call of the driver.
+        kind=_strongest(kind[rows], position, len(kept)),
+        name=calls.name[kept],
+        place=places.at(timeline, calls.process[kept], calls.thread[kept], start),
+        step=np.searchsorted(steps, start, side="right") - 1,
+        before=_predecessors(start, finish, thread),
+    )
+    return found, owner
+
+
+@dataclass(frozen=True)
+class _Kind(Table):
+    category: Ints
+
+
+def _kind_of(name: str) -> CallKind:
+    return next((kind for pattern, kind in _KINDS if pattern.search(name)), CallKind.OTHER)
+
+
+def _strongest(kind: Ints, position: Ints, count: int) -> Ints:
+    result = np.full(count, int(CallKind.OTHER))
+    np.minimum.at(result, position, kind)
+    return result
+
+
+def _outermost(thread: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Return which calls, sorted by thread and start, the longest first, are inside no earlier one."""
+    if not len(end):
+        return np.empty(0, bool)
+    span = int(end.max() - end.min()) + 1
+    reach = np.maximum.accumulate(end - end.min() + thread * span)
+    inside = (end[1:] - end.min() + thread[1:] * span) <= reach[:-1]
+    result: NDArray[np.bool_] = np.append(True, ~(inside & (thread[1:] == thread[:-1])))
+    return result
+
+
+_MOST_HANDOVERS = 0.2
+"""A thread follows others only if fewer of its calls do so: more are those of threads that run at once."""
+
+
+def _predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
+    """Return the call that each one follows.
+
+    That is the one before on its thread or, if another thread ended one since, that: the thread then waited
+    for the other, as the main thread does for autograd's. A thread most of whose calls would follow others
+    runs beside them, and follows only itself.
+    """
+    count = len(start)
+    order = np.lexsort((start, thread))
+    own = np.full(count, NONE)
+    same = thread[order][1:] == thread[order][:-1]
+    own[order[1:][same]] = order[:-1][same]
+    by_end = np.argsort(end, kind="stable")
+    latest = np.append(NONE, by_end)[np.searchsorted(end[by_end], start, side="right")]
+    lowest = np.iinfo(np.int64).min
+    own_end = np.where(own == NONE, lowest, end[own])
+    other = (latest != NONE) & (thread[latest] != thread) & (end[latest] > own_end)
+    calls = np.bincount(thread, minlength=1)
+    share = np.bincount(thread[other], minlength=len(calls)) / np.maximum(calls, 1)
+    follows = other & ((share <= _MOST_HANDOVERS)[thread] | (own == NONE))
+    return np.where(follows, latest, own)
+
+
+def _work(timeline: Timeline, calls: Calls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
+    every = timeline.columns_of_operations(_WorkColumns)
+    launch = launch_calls(timeline)
+    known = np.full(len(timeline.calls) + 1, NONE)
+    known[list(owner)] = list(owner.values())
+    call = known[launch]
+    rows = np.flatnonzero(call != NONE)
+    streams, stream = numbered_rows(every.device[rows], every.stream[rows])
+    order = np.lexsort((every.end[rows], every.start[rows], stream))
+    rows, stream, call = rows[order], stream[order], call[rows][order]
+    work = every.take(rows)
+    again = np.append(False, stream[1:] == stream[:-1])
+    grid = np.zeros(timeline.operation_count, np.int64)
+    grid[: len(timeline.kernels)] = timeline.kernels.grid @ _PACKED
+    return (
+        Work(
+            row=rows,
+            start=work.start,
+            end=work.end,
+            stream=stream,
+            category=work.category,
+            name=work.name,
+            grid=grid[rows],
+            call=call,
+            place=calls.place[call],
+            step=calls.step[call],
+            before=np.where(again, np.arange(len(rows)) - 1, NONE),
+        ),
+        streams,
+    )
+
+
+def _pieces(calls: Calls, processes: Ints, threads: Ints, places: Places) -> HostPieces:
+    """Divide the time before each call, since the one that it follows, by place."""
+    parts = []
+    for (process, thread), rows in rows_by_key(processes, threads):
+        rows = rows[calls.before[rows] != NONE]
+        rows = rows[calls.start[rows] > calls.end[calls.before[rows]]]
+        start, end = calls.end[calls.before[rows]], calls.start[rows]
+        own, marking = places.of((process, thread))
+        owner, begin, finish = divided((own, marking), start, end)
+        found = own.at(begin)
+        place = np.where(found == NONE, marking.at(begin), found)
+        parts.append(HostPieces(rows[owner], place, finish - begin))
+    return concatenate(HostPieces, parts) if parts else HostPieces.empty()

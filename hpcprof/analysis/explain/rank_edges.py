@@ -1,0 +1,393 @@
+"""The edges of the graph inside one rank: what each moment of its host and its GPU waits for.
+
+A node is the start or the end of a call or of an operation; an edge says that a node lies at least ``lag``
+after another. What a profile does not record is inferred by the rules that the functions here state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+import numpy as np
+
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.rank_activity import CallKind, Calls, RankActivity, Work
+from hpcprof.profiles.columns.joins import matches, pair_keys
+from hpcprof.profiles.timeline import Category, Ints, SyncKind, Table, concatenate
+
+EARLIEST = -(1 << 60)
+"""The lag of an edge that nothing waits for."""
+
+_FAR_NS = 50_000
+"""An operation that was launched so long before its turn has waited for it."""
+
+_ODD_NS = 10_000
+"""A later start than the known edges explain is kept as it is, with what it is due to unknown."""
+
+_QUEUE = 1022
+"""So many launches a stream holds that have not begun, measured on H100 and H200; a further launch waits."""
+
+_HELD_TIMES = 10
+"""A launch that takes so many times as long as usual while the queue is nearly full waits for it."""
+
+_LAUNCH_NS, _GAP_NS, _EVENT_NS, _RETURN_NS = 10_000, 1_500, 2_000, 5_000
+"""The lags of a launch, on a stream, after an event and of a call that waited, where none is seen."""
+
+
+class EdgeKind(IntEnum):
+    """What passes between the two nodes of an edge."""
+
+    FIXED = 0
+    """The target happens when it happened: nothing before it is known."""
+    HOST = 1
+    """A thread works from the end of a call to the start of the next."""
+    CALL = 2
+    """A call takes its own time."""
+    LAUNCH = 3
+    """A call launches an operation."""
+    STREAM = 4
+    """A stream executes one operation after another."""
+    EVENT = 5
+    """An operation waits for one of another stream."""
+    WAIT = 6
+    """A call returns when an operation has ended."""
+    RUN = 7
+    """An operation takes its time."""
+    ARRIVE = 8
+    """A rank has come to a collective."""
+    TRANSFER = 9
+    """A collective ends on a rank, after the last rank has come."""
+
+
+@dataclass(frozen=True)
+class Edges(Table):
+    """Edges between nodes; ``row`` is the call or the operation whose time or whose turn the edge is."""
+
+    source: Ints
+    target: Ints
+    lag: Ints
+    kind: Ints
+    row: Ints
+
+
+@dataclass(frozen=True)
+class RankEdges:
+    """The edges of a rank, and what had to be inferred.
+
+    Attributes
+    ----------
+    edges : Edges
+        Nodes ``2 i`` and ``2 i + 1`` are the start and the end of call i; the operations follow.
+    odd_ns : int
+        The time by which operations start later than every known edge explains.
+    inferred_waits : int
+        The waits whose event or stream the profile does not record.
+    blocked : ndarray of int64
+        The calls that waited for the GPU.
+    """
+
+    edges: Edges
+    odd_ns: int
+    inferred_waits: int
+    blocked: Ints
+
+
+def rank_edges(activity: RankActivity) -> RankEdges:
+    """Return the edges inside a rank."""
+    calls, work = activity.calls, activity.work
+    nodes = _Nodes(len(calls))
+    waits = _Waits(activity)
+    events = waits.of_streams()
+    device, odd = _device_edges(calls, work, events, nodes)
+    blocking, own, blocked = _waiting_calls(calls, work, waits, nodes)
+    queue = _full_queues(calls, work, own, nodes)
+    every = np.arange(len(calls))
+    follows = np.flatnonzero(calls.before != NONE)
+    first = np.flatnonzero(calls.before == NONE)
+    host = [
+        _edges(
+            nodes.call_end(calls.before[follows]),
+            nodes.call_start(follows),
+            calls.start[follows] - calls.end[calls.before[follows]],
+            EdgeKind.HOST,
+            follows,
+        ),
+        _edges(np.full(len(first), NONE), nodes.call_start(first), calls.start[first], EdgeKind.FIXED, first),
+        _edges(nodes.call_start(every), nodes.call_end(every), own, EdgeKind.CALL, every),
+    ]
+    return RankEdges(concatenate(Edges, [*host, *device, blocking, queue]), odd, waits.inferred, blocked)
+
+
+def _edges(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: Ints) -> Edges:
+    lags = np.broadcast_to(np.asarray(lag, np.int64), row.shape)
+    return Edges(source, target, lags, np.full(len(row), int(kind)), row)
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """The numbers of the nodes of a rank with so many calls."""
+
+    calls: int
+
+    def call_start(self, call: Ints) -> Ints:
+        return 2 * call
+
+    def call_end(self, call: Ints) -> Ints:
+        return 2 * call + 1
+
+    def work_start(self, work: Ints) -> Ints:
+        return 2 * (self.calls + work)
+
+    def work_end(self, work: Ints) -> Ints:
+        return 2 * (self.calls + work) + 1
+
+
+class _Waits:
+    """What the waiting calls and streams of a rank wait for: as recorded, else as inferred."""
+
+    def __init__(self, activity: RankActivity) -> None:
+        self.calls, self.work = activity.calls, activity.work
+        self.inferred = 0
+        launched = self.calls.start[self.work.call]
+        order = np.lexsort((self.work.start, launched, self.work.stream))
+        bounds = np.searchsorted(self.work.stream[order], np.arange(len(activity.streams) + 1))
+        self._by_launch = [order[a:b] for a, b in pairwise(bounds.tolist())]
+        self._launched = [launched[rows] for rows in self._by_launch]
+        self._by_end = np.argsort(self.work.end, kind="stable")
+        self._stream = {(device, stream): i for i, (device, stream) in enumerate(activity.streams.tolist())}
+        self._numbers = activity.streams[:, 1].tolist()
+        self._recorded = _recorded(activity)
+        self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
+        self._of_correlation = dict(
+            zip(
+                activity.timeline.calls.correlation[self.calls.row].tolist(),
+                range(len(self.calls)),
+                strict=True,
+            )
+        )
+
+    def _numbered(self, device: int, stream: int) -> int | None:
+        """Return the number of a stream; profilers may number the device of a wait within its process."""
+        alone = self._numbers.index(stream) if self._numbers.count(stream) == 1 else None
+        return self._stream.get((device, stream), alone)
+
+    def _last_on(self, stream: int | None, moment: int) -> list[int]:
+        """Return the last operation that was launched on a stream before a moment, if any."""
+        if stream is None:
+            return []
+        place = int(np.searchsorted(self._launched[stream], moment)) - 1
+        return [int(self._by_launch[stream][place])] if place >= 0 else []
+
+    def _last_on_all(self, moment: int) -> list[int]:
+        return [one for stream in range(len(self._by_launch)) for one in self._last_on(stream, moment)]
+
+    def _ended_inside(self, call: int) -> list[int]:
+        """Return the operation that ended last while a call was executed: what an unknown wait waited for."""
+        last = int(np.searchsorted(self.work.end[self._by_end], self.calls.end[call], side="right")) - 1
+        row = int(self._by_end[last]) if last >= 0 else NONE
+        return [row] if row != NONE and self.work.end[row] > self.calls.start[call] else []
+
+    def of_call(self, call: int) -> list[int]:
+        """Return the operations that a waiting call waits for."""
+        moment = int(self.calls.start[call])
+        known = self._recorded.get(call)
+        if self.calls.kind[call] == CallKind.FREE or (known and known[0] == SyncKind.DEVICE):
+            return self._last_on_all(moment)
+        if known is None or known[0] not in (SyncKind.STREAM, SyncKind.EVENT):
+            self.inferred += 1
+            return self._ended_inside(call)
+        _, device, stream, source, record = known
+        if known[0] == SyncKind.STREAM:
+            return self._last_on(self._numbered(device, stream), moment)
+        recording = self._of_correlation.get(record)
+        when = moment if recording is None else int(self.calls.start[recording])
+        return self._last_on(self._numbered(device, source), when)
+
+    def of_streams(self) -> Ints:
+        """Return the pairs of operations of which the second waits for the first by an event, shape (n, 2).
+
+        A wait holds for the next operation that is launched on the waiting stream. If the profile does not
+        record the event, it is the one recorded last, of the stream of the last operation that was launched
+        before on another stream than that of the next operation of the waiting thread.
+        """
+        pairs = []
+        for call in np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist():
+            pairs += self._of_wait(call)
+        found = np.array(pairs, np.int64).reshape(-1, 2)
+        # Of the operations of one stream, the last one decides.
+        order = np.lexsort((self.work.end[found[:, 0]], self.work.stream[found[:, 0]], found[:, 1]))
+        found = found[order]
+        same = (found[1:, 1] == found[:-1, 1]) & (
+            self.work.stream[found[1:, 0]] == self.work.stream[found[:-1, 0]]
+        )
+        # An event that was recorded after the wait cannot be the one.
+        found = found[np.append(~same, True)[: len(found)]]
+        known: Ints = found[self.work.end[found[:, 0]] <= self.work.start[found[:, 1]] + _ODD_NS]
+        return known
+
+    def _of_wait(self, call: int) -> list[tuple[int, int]]:
+        known = self._recorded.get(call)
+        moment = int(self.calls.start[call])
+        if known is None:
+            self.inferred += 1
+            return self._inferred_wait(call, moment)
+        _, device, stream, source, record = known
+        waiting, signalling = self._numbered(device, stream), self._numbered(device, source)
+        if waiting is None or signalling is None or waiting == signalling:
+            return []
+        recording = self._of_correlation.get(record)
+        when = moment if recording is None else int(self.calls.start[recording])
+        place = int(np.searchsorted(self._launched[waiting], moment))
+        if place == len(self._by_launch[waiting]):
+            return []
+        return [(one, int(self._by_launch[waiting][place])) for one in self._last_on(signalling, when)]
+
+    def _inferred_wait(self, call: int, moment: int) -> list[tuple[int, int]]:
+        after = [
+            rows[place]
+            for rows, launched in zip(self._by_launch, self._launched, strict=True)
+            if (place := int(np.searchsorted(launched, moment))) < len(rows)
+            and self.calls.thread[self.work.call[rows[place]]] == self.calls.thread[call]
+        ]
+        recorded = int(np.searchsorted(self.calls.start[self._records], moment)) - 1
+        if not after or recorded < 0:
+            return []
+        target = min(after, key=lambda row: int(self.calls.start[self.work.call[row]]))
+        when = int(self.calls.start[self._records[recorded]])
+        others = [
+            one
+            for stream in range(len(self._by_launch))
+            if stream != self.work.stream[target]
+            for one in self._last_on(stream, when)
+        ]
+        if not others:
+            return []
+        return [(max(others, key=lambda row: int(self.calls.start[self.work.call[row]])), int(target))]
+
+
+def _recorded(activity: RankActivity) -> dict[int, tuple[int, int, int, int, int]]:
+    """Return what the profile records of each waiting call.
+
+    That is the kind, the device, the stream, and the stream and the call that recorded the event.
+    """
+    table, calls = activity.timeline.synchronizations, activity.timeline.calls
+    rows = np.flatnonzero(np.isin(activity.calls.kind, (CallKind.WAIT, CallKind.STREAM_WAIT, CallKind.FREE)))
+    row = activity.calls.row[rows]
+    ours, theirs = pair_keys((calls.process[row], calls.correlation[row]), (table.process, table.correlation))
+    call, found = matches(ours, theirs)
+    columns = (table.kind, table.device, table.stream, table.source_stream, table.source_correlation)
+    values = zip(*(column[found].tolist() for column in columns), strict=True)
+    return dict(zip(rows[call].tolist(), values, strict=True))
+
+
+def _device_edges(calls: Calls, work: Work, events: Ints, nodes: _Nodes) -> tuple[list[Edges], int]:
+    """Return the edges that end at operations, and the time by which operations start later."""
+    launched = calls.start[work.call]
+    ahead = np.where(work.before == NONE, EARLIEST, work.end[work.before])
+    signalled = np.full(len(work), EARLIEST)
+    np.maximum.at(signalled, events[:, 1], work.end[events[:, 0]])
+    launch, gap = np.zeros(len(work), np.int64), np.zeros(len(work), np.int64)
+    ready = np.maximum(ahead, signalled)
+    for category in Category:
+        mine = work.category == category
+        idle, queued = mine & (launched > ready), mine & (launched + _FAR_NS < ahead) & (signalled < ahead)
+        launch[mine] = _median(work.start[idle] - launched[idle], _LAUNCH_NS)
+        gap[mine] = _median(work.start[queued] - ahead[queued], _GAP_NS)
+    waited = (signalled > ahead) & (launched + _FAR_NS < signalled)
+    event = _median(work.start[waited] - signalled[waited], _EVENT_NS)
+    expected = np.maximum.reduce([launched + launch, ahead + gap, signalled + event])
+    late = work.start - expected
+    late[late < _ODD_NS] = 0
+    every = np.arange(len(work))
+    after = np.flatnonzero(work.before != NONE)
+    found = [
+        _edges(nodes.call_start(work.call), nodes.work_start(every), launch + late, EdgeKind.LAUNCH, every),
+        _edges(
+            nodes.work_end(work.before[after]),
+            nodes.work_start(after),
+            (gap + late)[after],
+            EdgeKind.STREAM,
+            after,
+        ),
+        _edges(
+            nodes.work_end(events[:, 0]),
+            nodes.work_start(events[:, 1]),
+            event + late[events[:, 1]],
+            EdgeKind.EVENT,
+            events[:, 1],
+        ),
+        _edges(nodes.work_start(every), nodes.work_end(every), work.end - work.start, EdgeKind.RUN, every),
+    ]
+    return found, int(late.sum())
+
+
+def _median(values: Ints, default: int) -> int:
+    return int(np.median(values)) if len(values) else default
+
+
+def _waiting_calls(calls: Calls, work: Work, waits: _Waits, nodes: _Nodes) -> tuple[Edges, Ints, Ints]:
+    """Return the edges of the calls that wait, the own time of every call, and the calls that waited.
+
+    A copy blocks its call if the call returns when the copy has ended. The own time of a call that waited is
+    that of the calls of the same name that did not; it returns after the usual lag of its name.
+    """
+    pairs = [(call, row) for call in _may_wait(calls).tolist() for row in waits.of_call(call)]
+    pairs += _blocking_copies(calls, work)
+    found = np.array(pairs, np.int64).reshape(-1, 2)
+    call, row = found.T
+    until = np.full(len(calls), EARLIEST)
+    np.maximum.at(until, call, work.end[row])
+    waited = until > calls.start + _RETURN_NS
+    own = calls.end - calls.start
+    lag = np.zeros(len(calls), np.int64)
+    for name in np.unique(calls.name[call]).tolist():
+        mine = (calls.name == name) & (until != EARLIEST)
+        held, free = mine & waited, mine & ~waited
+        lag[mine] = _median((calls.end - until)[held], _RETURN_NS)
+        own[held] = np.minimum(own[held], _median((calls.end - calls.start)[free], _RETURN_NS))
+    late = calls.end - np.maximum(calls.start + own, until + lag)
+    lag += np.where(waited & (late > _ODD_NS), late, 0)
+    edges = _edges(nodes.work_end(row), nodes.call_end(call), lag[call], EdgeKind.WAIT, call)
+    return edges, own, np.flatnonzero(waited)
+
+
+def _full_queues(calls: Calls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
+    """Return the edges of launches that wait for room in the queue of their stream; shorten their own time.
+
+    A launch returns when the operation has begun that was launched so many launches before it as the queue
+    holds. Without a launch that took long while the queue was nearly full, no queue was.
+    """
+    found = [Edges.empty()]
+    usual = _median(own[calls.kind == CallKind.LAUNCH], _RETURN_NS)
+    for stream in np.unique(work.stream).tolist():
+        rows = np.flatnonzero(work.stream == stream)
+        call = work.call[rows]
+        begun = np.searchsorted(work.start[rows], calls.end[call], side="right")
+        ahead = np.arange(len(rows)) - begun
+        held = (own[call] > _HELD_TIMES * usual) & (ahead >= _QUEUE // 2)
+        if not held.any():
+            continue
+        depth = int(np.median(ahead[held])) + 1
+        own[call[held]] = usual
+        late = np.arange(depth, len(rows))
+        waits = call[late]
+        lag = np.full(len(late), _RETURN_NS)
+        found.append(
+            _edges(nodes.work_start(rows[late - depth]), nodes.call_end(waits), lag, EdgeKind.WAIT, waits)
+        )
+    return concatenate(Edges, found)
+
+
+def _may_wait(calls: Calls) -> Ints:
+    return np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE)))
+
+
+def _blocking_copies(calls: Calls, work: Work) -> list[tuple[int, int]]:
+    """Return the calls that return when their copy has ended, or some microseconds before, and the copy."""
+    rows = np.flatnonzero((work.category == Category.MEM) & (calls.kind[work.call] == CallKind.COPY))
+    call = work.call[rows]
+    almost = work.end[rows] - np.minimum(_ODD_NS, (work.end[rows] - work.start[rows]) // 2)
+    held = (calls.end[call] >= almost) & (work.start[rows] < calls.end[call])
+    return list(zip(call[held].tolist(), rows[held].tolist(), strict=True))

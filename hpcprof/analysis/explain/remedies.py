@@ -1,0 +1,75 @@
+"""What to do about a cause: what a practitioner would try first, with the option or the call to use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcprof.analysis.explain.explanation import Cause
+
+_GENERAL: dict[Cause, str] = {
+    Cause.HOST_WORK: "Move the work of {where} off the step's path: prepare it in workers or a thread ahead "
+    "of the step, or do it less often.",
+    Cause.HOST_SYNC: "Avoid .item(), .cpu() and synchronize() in {where}: keep values on the GPU, and read "
+    "them once every so many steps, or with non_blocking=True and an event.",
+    Cause.DEVICE_ALLOCATION: "Let the caching allocator keep its memory: no torch.cuda.empty_cache() in "
+    "{where}, tensors of steady sizes, and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it fragments.",
+    Cause.BLOCKING_COPY: "Copy from pinned memory (DataLoader(pin_memory=True) or .pin_memory()) with "
+    ".to(device, non_blocking=True), one step ahead on a stream of its own.",
+    Cause.SMALL_KERNELS: "Launch less in {where}: torch.compile or CUDA graphs "
+    "(torch.cuda.make_graphed_callables, mode='reduce-overhead'), or larger batches.",
+    Cause.LATE_RANK_HOST: "Look at what {ranks} does in {where} that the others do not: input of another "
+    "size, logging or checkpoints on one rank, cores shared with other processes (check --cpu-bind).",
+    Cause.LATE_RANK_GPU: "Give {ranks} as much work as the others: batches of equal length, equal shards or "
+    "experts; if its work is equal, check clocks and temperature of its GPU.",
+    Cause.EXPOSED_COMMUNICATION: "Overlap the communication of {where} with compute: start it as soon as its "
+    "data is ready, asynchronously on a stream of its own.",
+    Cause.PIPELINE_BUBBLE: "Balance the stages: move layers away from the stage of {ranks}, or use more "
+    "microbatches, or an interleaved schedule.",
+    Cause.SLOW_MATH: "Use the tensor cores: torch.set_float32_matmul_precision('high') for TF32, or "
+    "torch.autocast('cuda', dtype=torch.bfloat16).",
+    Cause.CONTENTION: "Leave the communication fewer SMs (NCCL_MAX_CTAS, NCCL_NTHREADS), or overlap it with "
+    "kernels that are bound by something else.",
+    Cause.STEP_SPIKES: "Look at what happens in these steps only: checkpoints, evaluation, logging, garbage "
+    "collection (gc.freeze(), gc.disable() and collecting between epochs).",
+    Cause.STEP_DRIFT: "Look for what grows: lists of tensors with a graph, longer inputs, the cache of the "
+    "allocator; and at the clocks of the GPU (hpcprof doctor).",
+    Cause.CAPTURE_INCOMPLETE: "Profile a shorter part, or fewer kinds of events, and every rank.",
+}
+
+_BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
+    (
+        Cause.HOST_WORK,
+        ("data", "load", "batch", "input", "fetch"),
+        "Load ahead of the step: DataLoader(num_workers=…, prefetch_factor=…, persistent_workers=True), and "
+        "do less per sample on the host.",
+    ),
+    (
+        Cause.LATE_RANK_HOST,
+        ("data", "load", "batch", "input", "fetch"),
+        "The input of {ranks} is slower: balance the samples over the ranks, and load ahead of the step "
+        "(DataLoader(num_workers=…, prefetch_factor=…)).",
+    ),
+    (
+        Cause.SMALL_KERNELS,
+        ("optim", "step_update", "adam", "sgd"),
+        "Use the fused optimizer, such as AdamW(fused=True), or foreach=True; torch.compile fuses others.",
+    ),
+    (
+        Cause.EXPOSED_COMMUNICATION,
+        ("backward",),
+        "Let the gradients' all-reduces run beside the backward pass: DistributedDataParallel with buckets "
+        "(bucket_cap_mb, gradient_as_bucket_view=True) instead of reducing after it.",
+    ),
+)
+"""Remedies for places whose name contains a word."""
+
+
+def remedy(cause: Cause, where: str, ranks: Sequence[int]) -> str:
+    """Return what to do about a cause in a place, in one or two sentences."""
+    place = where.lower()
+    chosen = next(
+        (text for one, words, text in _BY_WORD if one is cause and any(word in place for word in words)),
+        _GENERAL[cause],
+    )
+    named = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
+    return chosen.format(where=where or "the step", ranks=named)

@@ -1,0 +1,265 @@
+"""What a run would be without a cause: the times of its graph with the cause taken out.
+
+Each function returns the changed times. What they change follows from what the cause means
+(`hpcprof.analysis.explain.explanation.MEANINGS`), not from how large the symptom is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.places import is_inside
+from hpcprof.analysis.explain.rank_activity import CallKind
+from hpcprof.analysis.explain.rank_edges import EdgeKind
+from hpcprof.analysis.explain.replay import Floats, Replay, Times
+from hpcprof.profiles.columns.intervals import coverage, union
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Category, Ints
+
+Mask = NDArray[np.bool_]
+
+SHORT_NS = 10_000
+"""A kernel of less time is short: launching it takes as long."""
+
+WHOLE_STEP = ""
+"""The place that everything lies in."""
+
+_LONG_NS = 100_000
+_LONG_TIMES = 10
+_CALL_NS = 5_000
+"""What is left of a call that no longer waits or allocates."""
+
+_FEW_COLLECTIVES = 4
+
+_USUAL_SLOWDOWN = 0.12
+"""The share of its time beside communication that compute loses, where the profile shows none beside it."""
+
+
+class Removals:
+    """Takes causes out of the times of a graph; every method takes times and returns changed ones."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay, self.graph = replay, replay.graph
+
+    @cached_property
+    def edge_of_call(self) -> dict[EdgeKind, Ints]:
+        """The edge of each call along which its thread comes to it, and along which it takes its own time."""
+        found = {}
+        for kind in (EdgeKind.HOST, EdgeKind.CALL):
+            rows = np.flatnonzero(self.graph.edges.kind == kind)
+            of_call = np.full(len(self.graph.calls), NONE)
+            of_call[self.graph.edges.row[rows]] = rows
+            found[kind] = of_call
+        return found
+
+    @cached_property
+    def long_gap(self) -> Mask:
+        """Which calls a thread reaches only after doing something else for long, for its rank."""
+        calls = self.graph.calls
+        gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
+        result = np.zeros(len(calls), bool)
+        for rank in range(len(self.graph.ranks)):
+            mine = self.graph.call_rank == rank
+            usual = float(np.median(gap[mine])) if mine.any() else 0.0
+            result |= mine & (gap > max(_LONG_NS, _LONG_TIMES * usual))
+        return result
+
+    def inside(self, place: str) -> Mask:
+        """Return which places are a place or lie in it; the last element stands for no place."""
+        if place == WHOLE_STEP:
+            return np.ones(len(self.graph.places) + 1, bool)
+        return np.array([*(is_inside(text, place) for text in self.graph.places), False])
+
+    def of_ranks(self, rank: Ints, ranks: Collection[int] | None) -> Mask:
+        """Return which rows are of some of the ranks, by their position; all for None."""
+        return np.isin(rank, list(ranks)) if ranks is not None else np.ones(len(rank), bool)
+
+    def host_time(
+        self,
+        times: Times,
+        place: str,
+        ranks: Collection[int] | None = None,
+        *,
+        long: bool,
+        factor: float = 0.0,
+    ) -> Times:
+        """Scale what threads do in a place between calls; ``long`` leaves the short times as they are."""
+        pieces = self.graph.pieces
+        chosen = self.inside(place)[pieces.place] & self.of_ranks(self.graph.call_rank[pieces.call], ranks)
+        if long:
+            chosen &= self.long_gap[pieces.call]
+        less = np.zeros(len(self.graph.calls), np.int64)
+        np.add.at(less, pieces.call[chosen], pieces.length[chosen])
+        calls = np.flatnonzero(less)
+        edges = self.edge_of_call[EdgeKind.HOST][calls]
+        lag = np.maximum(times.lag[edges] - np.rint(less[calls] * (1 - factor)).astype(np.int64), 0)
+        return times.set_lag(edges, lag)
+
+    def call_time(self, times: Times, calls: Ints, most: int = _CALL_NS) -> Times:
+        """Limit the own time of calls."""
+        edges = self.edge_of_call[EdgeKind.CALL][calls]
+        return times.set_lag(edges, np.minimum(times.lag[edges], most))
+
+    def waits(self, times: Times, calls: Ints) -> Times:
+        """Let calls return without waiting for the GPU."""
+        edges = self.graph.edges
+        return times.without((edges.kind == EdgeKind.WAIT) & np.isin(edges.row, calls))
+
+    def calls_in(self, place: str, kinds: Collection[CallKind], ranks: Collection[int] | None = None) -> Ints:
+        """Return the calls of some kinds that begin in a place."""
+        calls = self.graph.calls
+        chosen = self.inside(place)[calls.place] & np.isin(calls.kind, list(kinds))
+        return np.flatnonzero(chosen & self.of_ranks(self.graph.call_rank, ranks))
+
+    def allocations(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
+        """Take out the calls that allocate and free memory."""
+        calls = self.calls_in(place, (CallKind.ALLOCATE, CallKind.FREE), ranks)
+        return self.call_time(self.waits(times, calls), calls, 0)
+
+    def copies(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
+        """Hide copies: they take no time on their stream, and their calls return at once."""
+        work = self.graph.work
+        chosen = (work.category == Category.MEM) & self.inside(place)[work.place]
+        rows = np.flatnonzero(chosen & self.of_ranks(self.graph.work_rank, ranks))
+        calls = np.unique(work.call[rows])
+        hidden = self.call_time(self.waits(times, calls), calls)
+        return hidden.with_alone(_zeroed(hidden.alone, rows))
+
+    def short_kernels(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
+        """Fuse the short kernels of a place into the others, and launch all of it at once."""
+        graph, work = self.graph, self.graph.work
+        mine = self.inside(place)[work.place] & self.of_ranks(graph.work_rank, ranks)
+        short = np.flatnonzero(mine & (work.category == Category.COMP) & (work.end - work.start < SHORT_NS))
+        edges = graph.edges
+        gaps = (edges.kind == EdgeKind.STREAM) & np.isin(edges.row, short)
+        fused = times.set_lag(gaps, np.minimum(times.lag[gaps], 0))
+        launches = self.calls_in(place, (CallKind.LAUNCH,), ranks)
+        fused = self.call_time(fused, launches, 0)
+        before = self.edge_of_call[EdgeKind.HOST][launches[~self.long_gap[launches]]]
+        before = before[before != NONE]
+        fused = fused.set_lag(before, np.minimum(fused.lag[before], 0))
+        return fused.with_alone(_zeroed(fused.alone, short))
+
+    def exposed_communication(self, times: Times, place: str) -> Times:
+        """Hide the communication that is launched in a place, except what has nothing to hide behind.
+
+        That is the last collective of a step. Where a step has few, each could be sent in four parts, and
+        all but the last part could be hidden.
+        """
+        graph, work = self.graph, self.graph.work
+        chosen = (work.category == Category.COMM) & self.inside(place)[work.place]
+        factor = np.where(chosen, 0.0, 1.0)
+        rows = np.flatnonzero(chosen)
+        _, group = numbered_rows(graph.work_rank[rows], work.step[rows])
+        order = np.lexsort((work.start[rows], group))
+        last = order[np.append(group[order][1:] != group[order][:-1], True)[: len(order)]]
+        few = np.bincount(group, minlength=1)[group[last]] < _FEW_COLLECTIVES
+        factor[rows[last]] = np.where(few, 1 / _FEW_COLLECTIVES, 1.0)
+        return self._slowed(self.communication(times, factor), factor, place)
+
+    def _slowed(self, times: Times, factor: Floats, place: str) -> Times:
+        """Slow the compute of a place as the communication does that now runs beside it."""
+        graph, work = self.graph, self.graph.work
+        hidden = self._exposed * (1 - factor)
+        lost = self.replay.lost
+        share = float(np.average(self.replay.slowdown, weights=lost)) if lost.any() else _USUAL_SLOWDOWN
+        compute = (work.category == Category.COMP) & self.inside(place)[work.place]
+        both = np.concatenate((np.flatnonzero(factor < 1), np.flatnonzero(compute)))
+        _, group = numbered_rows(graph.work_rank[both], work.step[both])
+        first, of_compute = np.split(group, [int((factor < 1).sum())])
+        rows = both[len(first) :]
+        longer = share * np.bincount(first, hidden[both[: len(first)]], int(group.max(initial=-1)) + 1)
+        total = np.bincount(of_compute, times.alone[rows], len(longer))
+        alone = times.alone.copy()
+        alone[rows] *= 1 + np.divide(longer, total, out=np.zeros(len(longer)), where=total > 0)[of_compute]
+        return times.with_alone(alone)
+
+    @cached_property
+    def _exposed(self) -> Floats:
+        """The time that each operation communicates, after its waiting, while its rank does not compute."""
+        graph, work = self.graph, self.graph.work
+        edges = graph.edges
+        own = np.zeros(len(work))
+        rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.TRANSFER, EdgeKind.RUN)))
+        own[edges.row[rows]] = edges.lag[rows]
+        begin = work.end - own.astype(np.int64)
+        for rank in range(len(graph.ranks)):
+            mine = graph.work_rank == rank
+            computes = mine & (work.category == Category.COMP)
+            chosen = np.flatnonzero(mine & (work.category == Category.COMM))
+            busy = union(work.start[computes], work.end[computes])
+            own[chosen] -= coverage(begin[chosen], work.end[chosen], busy)
+        exposed: Floats = np.where(work.category == Category.COMM, own, 0.0)
+        return exposed
+
+    def communication(self, times: Times, factor: Floats) -> Times:
+        """Scale the time that each operation communicates, without what it waits for others."""
+        edges = self.graph.edges
+        rows = np.flatnonzero(edges.kind == EdgeKind.TRANSFER)
+        scaled = times.set_lag(rows, np.rint(times.lag[rows] * factor[edges.row[rows]]).astype(np.int64))
+        alone = scaled.alone.copy()
+        communicates = self.graph.work.category == Category.COMM
+        alone[communicates] *= factor[communicates]
+        return scaled.with_alone(alone)
+
+    def late_host(self, times: Times, rank: int) -> Times:
+        """Give a rank the host times of the median of the other ranks, by step and place."""
+        graph = self.graph
+        own, between = self.host_excess(times, rank)
+        edges = self.edge_of_call[EdgeKind.CALL]
+        lag = times.lag.copy()
+        lag[edges] -= np.rint(own).astype(np.int64)
+        less = np.bincount(graph.pieces.call, between, len(graph.calls))
+        calls = np.flatnonzero(less)
+        edges = self.edge_of_call[EdgeKind.HOST][calls]
+        lag[edges] = np.maximum(lag[edges] - np.rint(less[calls]).astype(np.int64), 0)
+        return replace(times, lag=lag)
+
+    def host_excess(self, times: Times, rank: int) -> tuple[Floats, Floats]:
+        """Return by how much each call and each piece of host time of a rank is longer than on the others."""
+        graph = self.graph
+        calls, pieces = graph.calls, graph.pieces
+        own = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
+        between = pieces.length.astype(float)
+        shorter = _ratio_to_others((calls.step, calls.place), graph.call_rank, own, rank)
+        of_piece = (calls.step[pieces.call], pieces.place)
+        less = _ratio_to_others(of_piece, graph.call_rank[pieces.call], between, rank)
+        return own * (1 - shorter), between * (1 - less)
+
+    def late_gpu(self, times: Times, rank: int) -> Times:
+        """Give a rank the compute times of the median of the other ranks, by step, place, kernel and grid."""
+        work = self.graph.work
+        rows = np.flatnonzero(work.category == Category.COMP)
+        keys = (work.step[rows], work.place[rows], work.name[rows], work.grid[rows])
+        ratio = _ratio_to_others(keys, self.graph.work_rank[rows], times.alone[rows], rank)
+        alone = times.alone.copy()
+        alone[rows] *= ratio
+        return times.with_alone(alone)
+
+
+def _zeroed(alone: Floats, rows: Ints) -> Floats:
+    changed: Floats = alone.copy()
+    changed[rows] = 0
+    return changed
+
+
+def _ratio_to_others(keys: tuple[Ints, ...], rank: Ints, time: Floats, late: int) -> Floats:
+    """Return the factor that gives each row of a rank the time that the other ranks take for its group.
+
+    The time of a group is its sum; that of the others is the median over them, and no rank gets slower.
+    """
+    _, group = numbered_rows(*keys)
+    ranks = int(rank.max(initial=-1)) + 1
+    total = np.zeros((int(group.max(initial=-1)) + 1, ranks))
+    np.add.at(total, (group, rank), time)
+    usual = np.median(np.delete(total, late, axis=1), axis=1)
+    own = total[:, late]
+    ratio = np.divide(usual, own, out=np.ones(len(own)), where=own > 0)
+    result: Floats = np.where(rank == late, np.minimum(ratio, 1.0)[group], 1.0)
+    return result

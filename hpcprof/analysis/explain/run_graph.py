@@ -1,0 +1,334 @@
+"""The graph of a run: the activities of its ranks, joined by their collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcprof.analysis.collectives.matching import MatchedCollectives
+from hpcprof.analysis.explain.common_clock import CommonClock
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.rank_activity import Calls, HostPieces, RankActivity, Work
+from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges
+from hpcprof.profiles.collective_operations import WAITING
+from hpcprof.profiles.timeline import Category, Ints, concatenate
+
+_MOST_ROUNDS = 100_000
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """A collective in the graph: its node, when the last rank came, and its operation on each rank."""
+
+    node: int
+    op: str
+    work: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class RunGraph:
+    """All explained steps of all ranks as one graph.
+
+    Node 0 is the zero of the common clock. Then come the starts and ends of all calls, of all operations,
+    and the moments at which the last rank has come to each collective.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+    calls, work, pieces : Calls, Work, HostPieces
+        Those of all ranks one after another, on the common clock. Streams, threads, places, names and grids
+        are numbered over the run.
+    call_rank, work_rank : ndarray of int64
+        The position in ``ranks`` of each call and operation.
+    places, names : tuple of str
+        The texts of places and of names.
+    edges : Edges
+        Sorted by the position of their targets in an order in which every edge leads forward.
+    order : ndarray of int64, shape (nodes,)
+        The nodes in that order.
+    observed : ndarray of int64, shape (nodes,)
+        When each node happened.
+    front : ndarray of int64, shape (ranks, steps + 1)
+        The nodes at which the steps begin; the last one ends the last step.
+    couplings : tuple of Coupling
+    odd_ns : int
+        See `RankEdges`.
+    inferred_waits : int
+    blocked : ndarray of int64
+        The calls that waited for the GPU.
+    """
+
+    ranks: tuple[int, ...]
+    calls: Calls
+    work: Work
+    pieces: HostPieces
+    call_rank: Ints
+    work_rank: Ints
+    places: tuple[str, ...]
+    names: tuple[str, ...]
+    edges: Edges
+    order: Ints
+    observed: Ints
+    front: Ints
+    couplings: tuple[Coupling, ...]
+    odd_ns: int
+    inferred_waits: int
+    blocked: Ints
+
+    @property
+    def steps(self) -> int:
+        """The number of explained steps."""
+        return int(self.front.shape[1]) - 1
+
+    def call_start(self, call: Ints) -> Ints:
+        """Return the nodes of the starts of calls; their ends follow."""
+        return 1 + 2 * call
+
+    def work_start(self, work: Ints) -> Ints:
+        """Return the nodes of the starts of operations; their ends follow."""
+        return 1 + 2 * (len(self.calls) + work)
+
+
+def run_graph(
+    activities: Mapping[int, RankActivity],
+    edges: Mapping[int, RankEdges],
+    clock: CommonClock,
+    matched: Sequence[MatchedCollectives],
+) -> RunGraph:
+    """Join the ranks.
+
+    Parameters
+    ----------
+    activities : mapping of int to RankActivity
+        By rank, in ascending order, with equally many steps.
+    edges : mapping of int to RankEdges
+    clock : CommonClock
+    matched : sequence of MatchedCollectives
+        Those whose ranks all have aligned clocks couple the ranks: one that waits for its last rank ends on
+        all of them its own time after that. The own time is the median over the ranks.
+    """
+    ranks = tuple(activities)
+    tables = _joined(activities, clock)
+    calls, work = tables.calls, tables.work
+    nodes = 1 + 2 * (len(calls) + len(work))
+    observed = np.empty(nodes, np.int64)
+    observed[0] = np.iinfo(np.int64).min // 4
+    observed[1 : 1 + 2 * len(calls)] = np.column_stack((calls.start, calls.end)).ravel()
+    observed[1 + 2 * len(calls) :] = np.column_stack((work.start, work.end)).ravel()
+    inside = concatenate(Edges, _renumbered(activities, edges, clock, tables))
+    couplings, coupled, moments = _couplings(activities, tables, clock, matched, observed, nodes)
+    observed = np.concatenate((observed, moments))
+    freed = coupled.target[coupled.kind == EdgeKind.TRANSFER]
+    inside = inside.take(~((inside.kind == EdgeKind.RUN) & np.isin(inside.target, freed)))
+    every = concatenate(Edges, (inside, coupled))
+    order = _order(every, observed)
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return RunGraph(
+        ranks=ranks,
+        calls=calls,
+        work=work,
+        pieces=tables.pieces,
+        call_rank=tables.call_rank,
+        work_rank=tables.work_rank,
+        places=tables.places,
+        names=tables.names,
+        edges=every.take(np.argsort(position[every.target], kind="stable")),
+        order=order,
+        observed=observed,
+        front=_fronts(activities, tables),
+        couplings=couplings,
+        odd_ns=sum(one.odd_ns for one in edges.values()),
+        inferred_waits=sum(one.inferred_waits for one in edges.values()),
+        blocked=np.concatenate([one.blocked + tables.first_call[rank] for rank, one in edges.items()]),
+    )
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The tables of all ranks; ``first_call`` and ``first_work`` are the first row of each rank."""
+
+    calls: Calls
+    work: Work
+    pieces: HostPieces
+    call_rank: Ints
+    work_rank: Ints
+    places: tuple[str, ...]
+    names: tuple[str, ...]
+    first_call: dict[int, int]
+    first_work: dict[int, int]
+
+    def work_start(self, work: Ints) -> Ints:
+        return 1 + 2 * (len(self.calls) + work)
+
+
+def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Joined:
+    names, places = _Texts(), _Texts()
+    calls, work, pieces, call_rank, work_rank = [], [], [], [], []
+    first_call, first_work = {}, {}
+    threads = streams = 0
+    at_call = at_work = 0
+    for number, (rank, one) in enumerate(activities.items()):
+        first_call[rank], first_work[rank] = at_call, at_work
+        name = names.numbers(one.timeline.strings.tolist())
+        place = places.numbers(one.places)
+        moved = {
+            "start": clock.common(rank, one.calls.start),
+            "end": clock.common(rank, one.calls.end),
+            "thread": one.calls.thread + threads,
+            "name": name[one.calls.name],
+            "place": place[one.calls.place],
+            "before": _shifted(one.calls.before, at_call),
+        }
+        calls.append(replace(one.calls, **moved))
+        work.append(
+            replace(
+                one.work,
+                start=clock.common(rank, one.work.start),
+                end=clock.common(rank, one.work.end),
+                stream=one.work.stream + streams,
+                name=name[one.work.name],
+                call=one.work.call + at_call,
+                place=place[one.work.place],
+                before=_shifted(one.work.before, at_work),
+            )
+        )
+        pieces.append(replace(one.pieces, call=one.pieces.call + at_call, place=place[one.pieces.place]))
+        call_rank.append(np.full(len(one.calls), number))
+        work_rank.append(np.full(len(one.work), number))
+        threads += int(one.calls.thread.max(initial=-1)) + 1
+        streams += len(one.streams)
+        at_call += len(one.calls)
+        at_work += len(one.work)
+    return _Joined(
+        concatenate(Calls, calls),
+        concatenate(Work, work),
+        concatenate(HostPieces, pieces),
+        np.concatenate(call_rank),
+        np.concatenate(work_rank),
+        tuple(places.texts),
+        tuple(names.texts),
+        first_call,
+        first_work,
+    )
+
+
+class _Texts:
+    """The texts of several string tables with numbers of their own."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+
+    @property
+    def texts(self) -> list[str]:
+        return list(self._number)
+
+    def numbers(self, texts: Sequence[str]) -> Ints:
+        """Return the number of each text; the last one is `NONE`, for ids of -1."""
+        found = [self._number.setdefault(text, len(self._number)) for text in texts]
+        return np.array([*found, NONE], np.int64)
+
+
+def _shifted(rows: Ints, by: int) -> Ints:
+    return np.where(rows == NONE, NONE, rows + by)
+
+
+def _renumbered(
+    activities: Mapping[int, RankActivity],
+    edges: Mapping[int, RankEdges],
+    clock: CommonClock,
+    tables: _Joined,
+) -> list[Edges]:
+    """Return the edges of each rank between nodes of the run, with moments on the common clock."""
+    found = []
+    for rank, one in edges.items():
+        own, calls = one.edges, 2 * len(activities[rank].calls)
+        call_node = 1 + 2 * tables.first_call[rank]
+        work_node = int(tables.work_start(np.array(tables.first_work[rank])))
+
+        def node(number: Ints, calls: int = calls, call: int = call_node, work: int = work_node) -> Ints:
+            result: Ints = np.where(number < calls, number + call, number - calls + work)
+            return result
+
+        fixed = own.kind == EdgeKind.FIXED
+        of_call = np.isin(own.kind, (EdgeKind.FIXED, EdgeKind.HOST, EdgeKind.CALL, EdgeKind.WAIT))
+        first = np.where(of_call, tables.first_call[rank], tables.first_work[rank])
+        lag = own.lag.copy()
+        lag[fixed] = clock.common(rank, own.lag[fixed])
+        source = np.where(fixed, 0, node(own.source))
+        found.append(Edges(source, node(own.target), lag, own.kind, own.row + first))
+    return found
+
+
+def _couplings(
+    activities: Mapping[int, RankActivity],
+    tables: _Joined,
+    clock: CommonClock,
+    matched: Sequence[MatchedCollectives],
+    observed: Ints,
+    nodes: int,
+) -> tuple[tuple[Coupling, ...], Edges, Ints]:
+    """Return the coupled collectives, their edges and the moments of their nodes."""
+    kernels = {rank: _communication(rank, one, tables) for rank, one in activities.items()}
+    found: list[Coupling] = []
+    parts, moments = [], []
+    for one in matched:
+        if one.op not in WAITING or len(one.ranks) < 2 or not clock.agree(one.ranks):
+            continue
+        for row in np.flatnonzero(one.part == 0).tolist():
+            stamps = zip(one.ranks.tolist(), one.start[row].tolist(), strict=True)
+            members = [kernels.get(rank, {}).get(start, NONE) for rank, start in stamps]
+            if NONE in members:
+                continue
+            work = np.array(members, np.int64)
+            start = tables.work_start(work)
+            arrived = int(observed[start].max())
+            own = max(0, int(np.median(observed[start + 1] - arrived)))
+            node = nodes + len(found)
+            here = np.full(len(work), node)
+            parts.append(_coupling_edges(start, here, np.zeros_like(work), EdgeKind.ARRIVE, work))
+            parts.append(_coupling_edges(here, start + 1, np.full(len(work), own), EdgeKind.TRANSFER, work))
+            found.append(Coupling(node, one.op, work))
+            moments.append(arrived)
+    edges = concatenate(Edges, parts) if parts else Edges.empty()
+    return tuple(found), edges, np.array(moments, np.int64)
+
+
+def _coupling_edges(source: Ints, target: Ints, lag: Ints, kind: EdgeKind, work: Ints) -> Edges:
+    return Edges(source, target, lag, np.full(len(work), int(kind)), work)
+
+
+def _communication(rank: int, one: RankActivity, tables: _Joined) -> dict[int, int]:
+    """Return the communication of a rank by its start on the rank's own clock."""
+    rows = np.flatnonzero(one.work.category == Category.COMM)
+    return dict(zip(one.work.start[rows].tolist(), (rows + tables.first_work[rank]).tolist(), strict=True))
+
+
+def _order(edges: Edges, observed: Ints) -> Ints:
+    """Return the nodes in an order in which every edge leads forward: that of time, where it does so.
+
+    A call may return before its copy ends, and where clocks are not aligned exactly, a rank may end a
+    collective before another one begins it. A node that is too early moves behind its source.
+    """
+    moment = observed.copy()
+    for _ in range(_MOST_ROUNDS):
+        early = moment[edges.target] <= moment[edges.source]
+        if not early.any():
+            break
+        np.maximum.at(moment, edges.target[early], moment[edges.source[early]] + 1)
+    order: Ints = np.argsort(moment, kind="stable")
+    return order
+
+
+def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:
+    """Return the nodes between which the steps of each rank lie, shape (ranks, steps + 1)."""
+    rows = []
+    for rank, one in activities.items():
+        first = tables.first_work[rank]
+        nodes = tables.work_start(one.front + first).tolist()
+        rows.append(
+            [*nodes, *([] if one.last == NONE else [int(tables.work_start(np.array(one.last + first))) + 1])]
+        )
+    return np.array(rows, np.int64)

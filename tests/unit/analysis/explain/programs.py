@@ -1,0 +1,268 @@
+"""Programs with known times, and a slow simulator that says what their hosts and GPUs do at which moment.
+
+The simulator knows nothing of graphs: it executes each rank's instructions one after another, and repeats
+that until the moments at which the last rank comes to each collective no longer change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.framework.outcome import Outcome, analyze_rank, analyze_run
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.profiles.timeline import (
+    NO_CORRELATION,
+    NO_NAME,
+    NO_STREAM,
+    ApiCalls,
+    Category,
+    Gpu,
+    Ints,
+    Kernels,
+    MemoryOperations,
+    Operations,
+    Origin,
+    Ranges,
+    Synchronizations,
+    SyncKind,
+    Timeline,
+)
+
+US, MS = 1_000, 1_000_000
+CALL, LAUNCH, GAP, EVENT, RETURN = 4 * US, 9 * US, 1 * US, 2 * US, 5 * US
+"""The times of a call, to the start of a launch, between operations, after an event, and of a return."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The host works."""
+
+    ns: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, a copy (``pageable``: its call returns when it has ended), or a collective of all ranks."""
+
+    ns: int
+    stream: int = 7
+    name: str = "gemm"
+    category: Category = Category.COMP
+    collective: bool = False
+    blocks: bool = False
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The host waits for a stream."""
+
+    stream: int = 7
+
+
+@dataclass(frozen=True)
+class StreamWait:
+    """A stream waits for what another one has been given."""
+
+    stream: int
+    source: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Instructions inside a range."""
+
+    name: str
+    inside: tuple[Host | Launch | Wait | StreamWait | Place, ...]
+
+
+Instruction = Host | Launch | Wait | StreamWait | Place
+
+
+@dataclass
+class _Rank:
+    """What a rank has done so far."""
+
+    now: int = 0
+    number: int = 0
+    calls: list[tuple[int, int, str, int]] = field(default_factory=list)
+    work: list[tuple[int, int, Launch, int]] = field(default_factory=list)
+    ranges: list[tuple[int, int, str]] = field(default_factory=list)
+    syncs: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    events: dict[int, int] = field(default_factory=dict)
+    collectives: list[tuple[int, int]] = field(default_factory=list)
+
+
+def simulate(ranks: Sequence[Sequence[Instruction]], steps: int) -> dict[int, Timeline]:
+    """Execute the instructions of each rank in every step, and return what a profiler would record."""
+    arrivals: list[int] = []
+    while True:
+        found = [_executed(program, steps, arrivals) for program in ranks]
+        starts = zip(*([start for start, _ in rank.collectives] for rank in found), strict=True)
+        latest = [max(of_ranks) for of_ranks in starts]
+        if latest == arrivals:
+            return {number: _timeline(rank, number, len(ranks)) for number, rank in enumerate(found)}
+        arrivals = latest
+
+
+def _executed(program: Sequence[Instruction], steps: int, arrivals: Sequence[int]) -> _Rank:
+    rank = _Rank(now=1000 * US)
+    for _ in range(steps):
+        begin = rank.now
+        for one in program:
+            _execute(rank, one, arrivals)
+        rank.ranges.append((begin, rank.now, "iteration"))
+    return rank
+
+
+def _execute(rank: _Rank, one: Instruction, arrivals: Sequence[int]) -> None:
+    if isinstance(one, Host):
+        rank.now += one.ns
+    elif isinstance(one, Place):
+        begin = rank.now
+        for inner in one.inside:
+            _execute(rank, inner, arrivals)
+        rank.ranges.append((begin, rank.now, one.name))
+    elif isinstance(one, Launch):
+        _launch(rank, one, arrivals)
+    elif isinstance(one, Wait):
+        begin, number = rank.now, _call(rank, "cudaStreamSynchronize")
+        rank.now = max(rank.now, rank.ends.get(one.stream, -RETURN) + RETURN)
+        rank.calls[-1] = (begin, rank.now, "cudaStreamSynchronize", number)
+        rank.syncs.append((begin, rank.now, SyncKind.STREAM, number, one.stream, NO_STREAM, NO_CORRELATION))
+    else:
+        record = _call(rank, "cudaEventRecord")
+        begin, number = rank.now, _call(rank, "cudaStreamWaitEvent")
+        rank.events[one.stream] = rank.ends.get(one.source, -EVENT) + EVENT
+        rank.syncs.append((begin, rank.now, SyncKind.STREAM_WAIT, number, one.stream, one.source, record))
+
+
+def _call(rank: _Rank, name: str) -> int:
+    begin = rank.now
+    rank.now += CALL
+    rank.number += 1
+    rank.calls.append((begin, rank.now, name, rank.number))
+    return rank.number
+
+
+def _launch(rank: _Rank, one: Launch, arrivals: Sequence[int]) -> None:
+    begin, name = rank.now, "cudaMemcpyAsync" if one.category is Category.MEM else "cudaLaunchKernel"
+    number = _call(rank, name)
+    ready = rank.ends[one.stream] + GAP if one.stream in rank.ends else 0
+    start = max(begin + LAUNCH, ready, rank.events.pop(one.stream, 0))
+    end = start + one.ns
+    if one.collective:
+        place = len(rank.collectives)
+        end = (max(start, arrivals[place]) if place < len(arrivals) else start) + one.ns
+        rank.collectives.append((start, end))
+    if one.blocks:
+        rank.now = max(rank.now, end + RETURN)
+        rank.calls[-1] = (begin, rank.now, name, number)
+    rank.work.append((start, end, one, number))
+    rank.ends[one.stream] = end
+
+
+def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
+    texts: dict[str, int] = {}
+
+    def text(value: str) -> int:
+        return texts.setdefault(value, len(texts))
+
+    kernels = [one for one in rank.work if one[2].category is not Category.MEM]
+    copies = [one for one in rank.work if one[2].category is Category.MEM]
+    ranges = sorted(rank.ranges, key=lambda one: (one[0], -one[1]))
+    columns = Operations(**_operations(kernels, text))
+    count = len(kernels)
+    shape = np.ones((count, 3), np.int64)
+    return Timeline(
+        Origin(
+            Path(f"rank{number:05}.sqlite"),
+            "nsys",
+            number,
+            ranks,
+            gpus=(Gpu(0, "NVIDIA H200", compute_capability="9.0"),),
+        ),
+        kernels=Kernels(**vars(columns), grid=shape, block=shape),
+        memops=MemoryOperations(**_operations(copies, text), bytes=np.ones(len(copies), np.int64)),
+        calls=ApiCalls(
+            start=_ints(one[0] for one in rank.calls),
+            end=_ints(one[1] for one in rank.calls),
+            process=np.zeros(len(rank.calls), np.int64),
+            thread=np.zeros(len(rank.calls), np.int64),
+            name=_ints(text(one[2]) for one in rank.calls),
+            correlation=_ints(one[3] for one in rank.calls),
+        ),
+        ranges=Ranges(
+            start=_ints(one[0] for one in ranges),
+            end=_ints(one[1] for one in ranges),
+            process=np.zeros(len(ranges), np.int64),
+            thread=np.zeros(len(ranges), np.int64),
+            name=_ints(text(one[2]) for one in ranges),
+            domain=np.full(len(ranges), NO_NAME),
+            style=np.zeros(len(ranges), np.int64),
+            closed=np.ones(len(ranges), np.int64),
+            one_thread=np.ones(len(ranges), np.int64),
+        ),
+        synchronizations=_synchronizations(rank),
+        strings=np.array(list(texts), object),
+    )
+
+
+def _synchronizations(rank: _Rank) -> Synchronizations:
+    names = ("start", "end", "kind", "correlation", "stream", "source_stream", "source_correlation")
+    table = np.array(rank.syncs, np.int64).reshape(-1, len(names))
+    zeros = np.zeros(len(table), np.int64)
+    return Synchronizations(process=zeros, device=zeros, **dict(zip(names, table.T, strict=True)))
+
+
+def _operations(work: Sequence[tuple[int, int, Launch, int]], text: Callable[[str], int]) -> dict[str, Ints]:
+    return {
+        "start": _ints(one[0] for one in work),
+        "end": _ints(one[1] for one in work),
+        "device": np.zeros(len(work), np.int64),
+        "stream": _ints(one[2].stream for one in work),
+        "name": _ints(text("ncclDevKernel_AllReduce" if one[2].collective else one[2].name) for one in work),
+        "category": _ints(int(Category.COMM if one[2].collective else one[2].category) for one in work),
+        "correlation": _ints(one[3] for one in work),
+        "process": np.zeros(len(work), np.int64),
+    }
+
+
+def _ints(values: Iterable[int]) -> Ints:
+    return np.array(list(values), np.int64)
+
+
+class _Tables(dict[str, pd.DataFrame]):
+    """The analyses of timelines, each computed at its first use."""
+
+    def __init__(self, timelines: Mapping[int, Timeline]) -> None:
+        super().__init__()
+        self.timelines = timelines
+
+    def __missing__(self, name: str) -> pd.DataFrame:
+        analysis = ANALYSES[name]
+        if analysis.scope.value == "rank":
+            rows = [analyze_rank(analysis, one, rank).rows for rank, one in self.timelines.items()]
+            self[name] = pd.concat(rows, ignore_index=True)
+        else:
+            needed = {need: Outcome(self[need]) for need in analysis.needs}
+            self[name] = analyze_run(analysis, needed).rows
+        return self[name]
+
+
+def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
+    """Return what an explanation of these timelines is computed from."""
+    return ExplainInputs(
+        ranks=tuple(timelines),
+        read=timelines.__getitem__,
+        tables=_Tables(timelines),
+        losses={},
+        world_size=len(timelines),
+        gpus={rank: one.origin.gpus for rank, one in timelines.items()},
+    )

@@ -1,0 +1,143 @@
+"""An explanation names the cause that was planted into a program, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.explain.explain import explain_run
+from hpcprof.analysis.explain.explanation import Cause, Explanation
+from hpcprof.profiles.timeline import Category
+from tests.unit.analysis.explain.programs import (
+    MS,
+    US,
+    Host,
+    Instruction,
+    Launch,
+    Place,
+    StreamWait,
+    Wait,
+    inputs_of,
+    simulate,
+)
+
+STEPS = 8
+LAYERS = 10
+
+
+def training(
+    *,
+    data: Sequence[Instruction] = (),
+    layer: Sequence[Instruction] = (),
+    forward: Sequence[Instruction] = (),
+    optimizer: Sequence[Instruction] = (Launch(MS),),
+    overlap: bool = True,
+) -> list[Instruction]:
+    """A step of training: the gradients are reduced beside the backward pass, or after it."""
+    half = tuple(part for _ in range(LAYERS // 2) for part in (Host(50 * US), Launch(MS)))
+    reduction: tuple[Instruction, ...] = (StreamWait(17, 7), Launch(2 * MS, 17, collective=True))
+    backward = (*half, *reduction, *half) if overlap else (*half, *half, *reduction, *reduction)
+    layers = tuple(part for _ in range(LAYERS) for part in (Host(50 * US), Launch(MS), *layer))
+    return [
+        Place("data", (Host(100 * US), *data)),
+        Place("forward", (*layers, *forward)),
+        Place("backward", (*backward, StreamWait(7, 17))),
+        Place("optimizer", tuple(optimizer)),
+    ]
+
+
+def explained(*ranks: list[Instruction]) -> Explanation:
+    return explain_run(inputs_of(simulate(ranks, STEPS)))[0]
+
+
+def wall(*ranks: list[Instruction]) -> float:
+    found = explained(*ranks).step.wall_p50_ns
+    assert found is not None
+    return found
+
+
+PLANTED = {
+    "a slow loader": (Cause.HOST_WORK, "data", training(data=[Host(40 * MS)])),
+    "a wait in each layer": (Cause.HOST_SYNC, "forward", training(layer=[Wait(), Host(400 * US)])),
+    "a blocking copy": (
+        Cause.BLOCKING_COPY,
+        "data",
+        training(data=[Launch(9 * MS, category=Category.MEM, blocks=True)]),
+    ),
+    "reductions that nothing hides": (Cause.EXPOSED_COMMUNICATION, "backward", training(overlap=False)),
+    "many short kernels": (
+        Cause.SMALL_KERNELS,
+        "optimizer",
+        training(optimizer=[Launch(2 * US, name="addcmul") for _ in range(600)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_cause_on_all_ranks_is_the_first_finding(name: str) -> None:
+    cause, where, program = PLANTED[name]
+    first = explained(program, program).shown()[0]
+    assert (first.cause, first.where, first.ranks) == (cause, where, (0, 1))
+    clean = training(optimizer=[Launch(2 * US)]) if cause is Cause.SMALL_KERNELS else training()
+    gained = wall(program, program) - wall(clean, clean)
+    assert first.saving_ns == pytest.approx(gained, rel=0.2, abs=MS)
+    assert first.evidence and first.remedy
+
+
+@pytest.mark.parametrize(
+    ("cause", "where", "late"),
+    [
+        (Cause.LATE_RANK_HOST, "data", training(data=[Host(30 * MS)])),
+        (Cause.LATE_RANK_GPU, "forward", training(forward=[Launch(8 * MS)])),
+    ],
+)
+def test_a_late_rank_is_the_first_finding(cause: Cause, where: str, late: list[Instruction]) -> None:
+    ranks = [training(), late, training()]
+    first = explained(*ranks).shown()[0]
+    assert (first.cause, first.where, first.ranks) == (cause, where, (1,))
+    gained = wall(*ranks) - wall(*[training()] * 3)
+    assert first.saving_ns == pytest.approx(gained, rel=0.2, abs=MS)
+
+
+def test_a_program_without_a_cause_has_no_finding() -> None:
+    found = explained(training(), training())
+    assert found.shown() == ()
+    assert found.step.replay_error_pct == pytest.approx(0, abs=1)
+
+
+def test_work_that_hides_behind_the_gpu_is_named_with_its_cost() -> None:
+    found = explained(training(data=[Host(12 * MS)]), training(data=[Host(12 * MS)]))
+    assert found.shown() == ()
+    (hidden,) = found.hidden
+    assert (hidden.cause, hidden.where) == (Cause.HOST_WORK, "data")
+    # What the host does before the first call of the capture is not known.
+    assert hidden.cost_ns == pytest.approx(12 * MS * (STEPS - 1) / STEPS, rel=0.02)
+    assert hidden.saving_ns == pytest.approx(0, abs=US * 300)
+
+
+def test_single_steps_that_take_longer_are_spikes() -> None:
+    timelines = simulate([training()], STEPS)
+    series = np.array([20, 20, 20, 60, 20, 20, 20, 20]) * MS
+    inputs = inputs_of(timelines)
+    account = inputs.tables["step_account"].assign(wall_ns=series)
+    inputs.tables["step_account"] = account  # type: ignore[index]
+    inputs.tables["step_times"] = account[["rank", "step", "wall_ns"]]  # type: ignore[index]
+    (spike,) = [one for one in explain_run(inputs)[0].findings if one.cause is Cause.STEP_SPIKES]
+    assert spike.where == "step 3"
+    assert spike.saving_ns == 5 * MS
+    assert [(one.analysis, one.key, one.value) for one in spike.evidence] == [
+        ("step_times", "wall_ns", 60 * MS)
+    ]
+
+
+def test_without_the_profile_of_a_rank_the_explanation_says_so() -> None:
+    timelines = simulate([training(), training()], STEPS)
+    found = explain_run(inputs_of({0: timelines[0]}))[0]
+    assert not found.not_judged  # the world is what was given
+    alone = inputs_of({0: timelines[0]})
+    object.__setattr__(alone, "world_size", 2)
+    found = explain_run(alone)[0]
+    assert [one.cause for one in found.findings if one.saving_ns is None] == [Cause.CAPTURE_INCOMPLETE]
+    assert "1 of 2 ranks have a profile" in found.not_judged[0].reason

@@ -1,0 +1,138 @@
+"""A replay gives the moments that a simulation of the same program gives, changed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpcprof.analysis.explain.explain import Replayable, replayable
+from hpcprof.analysis.explain.rank_activity import CallKind
+from hpcprof.analysis.explain.removals import Removals
+from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.profiles.timeline import Category
+from tests.unit.analysis.explain.programs import (
+    MS,
+    US,
+    Host,
+    Instruction,
+    Launch,
+    Place,
+    StreamWait,
+    Wait,
+    inputs_of,
+    simulate,
+)
+
+STEPS = 6
+
+
+def replay_of(programs: Sequence[Sequence[Instruction]], steps: int = STEPS) -> Replay:
+    built = replayable(inputs_of(simulate(programs, steps)))
+    assert isinstance(built, Replayable)
+    return Replay(built.graph)
+
+
+def walls(replay: Replay, change: Callable[[Removals, Times], Times] | None = None) -> list[int]:
+    times = replay.measured
+    if change is not None:
+        times = change(Removals(replay), times)
+    found: list[int] = replay.walls(replay.moments(times)).tolist()
+    return found
+
+
+def forward(*kernels: int) -> Place:
+    return Place("forward", tuple(Launch(ns) for ns in kernels))
+
+
+def all_reduce(ns: int) -> tuple[Instruction, ...]:
+    """As DistributedDataParallel does it: on a stream of its own, before the optimizer."""
+    return StreamWait(17, 7), Launch(ns, 17, collective=True), StreamWait(7, 17)
+
+
+def test_an_unchanged_replay_gives_every_step_of_the_simulation() -> None:
+    rank = [Place("data", (Host(3 * MS),)), forward(2 * MS, 3 * MS), *all_reduce(MS), Launch(MS), Wait()]
+    late = [Place("data", (Host(5 * MS),)), forward(2 * MS, 4 * MS), *all_reduce(MS), Launch(MS), Wait()]
+    replay = replay_of([rank, late])
+    assert walls(replay) == pytest.approx(replay.walls(replay.graph.observed).tolist(), abs=50 * US)
+
+
+@pytest.mark.parametrize("sleep", [1 * MS, 8 * MS, 30 * MS])
+def test_without_the_sleep_the_step_is_that_of_the_program_without_it(sleep: int) -> None:
+    def program(ns: int) -> list[Instruction]:
+        return [Place("data", (Host(ns),)), forward(*[MS] * 10), *all_reduce(MS), Launch(MS)]
+
+    replay = replay_of([program(sleep), program(sleep)])
+    without = replay_of([program(0), program(0)])
+    predicted = walls(replay, lambda removals, times: removals.host_time(times, "data", long=True))
+    assert np.median(predicted) == pytest.approx(np.median(walls(without)), rel=0.01)
+
+
+def test_work_of_the_host_that_hides_behind_the_gpu_saves_nothing() -> None:
+    program = [Place("data", (Host(4 * MS),)), forward(*[MS] * 10)]
+    replay = replay_of([program])
+    predicted = walls(replay, lambda removals, times: removals.host_time(times, "data", long=True))
+    assert predicted[1:-1] == pytest.approx(walls(replay)[1:-1], rel=0.002)
+
+
+def test_without_the_waits_the_host_runs_ahead_as_in_the_program_without_them() -> None:
+    def program(*waits: Instruction) -> list[Instruction]:
+        layer = (Host(300 * US), Launch(500 * US), *waits)
+        return [Place("forward", layer * 8), Place("optimizer", (Launch(MS),))]
+
+    replay, without = replay_of([program(Wait())]), replay_of([program()])
+
+    def change(removals: Removals, times: Times) -> Times:
+        return removals.waits(times, removals.calls_in("forward", (CallKind.WAIT,)))
+
+    assert np.median(walls(replay, change)) == pytest.approx(np.median(walls(without)), rel=0.02)
+
+
+def test_without_a_blocking_copy_neither_its_stream_nor_its_host_waits() -> None:
+    def program(*copy: Instruction) -> list[Instruction]:
+        return [Place("data", (Host(MS), *copy)), forward(*[MS] * 6)]
+
+    copy = Launch(5 * MS, category=Category.MEM, blocks=True)
+    replay, without = replay_of([program(copy)]), replay_of([program()])
+    predicted = walls(replay, lambda removals, times: removals.copies(times, "data"))
+    assert np.median(predicted) == pytest.approx(np.median(walls(without)), rel=0.02)
+
+
+@pytest.mark.parametrize("late", ["host", "gpu"])
+def test_a_rank_with_the_times_of_the_others_holds_nobody_up(late: str) -> None:
+    def program(host: int, kernel: int) -> list[Instruction]:
+        return [Place("data", (Host(host),)), forward(kernel, 2 * MS), *all_reduce(MS), Launch(MS), Wait()]
+
+    slow = program(9 * MS, 3 * MS) if late == "host" else program(MS, 9 * MS)
+    usual = program(MS, 3 * MS)
+    replay, without = replay_of([usual, slow, usual]), replay_of([usual] * 3)
+
+    def change(removals: Removals, times: Times) -> Times:
+        return removals.late_host(times, 1) if late == "host" else removals.late_gpu(times, 1)
+
+    assert np.median(walls(replay, change)) == pytest.approx(np.median(walls(without)), rel=0.01)
+
+
+durations = st.integers(20, 4000).map(lambda us: us * US)
+instructions = st.one_of(
+    durations.map(Host),
+    st.builds(Launch, durations, st.sampled_from([7, 13])),
+    st.builds(Wait, st.sampled_from([7, 13])),
+    st.just(StreamWait(13, 7)),
+    st.just(StreamWait(7, 13)),
+    st.builds(lambda ns: Launch(ns, category=Category.MEM, blocks=True), durations),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(instructions, min_size=1, max_size=12), durations, durations)
+def test_random_programs_are_replayed_as_they_were(
+    inside: list[Instruction], kernel: int, communication: int
+) -> None:
+    program = [Launch(kernel), *inside, *all_reduce(communication), Launch(kernel)]
+    replay = replay_of([program, [Host(MS), *program]])
+    observed = replay.walls(replay.graph.observed).tolist()
+    assert walls(replay) == pytest.approx(observed, rel=0.03, abs=100 * US)
