@@ -55,6 +55,7 @@ class Subject(str, Enum):
     OPERATOR = "operator"
     MARK = "GPU annotation"
     ALLOCATION = "allocation"
+    ARROW = "arrow between operators"
     SYNCHRONIZATION = "synchronization"
     EVENT = "event"
     """Events of an unknown kind."""
@@ -199,7 +200,11 @@ def _diagnostic(loss: Loss) -> str:
 
 _FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
 _LONGEST = 160
-_PLURALS = {Subject.COPY: "memory copies", Subject.METRIC: "rows of metrics"}
+_PLURALS = {
+    Subject.COPY: "memory copies",
+    Subject.METRIC: "rows of metrics",
+    Subject.ARROW: "arrows between operators",
+}
 _SENTENCES: dict[LossKind, Callable[[Loss], str]] = {
     LossKind.ROW: _row,
     LossKind.FIELD: _field,

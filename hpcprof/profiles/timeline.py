@@ -27,6 +27,7 @@ NO_PROCESS = -1
 NO_CORRELATION = -1
 NO_STREAM = -1
 NO_BYTES = -1
+NO_LINK = -1
 UNKNOWN_RANKS = -1
 NO_PEER = -1
 
@@ -176,7 +177,8 @@ class Operators(Table):
     """Calls of PyTorch's operators on the host (``aten::mm``), also of those inside others.
 
     ``dims`` and ``types`` are the shapes and the types of the inputs as the profiler wrote them, JSON lists
-    such as ``[[4,32],[32,10]]`` and ``["float","float"]``, or `NO_NAME`.
+    such as ``[[4,32],[32,10]]`` and ``["float","float"]``, or `NO_NAME`. ``link`` is a number that an
+    operator of the forward pass shares with the one that computes its gradient, or `NO_LINK`.
     """
 
     start: Ints
@@ -186,6 +188,7 @@ class Operators(Table):
     name: Ints
     dims: Ints
     types: Ints
+    link: Ints
 
 
 @dataclass(frozen=True)

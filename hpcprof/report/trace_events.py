@@ -1,7 +1,8 @@
 """Timelines as JSON of the Trace Event Format, which ui.perfetto.dev and chrome://tracing open.
 
 Each rank is a process. Its tracks are its GPU streams, the annotations on the GPU, and its threads, on which
-ranges and operators enclose the API calls made inside them. Categories and arguments have the names of
+ranges and operators enclose the API calls made inside them, and arrows lead from calls to the work that they
+launch. Categories and arguments have the names of
 PyTorch's traces, so that programs which read those, hpcprof included, also read these. Only ``cuda_graph`` is
 new: the launch of a graph that was traced as a whole. Perfetto's binary format would need a package of
 schemas and would add no information about such events.
@@ -30,7 +31,9 @@ from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import (
     HOST,
+    NO_BYTES,
     NO_CORRELATION,
+    UNKNOWN_RANKS,
     Allocations,
     ApiCalls,
     GpuMarks,
@@ -43,6 +46,7 @@ from hpcprof.profiles.timeline import (
     Style,
     Timeline,
 )
+from hpcprof.report.trace_arrows import arrows
 from hpcprof.results.timelines import Timelines
 
 # nsys numbers threads with 24 bits; the tracks above are not threads.
@@ -166,8 +170,19 @@ def _properties(rank: int, timeline: Timeline) -> dict[str, object]:
     world: dict[str, Any] = {"rank": rank}
     if timeline.origin.world_size is not None:
         world["world_size"] = timeline.origin.world_size
+    world |= _group_of_host(timeline)
     gpus = [{"id": i, "name": name} for i, name in enumerate(timeline.origin.device_names)]
     return {"distributedInfo": world, "deviceProperties": gpus}
+
+
+def _group_of_host(timeline: Timeline) -> dict[str, object]:
+    """Return the process group of the collectives of the host, if they all have the same."""
+    table = timeline.host_collectives
+    groups = {*zip(timeline.names(table.communicator), table.ranks.tolist(), strict=True)}
+    if len(groups) != 1 or (None, UNKNOWN_RANKS) in groups:
+        return {}
+    ((name, ranks),) = groups
+    return {"pg_count": 1, "pg_config": [{"pg_name": name, "backend_config": "gloo", "pg_size": ranks}]}
 
 
 def _base(utc: int | None) -> dict[str, object]:
@@ -207,8 +222,10 @@ def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
     pushed = ranges.take((ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1))
     yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
     free = ranges.take((ranges.style != Style.PUSH_POP) | (ranges.one_thread != 1))
-    yield from _complete("user_annotation", free, names, rank, zero, tracks.of_ranges(free))
+    of_free = tracks.of_ranges(free)
+    yield from _complete("user_annotation", free, names, rank, zero, of_free, _messages(timeline, free))
     yield from _allocated(timeline.allocations, rank, zero, tracks)
+    yield from arrows(timeline, rank, zero, track)
     yield from tracks.metadata(np.unique(np.concatenate((calls.thread, pushed.thread, done.thread))))
 
 
@@ -267,6 +284,18 @@ def _inputs(timeline: Timeline) -> Iterator[str]:
         known = {"Input Dims": texts[dims], "Input type": texts[types]}
         written = ",".join(f'"{name}":{text}' for name, text in known.items() if text is not None)
         yield f',"args":{{{written}}}' if written else ""
+
+
+def _messages(timeline: Timeline, ranges: Ranges) -> Iterator[str]:
+    """Yield the inputs of the ranges that are collectives of the host: as many bytes as they have."""
+    table = timeline.host_collectives
+    alltoall = np.array([name == "AlltoAll" for name in timeline.names(table.operation)], bool)
+    size = np.where(alltoall & (table.ranks > 0), table.bytes * table.ranks, table.bytes)
+    places = zip(table.thread.tolist(), table.start.tolist(), table.end.tolist(), strict=True)
+    sizes = dict(zip(places, size.tolist(), strict=True))
+    for place in zip(ranges.thread.tolist(), ranges.start.tolist(), ranges.end.tolist(), strict=True):
+        known = sizes.get(place, NO_BYTES)
+        yield f',"args":{{"Input Dims":[[{known}]],"Input type":["unsigned char"]}}' if known > 0 else ""
 
 
 def _allocated(table: Allocations, rank: int, zero: int, tracks: _Tracks) -> Iterator[str]:

@@ -25,9 +25,8 @@ _NO_CATEGORY, _OTHERS = "events of no category", "events of other categories"
 
 
 class _Recorded(Event):
-    """An event of a trace with the copied fields that `Event` does not have."""
+    """An event of a trace with the copied field that `Event` does not have."""
 
-    id: Raw = NO_VALUE
     bp: Raw = NO_VALUE
 
 

@@ -201,6 +201,48 @@ def test_on_every_track_events_follow_or_enclose_each_other(exports: Timelines, 
             open_until.append(-minus_end)
 
 
+def test_arrows_lead_from_calls_to_what_they_launch_and_from_operators_to_their_gradients(
+    tmp_path: Path,
+) -> None:
+    source = Timelines({0: DATA / "operators_rank0.pt.trace.json.gz"}, [])
+    original = source.read(0)
+    export(source, tmp_path)
+    events = load(tmp_path / "rank00000.trace.json.gz")["traceEvents"]
+    begun = {(e["cat"], e["tid"], e["ts"]): e["name"] for e in events if e["ph"] == "X"}
+    names = {}
+    for category, begins, ends in (("ac2g", "cuda_runtime", "kernel"), ("fwdbwd", "cpu_op", "cpu_op")):
+        arrows: dict[int, dict[str, Any]] = {}
+        for e in events:
+            if e.get("cat") == category:
+                arrows.setdefault(e["id"], {})[e["ph"]] = e
+        names[category] = [
+            [begun.get((cat, one[end]["tid"], one[end]["ts"])) for end, cat in (("s", begins), ("f", ends))]
+            for one in arrows.values()
+        ]
+    # Copies and sets have other categories.
+    assert sum(None not in pair for pair in names["ac2g"]) == len(original.kernels)
+    assert len(names["fwdbwd"]) == 12
+    assert ["aten::addmm", "AddmmBackward0"] in names["fwdbwd"]
+    assert all(forward and backward and "Backward" in backward for forward, backward in names["fwdbwd"])
+    back = read_profile(tmp_path / "rank00000.trace.json.gz")
+    assert isinstance(back, Timeline)
+    links = [sorted(t.names(t.operators.name[t.operators.link >= 0])) for t in (original, back)]  # type: ignore[type-var]
+    assert links[0] == links[1] != []
+
+
+def test_the_collectives_of_a_cpu_trace_survive_too(tmp_path: Path) -> None:
+    source = Timelines({rank: DATA / f"cpu_ddp_rank{rank}.pt.trace.json.gz" for rank in (0, 1)}, [])
+    export(source, tmp_path)
+    back = read_profile(tmp_path / "rank00001.trace.json.gz")
+    for analysis in ("step_times", "operators", "idle_causes", "rank_collectives"):
+        rows = [analyze_rank(ANALYSES[analysis], t, 1).rows for t in (source.read(1), back)]
+        # The exported trace begins at 0.
+        rows = [table.drop(columns=["start_ns", "end_ns"], errors="ignore") for table in rows]
+        assert rows[0].to_csv() == rows[1].to_csv()
+    ids = [e["id"] for e in load(tmp_path / MERGED)["traceEvents"] if e["ph"] == "s"]
+    assert len(ids) == len({*ids}) > 100
+
+
 HOSTILE = ['a"b\\c', "</script>\n\t\r", "内核 🚀", "\x00\x01\x1f\x7f", "{}[],:", "half \ud800", ""]
 
 

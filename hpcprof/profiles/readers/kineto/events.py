@@ -25,6 +25,8 @@ from hpcprof.profiles.readers.kineto.arguments import (
     WaitArguments,
     parsed_object,
 )
+from hpcprof.profiles.readers.kineto.arrows import CATEGORIES as FORWARD_BACKWARD
+from hpcprof.profiles.readers.kineto.arrows import COLUMNS as ARROWS
 from hpcprof.profiles.readers.kineto.collectives import Recorded, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
 from hpcprof.profiles.readers.kineto.stamps import Mask, present, times
@@ -91,7 +93,7 @@ _OPERATOR = re.compile(r"::|Backward\d*$|^[a-z]\w*_$")
 _NOT_READ = frozenset(
     {
         *("python_function", "external_correlation", "overhead", "collective_comm", "Trace"),
-        *("ac2g", "async", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "forward_backward"),
+        *("ac2g", "async", "async_cpu_to_gpu", "async_gpu"),
         *("cuda_event", "cuda_profiler_range"),
     }
 )
@@ -125,6 +127,7 @@ class Events:
         self.waits = TableRows(*COLUMNS)
         self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
         self.operators = TableRows(*_HOST, "dims", "types")
+        self.arrows = TableRows(*ARROWS)
         self.collectives: list[Recorded] = []
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()
@@ -139,6 +142,7 @@ class Events:
             (("cpu_op", _OLD_RANGES), self.operators, self._operators, Subject.OPERATOR),
             (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._marks, Subject.MARK),
             (("cpu_instant_event",), self.allocations, _allocations, Subject.ALLOCATION),
+            (FORWARD_BACKWARD, self.arrows, _arrows, Subject.ARROW),
         )
 
     @property
@@ -322,6 +326,16 @@ def _allocations(events: list[Event]) -> Built:
         "reserved": np.array([a.reserved for a in told], np.int64),
     }
     return columns, {"ts": timed, "args": present(arguments)}
+
+
+def _arrows(events: list[Event]) -> Built:
+    """Build the ends of arrows."""
+    columns: IntColumns = {"ends": np.array([event.ph == "f" for event in events], np.int64)}
+    columns["time"], timed = times([event.ts for event in events])
+    checks = {"ph": np.array([event.ph in ("s", "f") for event in events], bool), "ts": timed}
+    for column, name in (("id", "id"), ("process", "pid"), ("thread", "tid")):
+        columns[column], checks[name] = _integers([getattr(event, name) for event in events])
+    return columns, checks
 
 
 def _integers(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:

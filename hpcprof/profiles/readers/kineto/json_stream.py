@@ -40,6 +40,7 @@ class Event(msgspec.Struct, gc=False):
     dur: msgspec.Raw = NO_VALUE
     pid: msgspec.Raw = NO_VALUE
     tid: msgspec.Raw = NO_VALUE
+    id: msgspec.Raw = NO_VALUE
     args: msgspec.Raw = NO_ARGUMENTS
 
 

@@ -20,6 +20,7 @@ from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
+from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import collectives
 from hpcprof.profiles.readers.kineto.events import Events
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
@@ -73,6 +74,7 @@ def read(path: Path) -> Timeline:
     calls = ApiCalls(**events.calls.columns())
     communicated = collectives(events.collectives, calls, events.strings)
     ranges, operators = events.ranges.columns(), events.operators.columns()
+    operators["link"] = linked_operators(operators, events.arrows.columns())
     distributed = _object(properties.get("distributedInfo"))
     on_host = host_collectives(ranges, operators, only_group(distributed), events.strings)
     work = is_work(ranges["name"], events.strings)

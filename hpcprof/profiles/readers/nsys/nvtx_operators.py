@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import NO_NAME, Ints, Operators, Ranges, Style
+from hpcprof.profiles.timeline import NO_LINK, NO_NAME, Ints, Operators, Ranges, Style
 
 _APPENDED = re.compile(r", (?:seq|op_id|sizes) = (?=[\d\[])")
 _SEQUENCE = ", seq = "
@@ -91,5 +91,6 @@ def separate(ranges: Ranges, marked: Marked) -> tuple[Ranges, Operators]:
         **{name: getattr(ranges, name)[chosen] for name in columns},
         dims=marked.dims[chosen],
         types=np.full(np.count_nonzero(chosen), NO_NAME),
+        link=np.full(np.count_nonzero(chosen), NO_LINK),
     )
     return ranges.take(~chosen), operators

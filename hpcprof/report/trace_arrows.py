@@ -1,0 +1,60 @@
+"""The arrows of an exported trace, which viewers draw between events: flow events of the Trace Event Format.
+
+They have the names and categories of PyTorch's traces: ``ac2g`` leads from a call to the work that it
+launches, ``fwdbwd`` from an operator to the one that computes its gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcprof.analysis.steps.streams import NO_CALL, OperationTimes, launch_calls
+from hpcprof.profiles.timeline import NO_LINK, Ints, Timeline
+
+_RANKS_APART = 1 << 32
+"""Viewers tell arrows apart by their ids, so each rank has its own; doubles hold those of 2 million ranks."""
+
+
+def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[str]:
+    """Yield the ends of all arrows of a rank, one JSON object each.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    rank : int
+    zero : int
+        The time that is 0 in the trace.
+    track : ndarray of int64
+        The track of each of ``timeline.operations()``.
+    """
+    call = launch_calls(timeline)
+    launched = np.flatnonzero(call != NO_CALL)
+    call, calls = call[launched], timeline.calls
+    work = timeline.columns_of_operations(OperationTimes)
+    ends = (calls.start[call], calls.thread[call], work.start[launched], track[launched])
+    yield from _drawn("ac2g", rank, zero, *ends)
+    done = timeline.operators
+    # The two operators of a link follow each other, the forward one first.
+    linked = np.flatnonzero(done.link != NO_LINK)
+    linked = linked[np.lexsort((done.start[linked], done.link[linked]))]
+    pairs = np.flatnonzero(done.link[linked][1:] == done.link[linked][:-1])
+    forward, backward = linked[pairs], linked[pairs + 1]
+    ends = (done.start[forward], done.thread[forward], done.start[backward], done.thread[backward])
+    yield from _drawn("fwdbwd", rank, zero, *ends)
+
+
+def _drawn(
+    category: str, rank: int, zero: int, begin: Ints, begin_track: Ints, end: Ints, end_track: Ints
+) -> Iterator[str]:
+    common = f'"cat":"{category}","name":"{category}","pid":{rank}'
+    columns = (begin - zero, begin_track, end - zero, end_track)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for number, (start, of_start, stop, of_stop) in enumerate(rows, rank * _RANKS_APART):
+        yield f'{{"ph":"s","id":{number},{common},"tid":{of_start},"ts":{start // 1000}.{start % 1000:03d}}}'
+        # "bp" binds it to the event around it, not to the next one.
+        yield (
+            f'{{"ph":"f","bp":"e","id":{number},{common},"tid":{of_stop},'
+            f'"ts":{stop // 1000}.{stop % 1000:03d}}}'
+        )
