@@ -1,0 +1,135 @@
+"""Predicts the step of a run with changed times: what if a range took none, or the network were faster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hpcprof.analysis.explain.changes import Change, Prediction
+from hpcprof.analysis.explain.explain import Replayable, replayable
+from hpcprof.analysis.explain.findings import half_width
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.rank_edges import EdgeKind
+from hpcprof.analysis.explain.removals import Mask, Removals
+from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.profiles.timeline import Category, Ints
+
+
+def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
+    """Replay a run with changed times; without changes, as it was.
+
+    The interval comes from the spread of the steps and the error of the unchanged replay.
+
+    Raises
+    ------
+    UsageError
+        If a change names a range, kernel, API call or rank that the run does not have.
+    HpcprofError
+        If the run cannot be replayed.
+    """
+    built = replayable(inputs)
+    if not isinstance(built, Replayable):
+        raise HpcprofError(f"nothing can be replayed: {built}.")
+    replay = Replay(built.graph)
+    changer = _Changer(replay)
+    times = replay.measured
+    for change in changes:
+        times = changer.changed(times, change)
+    measured = replay.walls(replay.graph.observed)
+    unchanged = replay.walls(replay.moments(replay.measured))
+    predicted = replay.walls(replay.moments(times)) if changes else unchanged
+    wall, error = float(np.median(predicted)), float(np.median(unchanged) - np.median(measured))
+    half = half_width(predicted.astype(float)) + abs(error)
+    return Prediction(
+        wall_p50_ns=round(wall),
+        low_ns=round(max(0.0, wall - half)),
+        high_ns=round(wall + half),
+        measured_p50_ns=round(float(np.median(measured))),
+        replay_error_pct=round(100 * error / float(np.median(measured)), 3),
+        steps=built.graph.steps,
+    )
+
+
+class _Changer:
+    """Carries out the changes that a user writes."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.graph, self.removals = replay.graph, Removals(replay)
+
+    def changed(self, times: Times, change: Change) -> Times:
+        ranks = None if change.rank is None else (self._position(change.rank),)
+        if change.median and ranks is not None:
+            if len(self.graph.ranks) < 2:
+                raise UsageError("rank:N=median needs the profiles of other ranks.")
+            return self.removals.late_gpu(self.removals.late_host(times, ranks[0]), ranks[0])
+        if change.kind == "range":
+            return self._range(times, change, ranks)
+        if change.kind == "kernel":
+            rows = self._named(change.pattern, self.graph.work.name, "kernel")
+            return self._scaled(times, rows, change.factor, ranks)
+        if change.kind == "copy":
+            if not change.factor:
+                return self.removals.copies(times, "", ranks)
+            copies = self.graph.work.category == Category.MEM
+            return self._scaled(times, copies, change.factor, ranks)
+        if change.kind == "api":
+            return self._calls(times, change, ranks)
+        factor = 1 / change.factor if change.kind == "bandwidth" else change.factor
+        return self.removals.communication(times, np.full(len(self.graph.work), factor))
+
+    def _position(self, rank: int) -> int:
+        if rank not in self.graph.ranks:
+            raise unknown("rank", str(rank), [str(one) for one in self.graph.ranks])
+        return self.graph.ranks.index(rank)
+
+    def _named(self, pattern: str, name: Ints, kind: str) -> Mask:
+        matching = np.array([*(bool(re.search(pattern, text)) for text in self.graph.names), False])
+        rows: Mask = matching[name]
+        if not rows.any():
+            raise UsageError(f"no {kind} of the replayed steps has a name that matches {pattern!r}.")
+        return rows
+
+    def _scaled(self, times: Times, rows: Mask, factor: float, ranks: Collection[int] | None) -> Times:
+        rows = rows & self.removals.of_ranks(self.graph.work_rank, ranks)
+        return times.with_alone(np.where(rows, times.alone * factor, times.alone))
+
+    def _calls(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+        """Scale the own time of calls; those that take no time do not wait either."""
+        rows = self._named(change.pattern, self.graph.calls.name, "API call")
+        calls = np.flatnonzero(rows & self.removals.of_ranks(self.graph.call_rank, ranks))
+        edges = self.removals.edge_of_call[EdgeKind.CALL][calls]
+        scaled = times.set_lag(edges, np.rint(times.lag[edges] * change.factor).astype(np.int64))
+        return scaled if change.factor else self.removals.waits(scaled, calls)
+
+    def _range(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+        name = change.pattern
+        places = [one for one in self.graph.places if one == name or one.endswith(f"/{name}")]
+        if not places:
+            raise unknown("range", name, sorted(self.graph.places))
+        for place in places:
+            if change.factor != 1:
+                times = self.removals.host_time(times, place, ranks, long=False, factor=change.factor)
+            if change.add_ns:
+                times = self._longer(times, place, change.add_ns, ranks)
+        return times
+
+    def _longer(self, times: Times, place: str, more_ns: int, ranks: Collection[int] | None) -> Times:
+        """Let the host of each rank take longer in a place, once a step: before its first call from there."""
+        graph, pieces = self.graph, self.graph.pieces
+        inside = self.removals.inside(place)
+        call = np.concatenate((pieces.call[inside[pieces.place]], np.flatnonzero(inside[graph.calls.place])))
+        call = np.unique(call[self.removals.of_ranks(graph.call_rank[call], ranks)])
+        call = call[graph.calls.before[call] != NONE]
+        # The first call after a gap in an earlier step belongs to that one.
+        step = graph.calls.step[call]
+        group = graph.call_rank[call] * (int(step.max(initial=0)) + 2) + step
+        first = call[np.append(True, group[1:] != group[:-1])[: len(call)]]
+        edges = self.removals.edge_of_call[EdgeKind.HOST][first]
+        lag = times.lag.copy()
+        lag[edges] += more_ns
+        return replace(times, lag=lag)

@@ -1,0 +1,101 @@
+"""A what-if predicts the step of the program that has the changed times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.explain.changes import Prediction, parse_changes
+from hpcprof.analysis.explain.whatif import predict
+from hpcprof.common.errors import HpcprofError, UsageError
+from tests.unit.analysis.explain.programs import (
+    MS,
+    US,
+    Host,
+    Instruction,
+    Launch,
+    Place,
+    StreamWait,
+    Wait,
+    inputs_of,
+    simulate,
+)
+
+STEPS = 6
+
+
+def program(data: int = 2 * MS, kernel: int = MS, communication: int = 2 * MS) -> list[Instruction]:
+    return [
+        Place("data", (Host(data),)),
+        Place("forward", tuple(Launch(kernel, name="gemm") for _ in range(8))),
+        StreamWait(17, 7),
+        Launch(communication, 17, collective=True),
+        StreamWait(7, 17),
+        Place("optimizer", (Launch(MS, name="adam"), Wait())),
+    ]
+
+
+def what_if(*changes: str, ranks: tuple[list[Instruction], ...] = (program(), program())) -> Prediction:
+    return predict(inputs_of(simulate(ranks, STEPS)), parse_changes(changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ("range:data*0", (program(data=0), program(data=0))),
+        ("range:data+9ms", (program(data=11 * MS), program(data=11 * MS))),
+        ("range:data+9ms@1", (program(), program(data=11 * MS))),
+        ("kernel:^gemm$*0.5", (program(kernel=MS // 2), program(kernel=MS // 2))),
+        ("comm*0", (program(communication=0), program(communication=0))),
+        ("bandwidth*4", (program(communication=MS // 2), program(communication=MS // 2))),
+    ],
+)
+def test_the_prediction_is_the_step_of_the_program_with_these_times(
+    change: str, changed: tuple[list[Instruction], ...]
+) -> None:
+    truth = what_if(ranks=changed)
+    found = what_if(change)
+    assert found.wall_p50_ns == pytest.approx(truth.measured_p50_ns, rel=0.01)
+    assert found.low_ns <= found.wall_p50_ns <= found.high_ns
+
+
+def test_a_rank_becomes_like_the_others() -> None:
+    late = program(data=9 * MS, kernel=2 * MS)
+    found = what_if("rank:1=median", ranks=(program(), late, program()))
+    assert found.wall_p50_ns == pytest.approx(what_if().measured_p50_ns, rel=0.01)
+
+
+def test_without_changes_the_run_is_replayed_as_it_was() -> None:
+    found = what_if()
+    assert found.wall_p50_ns == pytest.approx(found.measured_p50_ns, rel=0.01)
+    assert abs(found.replay_error_pct) < 1
+    assert found.steps == STEPS
+
+
+def test_changes_add_up() -> None:
+    both = what_if("range:data*0", "comm*0")
+    truth = what_if(ranks=(program(data=0, communication=0),) * 2)
+    assert both.wall_p50_ns == pytest.approx(truth.measured_p50_ns, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("range:loader*0", "unknown range 'loader'. Valid: data, forward"),
+        ("kernel:conv*0", "no kernel of the replayed steps has a name that matches 'conv'"),
+        ("api:Malloc*0", "no API call of the replayed steps has a name that matches 'Malloc'"),
+        ("rank:7=median", "unknown rank '7'. Valid: 0, 1"),
+    ],
+)
+def test_what_the_run_does_not_have_is_named(change: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        what_if(change)
+    assert said in str(error.value)
+
+
+def test_a_run_without_steps_is_not_replayed() -> None:
+    timelines = simulate([[Launch(10 * US)]], 1)
+    empty = inputs_of({0: timelines[0]})
+    object.__setattr__(timelines[0], "ranges", timelines[0].ranges.take(np.zeros(0, np.int64)))
+    with pytest.raises(HpcprofError, match=r"nothing can be replayed: rank 0: no steps are known"):
+        predict(empty, [])
