@@ -178,7 +178,8 @@ class Operators(Table):
 
     ``dims`` and ``types`` are the shapes and the types of the inputs as the profiler wrote them, JSON lists
     such as ``[[4,32],[32,10]]`` and ``["float","float"]``, or `NO_NAME`. ``link`` is a number that an
-    operator of the forward pass shares with the one that computes its gradient, or `NO_LINK`.
+    operator of the forward pass shares with the one that computes its gradient, or `NO_LINK`. ``values`` are
+    the inputs of convolutions other than tensors, a JSON list of texts, or `NO_NAME`.
     """
 
     start: Ints
@@ -189,6 +190,7 @@ class Operators(Table):
     dims: Ints
     types: Ints
     link: Ints
+    values: Ints
 
 
 @dataclass(frozen=True)

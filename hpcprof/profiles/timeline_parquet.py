@@ -25,7 +25,7 @@ VERSION = 1
 """Raise it when the meaning of a column changes; new and removed tables and columns are noticed anyway."""
 
 _KEY = b"hpcprof"
-_TEXT = ("name", "domain", "dims", "types")
+_TEXT = ("name", "domain", "dims", "types", "values")
 _AXES = ("x", "y", "z")
 # Values that grow from row to row. The others repeat, and are smallest with a dictionary.
 _GROWING = ("start", "end", "correlation", "source_correlation")

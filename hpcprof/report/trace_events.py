@@ -280,8 +280,9 @@ def _call_arguments(calls: ApiCalls) -> Iterator[str]:
 def _inputs(timeline: Timeline) -> Iterator[str]:
     """Yield the shapes and types of the inputs of each operator, which are JSON already."""
     table, texts = timeline.operators, [*timeline.strings.tolist(), None]
-    for dims, types in zip(table.dims.tolist(), table.types.tolist(), strict=True):
-        known = {"Input Dims": texts[dims], "Input type": texts[types]}
+    columns = (table.dims.tolist(), table.types.tolist(), table.values.tolist())
+    for dims, types, values in zip(*columns, strict=True):
+        known = {"Input Dims": texts[dims], "Input type": texts[types], "Concrete Inputs": texts[values]}
         written = ",".join(f'"{name}":{text}' for name, text in known.items() if text is not None)
         yield f',"args":{{{written}}}' if written else ""
 

@@ -1,4 +1,4 @@
-"""Floating-point operations of matrix multiplications, and the peak rates of GPUs."""
+"""Floating-point operations of matrix multiplications and convolutions, and the peak rates of GPUs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterable
 from typing import Any
+
+from hpcprof.analysis.operators.convolutions import convolution_flops, is_convolution
 
 _FIRST_FACTOR = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_scaled_mm", "aten::_int_mm"), 0),
@@ -48,19 +50,28 @@ An MI250X is two devices, and the figures are those of one.
 """
 
 
-def is_matrix_multiplication(operator: str | None) -> bool:
+def counts_flops(operator: str | None) -> bool:
     """Return whether `flops` knows an operator."""
-    return operator in _FIRST_FACTOR
+    return operator in _FIRST_FACTOR or is_convolution(operator)
 
 
-def flops(operator: str | None, dims: str | None) -> float | None:
-    """Return the operations of one call: 2·m·n·k, times the batch.
+def flops(operator: str | None, dims: str | None, values: str | None = None) -> float | None:
+    """Return the operations of one call: 2·m·n·k, times the batch, of a matrix multiplication.
+
+    Parameters
+    ----------
+    operator : str or None
+    dims, values : str or None
+        The shapes of the inputs, and the inputs that are no tensors, as in
+        `hpcprof.profiles.timeline.Operators`.
 
     Returns
     -------
     float or None
-        None if the operator is no matrix multiplication, or the shapes are absent or impossible.
+        None if it is any other operator but a convolution, or the inputs are absent or impossible.
     """
+    if operator is not None and is_convolution(operator):
+        return convolution_flops(operator, dims, values)
     first = _FIRST_FACTOR.get(operator or "")
     shapes = _parsed(dims)
     if first is None or len(shapes) < first + 2:
@@ -77,11 +88,11 @@ def flops(operator: str | None, dims: str | None) -> float | None:
 
 
 def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iterable[str]) -> float | None:
-    """Return the peak of a GPU for the inputs of a matrix multiplication, None if unknown.
+    """Return the peak of a GPU for the inputs of an operator with `flops`, None if unknown.
 
     With ``float`` inputs the names of the kernels decide between TF32 and FP32.
     """
-    first = _FIRST_FACTOR.get(operator or "")
+    first = 0 if is_convolution(operator) else _FIRST_FACTOR.get(operator or "")
     written = _parsed(types)
     if first is None or len(written) < first + 2 or written[first] != written[first + 1]:
         return None

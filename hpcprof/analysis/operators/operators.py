@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
-from hpcprof.analysis.operators.matrix_multiplications import flops, is_matrix_multiplication, peak_tflops
+from hpcprof.analysis.operators.matrix_multiplications import counts_flops, flops, peak_tflops
 from hpcprof.analysis.operators.nesting import launching_operators, nesting
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize
 from hpcprof.common.memoize import computed_once
@@ -114,7 +114,9 @@ def _calls(timeline: Timeline) -> _Calls:
     own_gpu = np.zeros(len(host), np.int64)
     np.add.at(own_gpu, operator, time[operation])
     texts = [timeline.names(column) for column in np.ascontiguousarray(shapes.T)]
-    work = np.array([flops(name, dims) for name, dims, _ in zip(*texts, strict=True)], float)
+    calls, call = numbered_rows(table.name, table.dims, table.values)
+    inputs = zip(*map(timeline.names, np.ascontiguousarray(calls.T)), strict=True)
+    work = np.array([flops(*one) for one in inputs], float)
     return _Calls(
         shape=shape,
         shapes=shapes,
@@ -123,7 +125,7 @@ def _calls(timeline: Timeline) -> _Calls:
         launched=launched,
         gpu=tree.inside(own_gpu),
         own_gpu=own_gpu,
-        flops=work[shape],
+        flops=work[call[tree.order]],
         peak=_peaks(timeline, texts, shape[operator], done.name[operation])[shape],
         busy=int(time.sum()),
     )
@@ -135,7 +137,7 @@ def _peaks(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kerne
     peaks = np.full(len(texts[0]), np.nan)
     # With GPUs of several kinds the peak depends on the call.
     gpu = gpus.pop() if len(gpus) == 1 else ""
-    wanted = {row for row, name in enumerate(texts[0]) if is_matrix_multiplication(name)}
+    wanted = {row for row, name in enumerate(texts[0]) if counts_flops(name)}
     kernels: dict[int, set[str]] = {row: set() for row in wanted}
     pairs, _ = numbered_rows(shape, kernel)
     for row, name in zip(pairs[:, 0].tolist(), timeline.names(pairs[:, 1]), strict=True):

@@ -112,6 +112,8 @@ _TYPE = re.compile(
     re.ASCII,
 )
 """The types that PyTorch itself names; a tensor of none has an empty type."""
+_SIZES = re.compile(r"\[[-\d, ]*\]|-?\d+|True|False|\[(?:True|False|, )*\]", re.ASCII)
+"""The inputs of a convolution that are copied: stride, padding and the like."""
 _DEVICE = (
     "id",
     "name",
@@ -209,7 +211,7 @@ def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Ev
                 dur=_if(_NUMBER, event.dur),
                 id=_if(_NUMBER, event.id),
                 bp=_if(_ENCLOSING, event.bp),
-                args=_arguments(event.args, names),
+                args=_arguments(event.args, names, convolution="conv" in event.name),
             )
 
 
@@ -218,7 +220,7 @@ def _if(kind: re.Pattern[bytes], value: Raw) -> Raw | UnsetType:
     return value if kind.fullmatch(bytes(value)) else UNSET
 
 
-def _arguments(written: Raw, names: Names) -> dict[str, Any] | UnsetType:
+def _arguments(written: Raw, names: Names, *, convolution: bool) -> dict[str, Any] | UnsetType:
     try:
         arguments = msgspec.json.decode(written)
     except (msgspec.MsgspecError, RecursionError):
@@ -229,6 +231,9 @@ def _arguments(written: Raw, names: Names) -> dict[str, Any] | UnsetType:
     types = arguments.get("Input type")
     if isinstance(types, list) and all(map(_is_type, types)):
         kept["Input type"] = types
+    values = arguments.get("Concrete Inputs")
+    if convolution and isinstance(values, list):
+        kept["Concrete Inputs"] = [v if isinstance(v, str) and _SIZES.fullmatch(v) else "" for v in values]
     if _is_type(arguments.get("dtype")):
         kept["dtype"] = arguments["dtype"]
     if found := operation(str(arguments.get("Collective name", ""))):

@@ -52,10 +52,11 @@ class WaitArguments(GpuArguments, gc=False):
 
 
 class OperatorArguments(msgspec.Struct, gc=False):
-    """The shapes and types of an operator's inputs, as they are written."""
+    """The shapes and types of an operator's inputs, and those that are no tensors, as they are written."""
 
     dims: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Input Dims", default=msgspec.UNSET)
     types: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Input type", default=msgspec.UNSET)
+    values: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="Concrete Inputs", default=msgspec.UNSET)
 
 
 class RangeArguments(OperatorArguments, gc=False):

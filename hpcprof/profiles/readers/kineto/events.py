@@ -53,6 +53,8 @@ Built = tuple[IntColumns, Checks]
 
 _ALLOCATION = "[memory]"
 _QUOTED = re.compile(rb'"[0-9]{1,19}"')
+_CONVOLUTION = "conv"
+"""Operators with this in their name keep their inputs other than tensors; others have too many values."""
 _COLLECTIVE = b'"Collective name"'
 
 _INTEGERS: BatchDecoder[int] = BatchDecoder(Int64)
@@ -126,7 +128,7 @@ class Events:
         self.gpu_marks = TableRows(*_GPU)
         self.waits = TableRows(*COLUMNS)
         self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
-        self.operators = TableRows(*_HOST, "dims", "types")
+        self.operators = TableRows(*_HOST, "dims", "types", "values")
         self.arrows = TableRows(*ARROWS)
         self.collectives: list[Recorded] = []
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
@@ -227,7 +229,11 @@ class Events:
     def _operators(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
         arguments = [a or _NO_INPUTS for a in _OPERATORS([event.args for event in events])]
-        return columns | self._inputs(arguments), checks
+        named = [
+            a.values if e.name and _CONVOLUTION in e.name else msgspec.UNSET
+            for a, e in zip(arguments, events, strict=True)
+        ]
+        return columns | {**self._inputs(arguments), "values": self._as_written(named)}, checks
 
     def _inputs(self, arguments: Sequence[OperatorArguments]) -> IntColumns:
         written = {"dims": [a.dims for a in arguments], "types": [a.types for a in arguments]}

@@ -91,6 +91,7 @@ def separate(ranges: Ranges, marked: Marked) -> tuple[Ranges, Operators]:
         **{name: getattr(ranges, name)[chosen] for name in columns},
         dims=marked.dims[chosen],
         types=np.full(np.count_nonzero(chosen), NO_NAME),
+        values=np.full(np.count_nonzero(chosen), NO_NAME),
         link=np.full(np.count_nonzero(chosen), NO_LINK),
     )
     return ranges.take(~chosen), operators
