@@ -39,6 +39,7 @@ ANALYSES = (
         columns("rank cause:text range:text api:text idle_ns_per_step gaps"),
         "hpcprof.analysis.explain.idle_causes:idle_causes",
         sort_by=("-idle_ns_per_step",),
+        memory_heavy=True,
     ),
     Analysis(
         "critical_path",

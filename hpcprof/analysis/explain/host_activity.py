@@ -12,8 +12,11 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NO_CALL
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import outermost
-from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.columns.ordering import as_of, ascends
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Ranges, Timeline
+
+_LATEST = int(np.iinfo(np.int64).max)
 
 NONE = NO_CALL
 """Stands for no row and for no thread."""
@@ -39,68 +42,61 @@ class StepFunction:
 
     def at(self, moment: Ints) -> Ints:
         """Return the value at each moment, shape (n,)."""
-        values: Ints = np.append(NONE, self.value)[np.searchsorted(self.time, moment, side="right")]
+        (values,) = as_of(self.time, moment, np.append(NONE, self.value))
         return values
 
     def changes_inside(self, start: Ints, end: Ints) -> Ints:
         """Return the moments inside disjoint intervals, sorted by start, at which the value changes."""
-        interval = np.searchsorted(start, self.time) - 1
-        inside = (interval >= 0) & (self.time < np.append(end, 0)[interval])
-        found: Ints = self.time[inside]
+        time = self.time[slice(*np.searchsorted(self.time, (start.min(initial=_LATEST), end.max(initial=0))))]
+        interval = np.searchsorted(start, time) - 1
+        inside = (interval >= 0) & (time < np.append(end, 0)[interval])
+        found: Ints = time[inside]
         return found
 
 
-@dataclass(frozen=True)
-class Host:
-    """The threads of a timeline.
-
-    Attributes
-    ----------
-    calls : ApiCalls
-        The calls of the timeline.
-    threads : list of Thread
-        The threads that make calls; their numbers are the indices.
-    rows : list of ndarray of int64
-        The rows of the calls of each thread.
-    marking : Thread
-        The thread that marks the steps.
-    """
-
-    calls: ApiCalls
-    threads: list[Thread]
-    rows: list[Ints]
-    marking: Thread
-
-    def of_calls(self, rows: Ints) -> Ints:
-        """Return the number of the thread of each call, `NONE` for the row `NONE`."""
-        result = np.full(len(rows), NONE)
-        process, thread = at(self.calls.process, rows), at(self.calls.thread, rows)
-        for number, (one, other) in enumerate(self.threads):
-            result[(process == one) & (thread == other) & (rows != NONE)] = number
-        return result
-
-    def calls_touching(self, thread: int, start: Ints, end: Ints) -> ApiCalls:
-        """Return the calls of a thread that touch disjoint intervals, sorted by start.
-
-        Calls inside other calls are left out, so that the calls that are left do not overlap.
-        """
-        calls, rows = self.calls, self.rows[thread]
-        touching = np.searchsorted(start, calls.end[rows], side="right") > np.searchsorted(
-            end, calls.start[rows]
-        )
-        rows = rows[touching]
-        return calls.take(rows[outermost(calls.start[rows], calls.end[rows])])
-
-
-@computed_once
-def host(timeline: Timeline) -> Host:
-    """Return the threads of a timeline that has steps."""
-    calls = timeline.calls
-    found = rows_by_key(calls.process, calls.thread)
+def marking_thread(timeline: Timeline) -> Thread:
+    """Return the thread that marks the steps of a timeline that has steps."""
     step = int(steps_of(timeline).rows[0])
-    marking = int(timeline.ranges.process[step]), int(timeline.ranges.thread[step])
-    threads = [(process, thread) for (process, thread), _ in found]
-    return Host(calls, threads, [rows for _, rows in found], marking)
+    return int(timeline.ranges.process[step]), int(timeline.ranges.thread[step])
+
+
+def threads_of(calls: ApiCalls, rows: Ints) -> tuple[list[Thread], Ints]:
+    """Return the threads of some calls, and the number of each call's thread, `NONE` for the row `NONE`."""
+    known = rows != NONE
+    found, number = numbered_rows(calls.process[rows[known]], calls.thread[rows[known]])
+    thread = np.full(len(rows), NONE)
+    thread[known] = number
+    return [(process, one) for process, one in found.tolist()], thread
+
+
+def calls_touching(calls: ApiCalls, thread: Thread, start: Ints, end: Ints) -> Ints:
+    """Return the rows of the calls of a thread that touch disjoint intervals; both are sorted by start.
+
+    Calls inside other calls are left out, so that the calls that are left do not overlap.
+    """
+    process, number = thread
+    rows = np.flatnonzero((calls.process == process) & (calls.thread == number))
+    begin = calls.start[rows]
+    if not ascends(begin):
+        order = np.argsort(begin, kind="stable")
+        rows, begin = rows[order], begin[order]
+    high = np.searchsorted(begin, end, side="right")
+    del begin  # The columns of all calls take much memory.
+    reach = calls.end[rows]
+    np.maximum.accumulate(reach, out=reach)
+    # From the first call that reaches an interval on, those that end before it lie inside that call.
+    low = np.searchsorted(reach, start)
+    del reach
+    rows = rows[_joined(np.maximum(low, np.append(0, high[:-1])), high)]
+    return rows[outermost(calls.start[rows], calls.end[rows])]
+
+
+def _joined(low: Ints, high: Ints) -> Ints:
+    """Return the numbers in all ranges from ``low`` to below ``high``, one range after the other."""
+    count = np.maximum(high - low, 0)
+    before = np.cumsum(count) - count
+    joined: Ints = np.arange(count.sum()) + np.repeat(low - before, count)
+    return joined
 
 
 @computed_once
@@ -129,10 +125,11 @@ def innermost(ranges: Ranges) -> StepFunction:
     return StepFunction(time[order], value[order])
 
 
-def executed(calls: ApiCalls) -> StepFunction:
-    """Return the row in ``calls``, which do not overlap, of the call that is executed at each moment."""
-    rows = np.arange(len(calls))
-    time = np.column_stack((calls.start, calls.end)).ravel()
+def executed(calls: ApiCalls, rows: Ints) -> StepFunction:
+    """Return the row of the call that is executed at each moment, of calls that do not overlap, by start."""
+    time = np.column_stack((calls.start[rows], calls.end[rows])).ravel()
+    # In a damaged profile a call may begin before the one before it ends.
+    time = np.maximum.accumulate(time)
     return StepFunction(time, np.column_stack((rows, np.full(len(rows), NONE))).ravel())
 
 

@@ -6,30 +6,38 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.host_activity import (
     NONE,
     StepFunction,
+    Thread,
     at,
+    calls_touching,
     divided,
     executed,
-    host,
     innermost_ranges,
+    marking_thread,
+    threads_of,
 )
 from hpcprof.analysis.explain.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
 from hpcprof.analysis.operators.host_time import measured_on_host
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name
-from hpcprof.analysis.steps.streams import launch_calls
+from hpcprof.analysis.steps.streams import OperationTimes, launch_calls
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.analysis.summaries.api_calls import without_version
 from hpcprof.profiles.columns.intervals import Intervals, difference, union
-from hpcprof.profiles.columns.unique import numbered, numbered_rows
-from hpcprof.profiles.timeline import ApiCalls, Category, Ints, Table, Timeline, concatenate
+from hpcprof.profiles.columns.ordering import ordered
+from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.timeline import NO_NAME, Category, Ints, Table, Timeline, concatenate
+
+_Bools = NDArray[np.bool_]
 
 
 class Cause(IntEnum):
@@ -59,42 +67,62 @@ _BLOCKING = (
 )
 """What holds a thread up that is in a call while the GPU becomes idle; the first part of a name that fits."""
 
+_AT_ONCE = 1 << 16
+"""How many gaps are explained at a time, which limits the memory."""
+
 _LAG_NS = 10_000
 """The time from a launch call to the start of the operation, where no operation shows it."""
 
 
 @dataclass(frozen=True)
 class _Gaps(Table):
-    """The intervals inside steps in which no GPU of the process works.
+    """The intervals inside steps in which no GPU of the process works; the arrays have shape (gaps,).
 
-    ``operation`` is the row of the next operation, ``call`` that of its launch call and ``before`` that of
-    the operation that ended last; `NONE` if there is none.
+    Attributes
+    ----------
+    number, start, end : ndarray of int64
+    call : ndarray of int64
+        The call that launched the next operation, `NONE` if it was not recorded or there is none.
+    begun : ndarray of int64
+        When that call began, 0 if there is none.
+    launched : ndarray of int64
+        Until when the GPU waits for the host: the part of the gap after that is due to the launch.
+    copies, changes_stream : ndarray of bool
+        Whether the next operation moves memory, and whether the one before ran on another stream.
     """
 
+    number: Ints
     start: Ints
     end: Ints
-    operation: Ints
     call: Ints
-    before: Ints
+    begun: Ints
+    launched: Ints
+    copies: _Bools
+    changes_stream: _Bools
 
 
 @dataclass(frozen=True)
 class _Pieces(Table):
-    """Parts of gaps that have one cause; ``range`` and ``api`` are ids of names."""
+    """Parts of gaps that have one cause; ``kind`` is a number of `_Kinds`."""
 
     gap: Ints
     length: Ints
-    cause: Ints
-    range: Ints
-    api: Ints
+    kind: Ints
 
 
 @dataclass(frozen=True)
-class _Times(Table):
-    """The start and end of operations, and where they run."""
+class _Sums(Table):
+    """The time of each kind that occurs, and how many gaps have it."""
 
-    start: Ints
-    end: Ints
+    kind: Ints
+    time: Ints
+    gaps: Ints
+
+
+@dataclass(frozen=True)
+class _Where(Table):
+    """Where operations run, and what they are."""
+
     device: Ints
     stream: Ints
     category: Ints
@@ -121,117 +149,158 @@ def idle_causes(timeline: Timeline) -> Outcome:
     idle = difference(union(times.start, times.end), busy_time(timeline).busy)
     if not len(idle[0]):
         return no_rows(f"the {'host' if on_host else 'GPU'} is never idle in the steps of {file}")
-    pieces = _between_operators(timeline, idle) if on_host else _explained(timeline, idle)
-    return Outcome(_table(timeline, pieces, len(times.start)))
+    kinds = _kinds(timeline)
+    sums = (_between_operators if on_host else _explained)(timeline, kinds, idle)
+    rows = kinds.columns(sums.kind) | {
+        "idle_ns_per_step": np.rint(sums.time / len(times.start)).astype(np.int64),
+        "gaps": sums.gaps,
+    }
+    return Outcome(pd.DataFrame(rows))
 
 
-def _table(timeline: Timeline, pieces: _Pieces, steps: int) -> pd.DataFrame:
-    calls, call = number_texts(timeline, pieces.api, without_version)
-    ranges, inside = number_texts(timeline, pieces.range, partial(shown_name, timeline))
-    kinds, kind = numbered_rows(pieces.cause, inside, call)
-    total = np.zeros(len(kinds), np.int64)
-    np.add.at(total, kind, pieces.length)
-    # A gap may have several pieces of a kind.
-    order = np.lexsort((pieces.gap, kind))
-    again = (np.diff(kind[order]) == 0) & (np.diff(pieces.gap[order]) == 0)
-    table: pd.DataFrame = pd.DataFrame(
-        {
-            "cause": text_column(Cause(value).name.lower() for value in kinds[:, 0].tolist()),
-            "range": text_column(ranges[kinds[:, 1]]),
-            "api": text_column(calls[kinds[:, 2]]),
-            "idle_ns_per_step": np.rint(total / steps).astype(np.int64),
-            "gaps": np.bincount(kind[order][np.append(True, ~again)], minlength=len(kinds)),
+@dataclass(frozen=True)
+class _Kinds:
+    """Numbers for the combinations of a cause, a range and a call, by their texts.
+
+    Attributes
+    ----------
+    ranges, calls : ndarray of object
+        The texts, ascending.
+    range_of, call_of : ndarray of int64, shape (names + 1,)
+        The index of the text for each id of a name; the last is that of `NO_NAME`.
+    held_by : ndarray of int64, shape (names + 1,)
+        The `Cause` of the time after a call of each name if the GPU becomes idle in it.
+    """
+
+    ranges: NDArray[np.object_]
+    range_of: Ints
+    calls: NDArray[np.object_]
+    call_of: Ints
+    held_by: Ints
+
+    def number(self, cause: Ints, range_: Ints, call: Ints) -> Ints:
+        """Return the number of each cause, with the ids of the names of its range and its call."""
+        return (cause * len(self.ranges) + self.range_of[range_]) * len(self.calls) + self.call_of[call]
+
+    def columns(self, kind: Ints) -> dict[str, pd.Series[Any]]:
+        """Return the texts of some numbers."""
+        cause, texts = np.divmod(kind, len(self.ranges) * len(self.calls))
+        range_, call = np.divmod(texts, len(self.calls))
+        return {
+            "cause": text_column(Cause(value).name.lower() for value in cause.tolist()),
+            "range": text_column(self.ranges[range_]),
+            "api": text_column(self.calls[call]),
         }
+
+
+def _kinds(timeline: Timeline) -> _Kinds:
+    def by_id(ids: Ints, values: Ints) -> Ints:
+        table = np.zeros(len(timeline.strings) + 1, np.int64)
+        table[ids] = values
+        return table
+
+    # `NO_NAME` is -1 and so selects the last element.
+    of_ranges, of_calls = (
+        np.append(distinct(table.name), NO_NAME) for table in (timeline.ranges, timeline.calls)
     )
-    return table
+    ranges, range_ = number_texts(timeline, of_ranges, partial(shown_name, timeline))
+    calls, call = number_texts(timeline, of_calls, without_version)
+    held = np.array([_cause_of(name) for name in timeline.names(of_calls)], np.int64)
+    return _Kinds(ranges, by_id(of_ranges, range_), calls, by_id(of_calls, call), by_id(of_calls, held))
 
 
-def _between_operators(timeline: Timeline, idle: Intervals) -> _Pieces:
-    """Return the pieces of gaps between the operators of the host, one for each range."""
-    place = _place(timeline, NONE)
+def _cause_of(name: str | None) -> Cause:
+    return next((cause for pattern, cause in _BLOCKING if pattern.search(name or "")), Cause.HOST)
+
+
+def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
+    """Return the sums of the pieces of gaps between the operators of the host, one for each range."""
+    place = _place(timeline, None)
     gap, start, end = divided((place.main,), *idle)
-    cause, api = np.full(len(gap), Cause.HOST), np.full(len(gap), NONE)
-    return _Pieces(gap, end - start, cause.astype(np.int64), place.at(start), api)
+    cause, call = np.full(len(gap), int(Cause.HOST)), np.full(len(gap), NO_NAME)
+    return _summed(_Pieces(gap, end - start, kinds.number(cause, place.at(start), call)))
 
 
-def _explained(timeline: Timeline, idle: Intervals) -> _Pieces:
-    """Return the pieces of all gaps, whose lengths add up to those of the gaps."""
-    operations = timeline.columns_of_operations(_Times)
-    gaps = _gaps(timeline, operations, idle)
-    threads = host(timeline)
-    # Without a next operation, the GPU waits for the host until the end of the steps.
-    launched = np.where(gaps.operation == NONE, gaps.end, at(timeline.calls.start, gaps.call))
-    launched = np.clip(launched, gaps.start, gaps.end)
-    unknown = (gaps.operation != NONE) & (gaps.call == NONE)
-    launched[unknown] = gaps.start[unknown]
-    thread = threads.of_calls(gaps.call)
-    pieces = [_of_launches(timeline, operations, gaps, launched, thread)]
-    waits_for_host = launched > gaps.start
-    for number in np.unique(thread[waits_for_host]).tolist():
-        rows = np.flatnonzero(waits_for_host & (thread == number))
-        pieces.append(_of_host(timeline, number, rows, gaps.start[rows], launched[rows]))
-    return concatenate(_Pieces, pieces)
+def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
+    """Return the sums of the pieces of all gaps, whose lengths add up to those of the gaps."""
+    gaps = _gaps(timeline, idle)
+    lag = _usual_lag(gaps)
+    threads, thread = threads_of(timeline.calls, gaps.call)
+    sums = []
+    for number, one in ((NONE, None), *enumerate(threads)):
+        rows = np.flatnonzero(thread == number)
+        place, calling = _place(timeline, one), _calling(timeline, one, gaps.start[rows], gaps.launched[rows])
+        for at_once in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
+            own = gaps.take(at_once)
+            launches = _of_launches(timeline, kinds, own, place, lag)
+            host = _of_host(timeline, kinds, own, place, calling)
+            sums.append(_summed(concatenate(_Pieces, (launches, *host))))
+    return _added(concatenate(_Sums, sums))
 
 
-def _gaps(timeline: Timeline, operations: _Times, idle: Intervals) -> _Gaps:
+def _calling(timeline: Timeline, thread: Thread | None, start: Ints, end: Ints) -> StepFunction:
+    """Return the calls that a thread executes in intervals that are disjoint and sorted by start."""
+    if thread is None:
+        return executed(timeline.calls, np.empty(0, np.int64))
+    waiting = np.flatnonzero(end > start)
+    touching = calls_touching(timeline.calls, thread, start[waiting], end[waiting])
+    return executed(timeline.calls, touching)
+
+
+def _summed(pieces: _Pieces) -> _Sums:
+    kinds, kind = numbered(pieces.kind)
+    time = np.zeros(len(kinds), np.int64)
+    np.add.at(time, kind, pieces.length)
+    # A gap may have several pieces of a kind.
+    gaps = int(pieces.gap.max(initial=0)) + 1
+    pairs = ordered(kind * gaps + pieces.gap)
+    pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
+    return _Sums(kinds, time, np.bincount(pairs // gaps, minlength=len(kinds)))
+
+
+def _added(sums: _Sums) -> _Sums:
+    kinds, kind = numbered(sums.kind)
+    total = _Sums(kinds, np.zeros(len(kinds), np.int64), np.zeros(len(kinds), np.int64))
+    np.add.at(total.time, kind, sums.time)
+    np.add.at(total.gaps, kind, sums.gaps)
+    return total
+
+
+def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:
     start, end = idle
-    by_start = np.argsort(operations.start, kind="stable")
-    operation = np.append(by_start, NONE)[np.searchsorted(operations.start[by_start], end)]
-    by_end = np.argsort(operations.end, kind="stable")
-    ended = np.searchsorted(operations.end[by_end], start, side="right")
+    work = timeline.columns_of_operations(OperationTimes)
+    by_start = np.argsort(work.start, kind="stable")
+    following = np.append(by_start, NONE)[np.searchsorted(work.start[by_start], end)]
+    by_end = np.argsort(work.end, kind="stable")
+    before = np.append(NONE, by_end)[np.searchsorted(work.end[by_end], start, side="right")]
+    del work, by_start, by_end  # The columns of all operations take much memory.
+    call = launch_calls(timeline)[following]
+    call[following == NONE] = NONE
+    begun = at(timeline.calls.start, call)
+    where = timeline.columns_of_operations(_Where)
     return _Gaps(
+        number=np.arange(len(start)),
         start=start,
         end=end,
-        operation=operation,
-        call=np.append(launch_calls(timeline), NONE)[operation],
-        before=np.append(NONE, by_end)[ended],
+        call=call,
+        begun=begun,
+        # Without a next operation, the GPU waits for the host until the end of the steps.
+        launched=np.select(
+            (following == NONE, call == NONE), (end, start), default=np.clip(begun, start, end)
+        ),
+        copies=where.category[following] == Category.MEM,
+        changes_stream=(before != NONE)
+        & (
+            (where.stream[following] != where.stream[before])
+            | (where.device[following] != where.device[before])
+        ),
     )
 
 
-def _of_launches(
-    timeline: Timeline, operations: _Times, gaps: _Gaps, launched: Ints, thread: Ints
-) -> _Pieces:
-    """Return the parts of gaps after their operation was launched, and all of those of unknown launches."""
-    calls = timeline.calls
-    rows = np.flatnonzero(gaps.end > launched)
-    one = gaps.take(rows)
-    # What does not exist is 0; its value is not used.
-    began = at(calls.start, one.call)
-    in_call = at(calls.end, one.call) >= one.end
-    other_stream = (operations.stream[one.operation] != operations.stream[one.before]) | (
-        operations.device[one.operation] != operations.device[one.before]
-    )
-    waited = (began + _usual_lag(timeline, gaps) < one.start) & (one.before != NONE) & other_stream
-    cause = np.select(
-        (one.call == NONE, in_call & (operations.category[one.operation] == Category.MEM), waited),
-        (Cause.UNKNOWN, Cause.COPY, Cause.DEPENDENCY),
-        default=Cause.LAUNCH,
-    )
-    moment = np.where(one.call == NONE, one.start, began)
-    return _Pieces(
-        gap=rows,
-        length=one.end - launched[rows],
-        cause=cause.astype(np.int64),
-        range=_ranges_at(timeline, thread[rows], moment),
-        api=np.where(one.call == NONE, NONE, at(calls.name, one.call)),
-    )
-
-
-def _usual_lag(timeline: Timeline, gaps: _Gaps) -> int:
+def _usual_lag(gaps: _Gaps) -> int:
     """Return the median time from a launch call to the start of its operation on an idle GPU."""
-    launched = gaps.take(gaps.call != NONE)
-    begun = timeline.calls.start[launched.call]
-    lag = (launched.end - begun)[begun >= launched.start]
+    lag = (gaps.end - gaps.begun)[(gaps.call != NONE) & (gaps.begun >= gaps.start)]
     return int(np.median(lag)) if len(lag) else _LAG_NS
-
-
-def _ranges_at(timeline: Timeline, thread: Ints, moment: Ints) -> Ints:
-    """Return the name of the innermost range of a thread at each moment, as `_Place` finds it."""
-    result = np.empty(len(moment), np.int64)
-    for number in np.unique(thread).tolist():
-        rows = np.flatnonzero(thread == number)
-        result[rows] = _place(timeline, number).at(moment[rows])
-    return result
 
 
 @dataclass(frozen=True)
@@ -242,55 +311,67 @@ class _Place:
     main: StepFunction
 
     def at(self, moment: Ints) -> Ints:
-        own = self.own.at(moment)
-        return np.where(own == NONE, self.main.at(moment), own)
+        place = self.own.at(moment)
+        outside = np.flatnonzero(place == NONE)
+        place[outside] = self.main.at(moment[outside])
+        return place
 
 
-def _place(timeline: Timeline, number: int) -> _Place:
-    threads, ranges = host(timeline), innermost_ranges(timeline)
+def _place(timeline: Timeline, thread: Thread | None) -> _Place:
+    ranges = innermost_ranges(timeline)
     nowhere = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
-    main = ranges.get(threads.marking, nowhere)
-    return _Place(main if number == NONE else ranges.get(threads.threads[number], nowhere), main)
+    main = ranges.get(marking_thread(timeline), nowhere)
+    return _Place(main if thread is None else ranges.get(thread, nowhere), main)
 
 
-def _of_host(timeline: Timeline, number: int, gap: Ints, start: Ints, end: Ints) -> _Pieces:
+def _of_launches(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: _Place, lag: int) -> _Pieces:
+    """Return the parts of gaps after their operation was launched, and all of those of unknown launches.
+
+    The gaps have launches of one thread; ``lag`` is how long a launch usually takes.
+    """
+    gaps = gaps.take(gaps.end > gaps.launched)
+    unknown = gaps.call == NONE
+    # What does not exist is 0; its value is not used.
+    in_call = at(timeline.calls.end, gaps.call) >= gaps.end
+    waited = gaps.changes_stream & (gaps.begun + lag < gaps.start)
+    cause = np.select(
+        (unknown, in_call & gaps.copies, waited),
+        (Cause.UNKNOWN, Cause.COPY, Cause.DEPENDENCY),
+        default=Cause.LAUNCH,
+    )
+    inside = place.at(np.where(unknown, gaps.start, gaps.begun))
+    kind = kinds.number(cause, inside, _names(timeline, gaps.call))
+    return _Pieces(gaps.number, gaps.end - gaps.launched, kind)
+
+
+def _names(timeline: Timeline, call: Ints) -> Ints:
+    """Return the ids of the names of calls, `NO_NAME` for the row `NONE`."""
+    return np.where(call == NONE, NO_NAME, at(timeline.calls.name, call))
+
+
+def _of_host(
+    timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: _Place, calling: StepFunction
+) -> tuple[_Pieces, _Pieces]:
     """Return what a thread does from the start of each gap until it launches the next operation.
 
-    If the thread is in a call that holds it up when the gap begins, that call is the cause of all of it.
+    If the thread is in a call that holds it up when the gap begins, that call is the cause of all of it, and
+    the piece comes first.
     """
-    threads = host(timeline)
-    calls = ApiCalls.empty() if number == NONE else threads.calls_touching(number, start, end)
-    held = np.append(_holding(timeline, calls), Cause.HOST)
-    calling, place = executed(calls), _place(timeline, number)
-    call = calling.at(start)
+    gaps = gaps.take(gaps.launched > gaps.start)
+    call = calling.at(gaps.start)
+    name = _names(timeline, call)
+    held = kinds.held_by[name]
     # The call that launches the operation does not hold it up.
-    blocked = (held[call] != Cause.HOST) & (np.append(calls.end, 0)[call] <= end)
-    inside = call[blocked]
+    blocked = (held != Cause.HOST) & (at(timeline.calls.end, call) <= gaps.launched)
+    free = gaps.take(~blocked)
+    inside = place.at(at(timeline.calls.start, call[blocked]))
     whole = _Pieces(
-        gap=gap[blocked],
-        length=(end - start)[blocked],
-        cause=held[inside],
-        range=place.at(calls.start[inside]),
-        api=calls.name[inside],
+        gap=gaps.number[blocked],
+        length=(gaps.launched - gaps.start)[blocked],
+        kind=kinds.number(held[blocked], inside, name[blocked]),
     )
-    owner, begin, finish = divided((calling, place.own, place.main), start[~blocked], end[~blocked])
-    call = calling.at(begin)
-    parts = _Pieces(
-        gap=gap[~blocked][owner],
-        length=finish - begin,
-        cause=np.where(held[call] == Cause.ALLOCATION, Cause.ALLOCATION, Cause.HOST),
-        range=place.at(begin),
-        api=np.append(calls.name, NONE)[call],
-    )
-    return concatenate(_Pieces, (whole, parts))
-
-
-def _holding(timeline: Timeline, calls: ApiCalls) -> Ints:
-    """Return for each call the `Cause` of the time after it if the GPU becomes idle in it."""
-    used, number = numbered(calls.name)
-    kinds = [int(_cause_of(name)) for name in timeline.names(used)]
-    return np.array(kinds, np.int64)[number]
-
-
-def _cause_of(name: str | None) -> Cause:
-    return next((cause for pattern, cause in _BLOCKING if pattern.search(name or "")), Cause.HOST)
+    owner, begin, finish = divided((calling, place.own, place.main), free.start, free.launched)
+    name = _names(timeline, calling.at(begin))
+    cause = np.where(kinds.held_by[name] == Cause.ALLOCATION, Cause.ALLOCATION, Cause.HOST)
+    kind = kinds.number(cause, place.at(begin), name)
+    return whole, _Pieces(free.number[owner], finish - begin, kind)

@@ -32,13 +32,12 @@ class BusyTime:
 
     Attributes
     ----------
-    compute, exposed_communication, exposed_memory : tuple of ndarray
-        Compute; communication outside compute; copies and sets outside both.
+    exposed_communication, exposed_memory : tuple of ndarray
+        Communication outside compute; copies and sets outside both.
     busy : tuple of ndarray
-        The union of the three.
+        All work; outside the other two it is compute.
     """
 
-    compute: Intervals
     exposed_communication: Intervals
     exposed_memory: Intervals
     busy: Intervals
@@ -50,11 +49,11 @@ def busy_time(timeline: Timeline) -> BusyTime:
     if measured_on_host(timeline):
         computing = host_compute(timeline)
         talking = difference(host_communication(timeline), computing)
-        return BusyTime(computing, talking, (_NEVER, _NEVER), union_of(computing, talking))
+        return BusyTime(talking, (_NEVER, _NEVER), union_of(computing, talking))
     compute, communication, memory = (working_intervals(timeline, category) for category in Category)
     working = union_of(compute, communication)
     return BusyTime(
-        compute, difference(communication, compute), difference(memory, working), union_of(working, memory)
+        difference(communication, compute), difference(memory, working), union_of(working, memory)
     )
 
 
@@ -77,17 +76,17 @@ def step_parts(timeline: Timeline) -> Outcome:
     if not timeline.operation_count and not measured_on_host(timeline):
         return no_rows(nothing_ran(timeline))
     busy = busy_time(timeline)
-    sets = (busy.compute, busy.exposed_communication, busy.exposed_memory)
-    compute, communication, memory = (coverage(times.start, times.end, one) for one in sets)
+    sets = (busy.busy, busy.exposed_communication, busy.exposed_memory)
+    working, communication, memory = (coverage(times.start, times.end, one) for one in sets)
     wall = times.end - times.start
     rows = {
         "step": np.arange(len(wall)),
         "start_ns": times.start,
         "wall_ns": wall,
-        "compute_ns": compute,
+        "compute_ns": working - communication - memory,
         "exposed_comm_ns": communication,
         "exposed_mem_ns": memory,
-        "idle_ns": wall - compute - communication - memory,
+        "idle_ns": wall - working,
     }
     return Outcome(pd.DataFrame(rows))
 

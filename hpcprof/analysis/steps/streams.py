@@ -54,12 +54,11 @@ def why_no_launches(timeline: Timeline) -> str:
     file = timeline.origin.path.name
     if not timeline.operation_count:
         return f"no CUDA kernels or memory operations in {file}"
-    if np.all(launch_starts(timeline) == NEVER):
+    if np.all(launch_calls(timeline) == NO_CALL):
         return f"no operation of {file} has a recorded launch call"
     return ""
 
 
-@computed_once
 def launch_starts(timeline: Timeline) -> Ints:
     """Return when the first launch call of each operation began, or `NEVER` if none was recorded."""
     call = launch_calls(timeline)

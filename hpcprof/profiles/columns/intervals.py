@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcprof.profiles.columns.ordering import as_of, ordered
+from hpcprof.profiles.columns.ordering import as_of, by_time, ordered
 from hpcprof.profiles.timeline import Ints
 
 Intervals = tuple[Ints, Ints]
@@ -33,7 +33,7 @@ def union_of(*sets: Intervals) -> Intervals:
 
 def outermost(start: Ints, end: Ints) -> Ints:
     """Return the rows of the intervals that no other one contains, by start; of equal ones the first."""
-    rows = np.lexsort((-end, start))
+    rows = by_time(start, -end)
     ends = end[rows]
     beyond = ends[1:] > np.maximum.accumulate(ends)[:-1]
     found: Ints = rows[np.append(True, beyond)[: len(rows)]]
@@ -89,11 +89,12 @@ def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
     """Return the time in which exactly the sets of the bit mask ``wanted`` are open."""
     (a_start, a_end), (b_start, b_end) = union(*a), union(*b)
     points = np.concatenate((a_start, a_end, b_start, b_end))
-    steps = np.repeat([_IN_A, -_IN_A, _IN_B, -_IN_B], [len(a_start), len(a_end), len(b_start), len(b_end)])
+    counts = [len(a_start), len(a_end), len(b_start), len(b_end)]
+    steps = np.repeat(np.array([_IN_A, -_IN_A, _IN_B, -_IN_B], np.int8), counts)
     order = np.argsort(points, kind="stable")
-    points = points[order]
+    points, steps = points[order], steps[order]
     # Between equal points the mask has no meaning, but the interval there is empty, and union drops it.
-    inside = np.cumsum(steps[order])[:-1] == wanted
+    inside = np.cumsum(steps, out=steps)[:-1] == wanted
     return union(points[:-1][inside], points[1:][inside])
 
 
