@@ -57,6 +57,12 @@ if TYPE_CHECKING:
     help="Compare with this run, in the analyses slowdown_pairs, slowdown_by_overlap, roofline and compare. "
     "Repeatable.",
 )
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="PERCENT",
+    help="A late rank is a straggler from this cost on, in percent of the step time.  [default: 5]",
+)
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_runs)
 def command(
     runs_dir: Path,
@@ -65,6 +71,7 @@ def command(
     form: str,
     html: Path | None,
     against: tuple[str, ...],
+    threshold: float | None,
     runs: tuple[str, ...],
 ) -> None:
     """Report where the time of a run went.
@@ -77,7 +84,7 @@ def command(
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.store.store import open_store
 
-    request = ReportRequest(runs, against, analysis, one_table=form == "csv", html=html)
+    request = ReportRequest(runs, against, analysis, one_table=form == "csv", html=html, threshold=threshold)
     store = open_store(db, runs_dir)
     made = make_report(request, store, runs_dir, partial(collect_first, store=store))
     if isinstance(made, AnalysisReport):

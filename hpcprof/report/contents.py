@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.framework.declaration import SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
@@ -21,21 +22,28 @@ from hpcprof.submit.runs.failures import RankFailure, failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult
 
+VERDICTS = ("skew", "skew_summary")
+"""The analyses that judge how late ranks are."""
+
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))
 
 
 class _Analyses(Mapping[str, AnalysisTable]):
     """The analyses of a run, each read at its first use: some have many rows that few reports show."""
 
-    def __init__(self, run_id: str, store: Store) -> None:
-        self._run_id, self._store = run_id, store
+    def __init__(self, run_id: str, store: Store, threshold: float) -> None:
+        self._run_id, self._store, self._threshold = run_id, store, threshold
         self._read: dict[str, AnalysisTable] = {}
 
     def __getitem__(self, name: str) -> AnalysisTable:
         if name not in self._read:
             if name not in ANALYSES:
                 raise KeyError(name)
-            self._read[name] = self._store.read(self._run_id, name)
+            table = self._store.read(self._run_id, name)
+            if name in VERDICTS and self._threshold != COST_PCT:
+                costs = self._store.read(self._run_id, "skew_summary").rows
+                table = judged_again(table, {row["rank"]: row["cost_pct"] for row in costs}, self._threshold)
+            self._read[name] = table
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -49,7 +57,8 @@ class _Analyses(Mapping[str, AnalysisTable]):
 class Contents:
     """Everything that a report shows of one run. ``status`` is None for an adopted folder.
 
-    ``in_full`` returns the command that shows an analysis with all its rows.
+    ``in_full`` returns the command that shows an analysis with all its rows. A rank whose lateness costs at
+    least ``threshold`` percent of a step is a straggler.
     """
 
     run: Run
@@ -60,6 +69,7 @@ class Contents:
     results: list[RankResult]
     warnings: list[str]
     in_full: Callable[[str], str]
+    threshold: float = COST_PCT
 
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
@@ -82,8 +92,24 @@ class Contents:
         return self.analyses[analysis].rows if analysis in self.analyses else []
 
 
-def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
+def judged_again(table: AnalysisTable, costs: Mapping[int, float], threshold: float) -> AnalysisTable:
+    """Return an analysis of `VERDICTS` whose stragglers cost at least ``threshold`` percent of a step.
+
+    ``costs`` has the cost of each rank in percent. Late ranks that cost less are ``late``. Which ranks are
+    late at all does not depend on the threshold.
+    """
+    named = {"late", "straggler"}
+    verdicts = [
+        verdict if verdict not in named else "straggler" if costs[rank] >= threshold else "late"
+        for rank, verdict in zip(table.columns["rank"], table.columns["verdict"], strict=True)
+    ]
+    return replace(table, columns=table.columns | {"verdict": verdicts})
+
+
+def gather(run: Run, store: Store, status: JobStatus | None, threshold: float = COST_PCT) -> Contents:
     """Gather the contents of a run's report from the store and the run directory.
+
+    A rank whose lateness costs at least ``threshold`` percent of a step is called a straggler.
 
     Raises
     ------
@@ -110,10 +136,11 @@ def gather(run: Run, store: Store, status: JobStatus | None) -> Contents:
         status=status,
         failures=failed_ranks(run) if ended_badly else [],
         profiles=profiles,
-        analyses=_Analyses(run.id, store) if profiles else {},
+        analyses=_Analyses(run.id, store, threshold) if profiles else {},
         results=results.ranks,
         warnings=warnings,
         in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),
+        threshold=threshold,
     )
 
 

@@ -160,7 +160,10 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
     found = [
         ("steps", step_range(contents.rows("step_ranges"))),
         ("bus bandwidth", _bandwidth(contents.rows("collectives_summary"))),
-        ("stragglers", stragglers(contents.rows("skew_summary"), contents.in_full("skew"))),
+        (
+            "stragglers",
+            stragglers(contents.rows("skew_summary"), contents.in_full("skew"), contents.threshold),
+        ),
     ]
     return [(label, text) for label, text in found if text]
 
@@ -200,10 +203,11 @@ def _bandwidth(rows: list[Row]) -> str:
     )
 
 
-def stragglers(rows: list[Row], details: str) -> str:
+def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> str:
     """Return the ranks that `skew_summary` calls late; nothing where only one rank was profiled.
 
-    ``details`` is the command that shows why some are unknown.
+    ``details`` is the command that shows why some are unknown, and ``threshold`` the cost of a straggler in
+    percent of a step.
     """
     if len(rows) < 2:
         return ""
@@ -222,7 +226,7 @@ def stragglers(rows: list[Row], details: str) -> str:
         return found if any(row["verdict"] == "straggler" for row in late) else f"none, but {found}"
     unknown = [row for row in rows if row["verdict"] == "unknown"]
     hidden = max((_most_pct(row) for row in unknown), default=0.0)
-    if hidden >= COST_PCT:
+    if hidden >= threshold:
         return f"unknown for {len(unknown)} of {len(rows)} ranks: see {details}"
     found = f"none among {len(rows)} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
     return f"{found}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else found

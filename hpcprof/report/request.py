@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.profiles.readers.discovery import find_profiles
-from hpcprof.report.contents import Contents, gather, sample_sizes
+from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_names import find_known_run, find_known_runs
@@ -35,6 +36,8 @@ class ReportRequest:
         Whether the output format holds one table only, so that an analysis must be named.
     html : Path or None
         The HTML file to write.
+    threshold : float or None
+        From which cost on a late rank is a straggler, in percent of a step, if not the usual one.
     """
 
     runs: tuple[str, ...] = ()
@@ -42,6 +45,7 @@ class ReportRequest:
     analysis: str | None = None
     one_table: bool = False
     html: Path | None = None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,11 @@ def make_report(
         If the run has nothing to report, nothing of it has been collected and its job has not ended, or the
         file cannot be written.
     """
+    if request.threshold is not None and request.analysis not in (None, *VERDICTS):
+        raise UsageError(
+            f"--threshold belongs to the full report and to the analyses {' and '.join(VERDICTS)}, not to "
+            f"{request.analysis}."
+        )
     across = find_analysis_across_runs(request.analysis, bool(request.against))
     if across is not None:
         if request.html is not None:
@@ -87,7 +96,8 @@ def make_report(
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
     run = find_known_run(request.runs[0] if request.runs else "last", runs_dir, store)
     _collect_first(run, store, collect)
-    contents = gather(run, store, poll([run]).get(run.id))
+    threshold = COST_PCT if request.threshold is None else request.threshold
+    contents = gather(run, store, poll([run]).get(run.id), threshold)
     if request.html is not None:
         # Only this format needs the libraries of pages.
         from hpcprof.report.html import html_report
@@ -99,6 +109,8 @@ def make_report(
     if not contents.profiles:
         raise HpcprofError("; ".join(contents.warnings) + ".")
     samples = sample_sizes(analysis.name, contents.analyses)
+    if analysis.name in VERDICTS:
+        return AnalysisReport(analysis, contents.analyses[analysis.name], samples)
     return AnalysisReport(analysis, read_or_compute(analysis, run, store), samples)
 
 

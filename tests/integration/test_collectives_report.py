@@ -41,3 +41,39 @@ def test_a_report_tells_the_bus_bandwidth_and_who_is_late(
         shown = hpcprof("report", str(profiles), "--analysis", name)
         assert shown.returncode == 0, shown.stderr
         assert all(len(line) <= 80 for line in shown.stdout.splitlines()), name
+
+
+def test_the_slower_stage_of_a_real_pipeline_is_named_and_its_messages_are_listed(
+    hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for rank in range(2):
+        name = f"pipeline_rank{rank}.pt.trace.json.gz"
+        (tmp_path / name).write_bytes((DATA / name).read_bytes())
+    assert hpcprof("collect", str(tmp_path)).returncode == 0
+    report = " ".join(hpcprof("report", str(tmp_path)).stdout.split())
+    # Stage 1 has twice the layers: half of its work is what stage 0 waits for.
+    assert "stragglers rank 1 is 9.055 ms late in each step, 58.0 % of the step time" in report
+    rows = json.loads(
+        hpcprof("report", str(tmp_path), "--analysis", "point_to_point", "--format", "json").stdout
+    )
+    assert len(rows) == 64
+    assert {(row["sender"], row["receiver"]) for row in rows} == {(0, 1), (1, 0)}
+    assert {row["bytes"] for row in rows} == {8_388_608}
+    shown = hpcprof("report", str(tmp_path), "--analysis", "point_to_point_summary")
+    assert all(len(line) <= 80 for line in shown.stdout.splitlines())
+
+    def verdicts(*options: str) -> list[str]:
+        done = hpcprof("report", str(tmp_path), "--analysis", "skew", "--format", "json", *options)
+        return [row["verdict"] for row in json.loads(done.stdout)]
+
+    assert verdicts() == verdicts("--threshold", "58") == ["even", "straggler"]
+    assert verdicts("--threshold", "59") == ["even", "late"]
+    report = " ".join(hpcprof("report", str(tmp_path), "--threshold", "60").stdout.split())
+    assert "stragglers none, but rank 1 is 9.055 ms late in each step" in report
+    wrong = hpcprof("report", str(tmp_path), "--analysis", "kernels", "--threshold", "3")
+    assert (wrong.returncode, wrong.stderr) == (
+        2,
+        "hpcprof: --threshold belongs to the full report and to the analyses skew and skew_summary, not to "
+        "kernels.\n",
+    )

@@ -61,22 +61,27 @@ def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     rows = results["collectives"]
     if not len(rows):
         return no_rows("")
-    keys = ["op", "comm_id", "bytes", "ranks"]
-    values = ["latency_ns", "algbw_gbps", "busbw_gbps", "spread_ns"]
+    return Outcome(medians(rows, ["op", "comm_id", "bytes", "ranks"], ["algbw_gbps", "busbw_gbps"]))
+
+
+def medians(rows: pd.DataFrame, keys: list[str], bandwidths: list[str]) -> pd.DataFrame:
+    """Return the medians of latency, spread and bandwidths for each combination of keys, by total latency."""
     _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
     # Number the groups by their first rows.
     kind, _ = pd.factorize(kind)
     _, first, count = np.unique(kind, return_index=True, return_counts=True)
-    medians = rows[values].astype(float).groupby(kind).median()
-    order = np.argsort(-(count * medians["latency_ns"].to_numpy()), kind="stable")
-    median = {name: _none(medians[name].iloc[order]) for name in values}
+    middle = rows[["latency_ns", "spread_ns", *bandwidths]].astype(float).groupby(kind).median()
+    order = np.argsort(-(count * middle["latency_ns"].to_numpy()), kind="stable")
+    median = {name: _none(middle[name].iloc[order]) for name in middle}
     shown = {
         **{name: rows[name].iloc[first[order]].to_numpy() for name in keys},
         "count": count[order],
-        **{f"{name[:-3]}_p50_ns": _whole(median[name]) for name in ("latency_ns", "spread_ns")},
-        **{f"{name[:-5]}_p50_gbps": object_array(median[name]) for name in ("algbw_gbps", "busbw_gbps")},
+        "latency_p50_ns": _whole(median["latency_ns"]),
+        **{f"{name[:-5]}_p50_gbps": object_array(median[name]) for name in bandwidths},
+        "spread_p50_ns": _whole(median["spread_ns"]),
     }
-    return Outcome(pd.DataFrame(shown))
+    found: pd.DataFrame = pd.DataFrame(shown)
+    return found
 
 
 def _none(column: pd.Series[Any]) -> list[Any]:
@@ -108,11 +113,11 @@ def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> dict[str, ND
         "op": np.repeat(object_array([one.op]), count),
         "comm_id": np.repeat(object_array([one.comm_id]), count),
         "seq": one.seq,
-        "bytes": _nullable(size, known),
+        "bytes": nullable(size, known),
         "ranks": np.full(count, len(one.ranks)),
         "latency_ns": latency,
-        "algbw_gbps": _nullable(_six_decimals(bandwidth), timed),
-        "busbw_gbps": _nullable(_six_decimals(bandwidth * (factor or 0)), timed & (factor is not None)),
+        "algbw_gbps": nullable(six_decimals(bandwidth), timed),
+        "busbw_gbps": nullable(six_decimals(bandwidth * (factor or 0)), timed & (factor is not None)),
         "first_rank": first,
         "last_rank": last,
         "spread_ns": spread,
@@ -120,11 +125,12 @@ def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> dict[str, ND
     }
 
 
-def _six_decimals(values: Floats) -> Floats:
+def six_decimals(values: Floats) -> Floats:
+    """Return values rounded to six decimals."""
     return np.array([round(value, 6) for value in values.tolist()], np.float64)
 
 
-def _nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
+def nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
     """Return the known values, and None for the others."""
     return values if known.all() else np.where(known, values, object_array([None]))
 

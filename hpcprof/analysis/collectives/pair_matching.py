@@ -64,6 +64,11 @@ class MatchedPairs:
     fused: Ints
     alone: NDArray[np.bool_]
 
+    @property
+    def ranks(self) -> tuple[int, int]:
+        """Both ranks, the lower one first."""
+        return min(self.sender, self.receiver), max(self.sender, self.receiver)
+
 
 def matched_point_to_point(rows: pd.DataFrame) -> list[MatchedPairs]:
     """Match the sends and receives in ``rank_collectives`` of all ranks by pair and order.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,20 +19,15 @@ from hpcprof.analysis.collectives.clock_alignment import (
 )
 from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
 from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
+from hpcprof.analysis.collectives.pair_clocks import align_pairs
+from hpcprof.analysis.collectives.pair_matching import match_pairs
+from hpcprof.analysis.collectives.step_costs import MIN_STEPS, StepCosts, cost_intervals
+from hpcprof.analysis.collectives.waiting_balance import balanced_costs, message_waits, partners
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.statistics.confidence_intervals import (
-    CONFIDENCE,
-    correlation_with_next,
-    expected_correlation,
-    series_interval,
-)
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.timeline import Ints
-
-MIN_STEPS = 4
-"""Fewer steps than this have no interval."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +60,12 @@ _RankArrivals = tuple[_Arrivals, int]
 """Arrivals of several ranks, and the column of one of them."""
 
 
-@dataclass(frozen=True)
-class _StepCosts:
-    """What the lateness of one rank cost in each of its n steps, in ns.
+class _Lateness(NamedTuple):
+    """What the lateness of a rank costs in each step, the median, and its interval, in ns."""
 
-    Attributes
-    ----------
-    cost : ndarray of float64, shape (n,)
-        In the collectives to which the rank comes late beyond the uncertainty of the clocks.
-    most : ndarray of float64, shape (n,)
-        In all collectives to which it came late in this step, by chance or not.
-    clock : ndarray of float64, shape (n,)
-        What the clocks may add or hide.
-    """
-
-    cost: Floats
-    most: Floats
-    clock: Floats
+    costs: StepCosts
+    median: float
+    interval: tuple[float, float] | None
 
 
 def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -92,6 +77,10 @@ def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
     multiplied by the share of all waiting during which the waiting ranks computed nothing. The cost of a step
     is the sum over the collectives to which the rank comes late in the other half of the steps too, by more
     than the uncertainty of the clocks.
+
+    Ranks that send each other messages (pipelines) wait for each other by design. Of these the cost of a step
+    is by how much longer than the median of the others the rank works, and so waits less for them
+    (`hpcprof.analysis.collectives.waiting_balance.balanced_costs`).
 
     The verdict is ``straggler`` if the rank is late beyond chance and the cost is at least `COST_PCT` of the
     wall time of the median step; ``even`` if the interval of the cost ends below `EVEN_PCT`; ``late`` if the
@@ -124,34 +113,64 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
     if not len(rows):
         return pd.DataFrame(), NO_COLLECTIVES
     matched, problems = match_collectives(rows)
-    aligned = align_clocks(rows)
+    pairs, unpaired = match_pairs(rows)
+    aligned, lowest = align_clocks(rows), partners(pairs)
     arrivals = [
         _arrivals(one, aligned[clock_key(one)])
         for one in matched
         if one.op in WAITING and clock_key(one) in aligned
     ]
-    step = _step_time(times)
+    waits = message_waits(pairs, align_pairs(pairs))
     mine: dict[int, list[_RankArrivals]] = {rank: [] for rank in np.unique(rows["rank"]).tolist()}
     for one in arrivals:
         for column, rank in enumerate(one.matched.ranks.tolist()):
             mine[rank].append((one, column))
-    costs = {rank: _step_costs(parts) for rank, parts in mine.items() if parts}
-    intervals = _intervals(costs)
+    step = _step_time(times)
+    late = _latenesses(mine, rows, lowest)
     # As objects, integers stay integers next to None.
     table = pd.DataFrame(
         [
-            _counted(rank, parts) | _cost(costs.get(rank), intervals.get(rank), step)
+            _counted(rank, parts, waits[waits["rank"] == rank]) | _cost(late.get(rank), step)
             for rank, parts in mine.items()
         ],
         dtype=object,
     )
-    reasons = [*problems, *_why_unknown(table, step)]
-    if any(one.comm_id is None for one in matched):
+    reasons = [*problems, *unpaired, *_why_unknown(table, step)]
+    if None in {one.comm_id for one in matched} | {pair.comm_id for pair in pairs}:
         reasons.append("communicators are unknown: all ranks are assumed to share one")
     missing = unprofiled(rows)
     if missing:
         reasons.append(f"{missing} and may be later than the others")
     return table, "; ".join(reasons)
+
+
+def _latenesses(
+    mine: Mapping[int, Sequence[_RankArrivals]], rows: pd.DataFrame, lowest: Mapping[int, int]
+) -> dict[int, _Lateness]:
+    """Return what the lateness of each rank costs, to collectives or among partners of messages.
+
+    Ranks that send each other messages take turns, and so come to their collectives one after the other:
+    these are left to the comparison of the ranks. Of a rank with both, it is the lateness that costs more.
+    """
+    series: dict[tuple[int, str], StepCosts] = {}
+    for rank, parts in mine.items():
+        others = [part for part in parts if not _take_turns(part[0], lowest)]
+        if others:
+            series[rank, "collectives"] = _step_costs(others)
+    series |= {(rank, "messages"): costs for rank, costs in balanced_costs(rows, lowest).items()}
+    intervals = cost_intervals(series)
+    found: dict[int, _Lateness] = {}
+    for key, costs in series.items():
+        median = float(np.median(costs.cost)) if len(costs.cost) else 0.0
+        one = _Lateness(costs, median, intervals.get(key))
+        found[key[0]] = max(found.get(key[0], one), one, key=lambda lateness: lateness.median)
+    return found
+
+
+def _take_turns(one: _Arrivals, lowest: Mapping[int, int]) -> bool:
+    """Return whether any two ranks of a collective are connected by messages."""
+    connected = [lowest[rank] for rank in one.matched.ranks.tolist() if rank in lowest]
+    return len(set(connected)) < len(connected)
 
 
 def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
@@ -161,8 +180,8 @@ def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
         reasons.append("a single rank cannot be compared")
     elif table["wait_ns"].isna().any():
         reasons.append(
-            f"ranks with fewer than {MIN_COLLECTIVES} matched all-reduces, all-gathers or barriers cannot be "
-            "compared, because their clocks are not aligned"
+            f"ranks with fewer than {MIN_COLLECTIVES} matched all-reduces, all-gathers, barriers or messages "
+            "cannot be compared, because their clocks are not aligned"
         )
     if step is None:
         reasons.append("no rank has step times, so the cost of lateness is unknown")
@@ -197,7 +216,7 @@ def _arrivals(one: MatchedCollectives, clock: AlignedClocks) -> _Arrivals:
     return _Arrivals(one, clock, wait, later_than_others(start), share, start.argmax(axis=1))
 
 
-def _step_costs(mine: Sequence[_RankArrivals]) -> _StepCosts:
+def _step_costs(mine: Sequence[_RankArrivals]) -> StepCosts:
     """Return what the lateness of a rank cost in each step, in the order of the steps.
 
     The collectives of a step to which the rank comes late are chosen by the other half of the steps. Choosing
@@ -228,69 +247,36 @@ def _step_costs(mine: Sequence[_RankArrivals]) -> _StepCosts:
         return np.bincount(number, values * share, len(steps)).astype(np.float64)
 
     # A collective that the other half lacks compares as false.
-    return _StepCosts(per_step(late * (usual > error)), per_step(np.maximum(late, 0)), per_step(error))
+    return StepCosts(per_step(late * (usual > error)), per_step(np.maximum(late, 0)), per_step(error))
 
 
-def _intervals(costs: Mapping[int, _StepCosts]) -> dict[int, tuple[float, float]]:
-    """Return the interval of the cost per step of each rank with enough steps, in ns.
-
-    Each rank gets its part of the error probability, so that all intervals hold together.
-    """
-    judged = {rank: one for rank, one in costs.items() if len(one.cost) >= MIN_STEPS}
-    confidence = 1 - (1 - CONFIDENCE) / max(len(judged), 1)
-    low = _bounds([one.cost for one in judged.values()], confidence)
-    high = _bounds([one.most for one in judged.values()], confidence)
-    found = {}
-    for (rank, one), bounds, most in zip(judged.items(), low, high, strict=True):
-        middle, clock = float(np.median(one.cost)), float(np.median(one.clock))
-        found[rank] = (
-            max(0.0, min(bounds[0], middle) - clock),
-            max(bounds[1], most[1], middle) + clock,
-        )
-    return found
-
-
-def _bounds(series: Sequence[Floats], confidence: float) -> list[tuple[float, float]]:
-    """Return the interval of each rank's series.
-
-    Neighbouring steps count as correlated as those of the rank, or as those of all ranks if that is more.
-    """
-    own = [correlation_with_next(values) for values in series]
-    together = float(np.mean(own)) if own else 0.0
-    usual = expected_correlation(together, sum(map(len, series)) // 2)
-    return [
-        series_interval(values, confidence, max(usual, expected_correlation(found, len(values))))
-        for values, found in zip(series, own, strict=True)
-    ]
-
-
-def _counted(rank: int, mine: Sequence[_RankArrivals]) -> dict[str, object]:
-    """Return one rank's counts and sums over all its collectives; unknown values are None."""
-    count = sum(len(one.last) for one, _ in mine)
+def _counted(rank: int, mine: Sequence[_RankArrivals], waits: pd.DataFrame) -> dict[str, object]:
+    """Return one rank's counts and sums over all its collectives and messages; unknown values are None."""
+    count = sum(len(one.last) for one, _ in mine) + len(waits)
     row: dict[str, object] = dict.fromkeys(["wait_ns", "times_last", "pct_last", "uncertainty_ns"])
     row |= {"rank": rank, "collectives": count}
     if not count:
         return row
-    last = sum(int(np.count_nonzero(one.last == column)) for one, column in mine)
+    last = sum(int(np.count_nonzero(one.last == column)) for one, column in mine) + int(waits["last"].sum())
+    wait = sum(float(one.wait[:, column].sum()) for one, column in mine) + float(waits["wait"].sum())
+    errors = [float(one.clock.uncertainty[column]) for one, column in mine]
     return row | {
-        "wait_ns": round(sum(float(one.wait[:, column].sum()) for one, column in mine)),
+        "wait_ns": round(wait),
         "times_last": last,
         "pct_last": round(100 * last / count, 2),
-        "uncertainty_ns": round(max(float(one.clock.uncertainty[column]) for one, column in mine)),
+        "uncertainty_ns": round(max([*errors, *waits["clock"].tolist()])),
     }
 
 
-def _cost(
-    costs: _StepCosts | None, interval: tuple[float, float] | None, step: float | None
-) -> dict[str, object]:
+def _cost(late: _Lateness | None, step: float | None) -> dict[str, object]:
     """Return what one rank's lateness costs per step, and the verdict; unknown values are None."""
     row: dict[str, object] = dict.fromkeys(
         ["lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "step_p50_ns", "cost_pct"]
     )
-    row |= {"steps": 0 if costs is None else len(costs.cost), "verdict": "unknown"}
-    if costs is None or interval is None or step is None:
+    row |= {"steps": 0 if late is None else len(late.costs.cost), "verdict": "unknown"}
+    if late is None or late.interval is None or step is None:
         return row
-    lateness = max(0.0, float(np.median(costs.cost)))
+    interval, lateness = late.interval, max(0.0, late.median)
     low, high, middle = (100 * value / step for value in (*interval, lateness))
     return row | {
         "lateness_p50_ns": round(lateness),

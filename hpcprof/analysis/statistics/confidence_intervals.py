@@ -117,7 +117,8 @@ def series_interval(series: Floats, confidence: float, correlation: float) -> tu
     """Return a confidence interval of the level of a series whose neighbours are alike.
 
     It is Yuen's interval of the mean without the lowest and the highest tenth of the values, so that single
-    outliers do not widen it. Its width is that of an autoregressive series of first order.
+    outliers do not widen it. Its width is that of an autoregressive series of first order: such values tell
+    less than as many independent ones about their mean, and also about their variance.
 
     Parameters
     ----------
@@ -135,9 +136,20 @@ def series_interval(series: Floats, confidence: float, correlation: float) -> tu
     kept = n - 2 * cut
     level = float(np.sort(series)[cut : n - cut].mean())
     variance = float(_winsorized(series).var(ddof=1)) * (n - 1) / (kept * (kept - 1))
-    widened = (1 + correlation) / (1 - correlation)
-    half = float(stdtrit(kept - 1, (1 + confidence) / 2)) * math.sqrt(variance * widened)
+    widened = _variance_of_mean(kept, correlation)
+    # The variance of a few alike values is too small by this.
+    widened *= (kept - 1) / (kept - widened)
+    # Within a tenth of Satterthwaite's degrees of freedom for correlations up to 0.6 from four values on.
+    square = correlation**2
+    freedom = min(((kept - 1) * (1 - square) + 4 * square) / (1 + square), kept - 1.0)
+    half = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(variance * widened)
     return level - half, level + half
+
+
+def _variance_of_mean(n: int, correlation: float) -> float:
+    """Return how many times that of independent values the variance of the mean of n such values is."""
+    apart = 1 - correlation
+    return 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
 
 
 def _winsorized(series: Floats) -> Floats:

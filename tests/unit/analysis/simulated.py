@@ -18,6 +18,8 @@ TRANSFER = 350_000
 JITTER = 2_000
 LAG = 13_000
 """How much later a receive ends than its send."""
+MESSAGE = 30_000
+"""The time of a send, and of a receive that need not wait."""
 
 
 @dataclass
@@ -103,8 +105,8 @@ class Program:
         ``named`` is whether the profiles record the partners.
         """
         a, b = self.ranks[sender], self.ranks[receiver]
-        sent = a.now + TRANSFER
-        arrived = max(sent + LAG, b.now + TRANSFER // 2) + int(self.random.integers(0, JITTER))
+        sent = a.now + MESSAGE
+        arrived = max(sent + LAG, b.now + MESSAGE) + int(self.random.integers(0, JITTER))
         for rank, end, op, partner in ((a, sent, "Send", receiver), (b, arrived, "Recv", sender)):
             moment = rank.launch()
             rank.work.append((rank.now, end, COMM, moment))

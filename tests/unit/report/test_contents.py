@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.report.contents import Contents, sample_sizes
+from hpcprof.report.contents import Contents, judged_again, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.submit.runs.directory import Run
 
@@ -64,3 +64,11 @@ def test_every_analysis_gives_its_sample_sizes_in_its_rows_or_in_a_line_below(na
     rows = {name: stored([{"rank": 0, "instances": 1, "count": 1}]) for name in ANALYSES}
     told = COUNTS & {column.name for column in ANALYSES[name].columns}
     assert told or sample_sizes(name, rows) or name in OF_NO_SAMPLES
+
+
+def test_a_threshold_changes_which_late_ranks_are_stragglers_and_nothing_else() -> None:
+    verdicts = ["even", "late", "straggler", "unknown"]
+    table = stored([{"rank": rank, "verdict": verdict} for rank, verdict in enumerate(verdicts)])
+    costs = {0: 0.1, 1: 3.0, 2: 6.0, 3: 9.0}
+    assert judged_again(table, costs, 3.0).columns["verdict"] == ["even", "straggler", "straggler", "unknown"]
+    assert judged_again(table, costs, 6.1).columns["verdict"] == ["even", "late", "late", "unknown"]

@@ -24,10 +24,19 @@ def test_one_outlier_among_ten_values_does_not_widen_the_interval() -> None:
     assert series_interval(spoiled, 0.95, 0.5) == series_interval(usual, 0.95, 0.5)
 
 
-def test_neighbours_that_are_alike_widen_the_interval() -> None:
-    series = np.arange(1.0, 9.0)
-    (low, high), (wide_low, wide_high) = (series_interval(series, 0.95, one) for one in (0.0, 0.6))
-    assert wide_high - wide_low == pytest.approx(2 * (high - low))
+@pytest.mark.parametrize("values", [6, 20])
+def test_intervals_of_series_whose_neighbours_are_alike_hold_the_mean_as_often_as_they_say(
+    values: int,
+) -> None:
+    draw, correlation, trials = np.random.default_rng(values), 0.6, 600
+    series = draw.standard_normal((trials, values))
+    for step in range(1, values):
+        series[:, step] = correlation * series[:, step - 1] + 0.8 * series[:, step]
+    held = [low < 0 < high for low, high in (series_interval(one, 0.95, correlation) for one in series)]
+    assert 0.925 < np.mean(held) < 0.975
+    # As if they were independent, far fewer hold it.
+    wrong = [low < 0 < high for low, high in (series_interval(one, 0.95, 0.0) for one in series)]
+    assert np.mean(wrong) < 0.85
 
 
 def test_the_correlation_of_many_values_is_found_and_that_of_few_is_mixed_with_an_assumption() -> None:

@@ -1,0 +1,114 @@
+"""Aligns the clocks of ranks that send each other messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Ints
+
+_BLOCK = 64
+_WAITED = 2
+"""A receive that takes this many times the shortest send or receive has waited for its send."""
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """The m messages between two ranks, in the order of time.
+
+    Attributes
+    ----------
+    sent, received : ndarray of int64, shape (m,)
+        Until when the send and the receive lasted, each on its rank's own clock.
+    duration : ndarray of int64, shape (m, 2)
+        Of the kernels that sent and received.
+    up : ndarray of bool, shape (m,)
+        Whether the lower rank sent the message.
+    """
+
+    sent: Ints
+    received: Ints
+    duration: Ints
+    up: NDArray[np.bool_]
+
+
+def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedClocks]:
+    """Align the clocks of each two ranks that exchange at least `MIN_COLLECTIVES` messages.
+
+    A receive ends after its send, and the sooner the less the message was delayed. So the message with the
+    least delay in each direction bounds by how much one clock is ahead of the other: above in one direction,
+    below in the other. The clocks are aligned to the middle, and ``uncertainty`` is half the width. Each
+    block of 64 messages has its own bounds, because clocks drift.
+
+    A send to a buffer can end long before its receive begins. So messages in one direction alone align
+    clocks only if their receives waited for them, which then lag by no more than the time of a transfer.
+
+    Returns
+    -------
+    dict of (lower rank, higher rank) to AlignedClocks
+        The columns of the clocks are in this order.
+    """
+    between: dict[tuple[int, int], list[MatchedPairs]] = {}
+    for pair in pairs:
+        between.setdefault(pair.ranks, []).append(pair)
+    found = {ranks: _align(_messages(ranks[0], both)) for ranks, both in between.items()}
+    return {ranks: clock for ranks, clock in found.items() if clock is not None}
+
+
+def _messages(low: int, pairs: Sequence[MatchedPairs]) -> _Messages:
+    """Return the messages of pairs, whose lower rank is ``low``, in the order of its clock."""
+    # A kernel with several partners may last beyond this send; then only its start is certain.
+    sent = np.concatenate([np.where(p.alone[:, 0], p.end[:, 0], p.start[:, 0]) for p in pairs])
+    received = np.concatenate([p.end[:, 1] for p in pairs])
+    duration = np.concatenate([p.end - p.start for p in pairs])
+    up = np.concatenate([np.full(len(p.seq), p.sender == low) for p in pairs])
+    order = np.argsort(np.where(up, sent, received), kind="stable")
+    return _Messages(sent[order], received[order], duration[order], up[order])
+
+
+def _align(messages: _Messages) -> AlignedClocks | None:
+    """Align two clocks; None if the messages do not bound how far they are apart."""
+    up = messages.up
+    if len(up) < MIN_COLLECTIVES:
+        return None
+    if up.all() or not up.any():
+        shortest = int(messages.duration.min())
+        kept = messages.duration[:, 1] >= _WAITED * shortest
+        # The delay is between none and a transfer.
+        return _aligned(messages, kept, shortest / 2) if np.count_nonzero(kept) >= MIN_COLLECTIVES else None
+    return _aligned(messages, np.ones(len(up), bool), None)
+
+
+def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) -> AlignedClocks:
+    """Align by the kept messages; ``usual`` is the least delay where one direction shows none."""
+    sent, received, up = messages.sent[kept], messages.received[kept], messages.up[kept]
+    stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])
+    own = (stamps - stamps[0]).astype(float)
+    apart = own[:, 1] - own[:, 0]
+    blocks = np.array_split(np.arange(len(up)), max(1, len(up) // _BLOCK))
+    # By how much the higher rank's clock is at most and at least ahead.
+    most = np.array([apart[block][up[block]].min(initial=np.inf) for block in blocks])
+    least = np.array([apart[block][~up[block]].max(initial=-np.inf) for block in blocks])
+    both = np.isfinite(most) & np.isfinite(least)
+    delay = np.median((most - least)[both]) / 2 if both.any() else usual or 0.0
+    ahead = np.where(np.isfinite(most), most - delay, least + delay)
+    ahead[both] = (most + least)[both] / 2
+    width: Floats = np.abs((most - least)[both]) / 2
+    uncertainty = max(float(width.max(initial=0)), delay)
+    moment = np.array([np.median(own[block], axis=0) for block in blocks])
+    offset = np.column_stack([np.zeros(len(blocks)), ahead])
+    return AlignedClocks(stamps[0], moment, offset, np.full(2, uncertainty), len(up))
+
+
+def sender_later(pair: MatchedPairs, clock: AlignedClocks) -> Floats:
+    """Return by how much later than the receiver the sender began each message, in ns, shape (m,)."""
+    order = [0, 1] if pair.sender < pair.receiver else [1, 0]
+    start = clock.aligned(pair.start[:, order])[:, order]
+    later: Floats = start[:, 0] - start[:, 1]
+    return later

@@ -1,0 +1,96 @@
+"""Which of the ranks that send each other messages communicate least: the others wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, later_than_others
+from hpcprof.analysis.collectives.pair_clocks import sender_later
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.step_costs import StepCosts
+from hpcprof.analysis.statistics.grouped import Floats
+
+
+def partners(pairs: Iterable[MatchedPairs]) -> dict[int, int]:
+    """Return the lowest of the ranks that each rank is connected with by messages."""
+    lowest: dict[int, int] = {}
+    for pair in pairs:
+        both = [lowest.setdefault(rank, rank) for rank in pair.ranks]
+        lowest |= {rank: min(both) for rank, found in lowest.items() if found in both}
+    return lowest
+
+
+def message_waits(
+    pairs: Sequence[MatchedPairs], clocks: Mapping[tuple[int, int], AlignedClocks]
+) -> pd.DataFrame:
+    """Return a row for each kernel that carried out messages, of pairs with aligned clocks.
+
+    ``wait`` is the time until the last partner of the kernel has begun too, at most the time by which the
+    kernel is longer than its partner's, in ns. ``last`` is whether the rank began after its partners, and
+    ``clock`` the uncertainty of the clocks.
+
+    Returns
+    -------
+    DataFrame
+        With columns rank, start, wait, clock and last.
+    """
+    ends = [_ends(pair, clocks[pair.ranks]) for pair in pairs if pair.ranks in clocks]
+    if not ends:
+        none: pd.DataFrame = pd.DataFrame(columns=["rank", "start", "wait", "clock", "last"])
+        return none
+    kernels = pd.concat(ends, ignore_index=True).groupby(["rank", "start"])
+    found: pd.DataFrame = kernels[["wait", "clock"]].max().assign(last=kernels["last"].min()).reset_index()
+    return found
+
+
+def _ends(pair: MatchedPairs, clock: AlignedClocks) -> pd.DataFrame:
+    """Return a row for each end of the messages of a pair."""
+    later = sender_later(pair, clock)
+    partner_later = np.column_stack([-later, later])
+    duration = pair.end - pair.start
+    columns = {
+        "rank": np.broadcast_to([pair.sender, pair.receiver], duration.shape),
+        "start": pair.start,
+        "wait": np.clip(partner_later, 0, duration - duration.min(axis=1, keepdims=True)),
+        "clock": np.full(duration.shape, clock.uncertainty[0]),
+        "last": partner_later < 0,
+    }
+    found: pd.DataFrame = pd.DataFrame({name: values.ravel() for name, values in columns.items()})
+    return found
+
+
+def balanced_costs(rows: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int, StepCosts]:
+    """Return by how much less than the median of the others each rank communicates in each step.
+
+    Ranks that send each other messages take turns, so that each waits for the others by design. A step takes
+    all of them the same time. What a rank does not spend in communication beside which nothing computes, it
+    works; so this is how much longer than the others the rank works, whatever the transfers take. The
+    durations are on each rank's own clock. The first step is left out: in it ranks also wait for those whose
+    capture began later.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Those of ``rank_collectives``.
+    lowest : mapping of int to int
+        Tells which ranks belong together, see `partners`.
+    """
+    # Calls that share a kernel count once.
+    inside = rows[(rows["part"] == 0) & rows["step"].notna() & rows["rank"].isin(list(lowest))]
+    columns = {"rank": np.int64, "step": np.int64, "exposed_ns": np.float64}
+    inside = inside[list(columns)].astype(columns)
+    found: dict[int, StepCosts] = {}
+    for _, together in inside.groupby(inside["rank"].map(dict(lowest))):
+        times = together.groupby(["step", "rank"])["exposed_ns"].sum().unstack("rank")
+        often = times.columns[times.count() * 2 >= len(times)]
+        # A step that lacks a rank was cut by the capture.
+        steps = times[often].dropna().iloc[1:]
+        if not len(steps) or len(often) < 2:
+            continue
+        less: Floats = -later_than_others(steps.to_numpy())
+        for rank, one in zip(often.tolist(), less.T, strict=True):
+            found[rank] = StepCosts(one, np.maximum(one, 0), np.zeros_like(one))
+    return found

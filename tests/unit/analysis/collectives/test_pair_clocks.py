@@ -1,0 +1,96 @@
+"""The clocks of ranks that send each other messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpcprof.analysis.collectives.pair_clocks import align_pairs, sender_later
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, matched_point_to_point
+from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.profiles.readers.discovery import read_profile
+from tests.unit.analysis.simulated import JITTER, LAG, MESSAGE, Program, pipeline
+
+DATA = Path(__file__).parents[3] / "data"
+FORWARD = [1_000_000, 1_000_000, 1_000_000]
+
+
+def pairs_of(program: Program) -> list[MatchedPairs]:
+    return matched_point_to_point(program.results()["rank_collectives"])
+
+
+def test_clocks_that_are_apart_and_drift_agree_within_half_the_delay_of_a_message() -> None:
+    ahead, drift = [0, 10**12, -(5 * 10**9)], [0.0, 5e-6, -3e-6]
+    plain, moved = pairs_of(pipeline(FORWARD)), pairs_of(pipeline(FORWARD, ahead=ahead, drift=drift))
+    clocks = align_pairs(moved)
+    assert list(clocks) == [(0, 1), (1, 2)]
+    for clock in clocks.values():
+        assert clock.uncertainty.max() < LAG + JITTER
+    for pair, truth in zip(moved, plain, strict=True):
+        apart = sender_later(pair, clocks[pair.ranks]) - (truth.start[:, 0] - truth.start[:, 1])
+        assert np.abs(apart).max() < LAG + JITTER
+
+
+def test_the_clocks_of_two_real_ranks_of_one_host_agree_within_a_microsecond() -> None:
+    parts = []
+    for rank in range(2):
+        profile = read_profile(DATA / f"pipeline_rank{rank}.pt.trace.json.gz")
+        parts.append(analyze_rank(ANALYSES["rank_collectives"], profile, rank).rows)
+    (clock,) = align_pairs(matched_point_to_point(pd.concat(parts, ignore_index=True))).values()
+    # A receive ends 13 us after its send, in both directions.
+    assert clock.uncertainty.max() == pytest.approx(13_000, rel=0.05)
+    assert abs(clock.zero[1] - clock.zero[0] + clock.offset[0, 1]) < 1000
+
+
+def test_messages_that_wait_in_a_buffer_do_not_spoil_the_clocks() -> None:
+    # Stage 1 is slow: most of the messages to it have arrived long before it receives them.
+    (clock,) = align_pairs(pairs_of(pipeline([500_000, 2_000_000], ahead=[0, 777]))).values()
+    assert clock.zero[1] - clock.zero[0] + clock.offset[0, 1] == pytest.approx(777, abs=LAG)
+
+
+def test_a_drift_over_a_long_run_is_followed() -> None:
+    drift = [0.0, 50e-6]
+    program = pipeline([200_000, 200_000], steps=200, drift=drift)
+    (clock,) = align_pairs(pairs_of(program)).values()
+    assert np.ptp(clock.offset[:, 1]) > 20_000
+    assert clock.uncertainty.max() < 3 * LAG
+
+
+def test_one_direction_aligns_clocks_only_if_receives_waited() -> None:
+    waiting, late = Program(2, ahead=[0, 5_000_000]), Program(2, ahead=[0, 5_000_000])
+    for _ in range(8):
+        waiting.compute(2_000_000, 10)
+        waiting.message(0, 1)
+        late.compute(10, 3_000_000)
+        late.message(0, 1)
+    (clock,) = align_pairs(pairs_of(waiting)).values()
+    assert clock.zero[1] - clock.zero[0] + clock.offset[0, 1] == pytest.approx(5_000_000, abs=LAG + JITTER)
+    assert clock.uncertainty.max() <= MESSAGE / 2
+    assert align_pairs(pairs_of(late)) == {}
+
+
+def test_fewer_than_five_messages_align_no_clocks() -> None:
+    assert align_pairs(pairs_of(pipeline([1000, 1000], steps=1, microbatches=2))) == {}
+
+
+def test_of_kernels_with_several_partners_only_the_start_bounds_the_send() -> None:
+    program = pipeline(FORWARD)
+    plain = pairs_of(program)
+    # The kernel of each send also waits 100 ms for somebody else.
+    longer = [
+        MatchedPairs(
+            **{
+                **vars(pair),
+                "end": pair.end + np.array([100_000_000, 0]),
+                "alone": np.zeros_like(pair.alone),
+            }
+        )
+        for pair in plain
+    ]
+    for clock in align_pairs(longer).values():
+        assert abs(clock.zero[1] - clock.zero[0] + clock.offset[0, 1]) < MESSAGE
+        assert clock.uncertainty.max() < MESSAGE + LAG + JITTER
