@@ -247,7 +247,9 @@ def _step_costs(mine: Sequence[_RankArrivals]) -> StepCosts:
         return np.bincount(number, values * share, len(steps)).astype(np.float64)
 
     # A collective that the other half lacks compares as false.
-    return StepCosts(per_step(late * (usual > error)), per_step(np.maximum(late, 0)), per_step(error))
+    return StepCosts(
+        per_step(late * (usual > error)), per_step(np.maximum(late, 0)), per_step(late), per_step(error)
+    )
 
 
 def _counted(rank: int, mine: Sequence[_RankArrivals], waits: pd.DataFrame) -> dict[str, object]:
@@ -284,11 +286,11 @@ def _cost(late: _Lateness | None, step: float | None) -> dict[str, object]:
         "lateness_high_ns": round(interval[1]),
         "step_p50_ns": round(step),
         "cost_pct": round(middle, 2),
-        "verdict": _verdict(low, high, middle),
+        "verdict": verdict(low, high, middle),
     }
 
 
-def _verdict(low: float, high: float, cost: float) -> str:
+def verdict(low: float, high: float, cost: float) -> str:
     """Return the verdict on a cost and its interval, in percent of a step."""
     if high < EVEN_PCT:
         return "even"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -34,43 +34,58 @@ class StepCosts:
         In the collectives to which the rank comes late beyond the uncertainty of the clocks.
     most : ndarray of float64, shape (n,)
         In all collectives to which it came late in this step, by chance or not.
+    late : ndarray of float64, shape (n,)
+        In all collectives, less what it was early to others by.
     clock : ndarray of float64, shape (n,)
         What the clocks may add or hide.
     """
 
     cost: Floats
     most: Floats
+    late: Floats
     clock: Floats
 
 
 def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[float, float]]:
-    """Return the interval of the cost per step of each rank with enough steps, in ns.
+    """Return the interval of the cost per step of each series with enough steps, in ns.
 
-    Each rank gets its part of the error probability, so that all intervals hold together.
+    Each gets its part of the error probability, so that all intervals hold together.
     """
-    judged = {rank: one for rank, one in costs.items() if len(one.cost) >= MIN_STEPS}
-    confidence = 1 - (1 - CONFIDENCE) / max(len(judged), 1)
-    low = _bounds([one.cost for one in judged.values()], confidence)
-    high = _bounds([one.most for one in judged.values()], confidence)
-    found = {}
-    for (rank, one), bounds, most in zip(judged.items(), low, high, strict=True):
-        middle, clock = float(np.median(one.cost)), float(np.median(one.clock))
-        found[rank] = (
-            max(0.0, min(bounds[0], middle) - clock),
-            max(bounds[1], most[1], middle) + clock,
-        )
+    judged = {key: one for key, one in costs.items() if len(one.cost) >= MIN_STEPS}
+    found: dict[SeriesT, tuple[float, float]] = {}
+    for steps in sorted({len(one.cost) for one in judged.values()}):
+        alike = {key: one for key, one in judged.items() if len(one.cost) == steps}
+        names = ("cost", "most", "late")
+        cost, most, late = (np.stack([getattr(one, name) for one in alike.values()]) for name in names)
+        bounds = [rank_intervals(series, late, len(judged)) for series in (cost, most)]
+        middle = np.median(cost, axis=-1)
+        clock = np.array([np.median(one.clock) for one in alike.values()])
+        low = np.maximum(0.0, np.minimum(bounds[0][0], middle) - clock)
+        high = np.maximum(np.maximum(bounds[0][1], bounds[1][1]), middle) + clock
+        found |= dict(zip(alike, zip(low.tolist(), high.tolist(), strict=True), strict=True))
     return found
 
 
-def _bounds(series: Sequence[Floats], confidence: float) -> list[tuple[float, float]]:
-    """Return the interval of each rank's series.
+def rank_intervals(series: Floats, late: Floats, judged: int) -> tuple[Floats, Floats]:
+    """Return the ends of the interval of each rank's series.
 
-    Neighbouring steps count as correlated as those of the rank, or as those of all ranks if that is more.
+    Neighbouring steps count as correlated as those of the rank, or as the lateness of all ranks if that is
+    more. A series of costs alone would show less correlation, because it is 0 where a rank is not late.
+
+    Parameters
+    ----------
+    series, late : ndarray of float64, shape (..., ranks, steps)
+        What is judged, and the lateness that it is a part of.
+    judged : int
+        How many intervals hold together.
+
+    Returns
+    -------
+    low, high : ndarray of float64, shape (..., ranks)
     """
-    own = [correlation_with_next(values) for values in series]
-    together = float(np.mean(own)) if own else 0.0
-    usual = expected_correlation(together, sum(map(len, series)) // 2)
-    return [
-        series_interval(values, confidence, max(usual, expected_correlation(found, len(values))))
-        for values, found in zip(series, own, strict=True)
-    ]
+    ranks, steps = series.shape[-2:]
+    own = correlation_with_next(late)
+    usual = expected_correlation(own.mean(axis=-1, keepdims=True), ranks * steps // 2)
+    own = np.maximum(own, correlation_with_next(series))
+    correlation = np.maximum(usual, expected_correlation(own, steps))
+    return series_interval(series, 1 - (1 - CONFIDENCE) / judged, correlation)

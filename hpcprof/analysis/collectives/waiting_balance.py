@@ -92,5 +92,5 @@ def balanced_costs(rows: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int, S
             continue
         less: Floats = -later_than_others(steps.to_numpy())
         for rank, one in zip(often.tolist(), less.T, strict=True):
-            found[rank] = StepCosts(one, np.maximum(one, 0), np.zeros_like(one))
+            found[rank] = StepCosts(one, np.maximum(one, 0), one, np.zeros_like(one))
     return found

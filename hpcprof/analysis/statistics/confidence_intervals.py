@@ -85,36 +85,42 @@ def welch_error(a: Floats, b: Floats) -> tuple[float, float]:
     return math.sqrt(variance), 1 / shares
 
 
-def correlation_with_next(series: Floats) -> float:
+def correlation_with_next(series: Floats) -> Floats:
     """Return the correlation of a series' values with the next ones, corrected for its bias in short series.
 
     Extreme values are pulled in before, as in `series_interval`. The correction is Kendall's, of order 1 / n.
 
     Parameters
     ----------
-    series : ndarray of float, shape (n,)
-        At least four values.
+    series : ndarray of float, shape (..., n)
+        Series of at least four values.
+
+    Returns
+    -------
+    ndarray of float, shape (...)
     """
     values = _winsorized(series)
-    apart = values - values.mean()
-    total = float(apart @ apart)
-    found = float(apart[1:] @ apart[:-1]) / total if total > 0 else 0.0
-    n = len(series)
-    return (n * found + 1) / (n - 3)
+    apart = values - values.mean(axis=-1, keepdims=True)
+    total = np.sum(apart * apart, axis=-1)
+    next_ones = np.sum(apart[..., 1:] * apart[..., :-1], axis=-1)
+    found = np.divide(next_ones, total, out=np.zeros_like(total), where=total > 0)
+    n = series.shape[-1]
+    corrected: Floats = (n * found + 1) / (n - 3)
+    return corrected
 
 
-def expected_correlation(found: float, values: int) -> float:
+def expected_correlation(found: Floats, values: int) -> Floats:
     """Return the correlation to expect where ``found`` was measured on a number of values.
 
     A few values hardly tell it, so it is mixed with 20 assumed values whose correlation is 0.5, and is never
     less than that.
     """
     mixed = (values * found + _ASSUMED_VALUES * _LEAST_CORRELATION) / (values + _ASSUMED_VALUES)
-    return min(max(mixed, _LEAST_CORRELATION), _MOST_CORRELATION)
+    return np.clip(mixed, _LEAST_CORRELATION, _MOST_CORRELATION)
 
 
-def series_interval(series: Floats, confidence: float, correlation: float) -> tuple[float, float]:
-    """Return a confidence interval of the level of a series whose neighbours are alike.
+def series_interval(series: Floats, confidence: float, correlation: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of a confidence interval of the level of a series whose neighbours are alike.
 
     It is Yuen's interval of the mean without the lowest and the highest tenth of the values, so that single
     outliers do not widen it. Its width is that of an autoregressive series of first order: such values tell
@@ -122,37 +128,44 @@ def series_interval(series: Floats, confidence: float, correlation: float) -> tu
 
     Parameters
     ----------
-    series : ndarray of float, shape (n,)
-        At least two values.
+    series : ndarray of float, shape (..., n)
+        Series of at least two values.
     confidence : float
         For example 0.95.
-    correlation : float
+    correlation : ndarray of float, shape (...)
         That of neighbouring values, less than 1.
+
+    Returns
+    -------
+    low, high : ndarray of float, shape (...)
     """
     # See `welch_interval` on the import.
     from scipy.special import stdtrit
 
-    n, cut = len(series), len(series) // _TRIMMED
+    n = series.shape[-1]
+    cut = n // _TRIMMED
     kept = n - 2 * cut
-    level = float(np.sort(series)[cut : n - cut].mean())
-    variance = float(_winsorized(series).var(ddof=1)) * (n - 1) / (kept * (kept - 1))
+    level = np.sort(series, axis=-1)[..., cut : n - cut].mean(axis=-1)
+    variance = _winsorized(series).var(axis=-1, ddof=1) * (n - 1) / (kept * (kept - 1))
     widened = _variance_of_mean(kept, correlation)
     # The variance of a few alike values is too small by this.
     widened *= (kept - 1) / (kept - widened)
     # Within a tenth of Satterthwaite's degrees of freedom for correlations up to 0.6 from four values on.
     square = correlation**2
-    freedom = min(((kept - 1) * (1 - square) + 4 * square) / (1 + square), kept - 1.0)
-    half = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(variance * widened)
+    freedom = np.minimum(((kept - 1) * (1 - square) + 4 * square) / (1 + square), kept - 1)
+    half = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(variance * widened)
     return level - half, level + half
 
 
-def _variance_of_mean(n: int, correlation: float) -> float:
+def _variance_of_mean(n: int, correlation: Floats) -> Floats:
     """Return how many times that of independent values the variance of the mean of n such values is."""
     apart = 1 - correlation
-    return 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
+    found: Floats = 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
+    return found
 
 
 def _winsorized(series: Floats) -> Floats:
     """Return the series with its lowest and highest tenth set to the next value."""
-    ordered, cut = np.sort(series), len(series) // _TRIMMED
-    return np.clip(series, ordered[cut], ordered[len(series) - 1 - cut])
+    ordered, n = np.sort(series, axis=-1), series.shape[-1]
+    cut = n // _TRIMMED
+    return np.clip(series, ordered[..., cut, None], ordered[..., n - 1 - cut, None])
