@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from sqlalchemy import literal, select
@@ -119,25 +120,22 @@ def _device(export: NsysExport, waits: IntColumns, only_process: int) -> Ints:
 def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int]:
     """Return the device of each context, by the number of its process and its own."""
     table = export.table("TARGET_INFO_CUDA_CONTEXT_INFO")
-    if table is None or not table.columns >= {*_CONTEXT}:
-        return _devices_of_operations(export, only_process)
-    columns = table.integers(dict.fromkeys(_CONTEXT, REQUIRED))
-    rows = zip(*(columns[name].tolist() for name in _CONTEXT), strict=True)
-    return {(process, context): device for process, context, device in rows}
+    if table is not None and table.columns >= {*_CONTEXT}:
+        rows = export.rows(select(*(table.clause.c[name] for name in _CONTEXT)))
+    else:
+        rows = _contexts_of_operations(export, only_process)
+    whole = (row for row in rows if all(isinstance(one, int) for one in row))
+    return {(process & _PID, context): device for process, context, device in whole}
 
 
-def _devices_of_operations(export: NsysExport, only_process: int) -> dict[tuple[int, int], int]:
-    """Do as `_devices` for an export without a table of contexts, from the work in them."""
-    devices = {}
+def _contexts_of_operations(export: NsysExport, only_process: int) -> Iterator[Sequence[Any]]:
+    """Yield the contexts with work in them, for an export without a table of contexts."""
     for table in filter(None, map(export.table, OPERATIONS)):
         if table.columns >= {"contextId", "deviceId"}:
             column = table.clause.c
-            process = literal(only_process << PROCESS_SHIFT)
-            owner = column.globalPid if "globalPid" in table.columns else process
-            for ids in export.rows(select(owner, column.contextId, column.deviceId).distinct()):
-                if all(isinstance(one, int) for one in ids):
-                    devices[ids[0] >> PROCESS_SHIFT & _PID, ids[1]] = ids[2]
-    return devices
+            known = "globalPid" in table.columns
+            process = column.globalPid.op(">>")(PROCESS_SHIFT) if known else literal(only_process)
+            yield from export.rows(select(process, column.contextId, column.deviceId).distinct())
 
 
 def _by_type(kind: Ints, event: Ints) -> Ints:
