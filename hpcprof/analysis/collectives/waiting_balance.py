@@ -28,9 +28,8 @@ def message_waits(
 ) -> pd.DataFrame:
     """Return a row for each kernel that carried out messages, of pairs with aligned clocks.
 
-    ``wait`` is the time until the last partner of the kernel has begun too, at most the time by which the
-    kernel is longer than its partner's, in ns. ``last`` is whether the rank began after its partners, and
-    ``clock`` the uncertainty of the clocks.
+    ``wait`` is the time until the last partner of the kernel has begun too, see `partner_waits`. ``last`` is
+    whether the rank began after its partners, and ``clock`` the uncertainty of the clocks.
 
     Returns
     -------
@@ -46,17 +45,27 @@ def message_waits(
     return found
 
 
+def partner_waits(pair: MatchedPairs, clock: AlignedClocks) -> Floats:
+    """Return how long each end of the messages waits for its partner to begin, in ns, shape (m, 2).
+
+    That is at most the time by which its kernel is longer than its partner's: a send to a buffer does not
+    wait for a receive that begins later.
+    """
+    later = sender_later(pair, clock)
+    duration = pair.end - pair.start
+    longer = duration - duration.min(axis=1, keepdims=True)
+    return np.clip(np.column_stack([-later, later]), 0, longer)
+
+
 def _ends(pair: MatchedPairs, clock: AlignedClocks) -> pd.DataFrame:
     """Return a row for each end of the messages of a pair."""
     later = sender_later(pair, clock)
-    partner_later = np.column_stack([-later, later])
-    duration = pair.end - pair.start
     columns = {
-        "rank": np.broadcast_to([pair.sender, pair.receiver], duration.shape),
+        "rank": np.broadcast_to([pair.sender, pair.receiver], pair.start.shape),
         "start": pair.start,
-        "wait": np.clip(partner_later, 0, duration - duration.min(axis=1, keepdims=True)),
-        "clock": np.full(duration.shape, clock.uncertainty[0]),
-        "last": partner_later < 0,
+        "wait": partner_waits(pair, clock),
+        "clock": np.full(pair.start.shape, clock.uncertainty[0]),
+        "last": np.column_stack([later > 0, later < 0]),
     }
     found: pd.DataFrame = pd.DataFrame({name: values.ravel() for name, values in columns.items()})
     return found

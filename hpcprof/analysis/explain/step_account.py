@@ -10,6 +10,9 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks, clock_key
 from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
+from hpcprof.analysis.collectives.pair_clocks import align_pairs
+from hpcprof.analysis.collectives.pair_matching import matched_point_to_point
+from hpcprof.analysis.collectives.waiting_balance import partner_waits
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
@@ -104,7 +107,8 @@ def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
     ``compute_ns`` is the time in which any compute kernel runs. Exposed communication is the time in which
     communication runs and compute does not: ``wait_for_peer_ns`` is its part in which every collective that
-    runs still waits for its last rank, by aligned clocks, and ``exposed_comm_ns`` the rest.
+    runs still waits for its last rank, and every message for its partner, by aligned clocks, and
+    ``exposed_comm_ns`` the rest.
     ``exposed_mem_ns`` is the time of copies and sets outside both, and ``idle_ns`` what is left.
     ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown.
     """
@@ -149,9 +153,10 @@ def _waiting_for_peers(
 
 @computed_once
 def _waits(collectives: pd.DataFrame) -> dict[int, Intervals]:
-    """Return when each rank waits in collectives for their last rank, on its own clock.
+    """Return when each rank waits in collectives for their last rank, and in messages for its partner.
 
-    Ranks are left out if they have no collective in which all ranks were profiled and have aligned clocks.
+    The intervals are on the rank's own clock. Ranks are left out if they have no collective in which all
+    ranks were profiled and have aligned clocks, and no message to a partner with aligned clocks.
     """
     matched, _ = match_collectives(collectives)
     clocks = align_clocks(collectives)
@@ -167,6 +172,14 @@ def _waits(collectives: pd.DataFrame) -> dict[int, Intervals]:
             moment = np.clip(arrived[:, column], start, end)
             before.setdefault(rank, []).append((start, moment))
             after.setdefault(rank, []).append((moment, end))
+    pairs = matched_point_to_point(collectives)
+    of_pairs = align_pairs(pairs)
+    for pair in pairs:
+        if pair.ranks in of_pairs:
+            partner = pair.start + np.rint(partner_waits(pair, of_pairs[pair.ranks])).astype(np.int64)
+            for column, rank in enumerate((pair.sender, pair.receiver)):
+                before.setdefault(rank, []).append((pair.start[:, column], partner[:, column]))
+                after.setdefault(rank, []).append((partner[:, column], pair.end[:, column]))
     # Where one collective waits and another one transfers, the rank communicates.
     return {rank: difference(union_of(*before[rank]), union_of(*after[rank])) for rank in before}
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.analysis.explain.step_account import exposed_communication, step_account, step_parts
 from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.simulated import LAG, MESSAGE, Program
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 
 STEPS = [(0, 100, "iteration", 0), (100, 200, "iteration", 0)]
@@ -128,6 +130,23 @@ def test_the_time_before_the_last_rank_arrives_is_waiting_whatever_the_clocks_sa
     assert set(last["wait_for_peer_ns"]) == {0}
     assert set(last["exposed_comm_ns"]) == {250}
     assert (rows[PARTS].sum(axis=1) == rows["wall_ns"]).all()
+
+
+def test_a_stage_waits_for_the_one_before_it_and_not_while_messages_are_transferred() -> None:
+    program = Program(2, ahead=[0, 10**9])
+    for _ in range(6):
+        begun = program.begin_step()
+        program.compute(2_000_000, 500_000)
+        program.message(0, 1)
+        program.compute(1_000_000, 1_000_000)
+        program.message(1, 0)
+        program.end_step(begun)
+    ranks = [rank.timeline(2) for rank in program.ranks]
+    rows = account(ranks, program.results()["rank_collectives"])
+    assert (rows[PARTS].sum(axis=1) == rows["wall_ns"]).all()
+    stage = rows[rows["rank"] == 1]["wait_for_peer_ns"].tolist()[1:-1]
+    assert stage == pytest.approx([1_500_000] * 4, abs=10 * LAG)
+    assert rows["exposed_comm_ns"].iloc[1:-1].max() < 4 * (MESSAGE + LAG)
 
 
 def test_without_the_other_rank_the_waiting_is_unknown_and_counts_as_communication() -> None:
