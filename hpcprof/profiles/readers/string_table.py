@@ -13,24 +13,32 @@ from hpcprof.profiles.timeline import NO_NAME, Ints
 _PART = 1 << 16
 
 
+class _Numbers(dict[str | None, int]):
+    """The number of each text; a text that is looked up for the first time gets the next one."""
+
+    def __missing__(self, text: str) -> int:
+        number = self[text] = len(self) - 1  # None is no text.
+        return number
+
+
 class StringTable:
     """Texts numbered in the order in which they were first added."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+        self._numbers = _Numbers({None: NO_NAME})
 
     def add(self, text: str | None) -> int:
         """Return the number of a text; `NO_NAME` for None."""
-        return NO_NAME if text is None else self._numbers.setdefault(text, len(self._numbers))
+        return self._numbers[text]
 
     def add_all(self, texts: Iterable[str | None]) -> Ints:
         """Return the number of each text."""
-        return np.fromiter(map(self.add, texts), np.int64)
+        return np.fromiter(map(self._numbers.__getitem__, texts), np.int64)
 
     def array(self) -> NDArray[np.object_]:
         """Return the texts in the order of their numbers."""
-        texts = np.empty(len(self._numbers), object)
-        texts[:] = list(self._numbers)
+        texts = np.empty(len(self._numbers) - 1, object)
+        texts[:] = list(self._numbers)[1:]
         return texts
 
 

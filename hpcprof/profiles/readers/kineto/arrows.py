@@ -29,10 +29,10 @@ def linked_operators(operators: IntColumns, arrows: IntColumns) -> Ints:
     for number, time, process, thread, is_end in ends_of_arrows:
         if (row := found.get((process, thread, time))) is not None:
             (ends if is_end else begins).setdefault(number, row)
-    links = 0
+    linked: dict[int, int] = {}
     for number in sorted(begins.keys() & ends.keys()):
-        pair = [begins[number], ends[number]]
-        if pair[0] != pair[1] and np.all(link[pair] == NO_LINK):
-            link[pair] = links
-            links += 1
+        begin, end = begins[number], ends[number]
+        if begin != end and begin not in linked and end not in linked:
+            linked[begin] = linked[end] = len(linked) // 2
+    link[list(linked)] = list(linked.values())
     return link

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -51,6 +52,7 @@ Checks = dict[str, Mask]
 Built = tuple[IntColumns, Checks]
 """Columns with one row per event, and which rows are valid: those that pass all checks."""
 
+_NAME = attrgetter("name")
 _ALLOCATION = "[memory]"
 _QUOTED = re.compile(rb'"[0-9]{1,19}"')
 _CONVOLUTION = "conv"
@@ -141,7 +143,7 @@ class Events:
             (("cuda_graph",), self.graphs, self._graphs, Subject.GRAPH),
             (("cuda_runtime", "cuda_driver", "Runtime"), self.calls, self._calls, Subject.CALL),
             (("user_annotation",), self.ranges, self._ranges, Subject.RANGE),
-            (("cpu_op", _OLD_RANGES), self.operators, self._operators, Subject.OPERATOR),
+            (("cpu_op",), self.operators, self._operators, Subject.OPERATOR),
             (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._marks, Subject.MARK),
             (("cpu_instant_event",), self.allocations, _allocations, Subject.ALLOCATION),
             (FORWARD_BACKWARD, self.arrows, _arrows, Subject.ARROW),
@@ -174,15 +176,15 @@ class Events:
             for (categories, *_), events in zip(self._kinds, by_kind, strict=True)
             for category in categories
         }
-        ranges = by_category["user_annotation"]
         self.count += len(batch)
         for event in batch:
             if event is None:
                 self._lost[LossKind.ROW, Subject.EVENT, "form"] += 1
-            elif event.cat == _OLD_RANGES and event.name and not _OPERATOR.search(event.name):
-                ranges.append(event)
             elif (events := by_category.get(event.cat)) is not None:
                 events.append(event)
+            elif event.cat == _OLD_RANGES:
+                marks = event.name and not _OPERATOR.search(event.name)
+                by_category["user_annotation" if marks else "cpu_op"].append(event)
             elif event.cat not in _NOT_READ:
                 self._other[event.cat or ""] += 1
         for (_, table, build, subject), events in zip(self._kinds, by_kind, strict=True):
@@ -203,8 +205,8 @@ class Events:
             left &= valid
 
     def _timed(self, events: list[Event]) -> Built:
-        name = self.strings.add_all(event.name for event in events)
-        complete = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
+        name = self.strings.add_all(map(_NAME, events))
+        complete = np.array([event.ph == "X" for event in events], np.bool_)
         start, started = times([event.ts for event in events])
         duration, lasts = times([event.dur for event in events])
         end = start + duration
@@ -242,8 +244,8 @@ class Events:
     def _as_written(self, values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> Ints:
         """Return the numbers of texts, without the spaces of lists; few differ, so each is decoded once."""
         texts = [None if value is msgspec.UNSET else bytes(value) for value in values]
-        number = {text: NO_NAME if text is None else self._number(text) for text in {*texts}}
-        return np.fromiter((number[text] for text in texts), np.int64, len(texts))
+        number = {text: NO_NAME if text is None else self._number(text) for text in dict.fromkeys(texts)}
+        return np.fromiter(map(number.__getitem__, texts), np.int64, len(texts))
 
     def _number(self, text: bytes) -> int:
         return self.strings.add(text.replace(b", ", b",").decode("utf-8", "replace"))
@@ -314,8 +316,18 @@ def _passed(checks: Checks) -> Mask:
 
 def _column(arguments: Sequence[object], name: str, otherwise: int) -> Ints:
     """Return one argument of each event, ``otherwise`` where it has none."""
-    values = (getattr(a, name) for a in arguments)
-    return np.fromiter((otherwise if v is None else v for v in values), np.int64, len(arguments))
+    values = list(map(attrgetter(name), arguments))
+    if (column := _complete(values)) is not None:
+        return column
+    return np.array([otherwise if value is None else value for value in values], np.int64)
+
+
+def _complete(values: Sequence[int | None]) -> Ints | None:
+    """Return a column of values, or None if one is missing, which costs less than to look for one first."""
+    try:
+        return np.fromiter(values, np.int64, len(values))
+    except TypeError:
+        return None
 
 
 def _allocations(events: list[Event]) -> Built:
@@ -346,8 +358,9 @@ def _arrows(events: list[Event]) -> Built:
 
 def _integers(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
     values = _INTEGERS(written)
-    if None in values:
-        values = [_spelled(bytes(text)) if v is None else v for v, text in zip(values, written, strict=True)]
+    if (column := _complete(values)) is not None:
+        return column, np.ones(len(column), np.bool_)
+    values = [_spelled(bytes(text)) if v is None else v for v, text in zip(values, written, strict=True)]
     return np.array([value or 0 for value in values], np.int64), present(values)
 
 
@@ -359,9 +372,9 @@ def _spelled(written: bytes) -> int | None:
 
 def _told(values: list[int | None], otherwise: list[msgspec.Raw]) -> tuple[Ints, Mask]:
     """Return the values, with those of another field in place of None."""
+    if (complete := _complete(values)) is not None:
+        return complete, np.ones(len(complete), np.bool_)
     told = present(values)
     column = np.array([value or 0 for value in values], np.int64)
-    if told.all():
-        return column, told
     other, valid = _integers(otherwise)
     return np.where(told, column, other), told | valid
