@@ -191,10 +191,13 @@ def collect_profiles(
     jobs: int | None = None,
     progress: Progress | None = None,
     step_range: str | None = None,
+    program: str | None = None,
 ) -> Collected:
     """Read the profiles of a run into the results database, as ``hpcprof collect`` does.
 
-    Profiles whose results the database already has are left alone; damaged ones are skipped.
+    A folder without profiles of its own stands for all runs and folders of profiles below it; if one of them
+    cannot be collected, ``skipped`` says why. Profiles whose results the database already has are left alone;
+    damaged ones are skipped.
 
     Parameters
     ----------
@@ -209,6 +212,9 @@ def collect_profiles(
     step_range : str, optional
         The name of the range that is the step of the run, in this and later collects; ``"auto"`` to have it
         found. By default what an earlier collect was given, else the step is found.
+    program : str, optional
+        The name of the program that ran, by which ``scaling`` and ``compare`` tell programs apart. By default
+        what an earlier collect was given, else what the job runs.
 
     Returns
     -------
@@ -225,5 +231,5 @@ def collect_profiles(
     from hpcprof.results import collect
 
     return collect.collect_profiles(
-        run, runs_dir=runs_dir, db=db, jobs=jobs, progress=progress, step_range=step_range
+        run, runs_dir=runs_dir, db=db, jobs=jobs, progress=progress, step_range=step_range, program=program
     )

@@ -31,6 +31,7 @@ _BAR_WIDTH = 24
         "hpcprof collect",
         "hpcprof collect /data/profiles_of_another_tool",
         "hpcprof collect RUN --step-range train_epoch",
+        "hpcprof collect profiles_on_8_ranks --program train",
         "hpcprof collect --submit --executor mpi --nodes 2 --jobs 32",
     ),
 )
@@ -54,6 +55,11 @@ _BAR_WIDTH = 24
     metavar="NAME",
     help="The range that is the step of these runs, or auto.  [default: as before, else auto]",
 )
+@click.option(
+    "--program",
+    metavar="NAME",
+    help="The program that ran, for scaling and compare.  [default: as before, else the job's]",
+)
 @click.option("--submit", is_flag=True, help="Collect in a job of its own, on the site of the run.")
 @click.option("--nodes", type=click.IntRange(min=1), help="With --submit: number of nodes.  [default: 1]")
 @click.option(
@@ -69,6 +75,7 @@ def command(
     jobs: int | None,
     executor: str,
     step_range: str | None,
+    program: str | None,
     submit: bool,
     nodes: int | None,
     queue: str | None,
@@ -84,6 +91,8 @@ def command(
 
     Steps are found by their names or by how they repeat (hpcprof report --analysis step_ranges). If another
     range is the step of your program, name it with --step-range; later collects of the run use it too.
+
+    --program names what ran in profiles of another tool, for scaling and compare.
 
     A folder without profiles of its own stands for all runs and folders of profiles below it.
 
@@ -105,7 +114,7 @@ def command(
     if submit:
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
 
-        where = CollectPlacement(mpi, jobs, nodes, queue, walltime, step_range)
+        where = CollectPlacement(mpi, jobs, nodes, queue, walltime, step_range, program)
         started = submit_collect(found, store.url, where, ["hpcprof", *sys.argv[1:]])
         click.echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
@@ -117,7 +126,7 @@ def command(
     complete = True
     for run in found:
         try:
-            complete &= collect_and_tell(run, store, jobs, pool, step_range=step_range)
+            complete &= collect_and_tell(run, store, jobs, pool, step_range=step_range, program=program)
         except StoreError:
             raise
         except HpcprofError as error:
@@ -137,6 +146,7 @@ def collect_and_tell(
     executor: Executor | None = None,
     aside: bool = False,
     step_range: str | None = None,
+    program: str | None = None,
 ) -> bool:
     """Collect a run, say what was done with its profiles, and return whether none was skipped.
 
@@ -151,7 +161,7 @@ def collect_and_tell(
         Reads the ranks; by default in processes on this machine.
     aside : bool
         Whether to say it on standard error, because standard output is for something else.
-    step_range : str, optional
+    step_range, program : str, optional
         As for `hpcprof.collect_profiles`.
     """
     from hpcprof.results.collect import collect
@@ -160,7 +170,9 @@ def collect_and_tell(
 
     cpus = cpus or len(os.sched_getaffinity(0))
     with ProgressBar() as progress:
-        summary = collect(run, store, progress, executor or Processes(cpus, PRELOAD), cpus, step_range)
+        summary = collect(
+            run, store, progress, executor or Processes(cpus, PRELOAD), cpus, step_range, program
+        )
     for sentence in summary.warnings:
         click.echo(f"hpcprof: {sentence}", err=True)
     for sentence in summary.losses:

@@ -48,12 +48,12 @@ class Results:
         """The ranks whose profiles have been collected."""
         return sorted(self._collected())
 
-    def collect(self, step_range: str | None = None) -> Collected:
+    def collect(self, step_range: str | None = None, program: str | None = None) -> Collected:
         """Read the profiles of the run into the store, as ``hpcprof collect`` does.
 
         Parameters
         ----------
-        step_range : str, optional
+        step_range, program : str, optional
             As for `hpcprof.collect_profiles`.
 
         Raises
@@ -62,7 +62,7 @@ class Results:
             If there are no profiles, two have the same rank, or none has the range.
         """
         self.store.prepare()
-        return collect(self.run, self.store, step_range=step_range)
+        return collect(self.run, self.store, step_range=step_range, program=program)
 
     def analysis(self, name: str) -> pd.DataFrame:
         """Return an analysis as a table.

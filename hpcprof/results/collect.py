@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
@@ -26,7 +28,7 @@ from hpcprof.results.rank_task import (
     WithoutSteps,
     analyze_profile,
 )
-from hpcprof.results.run_names import find_known_run
+from hpcprof.results.run_names import find_known_runs, runs_to_collect
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
@@ -64,6 +66,11 @@ class Collected:
     losses: list[str] = field(default_factory=list)
     tracebacks: list[str] = field(default_factory=list)
 
+    def add(self, other: Collected) -> None:
+        """Add what a collect of another run did."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name).extend(getattr(other, name))
+
     def skip(self, damage: DamagedInput) -> None:
         """Name a profile that cannot be read."""
         self.skipped.append(str(damage))
@@ -78,14 +85,27 @@ def collect_profiles(
     jobs: int | None = None,
     progress: Progress | None = None,
     step_range: str | None = None,
+    program: str | None = None,
 ) -> Collected:
-    """Read the profiles of a run into the results database; see `hpcprof.collect_profiles`."""
+    """Read the profiles of runs into the results database; see `hpcprof.collect_profiles`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     store = open_store(db, runs)
-    found = run if isinstance(run, Run) else find_known_run(os.fspath(run), runs, store)
+    named = [run] if isinstance(run, Run) else find_known_runs([os.fspath(run)], runs, store)
+    found = [one for each in named for one in runs_to_collect(each)]
     store.prepare()
     executor = serially if jobs is None else Processes(jobs, PRELOAD)
-    return collect(found, store, progress, executor, jobs or 1, step_range)
+    whole = Collected()
+    for one in found:
+        try:
+            whole.add(collect(one, store, progress, executor, jobs or 1, step_range, program))
+        except StoreError:
+            raise
+        except HpcprofError as error:
+            if len(found) == 1:
+                raise
+            # Of several runs, the others are collected.
+            whole.skipped.append(str(error))
+    return whole
 
 
 def collect(
@@ -95,6 +115,7 @@ def collect(
     executor: Executor = serially,
     jobs: int = 1,
     step_range: str | None = None,
+    program: str | None = None,
 ) -> Collected:
     """Bring the store up to date with the profiles of a run.
 
@@ -113,6 +134,9 @@ def collect(
     step_range : str, optional
         The name of the range that is the step of this run from now on, ``auto`` to have it found. By default
         what an earlier collect was given, else the step is found.
+    program : str, optional
+        The name of the program that ran, by which ``scaling`` and ``compare`` tell programs apart. By default
+        what an earlier collect was given, else what the job runs.
 
     Raises
     ------
@@ -129,7 +153,9 @@ def collect(
     summary = Collected()
     for damage in profiles.damaged:
         summary.skip(damage)
-    collection = _Collection(run, store, summary)
+    # hpcprof may have launched one process that started ranks of its own (torchrun).
+    ranks_known = run.manifest is not None and run.manifest.job.ranks > 1
+    collection = _Collection(_run_row(run, store, program), ranks_known, store, summary)
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     for done, (task, result) in enumerate(executor(analyze_profile, tasks), 1):
         collection.take(task, result)
@@ -139,6 +165,7 @@ def collect(
         collection.take(task, result)
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
+        collection.describe_run()
         _collect_run(run, store)
         summary.losses = over_ranks(store.losses(run.id))
     if run.manifest is not None:
@@ -153,7 +180,8 @@ def collect(
 class _Collection:
     """A collect under way: where results go, and what is known of the profiles so far."""
 
-    run: Run
+    run: RunRow
+    ranks_known: bool
     store: Store
     summary: Collected
     world_sizes: dict[Path, int] = field(default_factory=dict)
@@ -181,6 +209,15 @@ class _Collection:
             self.summary.warnings += result.warnings
         if result.origin.world_size is not None:
             self.world_sizes[task.path] = result.origin.world_size
+
+    def describe_run(self) -> None:
+        """Store what is now known of the run, such as the number of ranks that most profiles record."""
+        run = self.run
+        if self.world_sizes and not self.ranks_known:
+            size, _ = Counter(self.world_sizes.values()).most_common(1)[0]
+            run = msgspec.structs.replace(run, ranks=size)
+        if self.store.run(run.id) != run:
+            self.store.describe_run(run)
 
     def tasks_again(self, tasks: list[ProfileTask], given: str | None) -> list[ProfileTask]:
         """Return the tasks of the ranks whose step is not that of the run; each rank was looked at alone.
@@ -250,7 +287,7 @@ def _tasks(
     return tasks
 
 
-def _store_profile(run: Run, store: Store, task: ProfileTask, found: ProfileResults) -> None:
+def _store_profile(run: RunRow, store: Store, task: ProfileTask, found: ProfileResults) -> None:
     origin = found.origin
     profile = ProfileRow(
         run_id=run.id,
@@ -265,7 +302,7 @@ def _store_profile(run: Run, store: Store, task: ProfileTask, found: ProfileResu
         start_utc_ns=origin.start_utc_ns,
         analysis_version=ANALYSIS_VERSION,
     )
-    store.put_profile(_run_row(run), profile, found.tables, origin.gpus, origin.facts, found.losses)
+    store.put_profile(run, profile, found.tables, origin.gpus, origin.facts, found.losses)
 
 
 def _collect_run(run: Run, store: Store) -> None:
@@ -296,12 +333,17 @@ def _analyses_over_ranks(run: Run, store: Store) -> dict[str, AnalysisTable]:
     return {name: AnalysisTable.from_outcome(outcomes[name]) for name in names}
 
 
-def _run_row(run: Run) -> RunRow:
+def _run_row(run: Run, store: Store, program: str | None) -> RunRow:
+    """Return what is known of a run before its profiles are read."""
+    if program is not None and not program.strip():
+        raise UsageError(f"--program {program!r}: give the name of the program that ran.")
     job = run.manifest.job if run.manifest else None
+    stored = store.run(run.id) or RunRow(run.id, str(run.path))
     return RunRow(
         id=run.id,
         path=str(run.path),
-        site=job.site if job else None,
-        workload=job.workload if job else None,
-        ranks=job.ranks if job else None,
+        site=job.site if job else stored.site,
+        workload=job.workload if job else stored.workload,
+        ranks=stored.ranks or (job.ranks if job else None),
+        program=program or stored.program or (job.program if job else None),
     )

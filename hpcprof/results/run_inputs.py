@@ -18,12 +18,11 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.results.run_names import command_line
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
-from hpcprof.results.store.tables import ProfileRow
+from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import find_timelines
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
 
@@ -52,6 +51,8 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         timeline_ranks=tuple(timelines),
         read=partial(_read, run, timelines, stored_step_ranges(store, run.id) if exists else None),
         submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
+        options=run.manifest.job.program_options if run.manifest else {},
+        collect_command=command_line(store, "collect", str(run.path)),
     )
 
 
@@ -59,27 +60,25 @@ def _facts(
     run: Run, result: RankResult | None, profiles: dict[int, ProfileRow], store: Store
 ) -> dict[str, str | int | None]:
     job = run.manifest.job if run.manifest else None
+    row = (store.run(run.id) if profiles else None) or RunRow(run.id, str(run.path))
     gpus = store.gpus(run.id) if profiles else []
     names = sorted({gpu.name for gpu in gpus})
     clocks = sorted({gpu.clock_hz for gpu in gpus if gpu.clock_hz})
     kinds = sorted({profile.kind for profile in profiles.values()})
-    ranks = (result.world_size if result else None) or (job.ranks if job else len(profiles)) or None
+    workload = (job.workload or job.name) if job else row.workload
+    program = row.program or (job.program if job else None)
+    ranks = (result.world_size if result else None) or row.ranks or (job.ranks if job else len(profiles))
     return {
-        "program": program_of(job) if job else (result.workload if result else None),
-        "workload": (job.workload or job.name) if job else (result.workload if result else None),
+        "program": program or (result.workload if result else None),
+        "workload": workload or (result.workload if result else None),
         "arguments": " ".join(job.arguments) if job else None,
-        "site": job.site if job else None,
-        "ranks": ranks,
+        "site": job.site if job else row.site,
+        "ranks": ranks or None,
         "nodes": job.nodes if job else len({profile.host for profile in profiles.values()}) or None,
         "profiler": job.profiler if job else ", ".join(kinds) or (result.profiler if result else None),
         "GPU": ", ".join(names) or (result.device if result else None),
         "GPU clock": ", ".join(f"{hertz / 1e6:.0f} MHz" for hertz in clocks) or None,
     }
-
-
-def program_of(job: Job) -> str:
-    """Return what a job runs: its workload, or the name of the user's script."""
-    return job.workload or (default_job_name(job.arguments) if job.arguments else job.name)
 
 
 def _own_steps(results: list[RankResult]) -> Ints:

@@ -31,8 +31,8 @@ FOLDER = "collect"
 class CollectPlacement:
     """Where the collect runs: with ``mpi`` on the ranks of an MPI job, else in processes of one node.
 
-    ``jobs`` is the number of ranks on each node, or of processes; ``step_range`` is passed on. Other values
-    that are None come from the first run, the walltime from its site.
+    ``jobs`` is the number of ranks on each node, or of processes; ``step_range`` and ``program`` are passed
+    on. Other values that are None come from the first run, the walltime from its site.
     """
 
     mpi: bool = False
@@ -41,6 +41,7 @@ class CollectPlacement:
     queue: str | None = None
     walltime: str | None = None
     step_range: str | None = None
+    program: str | None = None
 
 
 def submit_collect(
@@ -124,6 +125,8 @@ def _command(runs: Sequence[Run], database: URL, place: CollectPlacement) -> lis
         words += ["--jobs", str(place.jobs)]
     if place.step_range is not None:
         words += ["--step-range", place.step_range]
+    if place.program is not None:
+        words += ["--program", place.program]
     return [*words, "--db", _shown(database), *(str(run.path) for run in runs)]
 
 

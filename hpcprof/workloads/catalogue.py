@@ -102,6 +102,7 @@ WORKLOADS: dict[str, Workload] = {
             "ddp",
             "training by DistributedDataParallel: a model file of yours, or GPT-2, BERT, ResNet-50, GAT, MLP",
             "hpcprof.workloads.ddp",
+            Size("batch_size", per_rank=True),
         ),
     )
 }

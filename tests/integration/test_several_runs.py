@@ -6,8 +6,12 @@ import csv
 import io
 import json
 import lzma
+import re
+import shlex
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -187,11 +191,41 @@ def test_scaling_goes_over_all_runs_or_those_named(hpcprof: Hpcprof, tmp_path: P
     found = rows(done.stdout, "scaling")
     assert [row["ranks"] for row in found] == [1, 2, 4]
     assert [row["speedup"] for row in found] == [1.0, round(4100 / 2100, 4), round(4100 / 1100, 4)]
-    assert all(str(row["parameters"]).startswith("strong: sequence_length=256 in all") for row in found)
-    assert "strong: sequence" in hpcprof("report", *names, "--analysis", "scaling").stdout
+    assert all(str(row["parameters"]).startswith("sequence_length=256 in all") for row in found)
+    assert {(row["program"], row["kind"]) for row in found} == {("sequence-parallel", "strong")}
+    assert "strong" in hpcprof("report", *names, "--analysis", "scaling").stdout
     nothing = hpcprof("report", "--analysis", "scaling")
     assert nothing.returncode == 0
     assert "runs with step times: 0 of 0" in " ".join(nothing.stdout.split())
+
+
+def test_imported_profiles_scale_once_their_program_has_a_name(
+    hpcprof: Hpcprof, exports: Callable[..., str], tmp_path: Path
+) -> None:
+    names = [exports("on_four", 0), exports("on_two", 0)]
+    with closing(sqlite3.connect(tmp_path / "on_two/rank0.sqlite")) as export, export:
+        export.execute(
+            """UPDATE META_DATA_CAPTURE SET value = replace(value, 'WORLD_SIZE="4', 'WORLD_SIZE="2')"""
+        )
+    command = ("report", "--analysis", "scaling", "--format", "json")
+    done = hpcprof(*command)
+    assert rows(done.stdout, "scaling") == []
+    hint = re.search(r"; (hpcprof collect .* --program) NAME names it", done.stderr)
+    assert hint is not None
+    assert hpcprof(*shlex.split(hint[1])[1:], "my program").returncode == 0
+    for name in names:
+        assert hpcprof("collect", name, "--program", "my program").returncode == 0
+        # The name stays when the run is collected again.
+        assert "0 profiles collected" in hpcprof("collect", name).stdout
+    found = rows(hpcprof(*command).stdout, "scaling")
+    # The number of ranks is what the profiles record, though each folder has one of them.
+    assert [(row["program"], row["kind"], row["ranks"]) for row in found] == [
+        ("my program", "unknown", 2),
+        ("my program", "unknown", 4),
+    ]
+    done = hpcprof("collect", names[0], "--program", " ")
+    assert done.returncode == 2
+    assert done.stderr == "hpcprof: --program ' ': give the name of the program that ran.\n"
 
 
 @pytest.mark.parametrize(

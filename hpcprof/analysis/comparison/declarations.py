@@ -19,13 +19,14 @@ ANALYSES = (
         "Scaling with the number of ranks",
         Scope.STORE,
         columns(
-            "workload:text parameters:text ranks nodes runs step_p50_ns "
+            "program:text workload:text kind:text parameters:text ranks nodes runs step_p50_ns "
             "speedup:float efficiency:float ci_low:float ci_high:float"
         ),
         "hpcprof.analysis.comparison.scaling:scaling",
         needs=("steps_summary",),
         main_columns=(
-            *("parameters", "ranks", "runs", "step_p50_ns", "speedup", "efficiency", "ci_low", "ci_high"),
+            *("program", "kind", "parameters", "ranks", "runs", "step_p50_ns"),
+            *("speedup", "efficiency", "ci_low", "ci_high"),
         ),
     ),
 )

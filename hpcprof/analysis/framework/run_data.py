@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
@@ -34,6 +34,10 @@ class RunData:
         Returns the timeline of one of these ranks.
     submitted : datetime or None
         When the run was submitted, with its time zone; None if it is unknown.
+    options : mapping
+        The options on the command line by name, as texts; empty if the command is unknown.
+    collect_command : str
+        The command that collects the run again, for hints.
     """
 
     id: str
@@ -44,6 +48,8 @@ class RunData:
     timeline_ranks: tuple[int, ...]
     read: Callable[[int], Timeline]
     submitted: datetime | None = None
+    options: Mapping[str, Scalar] = field(default_factory=dict)
+    collect_command: str = "hpcprof collect"
 
     @property
     def own_p50_ns(self) -> float | None:

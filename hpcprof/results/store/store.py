@@ -88,6 +88,12 @@ class Store:
         with self._database.reading() as connection:
             return [RunRow(*row) for row in connection.execute(select(RUNS).order_by(RUNS.c.id))]
 
+    def run(self, run_id: str) -> RunRow | None:
+        """Return what is known of a run; None if nothing of it has been collected."""
+        with self._database.reading() as connection:
+            found = connection.execute(select(RUNS).where(RUNS.c.id == run_id)).one_or_none()
+        return None if found is None else RunRow(*found)
+
     def gpus(self, run_id: str) -> list[GpuRow]:
         """Return the GPUs that the profiles of a run list, by rank and device."""
         query = select(GPUS).where(GPUS.c.run_id == run_id).order_by(GPUS.c.rank, GPUS.c.device)
@@ -158,6 +164,12 @@ class Store:
             insert_rows(connection, FACTS, [FactRow(*key, **asdict(fact)) for fact in facts])
             insert_rows(connection, LOSSES, [_loss_row(*key, *numbered) for numbered in enumerate(losses)])
             insert_analyses(connection, *key, tables)
+
+    def describe_run(self, run: RunRow) -> None:
+        """Replace what is known of a collected run."""
+        with self._database.writing(run.id) as connection:
+            connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
+            insert_rows(connection, RUNS, [run])
 
     def put_run(self, run_id: str, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]) -> bool:
         """Write the analyses that span the ranks of a run, replacing those in the store.

@@ -84,13 +84,14 @@ _FIELDS: dict[str, type[TypeEngine[Any]]] = {"str": Plain, "int": Integer, "Int6
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """One collected run."""
+    """One collected run; ``program`` as a collect was given it, else as the job has it."""
 
     id: str
     path: str
     site: str | None = None
     workload: str | None = None
     ranks: int | None = None
+    program: str | None = None
 
 
 class ProfileRow(msgspec.Struct, frozen=True):

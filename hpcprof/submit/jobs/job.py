@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hpcprof.submit.jobs.job_name import command_options, default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.profilers import NONE, Target
 
@@ -69,6 +70,17 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def ranks(self) -> int:
         """The number of ranks."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def program(self) -> str:
+        """What the job runs: its workload, or the name of the user's script."""
+        return self.workload or (default_job_name(self.arguments) if self.arguments else self.name)
+
+    @property
+    def program_options(self) -> dict[str, str]:
+        """The options of the program by name, as `command_options` finds them."""
+        command = [self.workload, *self.arguments] if self.workload else self.arguments
+        return command_options(command) if command else {}
 
     @property
     def target(self) -> Target:

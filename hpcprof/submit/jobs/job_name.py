@@ -1,4 +1,4 @@
-"""The default name of a job: that of the script, and not of the interpreter that runs it."""
+"""The script of a command, which names the job, and the options that it is given."""
 
 from __future__ import annotations
 
@@ -24,9 +24,37 @@ def default_job_name(command: Sequence[str]) -> str:
     ``python -m package.module`` is ``module``. Code on the command line (``bash -c``) has no name of its own;
     the job gets that of the interpreter.
     """
-    name = _file_name(command[0])
-    inner = _inner_command(name, list(command[1:]))
-    return default_job_name(inner) if inner else name or "job"
+    return _file_name(_script_command(command)[0]) or "job"
+
+
+def command_options(command: Sequence[str]) -> dict[str, str]:
+    """Return the options that the script of a command is given, by name; a flag has the value ``yes``.
+
+    ``--name VALUE``, ``--name=VALUE`` and ``name=VALUE`` are options. The other words are numbered:
+    ``argument 1`` is the first.
+    """
+    words = list(_script_command(command)[1:])
+    options: dict[str, str] = {}
+    position = 0
+    while words:
+        name, equals, value = words.pop(0).partition("=")
+        if _is_option(name) and not equals:
+            value = words.pop(0) if words and not _is_option(words[0]) and "=" not in words[0] else "yes"
+        elif not equals:
+            position += 1
+            name, value = f"argument {position}", name
+        options[name.lstrip("-")] = value
+    return options
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and not re.fullmatch(r"-\.?\d.*", word)
+
+
+def _script_command(command: Sequence[str]) -> Sequence[str]:
+    """Return a command from the script on, without the interpreters that run it."""
+    inner = _inner_command(_file_name(command[0]), list(command[1:]))
+    return _script_command(inner) if inner else command
 
 
 def _inner_command(program: str, words: list[str]) -> list[str]:
@@ -41,7 +69,8 @@ def _inner_command(program: str, words: list[str]) -> list[str]:
         if re.fullmatch("-[A-Za-z]*c", option):
             return []
         if python and option == "-m" and words:
-            return _after_torchrun(words[1:]) if words[0] in _TORCHRUN_MODULES else [_module_name(words[0])]
+            module, *arguments = words
+            return _after_torchrun(arguments) if module in _TORCHRUN_MODULES else _of_module(words)
         if option in _OPTIONS_WITH_VALUE:
             del words[:1]
     return words
@@ -55,11 +84,13 @@ def _after_torchrun(words: list[str]) -> list[str]:
         module = module or option in ("-m", "--module")
         if "=" not in option and option not in _TORCHRUN_FLAGS:
             del words[:1]
-    return [_module_name(words[0])] if module and words else words
+    return _of_module(words) if module and words else words
 
 
-def _module_name(module: str) -> str:
-    return module.removesuffix(".__main__").rpartition(".")[2]
+def _of_module(words: Sequence[str]) -> list[str]:
+    """Return a module with its arguments as a command."""
+    module, *arguments = words
+    return [module.removesuffix(".__main__").rpartition(".")[2], *arguments]
 
 
 def _file_name(word: str) -> str:

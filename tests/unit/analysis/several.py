@@ -34,6 +34,7 @@ def run(
     tables: Mapping[str, list[dict[str, object]]] = {},
     timelines: Mapping[int, Timeline] = {},
     submitted: datetime | None = None,
+    options: Mapping[str, str] = {},
 ) -> RunData:
     """Build a run; an analysis that is not in ``tables`` has no rows."""
     return RunData(
@@ -48,4 +49,5 @@ def run(
         timeline_ranks=tuple(timelines),
         read=timelines.__getitem__,
         submitted=submitted,
+        options=options,
     )

@@ -10,7 +10,6 @@ import pytest
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import UsageError
 from hpcprof.results.baseline import MOST_EARLIER, check_comparable, earlier_runs
-from hpcprof.results.run_inputs import program_of
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import GitState, Manifest, Run, save
 from hpcprof.submit.sites.files import load_site
@@ -91,4 +90,4 @@ def test_other_names_and_unknown_facts_are_no_difference() -> None:
     ],
 )
 def test_a_program_is_its_script_or_workload(job: Job, program: str) -> None:
-    assert program_of(job) == program
+    assert job.program == program

@@ -31,7 +31,8 @@ def rows(*runs: RunData) -> list[dict[Hashable, Any]]:
 def test_the_whole_problem_divided_among_more_ranks_is_strong_scaling() -> None:
     one, four = rows(at(1, 1000, 64), at(4, 500, 64, nodes=2))
     assert one["parameters"] == four["parameters"]
-    assert str(one["parameters"]).startswith("strong: sequence_length=64 in all ")
+    assert str(one["parameters"]).startswith("sequence_length=64 in all hidden_size=8 ")
+    assert {one["kind"], four["kind"]} == {"strong"}
     assert (one["ranks"], one["speedup"], one["efficiency"]) == (1, 1.0, 1.0)
     assert (four["ranks"], four["nodes"], four["step_p50_ns"]) == (4, 2, 500)
     assert (four["speedup"], four["efficiency"]) == (2.0, 0.5)
@@ -39,7 +40,8 @@ def test_the_whole_problem_divided_among_more_ranks_is_strong_scaling() -> None:
 
 def test_the_same_part_on_each_rank_is_weak_scaling() -> None:
     one, four = rows(at(1, 1000, 64), at(4, 1250, 256))
-    assert str(four["parameters"]).startswith("weak: sequence_length=64 a rank ")
+    assert str(four["parameters"]).startswith("sequence_length=64 a rank ")
+    assert {one["kind"], four["kind"]} == {"weak"}
     assert (one["speedup"], one["efficiency"]) == (1.0, 1.0)
     assert (four["speedup"], four["efficiency"]) == (3.2, 0.8)
 
@@ -65,12 +67,57 @@ def test_runs_that_differ_in_a_parameter_are_no_series() -> None:
 def test_a_program_of_unknown_size_has_a_speedup_and_no_efficiency() -> None:
     runs = [
         run(
-            f"r{n}", facts={"ranks": n, "workload": "train"}, tables={"steps_summary": [{"p50_ns": 900 // n}]}
+            f"r{n}",
+            facts={"ranks": n, "program": "train", "workload": f"name of job {n}"},
+            tables={"steps_summary": [{"p50_ns": 900 // n}]},
         )
         for n in (1, 3)
     ]
     outcome = scaling(runs)
     assert [row["efficiency"] for row in outcome.rows.to_dict("records")] == [None, None]
     assert outcome.rows["speedup"].tolist() == [1.0, 3.0]
-    assert str(outcome.rows["parameters"][0]).startswith("strong or weak unknown: ")
-    assert "no efficiency where the workload does not declare its problem size" in outcome.reason
+    assert outcome.rows["kind"].tolist() == ["unknown"] * 2
+    assert outcome.rows["workload"].tolist() == ["name of job 1", "name of job 3"]
+    assert "no efficiency where the parameters do not tell strong from weak scaling" in outcome.reason
+
+
+def test_different_programs_form_no_series() -> None:
+    steps = {"steps_summary": [{"p50_ns": 900}]}
+    runs = [
+        run(name, facts={"program": name, "ranks": ranks}, tables=steps)
+        for name, ranks in (("ddp", 1), ("bf16", 2), ("fp32", 4))
+    ]
+    assert (
+        "runs of one program at two or more rank counts; runs with step times: 3 of 3" in scaling(runs).reason
+    )
+
+
+def test_runs_of_unknown_programs_are_left_out_and_named() -> None:
+    steps = {"steps_summary": [{"p50_ns": 900}]}
+    unknown = [run(f"u{n}", facts={"program": None, "ranks": n}, tables=steps) for n in (1, 2, 3, 4)]
+    sentence = (
+        "left out, because the program is unknown: u1, u2, u3 and 1 more; "
+        "hpcprof collect --program NAME names it"
+    )
+    assert scaling(unknown).reason.endswith(sentence)
+    outcome = scaling([*unknown, at(1, 1000, 64), at(4, 500, 64)])
+    assert (set(outcome.rows["program"]), len(outcome.rows)) == ({"sequence-parallel"}, 2)
+    assert sentence in outcome.reason
+
+
+def test_a_program_is_compared_by_its_options_where_nothing_recorded_its_parameters() -> None:
+    runs = [
+        run(
+            f"r{n}",
+            facts={"ranks": n, "program": "train"},
+            tables={"steps_summary": [{"p50_ns": 900}]},
+            options={"global-batch": str(64 * n), "lr": str(0.1 * n), "out_dir": f"of_{n}"},
+        )
+        for n in (1, 2)
+    ]
+    found = rows(*runs)
+    assert [(row["kind"], row["ranks"], row["speedup"], row["efficiency"]) for row in found] == [
+        ("weak", 1, 1.0, 1.0),
+        ("weak", 2, 2.0, 1.0),
+    ]
+    assert found[0]["parameters"] == "global-batch=64 a rank GPU=NVIDIA H200 profiler=none site=local"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.submit.jobs.job_name import default_job_name
+from hpcprof.submit.jobs.job_name import command_options, default_job_name
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,20 @@ from hpcprof.submit.jobs.job_name import default_job_name
 )
 def test_a_job_is_named_after_its_script(command: str, name: str) -> None:
     assert default_job_name(command.split()) == name
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("python -u train.py --lr 1e-3 --batch-size=64", {"lr": "1e-3", "batch-size": "64"}),
+        ("python -m package.module --compile --n 8", {"compile": "yes", "n": "8"}),
+        ("torchrun --nproc-per-node=4 train.py batch=8", {"batch": "8"}),
+        (
+            "./solver -n 64 --shift -1.5 in.txt 3",
+            {"n": "64", "shift": "-1.5", "argument 1": "in.txt", "argument 2": "3"},
+        ),
+        ("python", {}),
+    ],
+)
+def test_options_are_those_of_the_script(command: str, options: dict[str, str]) -> None:
+    assert command_options(command.split()) == options

@@ -1,0 +1,284 @@
+"""Which runs of a program form a scaling series, and whether it is one of strong or of weak scaling."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+from itertools import combinations
+
+from hpcprof.workloads.catalogue import Size
+from hpcprof.workloads.schema import Scalar
+
+# A parameter does not change how long a step takes if its name has a word of the first kind and no others
+# than those of the second: max_train_steps, log_dir. gradient_accumulation_steps has others.
+_IRRELEVANT = {
+    *("steps", "iters", "iterations", "epoch", "epochs", "warmup", "timeout", "seed", "lr", "learning"),
+    *("output", "out", "log", "save", "checkpoint", "ckpt", "port", "name", "capture"),
+}
+_BESIDE = {
+    *("n", "num", "number", "of", "min", "max", "total", "global", "train", "training", "measured", "per"),
+    *("random", "rate", "dir", "path", "file", "folder", "every", "interval", "freq", "master", "run", "job"),
+}
+_PLACES = ("cuda_visible_devices", "world_size")
+"""Parameters that say where the ranks run, and nothing of the problem."""
+
+_TOTAL = re.compile(r"global|total")
+_PER_RANK = re.compile(r"micro|local|per_(rank|device|gpu|accelerator|process|proc|worker|core|node)")
+"""How frameworks name sizes: global_batch_size, micro_batch_size, per_device_train_batch_size."""
+
+
+class Kind(Enum):
+    """Whether the size of the whole problem stays the same, or the size per rank."""
+
+    STRONG = "strong"
+    WEAK = "weak"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The ranks of a run and its parameters, without those that do not change a step; see `relevant`."""
+
+    ranks: int
+    nodes: int | None
+    parameters: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs whose parameters are equal but for those that scale with the ranks.
+
+    Attributes
+    ----------
+    kind : Kind
+    runs : tuple of int
+        The positions of the runs.
+    size : str
+        The parameters that make up the size, and the size that stays the same; empty if nothing tells it.
+    others : mapping
+        The parameters that are equal.
+    """
+
+    kind: Kind
+    runs: tuple[int, ...]
+    size: str
+    others: Mapping[str, Scalar]
+
+
+class _Change(Enum):
+    """What the parameters of a series do when the ranks become more."""
+
+    GROW = "grow"
+    SHRINK = "shrink"
+    STAY = "stay"
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """The parameters whose product grows or shrinks as the ranks grow; all others stay."""
+
+    change: _Change
+    names: frozenset[str] = frozenset()
+
+    def size(self, setup: Setup) -> Fraction:
+        """Return the size that is the same in all runs of a series."""
+        product = Fraction(math.prod(int(str(setup.parameters[name])) for name in self.names))
+        if self.change is _Change.STAY:
+            return product
+        return product / setup.ranks if self.change is _Change.GROW else product * setup.ranks
+
+
+def relevant(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the parameters that may change how long a step takes."""
+    return {name: value for name, value in parameters.items() if not _irrelevant(_plain(name))}
+
+
+def find_series(setups: Sequence[Setup], size: Size | None = None) -> list[Series]:
+    """Return the series among runs of one program, each with two or more numbers of ranks.
+
+    A parameter, or the product of several, may grow in proportion to the ranks, which is weak scaling, or
+    shrink, which is strong scaling: it is the size per rank. If all parameters stay the same, ``size`` or
+    their names decide (``global_batch_size``), or another series in which the same parameter scales.
+
+    Parameters
+    ----------
+    setups : sequence of Setup
+    size : Size, optional
+        What the program declares to be its size. No other parameter may scale.
+    """
+    setups = _without_layout(setups, size)
+    distinct: dict[tuple[int, frozenset[tuple[str, Scalar]]], list[int]] = {}
+    for position, setup in enumerate(setups):
+        distinct.setdefault((setup.ranks, frozenset(setup.parameters.items())), []).append(position)
+    positions = list(distinct.values())
+    chosen = [setups[first] for first, *_ in positions]
+    patterns = _unambiguous(_patterns(chosen, size), chosen, size)
+    groups = [set(members) for found in patterns.values() for members in found]
+    return [
+        _series(
+            pattern, [chosen[i] for i in members], [p for i in members for p in positions[i]], size, patterns
+        )
+        for pattern, found in patterns.items()
+        for members in found
+        if not any(set(members) < other for other in groups)
+    ]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def _irrelevant(name: str) -> bool:
+    words = set(name.split("_"))
+    return name in _PLACES or (bool(words & _IRRELEVANT) and words <= _IRRELEVANT | _BESIDE)
+
+
+def _is_count(value: Scalar) -> bool:
+    """Whether a value can be a size: a whole number above 0, also as a text."""
+    return not isinstance(value, bool) and bool(re.fullmatch(r"0*[1-9]\d*", str(value)))
+
+
+def _role(name: str, size: Size | None) -> Kind | None:
+    """Return the scaling of a series in which this parameter stays the same; None if that is not told."""
+    if size is not None:
+        return (Kind.WEAK if size.per_rank else Kind.STRONG) if name == size.parameter else None
+    if _TOTAL.search(_plain(name)):
+        return Kind.STRONG
+    return Kind.WEAK if _PER_RANK.search(_plain(name)) else None
+
+
+def _without_layout(setups: Sequence[Setup], size: Size | None) -> list[Setup]:
+    """Leave out the parameters that are the number of ranks or nodes in every run, such as ``--nproc 4``."""
+    names = {name for setup in setups for name in setup.parameters if _role(name, size) is None}
+    layout = {
+        name
+        for name in names
+        if any(
+            all(
+                str(one.parameters.get(name)) == str(number)
+                for one, number in zip(setups, numbers, strict=True)
+            )
+            for numbers in ([one.ranks for one in setups], [one.nodes for one in setups])
+        )
+    }
+    return [
+        replace(one, parameters={name: value for name, value in one.parameters.items() if name not in layout})
+        for one in setups
+    ]
+
+
+def _patterns(setups: Sequence[Setup], size: Size | None) -> set[_Pattern]:
+    """Return the patterns of all pairs of runs with different numbers of ranks."""
+    ordered = sorted(setups, key=lambda setup: setup.ranks)
+    pairs = (_pattern(few, many) for few, many in combinations(ordered, 2) if few.ranks < many.ranks)
+    return {
+        pattern
+        for pattern in pairs
+        if pattern is not None and (size is None or pattern.names <= {size.parameter})
+    }
+
+
+def _pattern(few: Setup, many: Setup) -> _Pattern | None:
+    """Return how the parameters change from few to many ranks; None if not in proportion."""
+    a, b = few.parameters, many.parameters
+    if a.keys() != b.keys():
+        return None
+    names = frozenset(name for name in a if a[name] != b[name])
+    if not names:
+        return _Pattern(_Change.STAY)
+    if not all(_is_count(value) for name in names for value in (a[name], b[name])):
+        return None
+    up = [int(str(b[name])) > int(str(a[name])) for name in names]
+    pattern = _Pattern(_Change.GROW if all(up) else _Change.SHRINK, names)
+    return pattern if len(set(up)) == 1 and pattern.size(few) == pattern.size(many) else None
+
+
+def _unambiguous(
+    patterns: Iterable[_Pattern], setups: Sequence[Setup], size: Size | None
+) -> dict[_Pattern, list[list[int]]]:
+    """Return the series of each pattern that contradicts neither what a parameter is nor another pattern.
+
+    A parameter that both grows and shrinks does what the longer series says; none of it if both are as long.
+    """
+    contradiction = {_Change.GROW: Kind.WEAK, _Change.SHRINK: Kind.STRONG, _Change.STAY: None}
+    ordered = sorted(patterns, key=lambda one: (len(one.names), one.change.value, sorted(one.names)))
+    found = {
+        pattern: [members for members in _members(pattern, setups) if len(members) > 1]
+        for pattern in ordered
+        if contradiction[pattern.change] not in {_role(name, size) for name in pattern.names} - {None}
+    }
+    longest: dict[tuple[_Change, str], int] = {}
+    for pattern, groups in found.items():
+        for name in pattern.names:
+            key = (pattern.change, name)
+            longest[key] = max([longest.get(key, 0), *map(len, groups)])
+    opposite = {_Change.GROW: _Change.SHRINK, _Change.SHRINK: _Change.GROW, _Change.STAY: _Change.STAY}
+    return {
+        pattern: groups
+        for pattern, groups in found.items()
+        if all(
+            longest[pattern.change, name] > longest.get((opposite[pattern.change], name), 0)
+            for name in pattern.names
+        )
+    }
+
+
+def _names(patterns: Iterable[_Pattern], change: _Change) -> set[str]:
+    return {name for pattern in patterns if pattern.change is change for name in pattern.names}
+
+
+def _members(pattern: _Pattern, setups: Sequence[Setup]) -> Iterator[list[int]]:
+    """Yield the runs that have the size and all other parameters in common.
+
+    None are if two of them have the same number of ranks: they divide the same size in different ways.
+    """
+    groups: dict[object, list[int]] = {}
+    for i, setup in enumerate(setups):
+        if not all(_is_count(setup.parameters.get(name)) for name in pattern.names):
+            continue
+        others = frozenset(item for item in setup.parameters.items() if item[0] not in pattern.names)
+        groups.setdefault((others, pattern.size(setup)), []).append(i)
+    for members in groups.values():
+        if len({setups[i].ranks for i in members}) == len(members):
+            yield members
+
+
+def _series(
+    pattern: _Pattern,
+    setups: Sequence[Setup],
+    runs: Sequence[int],
+    size: Size | None,
+    patterns: Iterable[_Pattern],
+) -> Series:
+    parameters = setups[0].parameters
+    kind, names = _kind(pattern, parameters, size, patterns)
+    if pattern.change is _Change.STAY:
+        told = " ".join(f"{name}={parameters[name]}" for name in names)
+    else:
+        told = f"{' x '.join(names)}={float(pattern.size(setups[0])):.10g}"
+    return Series(
+        kind=kind,
+        runs=tuple(runs),
+        size=f"{told} {'in all' if kind is Kind.STRONG else 'a rank'}" if names else "",
+        others={name: value for name, value in parameters.items() if name not in names},
+    )
+
+
+def _kind(
+    pattern: _Pattern, parameters: Mapping[str, Scalar], size: Size | None, patterns: Iterable[_Pattern]
+) -> tuple[Kind, list[str]]:
+    """Return the kind of a series, and the parameters that tell its size."""
+    if pattern.change is not _Change.STAY:
+        return Kind.WEAK if pattern.change is _Change.GROW else Kind.STRONG, sorted(pattern.names)
+    sizes = {name for name, value in parameters.items() if _is_count(value)}
+    for kind in (Kind.STRONG, Kind.WEAK):
+        if named := sorted(name for name in sizes if _role(name, size) is kind):
+            return kind, named
+    totals, parts = (sizes & _names(patterns, change) for change in (_Change.GROW, _Change.SHRINK))
+    if bool(totals) == bool(parts):
+        return Kind.UNKNOWN, []
+    return (Kind.STRONG, sorted(totals)) if totals else (Kind.WEAK, sorted(parts))
