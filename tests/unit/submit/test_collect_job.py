@@ -14,15 +14,15 @@ __all__ = ["make_run"]
 
 
 @pytest.mark.parametrize("name", [None, "step N"])
-def test_the_range_of_a_step_is_passed_on_to_the_job(
+def test_the_range_of_a_step_and_the_program_are_passed_on_to_the_job(
     name: str | None, make_run: MakeRun, tmp_path: Path
 ) -> None:
     database = URL.create("sqlite", database=str(tmp_path / "results.db"))
     run = make_run(scheduler="local")
-    _, job = make_collect_job([run], database, CollectPlacement(step_range=name))
+    _, job = make_collect_job([run], database, CollectPlacement(step_range=name, program=name))
     passed = job.arguments[job.arguments.index("collect") + 1 :]
     assert passed == [
-        *(["--step-range", name] if name else []),
+        *(["--step-range", name, "--program", name] if name else []),
         "--db",
         str(database.database),
         str(run.path),

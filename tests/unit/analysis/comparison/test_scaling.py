@@ -11,6 +11,8 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from tests.unit.analysis.several import run
 
+STEPS: dict[str, list[dict[str, object]]] = {"steps_summary": [{"p50_ns": 900}]}
+
 
 def at(ranks: int, step: int, length: int, nodes: int = 1, **parameters: int | str) -> RunData:
     """Build a run of so many ranks on a sequence of a length."""
@@ -82,9 +84,8 @@ def test_a_program_of_unknown_size_has_a_speedup_and_no_efficiency() -> None:
 
 
 def test_different_programs_form_no_series() -> None:
-    steps = {"steps_summary": [{"p50_ns": 900}]}
     runs = [
-        run(name, facts={"program": name, "ranks": ranks}, tables=steps)
+        run(name, facts={"program": name, "ranks": ranks}, tables=STEPS)
         for name, ranks in (("ddp", 1), ("bf16", 2), ("fp32", 4))
     ]
     assert (
@@ -93,8 +94,7 @@ def test_different_programs_form_no_series() -> None:
 
 
 def test_runs_of_unknown_programs_are_left_out_and_named() -> None:
-    steps = {"steps_summary": [{"p50_ns": 900}]}
-    unknown = [run(f"u{n}", facts={"program": None, "ranks": n}, tables=steps) for n in (1, 2, 3, 4)]
+    unknown = [run(f"u{n}", facts={"program": None, "ranks": n}, tables=STEPS) for n in (1, 2, 3, 4)]
     sentence = (
         "left out, because the program is unknown: u1, u2, u3 and 1 more; "
         "hpcprof collect --program NAME names it"
