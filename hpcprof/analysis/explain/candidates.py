@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcprof.analysis.explain.couplings import MESSAGE
 from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import CallKind
@@ -219,6 +220,9 @@ class Candidates:
         if len(self._every) < 2 or not self.graph.couplings:
             return
         removals, measured = self.removals, self.replay.measured
+        if self._is_pipeline:
+            yield from self._bubble()
+            return
         for late, cause in (
             (removals.late_host, Cause.LATE_RANK_HOST),
             (removals.late_gpu, Cause.LATE_RANK_GPU),
@@ -229,6 +233,25 @@ class Candidates:
                 spread = cause is Cause.LATE_RANK_HOST and self._is_slow(rank)
                 place = self._most_excess(cause, rank)
                 yield Candidate(cause, place, (rank,), _of_rank(late, rank), excess[rank], spread=spread)
+
+    @property
+    def _is_pipeline(self) -> bool:
+        """Whether ranks send each other messages: they then are stages with different work."""
+        return any(one.op == MESSAGE for one in self.graph.couplings)
+
+    def _bubble(self) -> Iterator[Candidate]:
+        """Yield the slowest stage of a pipeline."""
+        total = self.removals.stage_ns(self.replay.measured).mean(axis=0)
+        slowest = int(total.argmax())
+        mine = (self.graph.work_rank == slowest) & (self.graph.work.category == Category.COMP)
+        place = self.graph.work.place[mine]
+        time = self.replay.measured.alone[mine]
+        most = int(np.bincount(place + 1, time).argmax()) - 1
+        where = self.graph.places[most] if most != NONE else ""
+        excess = float(total[slowest] - total.mean())
+        yield Candidate(
+            Cause.PIPELINE_BUBBLE, where, (slowest,), lambda times, _: self.removals.balanced(times), excess
+        )
 
     def _most_excess(self, cause: Cause, rank: int) -> str:
         """Return the place where a rank takes most more time than the others."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.clock_alignment import align_clocks
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_clocks
 from hpcprof.analysis.collectives.matching import match_collectives
+from hpcprof.analysis.collectives.pair_clocks import align_pairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
 from hpcprof.analysis.explain.candidates import Candidates
 from hpcprof.analysis.explain.common_clock import common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
@@ -84,11 +86,17 @@ def replayable(inputs: ExplainInputs) -> Replayable | str:
     collectives = inputs.tables["rank_collectives"]
     several = len(timelines) > 1 and len(collectives) > 0
     begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
-    clock = common_clock(align_clocks(collectives) if several else {}, begin)
-    matched = match_collectives(collectives)[0] if several else []
-    graph = run_graph(activities, edges, clock, matched)
+    matched, messages = (match_collectives(collectives)[0], match_pairs(collectives)[0]) if several else ([], [])
+    clock = common_clock(_clocks(collectives, messages) if several else {}, begin)
+    graph = run_graph(activities, edges, clock, matched, messages)
     problems = _problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)
     return Replayable(graph, steps, tuple(problems))
+
+
+def _clocks(collectives: pd.DataFrame, messages: Sequence[MatchedPairs]) -> dict[ClockKey, AlignedClocks]:
+    """Return the clocks that collectives align, and those that messages do."""
+    by_message = {(None, np.array(ranks).tobytes()): clock for ranks, clock in align_pairs(messages).items()}
+    return {**by_message, **align_clocks(collectives)}
 
 
 def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
@@ -114,7 +122,7 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
     elif known > 1 and not graph.couplings:
         yield NotJudged(
             "late ranks",
-            "no collective couples the ranks: that takes 5 all-reduces, all-gathers or barriers",
+            "nothing couples the ranks: that takes 5 all-reduces, all-gathers, barriers or messages",
         )
     if unequal:
         yield NotJudged("the last steps", "the ranks recorded different numbers of steps; those of all count")

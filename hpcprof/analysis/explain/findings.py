@@ -31,6 +31,7 @@ _COLLECTIVE = (
     Cause.SLOW_MATH,
     Cause.LATE_RANK_HOST,
     Cause.LATE_RANK_GPU,
+    Cause.PIPELINE_BUBBLE,
 )
 """These are about all of their ranks at once."""
 

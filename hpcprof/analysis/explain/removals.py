@@ -242,6 +242,26 @@ class Removals:
         alone[rows] *= ratio
         return times.with_alone(alone)
 
+    def balanced(self, times: Times) -> Times:
+        """Give every stage of a pipeline as much compute in a step as the mean of the stages."""
+        work, graph = self.graph.work, self.graph
+        rows = np.flatnonzero(work.category == Category.COMP)
+        total = self.stage_ns(times)
+        steps = np.unique(work.step[rows], return_inverse=True)[1]
+        ratio = np.divide(total.mean(axis=1, keepdims=True), total, out=np.ones_like(total), where=total > 0)
+        alone = times.alone.copy()
+        alone[rows] *= ratio[steps, graph.work_rank[rows]]
+        return times.with_alone(alone)
+
+    def stage_ns(self, times: Times) -> Floats:
+        """Return the compute time of each step and rank, shape (steps, ranks)."""
+        work = self.graph.work
+        rows = np.flatnonzero(work.category == Category.COMP)
+        steps, step = np.unique(work.step[rows], return_inverse=True)
+        total = np.zeros((len(steps), len(self.graph.ranks)))
+        np.add.at(total, (step, self.graph.work_rank[rows]), times.alone[rows])
+        return total
+
 
 def _zeroed(alone: Floats, rows: Ints) -> Floats:
     changed: Floats = alone.copy()

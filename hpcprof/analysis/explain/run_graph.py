@@ -8,23 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.collectives.matching import MatchedCollectives
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.explain.common_clock import CommonClock
+from hpcprof.analysis.explain.couplings import Coupler, Coupling
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import Calls, HostPieces, RankActivity, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges
-from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.timeline import Category, Ints, concatenate
 
 _MOST_ROUNDS = 100_000
-
-
-@dataclass(frozen=True)
-class Coupling:
-    """A collective in the graph: its node, when the last rank came, and its operation on each rank."""
-
-    node: int
-    op: str
-    work: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +88,7 @@ def run_graph(
     edges: Mapping[int, RankEdges],
     clock: CommonClock,
     matched: Sequence[MatchedCollectives],
+    messages: Sequence[MatchedPairs],
 ) -> RunGraph:
     """Join the ranks.
 
@@ -106,8 +99,8 @@ def run_graph(
     edges : mapping of int to RankEdges
     clock : CommonClock
     matched : sequence of MatchedCollectives
-        Those whose ranks all have aligned clocks couple the ranks: one that waits for its last rank ends on
-        all of them its own time after that. The own time is the median over the ranks.
+    messages : sequence of MatchedPairs
+        Those between ranks with aligned clocks couple the ranks (`Coupler`).
     """
     ranks = tuple(activities)
     tables = _joined(activities, clock)
@@ -118,8 +111,12 @@ def run_graph(
     observed[1 : 1 + 2 * len(calls)] = np.column_stack((calls.start, calls.end)).ravel()
     observed[1 + 2 * len(calls) :] = np.column_stack((work.start, work.end)).ravel()
     inside = concatenate(Edges, _renumbered(activities, edges, clock, tables))
-    couplings, coupled, moments = _couplings(activities, tables, clock, matched, observed, nodes)
-    observed = np.concatenate((observed, moments))
+    kernels = {rank: _communication(one, tables.first_work[rank]) for rank, one in activities.items()}
+    coupler = Coupler(kernels, observed, 1 + 2 * len(calls), clock)
+    coupler.couple_collectives(matched)
+    coupler.couple_messages(messages)
+    observed = np.concatenate((observed, np.array(coupler.moments, np.int64)))
+    coupled = coupler.edges()
     freed = coupled.target[coupled.kind == EdgeKind.TRANSFER]
     inside = inside.take(~((inside.kind == EdgeKind.RUN) & np.isin(inside.target, freed)))
     every = concatenate(Edges, (inside, coupled))
@@ -139,7 +136,7 @@ def run_graph(
         order=order,
         observed=observed,
         front=_fronts(activities, tables),
-        couplings=couplings,
+        couplings=tuple(coupler.couplings),
         odd_ns=sum(one.odd_ns for one in edges.values()),
         inferred_waits=sum(one.inferred_waits for one in edges.values()),
         blocked=np.concatenate([one.blocked + tables.first_call[rank] for rank, one in edges.items()]),
@@ -262,50 +259,6 @@ def _renumbered(
     return found
 
 
-def _couplings(
-    activities: Mapping[int, RankActivity],
-    tables: _Joined,
-    clock: CommonClock,
-    matched: Sequence[MatchedCollectives],
-    observed: Ints,
-    nodes: int,
-) -> tuple[tuple[Coupling, ...], Edges, Ints]:
-    """Return the coupled collectives, their edges and the moments of their nodes."""
-    kernels = {rank: _communication(rank, one, tables) for rank, one in activities.items()}
-    found: list[Coupling] = []
-    parts, moments = [], []
-    for one in matched:
-        if one.op not in WAITING or len(one.ranks) < 2 or not clock.agree(one.ranks):
-            continue
-        for row in np.flatnonzero(one.part == 0).tolist():
-            stamps = zip(one.ranks.tolist(), one.start[row].tolist(), strict=True)
-            members = [kernels.get(rank, {}).get(start, NONE) for rank, start in stamps]
-            if NONE in members:
-                continue
-            work = np.array(members, np.int64)
-            start = tables.work_start(work)
-            arrived = int(observed[start].max())
-            own = max(0, int(np.median(observed[start + 1] - arrived)))
-            node = nodes + len(found)
-            here = np.full(len(work), node)
-            parts.append(_coupling_edges(start, here, np.zeros_like(work), EdgeKind.ARRIVE, work))
-            parts.append(_coupling_edges(here, start + 1, np.full(len(work), own), EdgeKind.TRANSFER, work))
-            found.append(Coupling(node, one.op, work))
-            moments.append(arrived)
-    edges = concatenate(Edges, parts) if parts else Edges.empty()
-    return tuple(found), edges, np.array(moments, np.int64)
-
-
-def _coupling_edges(source: Ints, target: Ints, lag: Ints, kind: EdgeKind, work: Ints) -> Edges:
-    return Edges(source, target, lag, np.full(len(work), int(kind)), work)
-
-
-def _communication(rank: int, one: RankActivity, tables: _Joined) -> dict[int, int]:
-    """Return the communication of a rank by its start on the rank's own clock."""
-    rows = np.flatnonzero(one.work.category == Category.COMM)
-    return dict(zip(one.work.start[rows].tolist(), (rows + tables.first_work[rank]).tolist(), strict=True))
-
-
 def _order(edges: Edges, observed: Ints) -> Ints:
     """Return the nodes in an order in which every edge leads forward: that of time, where it does so.
 
@@ -332,3 +285,9 @@ def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:
             [*nodes, *([] if one.last == NONE else [int(tables.work_start(np.array(one.last + first))) + 1])]
         )
     return np.array(rows, np.int64)
+
+
+def _communication(one: RankActivity, first: int) -> dict[int, int]:
+    """Return the communication of a rank by its start on the rank's own clock."""
+    rows = np.flatnonzero(one.work.category == Category.COMM)
+    return dict(zip(one.work.start[rows].tolist(), (rows + first).tolist(), strict=True))

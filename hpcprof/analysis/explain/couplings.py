@@ -1,0 +1,125 @@
+"""How communication couples the ranks of a graph: it ends when the last rank has come, and the data has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.analysis.collectives.matching import MatchedCollectives
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.explain.common_clock import CommonClock
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges
+from hpcprof.profiles.collective_operations import WAITING
+from hpcprof.profiles.timeline import Ints, concatenate
+
+MESSAGE = "SendRecv"
+"""The operation of the couplings of sends and receives."""
+
+
+@dataclass(frozen=True)
+class Coupling:
+    """Communication in the graph: the node at which the last rank comes, and the operation on each rank."""
+
+    node: int
+    op: str
+    work: Ints
+
+
+class Coupler:
+    """Adds the nodes and edges that couple ranks.
+
+    Parameters
+    ----------
+    kernels : mapping of int to mapping of int to int
+        By rank, its communication by its start on the rank's own clock.
+    observed : ndarray of int64
+        When the nodes happened that exist so far.
+    first_work : int
+        The node of the start of the first operation.
+    clock : CommonClock
+    """
+
+    def __init__(
+        self, kernels: Mapping[int, Mapping[int, int]], observed: Ints, first_work: int, clock: CommonClock
+    ) -> None:
+        self.couplings: list[Coupling] = []
+        self.moments: list[int] = []
+        self._kernels, self._observed, self._first, self._clock = kernels, observed, first_work, clock
+        self._parts: list[Edges] = []
+
+    def edges(self) -> Edges:
+        """Return the edges of all couplings."""
+        return concatenate(Edges, self._parts) if self._parts else Edges.empty()
+
+    def couple_collectives(self, matched: Sequence[MatchedCollectives]) -> None:
+        """Let the collectives that wait for their last rank end on all ranks their own time after that.
+
+        The own time is the median over the ranks.
+        """
+        for one in matched:
+            if one.op not in WAITING or len(one.ranks) < 2 or not self._clock.agree(one.ranks):
+                continue
+            for row in np.flatnonzero(one.part == 0).tolist():
+                work = self._found(one.ranks, one.start[row])
+                if work is not None:
+                    own = self._end(work) - int(self._start(work).max())
+                    self._couple(one.op, work, np.full(len(work), max(0, int(np.median(own)))))
+
+    def couple_messages(self, matched: Sequence[MatchedPairs]) -> None:
+        """Let sends and receives end their own time after both ranks have come.
+
+        A send that ended before its receive began went to a buffer: only the receive waits for it. A kernel
+        with several messages ends its own time after the last of its partners.
+        """
+        pairs = []
+        for one in matched:
+            ranks = np.array([one.sender, one.receiver])
+            if self._clock.agree(ranks):
+                found = (self._found(ranks, start) for start in one.start)
+                pairs += [work for work in found if work is not None]
+        both = [work for work in pairs if self._end(work)[0] > self._start(work)[1]]
+        last: dict[int, int] = {}
+        for work in both:
+            come = int(self._start(work).max())
+            for operation in work.tolist():
+                last[operation] = max(last.get(operation, come), come)
+        for work in both:
+            own = self._end(work) - np.array([last[operation] for operation in work.tolist()])
+            self._couple(MESSAGE, work, np.maximum(own, 0))
+        for work in pairs:
+            if self._end(work)[0] <= self._start(work)[1]:
+                sent, received = self._nodes(work)
+                self._add(np.array([sent + 1]), np.array([received + 1]), np.zeros(1, np.int64), work[1:])
+
+    def _found(self, ranks: Ints, start: Ints) -> Ints | None:
+        """Return the operations that began at these moments, None if one is not in the graph."""
+        stamps = zip(ranks.tolist(), start.tolist(), strict=True)
+        work = np.array([self._kernels.get(rank, {}).get(stamp, NONE) for rank, stamp in stamps], np.int64)
+        return None if NONE in work else work
+
+    def _nodes(self, work: Ints) -> Ints:
+        return self._first + 2 * work
+
+    def _start(self, work: Ints) -> Ints:
+        start: Ints = self._observed[self._nodes(work)]
+        return start
+
+    def _end(self, work: Ints) -> Ints:
+        end: Ints = self._observed[self._nodes(work) + 1]
+        return end
+
+    def _couple(self, op: str, work: Ints, own: Ints) -> None:
+        node = len(self._observed) + len(self.couplings)
+        here, begin = np.full(len(work), node), self._nodes(work)
+        self._add(begin, here, np.zeros_like(work), work, EdgeKind.ARRIVE)
+        self._add(here, begin + 1, own, work, EdgeKind.TRANSFER)
+        self.couplings.append(Coupling(node, op, work))
+        self.moments.append(int(self._start(work).max()))
+
+    def _add(
+        self, source: Ints, target: Ints, lag: Ints, work: Ints, kind: EdgeKind = EdgeKind.ARRIVE
+    ) -> None:
+        self._parts.append(Edges(source, target, lag, np.full(len(work), int(kind)), work))
