@@ -241,12 +241,14 @@ class Candidates:
 
     def _bubble(self) -> Iterator[Candidate]:
         """Yield the slowest stage of a pipeline."""
-        total = self.removals.stage_ns(self.replay.measured).mean(axis=0)
+        work, measured = self.graph.work, self.replay.measured
+        compute = work.category == Category.COMP
+        total = (
+            np.bincount(self.graph.work_rank, measured.alone * compute, len(self._every)) / self.graph.steps
+        )
         slowest = int(total.argmax())
-        mine = (self.graph.work_rank == slowest) & (self.graph.work.category == Category.COMP)
-        place = self.graph.work.place[mine]
-        time = self.replay.measured.alone[mine]
-        most = int(np.bincount(place + 1, time).argmax()) - 1
+        mine = (self.graph.work_rank == slowest) & compute
+        most = int(np.bincount(work.place[mine] + 1, measured.alone[mine]).argmax()) - 1
         where = self.graph.places[most] if most != NONE else ""
         excess = float(total[slowest] - total.mean())
         yield Candidate(

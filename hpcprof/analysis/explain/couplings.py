@@ -1,4 +1,4 @@
-"""How communication couples the ranks of a graph: it ends when the last rank has come, and the data has moved."""
+"""How communication couples the ranks of a graph: it ends some time after the last rank has come."""
 
 from __future__ import annotations
 

@@ -32,6 +32,11 @@ _QUEUE = 1022
 _HELD_TIMES = 10
 """A launch that takes so many times as long as usual while the queue is nearly full waits for it."""
 
+_BACKLOG_NS = 1_000_000
+"""If one of the first operations of a stream starts so long after its launch, the stream was busy before."""
+
+_FIRST = 20
+
 _LAUNCH_NS, _GAP_NS, _EVENT_NS, _RETURN_NS = 10_000, 1_500, 2_000, 5_000
 """The lags of a launch, on a stream, after an event and of a call that waited, where none is seen."""
 
@@ -209,8 +214,8 @@ class _Waits:
         """Return the pairs of operations of which the second waits for the first by an event, shape (n, 2).
 
         A wait holds for the next operation that is launched on the waiting stream. If the profile does not
-        record the event, it is the one recorded last, of the stream of the last operation that was launched
-        before on another stream than that of the next operation of the waiting thread.
+        record the event, the waiting stream is that of the operation launched next, and the event the one
+        recorded last, after the last operation that was launched on another stream.
         """
         pairs = []
         for call in np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist():
@@ -249,7 +254,6 @@ class _Waits:
             rows[place]
             for rows, launched in zip(self._by_launch, self._launched, strict=True)
             if (place := int(np.searchsorted(launched, moment))) < len(rows)
-            and self.calls.thread[self.work.call[rows[place]]] == self.calls.thread[call]
         ]
         recorded = int(np.searchsorted(self.calls.start[self._records], moment)) - 1
         if not after or recorded < 0:
@@ -302,8 +306,27 @@ def _device_edges(calls: Calls, work: Work, events: Ints, nodes: _Nodes) -> tupl
     late[late < _ODD_NS] = 0
     every = np.arange(len(work))
     after = np.flatnonzero(work.before != NONE)
+    # What a stream executed before the first operation that is known cannot be replayed.
+    first_step = work.step == work.step.min(initial=0)
+    behind = (late > 0) & ((work.before == NONE) | ((late > _BACKLOG_NS) & first_step))
+    behind &= signalled == EARLIEST
+    late[behind] = 0
+    first, seen = np.flatnonzero(behind), np.flatnonzero(~behind)
     found = [
-        _edges(nodes.call_start(work.call), nodes.work_start(every), launch + late, EdgeKind.LAUNCH, every),
+        _edges(
+            nodes.call_start(work.call[seen]),
+            nodes.work_start(seen),
+            (launch + late)[seen],
+            EdgeKind.LAUNCH,
+            seen,
+        ),
+        _edges(
+            np.full(len(first), NONE),
+            nodes.work_start(first),
+            work.start[first],
+            EdgeKind.FIXED,
+            work.call[first],
+        ),
         _edges(
             nodes.work_end(work.before[after]),
             nodes.work_start(after),
@@ -366,16 +389,27 @@ def _full_queues(calls: Calls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
         call = work.call[rows]
         begun = np.searchsorted(work.start[rows], calls.end[call], side="right")
         ahead = np.arange(len(rows)) - begun
-        held = (own[call] > _HELD_TIMES * usual) & (ahead >= _QUEUE // 2)
-        if not held.any():
+        # Before the capture, others may have been launched that are not known.
+        waited = work.start[rows[:_FIRST]] - calls.start[call[:_FIRST]]
+        backlog = bool(np.any(waited > _BACKLOG_NS))
+        long = (calls.kind[call] == CallKind.LAUNCH) & (own[call] > max(_HELD_TIMES * usual, _FAR_NS))
+        long &= begun > 0
+        held = np.flatnonzero(long & (ahead >= (_QUEUE // 8 if backlog else _QUEUE // 2)))
+        if not len(held):
             continue
-        depth = int(np.median(ahead[held])) + 1
         own[call[held]] = usual
-        late = np.arange(depth, len(rows))
-        waits = call[late]
-        lag = np.full(len(late), _RETURN_NS)
+        freeing = begun[held] - 1
+        lag = np.maximum(calls.end[call[held]] - work.start[rows[freeing]], 0)
         found.append(
-            _edges(nodes.work_start(rows[late - depth]), nodes.call_end(waits), lag, EdgeKind.WAIT, waits)
+            _edges(
+                nodes.work_start(rows[freeing]), nodes.call_end(call[held]), lag, EdgeKind.WAIT, call[held]
+            )
+        )
+        late = np.setdiff1d(np.arange(_QUEUE, len(rows)), held)
+        waits = call[late]
+        room = np.full(len(late), _RETURN_NS)
+        found.append(
+            _edges(nodes.work_start(rows[late - _QUEUE]), nodes.call_end(waits), room, EdgeKind.WAIT, waits)
         )
     return concatenate(Edges, found)
 

@@ -243,24 +243,20 @@ class Removals:
         return times.with_alone(alone)
 
     def balanced(self, times: Times) -> Times:
-        """Give every stage of a pipeline as much compute in a step as the mean of the stages."""
-        work, graph = self.graph.work, self.graph
-        rows = np.flatnonzero(work.category == Category.COMP)
-        total = self.stage_ns(times)
-        steps = np.unique(work.step[rows], return_inverse=True)[1]
-        ratio = np.divide(total.mean(axis=1, keepdims=True), total, out=np.ones_like(total), where=total > 0)
-        alone = times.alone.copy()
-        alone[rows] *= ratio[steps, graph.work_rank[rows]]
-        return times.with_alone(alone)
+        """Give every stage of a pipeline as much work in a step as the mean of the stages.
 
-    def stage_ns(self, times: Times) -> Floats:
-        """Return the compute time of each step and rank, shape (steps, ranks)."""
-        work = self.graph.work
+        What the host takes to launch the work moves with it.
+        """
+        graph, work = self.graph, self.graph.work
         rows = np.flatnonzero(work.category == Category.COMP)
-        steps, step = np.unique(work.step[rows], return_inverse=True)
-        total = np.zeros((len(steps), len(self.graph.ranks)))
-        np.add.at(total, (step, self.graph.work_rank[rows]), times.alone[rows])
-        return total
+        alone = times.alone.copy()
+        alone[rows] *= _ratio_to_mean(work.step[rows], graph.work_rank[rows], alone[rows])
+        edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
+        call = graph.edges.row[edges]
+        lag = times.lag.copy()
+        ratio = _ratio_to_mean(graph.calls.step[call], graph.call_rank[call], lag[edges].astype(float))
+        lag[edges] = np.rint(lag[edges] * ratio).astype(np.int64)
+        return replace(times, lag=lag, alone=alone)
 
 
 def _zeroed(alone: Floats, rows: Ints) -> Floats:
@@ -283,3 +279,13 @@ def _ratio_to_others(keys: tuple[Ints, ...], rank: Ints, time: Floats, late: int
     ratio = np.divide(usual, own, out=np.ones(len(own)), where=own > 0)
     result: Floats = np.where(rank == late, np.minimum(ratio, 1.0)[group], 1.0)
     return result
+
+
+def _ratio_to_mean(step: Ints, rank: Ints, time: Floats) -> Floats:
+    """Return the factor that gives each row's rank the mean time of the ranks in its step."""
+    steps, number = np.unique(step, return_inverse=True)
+    total = np.zeros((len(steps), int(rank.max(initial=0)) + 1))
+    np.add.at(total, (number, rank), time)
+    mean = total.mean(axis=1, keepdims=True)
+    ratio: Floats = np.divide(mean, total, out=np.ones_like(total), where=total > 0)[number, rank]
+    return ratio

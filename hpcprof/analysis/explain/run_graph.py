@@ -16,7 +16,7 @@ from hpcprof.analysis.explain.rank_activity import Calls, HostPieces, RankActivi
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges
 from hpcprof.profiles.timeline import Category, Ints, concatenate
 
-_MOST_ROUNDS = 100_000
+_MOST_ROUNDS = 5_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def run_graph(
     freed = coupled.target[coupled.kind == EdgeKind.TRANSFER]
     inside = inside.take(~((inside.kind == EdgeKind.RUN) & np.isin(inside.target, freed)))
     every = concatenate(Edges, (inside, coupled))
-    order = _order(every, observed)
+    every, order = _ordered(every, observed)
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     return RunGraph(
@@ -259,20 +259,21 @@ def _renumbered(
     return found
 
 
-def _order(edges: Edges, observed: Ints) -> Ints:
-    """Return the nodes in an order in which every edge leads forward: that of time, where it does so.
+def _ordered(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
+    """Return the edges, and the nodes in an order in which every edge leads forward: that of time if it can.
 
     A call may return before its copy ends, and where clocks are not aligned exactly, a rank may end a
-    collective before another one begins it. A node that is too early moves behind its source.
+    collective before another one begins it. A node that is too early moves behind its source. What was
+    inferred may contradict itself, so that no such order exists; then the waits that lead backward go.
     """
     moment = observed.copy()
     for _ in range(_MOST_ROUNDS):
         early = moment[edges.target] <= moment[edges.source]
         if not early.any():
-            break
+            return edges, np.argsort(moment, kind="stable")
         np.maximum.at(moment, edges.target[early], moment[edges.source[early]] + 1)
-    order: Ints = np.argsort(moment, kind="stable")
-    return order
+    backward = observed[edges.target] < observed[edges.source]
+    return _ordered(edges.take(~backward), observed)
 
 
 def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:
