@@ -46,6 +46,9 @@ _FEWEST_STEPS = 3
 _CALL_COST_NS = {"nsys": 300, "torch": 3_000}
 """What a profiler adds to each call, measured on H200 as the difference of steps with and without it."""
 
+_ESTIMATED = (Cause.SLOW_MATH, Cause.SMALL_KERNELS, Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
+"""What a step would be without these is not known exactly, since something else takes their place."""
+
 _GOOD_REPLAY_PCT, _POOR_REPLAY_PCT = 1.0, 3.0
 _ODD_PCT = 1.0
 
@@ -100,8 +103,10 @@ def replayable(inputs: ExplainInputs) -> Replayable | str:
 
 def _clocks(collectives: pd.DataFrame, messages: Sequence[MatchedPairs]) -> dict[ClockKey, AlignedClocks]:
     """Return the clocks that collectives align, and those that messages do."""
-    by_message = {(None, np.array(ranks).tobytes()): clock for ranks, clock in align_pairs(messages).items()}
-    return {**by_message, **align_clocks(collectives)}
+    found: dict[ClockKey, AlignedClocks] = {
+        (None, np.array(ranks).tobytes()): clock for ranks, clock in align_pairs(messages).items()
+    }
+    return found | align_clocks(collectives)
 
 
 def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
@@ -198,7 +203,7 @@ def _finding(
     low = max(0.0, one.low - _profiler_ns(inputs, graph, candidate.cause))
     ranks = tuple(graph.ranks[position] for position in one.ranks)
     wide = one.high - low > one.saving
-    estimated = candidate.cause in (Cause.SLOW_MATH, Cause.SMALL_KERNELS, Cause.EXPOSED_COMMUNICATION)
+    estimated = candidate.cause in _ESTIMATED
     doubtful = candidate.spread or trust == "low"
     confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else trust
     return Finding(

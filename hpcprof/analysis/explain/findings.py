@@ -87,12 +87,17 @@ class Search:
             judged = self._best(times, walls, worth)
             if judged is None:
                 break
-            found.append(judged)
+            found.append(self._not_above_its_own(judged) if found else judged)
             times = judged.candidate.remove(times, judged.ranks)
             walls = self.replay.walls(self.replay.moments(times))
             kept = [one for _, one in worth if not _overlaps(one, judged.candidate)]
             left = kept
         return found, hidden or []
+
+    def _not_above_its_own(self, judged: Judged) -> Judged:
+        """Limit a saving to what the step gains without this cause alone."""
+        alone = self._judged(self.replay.measured, self.unchanged, judged.candidate, judged.ranks)
+        return judged if judged.saving <= alone.saving else alone
 
     def _rough(self, times: Times, candidate: Candidate) -> float:
         base = self.replay.wall(times, exact=False)

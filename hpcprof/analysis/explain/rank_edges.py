@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import CallKind, Calls, RankActivity, Work
-from hpcprof.profiles.columns.joins import matches, pair_keys
-from hpcprof.profiles.timeline import Category, Ints, SyncKind, Table, concatenate
+from hpcprof.analysis.explain.rank_waits import ODD_NS, Waits
+from hpcprof.profiles.timeline import Category, Ints, Table, concatenate
 
 EARLIEST = -(1 << 60)
 """The lag of an edge that nothing waits for."""
 
 _FAR_NS = 50_000
 """An operation that was launched so long before its turn has waited for it."""
-
-_ODD_NS = 10_000
-"""A later start than the known edges explain is kept as it is, with what it is due to unknown."""
 
 _QUEUE = 1022
 """So many launches a stream holds that have not begun, measured on H100 and H200; a further launch waits."""
@@ -103,7 +99,7 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     """Return the edges inside a rank."""
     calls, work = activity.calls, activity.work
     nodes = _Nodes(len(calls))
-    waits = _Waits(activity)
+    waits = Waits(activity)
     events = waits.of_streams()
     device, odd = _device_edges(calls, work, events, nodes)
     blocking, own, blocked = _waiting_calls(calls, work, waits, nodes)
@@ -149,143 +145,6 @@ class _Nodes:
         return 2 * (self.calls + work) + 1
 
 
-class _Waits:
-    """What the waiting calls and streams of a rank wait for: as recorded, else as inferred."""
-
-    def __init__(self, activity: RankActivity) -> None:
-        self.calls, self.work = activity.calls, activity.work
-        self.inferred = 0
-        launched = self.calls.start[self.work.call]
-        order = np.lexsort((self.work.start, launched, self.work.stream))
-        bounds = np.searchsorted(self.work.stream[order], np.arange(len(activity.streams) + 1))
-        self._by_launch = [order[a:b] for a, b in pairwise(bounds.tolist())]
-        self._launched = [launched[rows] for rows in self._by_launch]
-        self._by_end = np.argsort(self.work.end, kind="stable")
-        self._stream = {(device, stream): i for i, (device, stream) in enumerate(activity.streams.tolist())}
-        self._numbers = activity.streams[:, 1].tolist()
-        self._recorded = _recorded(activity)
-        self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
-        self._of_correlation = dict(
-            zip(
-                activity.timeline.calls.correlation[self.calls.row].tolist(),
-                range(len(self.calls)),
-                strict=True,
-            )
-        )
-
-    def _numbered(self, device: int, stream: int) -> int | None:
-        """Return the number of a stream; profilers may number the device of a wait within its process."""
-        alone = self._numbers.index(stream) if self._numbers.count(stream) == 1 else None
-        return self._stream.get((device, stream), alone)
-
-    def _last_on(self, stream: int | None, moment: int) -> list[int]:
-        """Return the last operation that was launched on a stream before a moment, if any."""
-        if stream is None:
-            return []
-        place = int(np.searchsorted(self._launched[stream], moment)) - 1
-        return [int(self._by_launch[stream][place])] if place >= 0 else []
-
-    def _last_on_all(self, moment: int) -> list[int]:
-        return [one for stream in range(len(self._by_launch)) for one in self._last_on(stream, moment)]
-
-    def _ended_inside(self, call: int) -> list[int]:
-        """Return the operation that ended last while a call was executed: what an unknown wait waited for."""
-        last = int(np.searchsorted(self.work.end[self._by_end], self.calls.end[call], side="right")) - 1
-        row = int(self._by_end[last]) if last >= 0 else NONE
-        return [row] if row != NONE and self.work.end[row] > self.calls.start[call] else []
-
-    def of_call(self, call: int) -> list[int]:
-        """Return the operations that a waiting call waits for."""
-        moment = int(self.calls.start[call])
-        known = self._recorded.get(call)
-        if self.calls.kind[call] == CallKind.FREE or (known and known[0] == SyncKind.DEVICE):
-            return self._last_on_all(moment)
-        if known is None or known[0] not in (SyncKind.STREAM, SyncKind.EVENT):
-            self.inferred += 1
-            return self._ended_inside(call)
-        _, device, stream, source, record = known
-        if known[0] == SyncKind.STREAM:
-            return self._last_on(self._numbered(device, stream), moment)
-        recording = self._of_correlation.get(record)
-        when = moment if recording is None else int(self.calls.start[recording])
-        return self._last_on(self._numbered(device, source), when)
-
-    def of_streams(self) -> Ints:
-        """Return the pairs of operations of which the second waits for the first by an event, shape (n, 2).
-
-        A wait holds for the next operation that is launched on the waiting stream. If the profile does not
-        record the event, the waiting stream is that of the operation launched next, and the event the one
-        recorded last, after the last operation that was launched on another stream.
-        """
-        pairs = []
-        for call in np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist():
-            pairs += self._of_wait(call)
-        found = np.array(pairs, np.int64).reshape(-1, 2)
-        # Of the operations of one stream, the last one decides.
-        order = np.lexsort((self.work.end[found[:, 0]], self.work.stream[found[:, 0]], found[:, 1]))
-        found = found[order]
-        same = (found[1:, 1] == found[:-1, 1]) & (
-            self.work.stream[found[1:, 0]] == self.work.stream[found[:-1, 0]]
-        )
-        # An event that was recorded after the wait cannot be the one.
-        found = found[np.append(~same, True)[: len(found)]]
-        known: Ints = found[self.work.end[found[:, 0]] <= self.work.start[found[:, 1]] + _ODD_NS]
-        return known
-
-    def _of_wait(self, call: int) -> list[tuple[int, int]]:
-        known = self._recorded.get(call)
-        moment = int(self.calls.start[call])
-        if known is None:
-            self.inferred += 1
-            return self._inferred_wait(call, moment)
-        _, device, stream, source, record = known
-        waiting, signalling = self._numbered(device, stream), self._numbered(device, source)
-        if waiting is None or signalling is None or waiting == signalling:
-            return []
-        recording = self._of_correlation.get(record)
-        when = moment if recording is None else int(self.calls.start[recording])
-        place = int(np.searchsorted(self._launched[waiting], moment))
-        if place == len(self._by_launch[waiting]):
-            return []
-        return [(one, int(self._by_launch[waiting][place])) for one in self._last_on(signalling, when)]
-
-    def _inferred_wait(self, call: int, moment: int) -> list[tuple[int, int]]:
-        after = [
-            rows[place]
-            for rows, launched in zip(self._by_launch, self._launched, strict=True)
-            if (place := int(np.searchsorted(launched, moment))) < len(rows)
-        ]
-        recorded = int(np.searchsorted(self.calls.start[self._records], moment)) - 1
-        if not after or recorded < 0:
-            return []
-        target = min(after, key=lambda row: int(self.calls.start[self.work.call[row]]))
-        when = int(self.calls.start[self._records[recorded]])
-        others = [
-            one
-            for stream in range(len(self._by_launch))
-            if stream != self.work.stream[target]
-            for one in self._last_on(stream, when)
-        ]
-        if not others:
-            return []
-        return [(max(others, key=lambda row: int(self.calls.start[self.work.call[row]])), int(target))]
-
-
-def _recorded(activity: RankActivity) -> dict[int, tuple[int, int, int, int, int]]:
-    """Return what the profile records of each waiting call.
-
-    That is the kind, the device, the stream, and the stream and the call that recorded the event.
-    """
-    table, calls = activity.timeline.synchronizations, activity.timeline.calls
-    rows = np.flatnonzero(np.isin(activity.calls.kind, (CallKind.WAIT, CallKind.STREAM_WAIT, CallKind.FREE)))
-    row = activity.calls.row[rows]
-    ours, theirs = pair_keys((calls.process[row], calls.correlation[row]), (table.process, table.correlation))
-    call, found = matches(ours, theirs)
-    columns = (table.kind, table.device, table.stream, table.source_stream, table.source_correlation)
-    values = zip(*(column[found].tolist() for column in columns), strict=True)
-    return dict(zip(rows[call].tolist(), values, strict=True))
-
-
 def _device_edges(calls: Calls, work: Work, events: Ints, nodes: _Nodes) -> tuple[list[Edges], int]:
     """Return the edges that end at operations, and the time by which operations start later."""
     launched = calls.start[work.call]
@@ -296,14 +155,15 @@ def _device_edges(calls: Calls, work: Work, events: Ints, nodes: _Nodes) -> tupl
     ready = np.maximum(ahead, signalled)
     for category in Category:
         mine = work.category == category
-        idle, queued = mine & (launched > ready), mine & (launched + _FAR_NS < ahead) & (signalled < ahead)
+        idle = mine & (launched > ready) & (work.start - launched < _BACKLOG_NS)
+        queued = mine & (launched + _FAR_NS < ahead) & (signalled < ahead)
         launch[mine] = _median(work.start[idle] - launched[idle], _LAUNCH_NS)
         gap[mine] = _median(work.start[queued] - ahead[queued], _GAP_NS)
     waited = (signalled > ahead) & (launched + _FAR_NS < signalled)
     event = _median(work.start[waited] - signalled[waited], _EVENT_NS)
     expected = np.maximum.reduce([launched + launch, ahead + gap, signalled + event])
     late = work.start - expected
-    late[late < _ODD_NS] = 0
+    late[late < ODD_NS] = 0
     every = np.arange(len(work))
     after = np.flatnonzero(work.before != NONE)
     # What a stream executed before the first operation that is known cannot be replayed.
@@ -350,7 +210,7 @@ def _median(values: Ints, default: int) -> int:
     return int(np.median(values)) if len(values) else default
 
 
-def _waiting_calls(calls: Calls, work: Work, waits: _Waits, nodes: _Nodes) -> tuple[Edges, Ints, Ints]:
+def _waiting_calls(calls: Calls, work: Work, waits: Waits, nodes: _Nodes) -> tuple[Edges, Ints, Ints]:
     """Return the edges of the calls that wait, the own time of every call, and the calls that waited.
 
     A copy blocks its call if the call returns when the copy has ended. The own time of a call that waited is
@@ -371,7 +231,7 @@ def _waiting_calls(calls: Calls, work: Work, waits: _Waits, nodes: _Nodes) -> tu
         lag[mine] = _median((calls.end - until)[held], _RETURN_NS)
         own[held] = np.minimum(own[held], _median((calls.end - calls.start)[free], _RETURN_NS))
     late = calls.end - np.maximum(calls.start + own, until + lag)
-    lag += np.where(waited & (late > _ODD_NS), late, 0)
+    lag += np.where(waited & (late > ODD_NS), late, 0)
     edges = _edges(nodes.work_end(row), nodes.call_end(call), lag[call], EdgeKind.WAIT, call)
     return edges, own, np.flatnonzero(waited)
 
@@ -422,6 +282,6 @@ def _blocking_copies(calls: Calls, work: Work) -> list[tuple[int, int]]:
     """Return the calls that return when their copy has ended, or some microseconds before, and the copy."""
     rows = np.flatnonzero((work.category == Category.MEM) & (calls.kind[work.call] == CallKind.COPY))
     call = work.call[rows]
-    almost = work.end[rows] - np.minimum(_ODD_NS, (work.end[rows] - work.start[rows]) // 2)
+    almost = work.end[rows] - np.minimum(ODD_NS, (work.end[rows] - work.start[rows]) // 2)
     held = (calls.end[call] >= almost) & (work.start[rows] < calls.end[call])
     return list(zip(call[held].tolist(), rows[held].tolist(), strict=True))
