@@ -56,6 +56,7 @@ class Subject(str, Enum):
     MARK = "GPU annotation"
     ALLOCATION = "allocation"
     ARROW = "arrow between operators"
+    MODULE = "module"
     SYNCHRONIZATION = "synchronization"
     EVENT = "event"
     """Events of an unknown kind."""

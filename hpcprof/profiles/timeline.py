@@ -176,10 +176,9 @@ class Ranges(Table):
 class Operators(Table):
     """Calls of PyTorch's operators on the host (``aten::mm``), also of those inside others.
 
-    ``dims`` and ``types`` are the shapes and the types of the inputs as the profiler wrote them, JSON lists
-    such as ``[[4,32],[32,10]]`` and ``["float","float"]``, or `NO_NAME`. ``link`` is a number that an
-    operator of the forward pass shares with the one that computes its gradient, or `NO_LINK`. ``values`` are
-    the inputs of convolutions other than tensors, a JSON list of texts, or `NO_NAME`.
+    ``dims`` and ``types`` are JSON lists of the shapes and types of the inputs as the profiler wrote them,
+    ``[[4,32],[32,10]]`` and ``["float","float"]``, and ``values`` one of a convolution's other inputs. An
+    operator of the forward pass shares the number ``link`` with the one of its gradient, or has `NO_LINK`.
     """
 
     start: Ints
@@ -341,8 +340,8 @@ class Timeline:
     ``graphs`` holds the launches of CUDA graphs that the profiler traced as a whole, one row per launch:
     the kernels inside them are not in the profile. They count as compute. ``host_collectives`` are those
     that the host itself carries out (gloo, MPI, oneCCL); ``start`` and ``end`` are when it begins each one
-    and when the result is there. ``step_range`` is what was chosen for the run; None leaves the choice to the
-    timeline alone.
+    and when the result is there. ``modules`` are the calls of PyTorch's modules. ``step_range`` is what was
+    chosen for the run; None leaves the choice to the timeline alone.
     """
 
     origin: Origin
@@ -358,6 +357,7 @@ class Timeline:
     operators: Operators = field(default_factory=Operators.empty)
     synchronizations: Synchronizations = field(default_factory=Synchronizations.empty)
     host_collectives: Collectives = field(default_factory=Collectives.empty)
+    modules: Ranges = field(default_factory=Ranges.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

@@ -219,6 +219,8 @@ def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
     yield from _complete("cuda_runtime", calls, names, rank, zero, calls.thread, _call_arguments(calls))
     done = timeline.operators
     yield from _complete("cpu_op", done, names, rank, zero, done.thread, _inputs(timeline))
+    called = timeline.modules
+    yield from _complete("python_function", called, names, rank, zero, called.thread)
     pushed = ranges.take((ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1))
     yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
     free = ranges.take((ranges.style != Style.PUSH_POP) | (ranges.one_thread != 1))

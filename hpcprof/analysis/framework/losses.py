@@ -52,13 +52,14 @@ _READS: dict[str, frozenset[Subject]] = {
         _OPERATIONS | _CALLS | {Subject.OPERATOR},
     ),
     "idle_threads": _WORK,
+    "modules": _OPERATIONS | _CALLS | {Subject.OPERATOR, Subject.ARROW, Subject.MODULE},
 }
 """What the analyses read that do not take over other analyses, which ``Analysis.needs`` lists."""
 
 _LAUNCHED = frozenset(
     {"launches", "range_gpu", "phases", "step_times", "idle", "queue_length", "rank_collectives"}
     | {"step_parts", "idle_causes", "critical_path"}
-    | {"operators", "operators_by_shape", "operator_kernels"}
+    | {"operators", "operators_by_shape", "operator_kernels", "modules"}
 )
 """The analyses that join operations with the calls that launched them."""
 

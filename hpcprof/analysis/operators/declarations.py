@@ -47,6 +47,18 @@ ANALYSES = (
         main_columns=("rank", "operator", "kernel", "instances", "total_ns", "time_pct", "med_ns"),
     ),
     Analysis(
+        "modules",
+        "PyTorch modules",
+        Scope.RANK,
+        columns(
+            "rank name:text calls host_ns self_host_ns host_pct:float "
+            "gpu_ops gpu_ns backward_gpu_ns gpu_pct:float"
+        ),
+        "hpcprof.analysis.operators.modules:modules",
+        sort_by=("-gpu_ns", "-host_ns"),
+        main_columns=("rank", "name", "calls", "gpu_ns", "backward_gpu_ns", "gpu_pct", "host_ns"),
+    ),
+    Analysis(
         "idle_threads",
         "Idle time of threads that execute PyTorch operators",
         Scope.RANK,

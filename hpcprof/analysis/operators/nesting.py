@@ -9,20 +9,20 @@ import numpy as np
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import rows_by_key
-from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.profiles.timeline import Ints, Operators, Ranges, Timeline
 
 NO_OPERATOR = -1
 
 
 @dataclass(frozen=True)
 class Nesting:
-    """The operators of a timeline as trees, all arrays of shape (operators,).
+    """The operators of a timeline, or its modules, as trees; all arrays of shape (operators,).
 
     Attributes
     ----------
     order : ndarray of int64
-        The rows of ``timeline.operators`` by thread, each operator before those inside it. The positions
-        below are positions in this order.
+        The rows of the table by thread, each operator before those inside it. The positions below are
+        positions in this order.
     parent : ndarray of int64
         The position of the innermost operator around each one, or `NO_OPERATOR`.
     after : ndarray of int64
@@ -49,11 +49,15 @@ class Nesting:
 
 @computed_once
 def nesting(timeline: Timeline) -> Nesting:
-    """Find the operator around each operator, as PyTorch's ``key_averages()`` does.
+    """Find the operator around each operator, as PyTorch's ``key_averages()`` does."""
+    return nest(timeline.operators)
 
-    An operator is inside another one if it begins before the other one ends and ends no later.
+
+def nest(table: Operators | Ranges) -> Nesting:
+    """Find the row around each row of a table.
+
+    One is inside another one if it begins before the other one ends and ends no later.
     """
-    table = timeline.operators
     order = np.lexsort((-table.end, table.start, table.thread, table.process))
     columns = (table.process, table.thread, table.start, table.end)
     parent: list[int] = []
@@ -82,31 +86,37 @@ def launching_operators(timeline: Timeline) -> tuple[Ints, Ints]:
         The position in `Nesting.order` of the innermost operator that was open on the thread of the launch
         call when the call began.
     """
-    operation, call = launch_pairs(timeline)
-    # Calls inside a call share its correlation id.
-    first = np.flatnonzero(np.diff(operation, prepend=-1))
-    operation, call = operation[first], call[first]
-    found = _open_at(timeline, call)
+    operation, call = first_launches(timeline)
+    calls = timeline.calls
+    of_call = (calls.process[call], calls.thread[call], calls.start[call])
+    found = open_at(nesting(timeline), timeline.operators, *of_call)
     launched = found != NO_OPERATOR
     return operation[launched], found[launched]
 
 
-def _open_at(timeline: Timeline, call: Ints) -> Ints:
-    """Return the position of the innermost operator that is open when each call begins, or `NO_OPERATOR`."""
-    tree, table, calls = nesting(timeline), timeline.operators, timeline.calls
+def first_launches(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of the operations whose launch was recorded, each once, and the row of its call."""
+    operation, call = launch_pairs(timeline)
+    # Calls inside a call share its correlation id.
+    first = np.flatnonzero(np.diff(operation, prepend=-1))
+    return operation[first], call[first]
+
+
+def open_at(tree: Nesting, table: Operators | Ranges, process: Ints, thread: Ints, moment: Ints) -> Ints:
+    """Return the position of the innermost row that is open on a thread at each moment, or `NO_OPERATOR`."""
     start, end = table.start[tree.order], table.end[tree.order]
-    found = np.full(len(call), NO_OPERATOR, np.int64)
+    found = np.full(len(moment), NO_OPERATOR, np.int64)
     threads = {
         tuple(key): rows for key, rows in rows_by_key(table.process[tree.order], table.thread[tree.order])
     }
-    for key, rows in rows_by_key(calls.process[call], calls.thread[call]):
+    for key, rows in rows_by_key(process, thread) if len(moment) else []:
         if (own := threads.get(tuple(key))) is None:
             continue
-        moment = calls.start[call[rows]]
-        before = np.searchsorted(start[own], moment, side="right") - 1
+        when = moment[rows]
+        before = np.searchsorted(start[own], when, side="right") - 1
         at = np.where(before < 0, NO_OPERATOR, own[before])
         # The last operator that began may have ended; one around it may be open.
-        while len(ended := np.flatnonzero((at != NO_OPERATOR) & (end[at] < moment))):
+        while len(ended := np.flatnonzero((at != NO_OPERATOR) & (end[at] < when))):
             at[ended] = tree.parent[at[ended]]
         found[rows] = at
     return found

@@ -163,16 +163,17 @@ def _summary(timeline: Timeline, group: Ints, groups: int) -> dict[str, Any]:
         "calls": np.bincount(group, minlength=groups),
         "host_ns": total(calls.host),
         "self_host_ns": own_host,
-        "host_pct": _percent(own_host, int(own_host.sum())),
+        "host_pct": percent(own_host, int(own_host.sum())),
         "gpu_ops": total(calls.launched),
         "gpu_ns": total(calls.gpu),
         "self_gpu_ns": own_gpu,
-        "gpu_pct": _percent(own_gpu, calls.busy),
+        "gpu_pct": percent(own_gpu, calls.busy),
         **_rates(timeline, calls, group, groups),
     }
 
 
-def _percent(part: Ints, whole: int) -> pd.Series[Any]:
+def percent(part: Ints, whole: int) -> pd.Series[Any]:
+    """Return parts in percent with one decimal, None if the whole is 0."""
     return _nullable(round_half_up(100.0 * part / whole) if whole else np.full(len(part), np.nan))
 
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from hpcprof.profiles.collective_operations import operation
+from hpcprof.profiles.readers.kineto.events import is_module
 from hpcprof.profiles.readers.kineto.json_stream import NO_VALUE, Batch, Event, TraceStream
 from hpcprof.profiles.readers.kineto.reader import damage_as_sentence, open_trace
 from hpcprof.profiles.scrub.names import Names
@@ -198,7 +199,7 @@ def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Ev
     for event in batch:
         if not isinstance(event, _Recorded) or event.ph is None or event.cat is None or event.name is None:
             left_out[_NO_CATEGORY] += 1
-        elif event.cat not in _CATEGORIES or len(event.ph) != 1:
+        elif not (event.cat in _CATEGORIES or is_module(event)) or len(event.ph) != 1:
             left_out[_OTHERS] += 1
         else:
             yield _Event(

@@ -29,6 +29,7 @@ ONLY = {
     "rank_collectives": ("sequence_parallel", "torch_step"),
     "slowdown": ("torch_step",),
     "exposed_communication": ("sequence_parallel", "torch_step"),
+    "modules": (),
     **dict.fromkeys(
         ("operators", "operators_by_shape", "operator_kernels", "idle_threads"), ("allocator", "torch_step")
     ),

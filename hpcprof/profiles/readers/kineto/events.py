@@ -94,6 +94,9 @@ class TableRows:
 _OLD_RANGES = "Operator"
 _OPERATOR = re.compile(r"::|Backward\d*$|^[a-z]\w*_$")
 
+_PYTHON, _MODULE = "python_function", "nn.Module: "
+"""Of the functions of Python only the modules are read, whose names begin so: a category of their own here."""
+
 _NOT_READ = frozenset(
     {
         *("python_function", "external_correlation", "overhead", "collective_comm", "Trace"),
@@ -132,6 +135,7 @@ class Events:
         self.allocations = TableRows("time", "device", "bytes", "allocated", "reserved")
         self.operators = TableRows(*_HOST, "dims", "types", "values")
         self.arrows = TableRows(*ARROWS)
+        self.modules = TableRows(*_HOST)
         self.collectives: list[Recorded] = []
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()
@@ -147,6 +151,7 @@ class Events:
             (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._marks, Subject.MARK),
             (("cpu_instant_event",), self.allocations, _allocations, Subject.ALLOCATION),
             (FORWARD_BACKWARD, self.arrows, _arrows, Subject.ARROW),
+            ((_MODULE,), self.modules, self._on_host, Subject.MODULE),
         )
 
     @property
@@ -185,6 +190,8 @@ class Events:
             elif event.cat == _OLD_RANGES:
                 marks = event.name and not _OPERATOR.search(event.name)
                 by_category["user_annotation" if marks else "cpu_op"].append(event)
+            elif is_module(event):
+                by_category[_MODULE].append(event)
             elif event.cat not in _NOT_READ:
                 self._other[event.cat or ""] += 1
         for (_, table, build, subject), events in zip(self._kinds, by_kind, strict=True):
@@ -306,6 +313,11 @@ class Events:
         for name, count in odd.items():
             self._lost[LossKind.FIELD, subject, name] += count
         return arguments
+
+
+def is_module(event: Event) -> bool:
+    """Return whether an event is a call of a module."""
+    return event.cat == _PYTHON and (event.name or "").startswith(_MODULE)
 
 
 def _passed(checks: Checks) -> Mask:

@@ -34,6 +34,7 @@ from hpcprof.profiles.timeline import (
     Fact,
     Gpu,
     GpuMarks,
+    IntColumns,
     Ints,
     Kernels,
     MemoryOperations,
@@ -116,6 +117,7 @@ def read(path: Path) -> Timeline:
         allocations=Allocations(**events.allocations.columns()),
         operators=Operators(**operators),
         host_collectives=on_host,
+        modules=_pushed(events.modules.columns()),
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
@@ -125,6 +127,13 @@ def _host_memory(names: Ints, strings: NDArray[np.object_]) -> Ints:
     """Return the kind of the host's memory of each operation, decided once for each name."""
     used, row = numbered(names)
     return np.array([host_memory_of_name(strings[name]) for name in used.tolist()], np.int64)[row]
+
+
+def _pushed(columns: IntColumns) -> Ranges:
+    """Return ranges that the profiler itself pushed and popped."""
+    ones = np.ones(len(columns["start"]), np.int64)
+    others = {"domain": NO_NAME * ones, "style": int(Style.PUSH_POP) * ones}
+    return Ranges(**columns, **others, closed=ones, one_thread=ones)
 
 
 def _load(path: Path) -> tuple[Events, dict[str, Any]]:
