@@ -159,7 +159,10 @@ def _why_null(
     if missing:
         reasons.append(f"{missing}: latencies may include waiting for them")
     if any(np.isnan(one.message).any() for one in matched):
-        reasons.append("some sizes are unknown: the profiles lack them (in nsys exports, NCCL's payloads)")
+        reasons.append(
+            "some sizes are unknown: they need NCCL's payloads in nsys exports, and in CPU traces of PyTorch "
+            "record_shapes=True"
+        )
     if any(one.comm_id is None for one in matched):
         reasons.append("communicators are unknown: all ranks are assumed to share one")
     elif any(one.size is None for one in shown):

@@ -95,7 +95,7 @@ _OLD_RANGES = "Operator"
 _OPERATOR = re.compile(r"::|Backward\d*$|^[a-z]\w*_$")
 
 _PYTHON, _MODULE = "python_function", "nn.Module: "
-"""Of the functions of Python only the modules are read, whose names begin so: a category of their own here."""
+"""Of the functions of Python only modules are read, whose names begin so; here that is their category."""
 
 _NOT_READ = frozenset(
     {

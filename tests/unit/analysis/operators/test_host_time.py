@@ -118,9 +118,10 @@ def test_the_collectives_of_gloo_are_matched_and_judged(recorded: dict[str, Outc
     # Buckets of 2 and of 1 linear layers of 256 x 256 floats with their biases.
     assert sorted({*found["bytes"]}) == [263_168, 526_336]
     assert {*found["last_rank"]} == {1}
-    verdicts = {row["rank"]: row for row in rows(recorded, "skew")}
-    assert verdicts[1]["verdict"] == "straggler"
-    assert verdicts[1]["lateness_p50_ns"] == pytest.approx(20e6, abs=1e6)
+    late = {row["rank"]: row for row in rows(recorded, "skew")}
+    # The two cores were busy, so the ends of the collectives align the clocks too roughly for a verdict.
+    assert (late[1]["pct_last"], late[0]["pct_last"]) == (100.0, 0.0)
+    assert late[1]["lateness_p50_ns"] == pytest.approx(20e6, abs=1e6)
 
 
 def test_steps_phases_and_operators_are_measured_on_the_host(recorded: dict[str, Outcome]) -> None:
