@@ -111,6 +111,12 @@ def _analyses(context: click.Context, incomplete: str) -> Iterable[str]:
     return sorted({*ANALYSES, *ACROSS_RUNS})
 
 
+def _gates(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.analysis.explain.explanation import Cause
+
+    return [cause.value for cause in Cause]
+
+
 def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
     """Yield ``last``, then the runs and the array sweeps, the newest first."""
     from hpcprof.submit.runs.directory import MANIFEST, runs_directory, sweep_of
@@ -165,6 +171,7 @@ complete_workloads = _completer(_workloads)
 complete_profilers = _completer(_profilers)
 complete_profiler_options = _completer(_profiler_options)
 complete_analyses = _completer(_analyses)
+complete_gates = _completer(_gates)
 complete_runs = _completer(_runs, "dir")
 complete_templates = _completer(_templates)
 complete_config_keys = _completer(_config_keys)

@@ -39,6 +39,8 @@ SECTIONS = {
     "Collect and ask": {
         "collect": "Read profiles into the results database.",
         "report": "Report where the time of a run went.",
+        "explain": "Explain what a step's time is lost to, and what each cause costs.",
+        "whatif": "Predict the step time of a run with changed times.",
         "compare": "Compare runs B with runs A: whether steps are slower, and what explains it.",
         "query": "Ask the results database in SQL.",
     },

@@ -93,7 +93,9 @@ def command(
     elif form == "json":
         tables = {name: table.rows for name, table in made.analyses.items()}
         losses = {name: list(table.losses) for name, table in made.analyses.items() if table.losses}
-        click.echo(json.dumps({"run": made.run.id, "analyses": tables, "losses": losses}, indent=1))
+        explained = made.explanation.in_short().as_json() if made.explanation else None
+        values = {"run": made.run.id, "explanation": explained, "analyses": tables, "losses": losses}
+        click.echo(json.dumps(values, indent=1))
     else:
         show_report(made)
     if html is not None:

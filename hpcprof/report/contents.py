@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
+from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
+from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.explanation import kept_explanation
 from hpcprof.results.run_names import command_line
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
@@ -57,7 +60,8 @@ class _Analyses(Mapping[str, AnalysisTable]):
 class Contents:
     """Everything that a report shows of one run. ``status`` is None for an adopted folder.
 
-    ``in_full`` returns the command that shows an analysis with all its rows. A rank whose lateness costs at
+    ``in_full`` returns the command that shows an analysis with all its rows, and ``explaining`` is the one
+    that explains the run. ``explanation`` is what the store keeps of that. A rank whose lateness costs at
     least ``threshold`` percent of a step is a straggler.
     """
 
@@ -70,6 +74,8 @@ class Contents:
     warnings: list[str]
     in_full: Callable[[str], str]
     threshold: float = COST_PCT
+    explaining: str = ""
+    explanation: Explanation | None = None
 
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
@@ -141,7 +147,13 @@ def gather(run: Run, store: Store, status: JobStatus | None, threshold: float = 
         warnings=warnings,
         in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),
         threshold=threshold,
+        explaining=command_line(store, "explain", run.id) if _has_timeline(profiles) else "",
+        explanation=kept_explanation(run, store) if profiles else None,
     )
+
+
+def _has_timeline(profiles: Mapping[int, ProfileRow]) -> bool:
+    return any(content_of(profile.kind) is ProfileContent.TIMELINE for profile in profiles.values())
 
 
 def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:

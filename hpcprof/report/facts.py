@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, named_ranks, visible
 from hpcprof.report.contents import Contents
+from hpcprof.report.explanation import in_short
 from hpcprof.results.analysis_table import Row
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
@@ -24,9 +25,22 @@ _HOW_FOUND = {
 }
 
 
-def facts(contents: Contents) -> list[tuple[str, str]]:
-    """Return the facts about a run as pairs of a label and its text, the run's id first."""
-    return _described(contents) + _measured(contents.results) + _found(contents)
+def facts(contents: Contents, *, findings: bool = True) -> list[tuple[str, str]]:
+    """Return the facts about a run as pairs of a label and its text, the run's id first.
+
+    The ``findings`` of its explanation come next.
+    """
+    run, *described = _described(contents)
+    explained = _explained(contents) if findings else []
+    return [run, *explained, *described, *_measured(contents.results), *_found(contents)]
+
+
+def _explained(contents: Contents) -> list[tuple[str, str]]:
+    """Return the findings that explain where the time of a step goes, two lines each."""
+    if contents.explanation is None:
+        return [("findings", f"not computed yet: run {contents.explaining}")] if contents.explaining else []
+    lines = [*in_short(contents.explanation), f"details: {contents.explaining}"]
+    return [("" if number else "findings", line) for number, line in enumerate(lines)]
 
 
 def _described(contents: Contents) -> list[tuple[str, str]]:

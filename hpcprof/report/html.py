@@ -17,6 +17,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import packaged
 from hpcprof.common.units import counted
 from hpcprof.report.contents import Contents, sample_sizes
+from hpcprof.report.explanation import HIDDEN, written
 from hpcprof.report.facts import facts
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.terminal import FAILURES, remarks
@@ -53,6 +54,7 @@ def html_report(contents: Contents) -> str:
     HpcprofError
         If plotly is not installed.
     """
+    explanation = contents.explanation
     with _plotly():
         from hpcprof.report.charts import charts
 
@@ -61,7 +63,9 @@ def html_report(contents: Contents) -> str:
             charts(contents),
             [_analysis_table(name, contents) for name in contents.shown()],
             contents=contents,
-            facts=facts(contents),
+            facts=facts(contents, findings=explanation is None),
+            explained=written(explanation) if explanation else None,
+            hidden_title=HIDDEN,
             failures=contents.failures[:FAILURES],
         )
 

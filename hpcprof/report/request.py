@@ -14,6 +14,7 @@ from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.explanation import explain_if_quick
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.store.store import Store
@@ -94,8 +95,9 @@ def make_report(
     analysis = find_analysis(request.analysis) if request.analysis else None
     if request.one_table and analysis is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
-    run = find_known_run(request.runs[0] if request.runs else "last", runs_dir, store)
-    _collect_first(run, store, collect)
+    run = find_collected_run(request.runs[0] if request.runs else "last", store, runs_dir, collect)
+    if analysis is None:
+        explain_if_quick(run, store)
     threshold = COST_PCT if request.threshold is None else request.threshold
     contents = gather(run, store, poll([run]).get(run.id), threshold)
     if request.html is not None:
@@ -112,6 +114,23 @@ def make_report(
     if analysis.name in VERDICTS:
         return AnalysisReport(analysis, contents.analyses[analysis.name], samples)
     return AnalysisReport(analysis, read_or_compute(analysis, run, store), samples)
+
+
+def find_collected_run(
+    reference: str, store: Store, runs_dir: Path, collect: Callable[[Run], None] = lambda _: None
+) -> Run:
+    """Return the run that a user named, after it has been collected if nothing of it was.
+
+    Raises
+    ------
+    UsageError
+        If the name matches nothing, or several runs.
+    HpcprofError
+        If nothing of the run has been collected and its job has not ended.
+    """
+    run = find_known_run(reference, runs_dir, store)
+    _collect_first(run, store, collect)
+    return run
 
 
 def _across_runs(

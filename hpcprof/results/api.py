@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from hpcprof.analysis.explain.changes import Prediction
+from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -16,6 +18,7 @@ from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.collect import Collected, collect
+from hpcprof.results.explanation import explain, what_if
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_names import find_known_run
 from hpcprof.results.store.store import Store, open_store
@@ -104,6 +107,33 @@ class Results:
         if analysis is None or not others:
             raise UsageError(f"{name} compares nothing without other runs.")
         return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in others], self.store))
+
+    def explain(self) -> Explanation:
+        """Explain what the time of a step is lost to, and what each cause costs.
+
+        `Explanation.shown` returns the findings that ``hpcprof explain`` shows, `Explanation.as_json` all of
+        them as dictionaries. The first call reads the timelines; the results database keeps the explanation.
+
+        Raises
+        ------
+        HpcprofError
+            If the run has not been collected, or its timelines cannot be read.
+        """
+        return explain(self.run, self.store)
+
+    def whatif(self, *changes: str) -> Prediction:
+        """Predict the step of the run with changed times; without changes, replay it as it was.
+
+        ``run.whatif("range:data*0")`` is ``hpcprof whatif --set 'range:data*0'``.
+
+        Raises
+        ------
+        UsageError
+            If a change cannot be parsed, or is about something that the run does not have.
+        HpcprofError
+            If the run has not been collected, or its timelines cannot be read.
+        """
+        return what_if(self.run, self.store, changes)
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""

@@ -163,13 +163,12 @@ class Explanation:
     step: StepSummary
 
     def shown(self) -> tuple[Finding, ...]:
-        """Return the findings that are shown by default, the most costly first.
+        """Return the findings that are shown by default, in their order.
 
         Their saving is at least 3 % of the step, and at least 1 % at its lower bound. Those without an
         estimate come last.
         """
-        priced = [finding for finding in self.findings if self._above_bar(finding)]
-        priced.sort(key=lambda finding: -(finding.saving_ns or 0))
+        priced = (finding for finding in self.findings if self._above_bar(finding))
         return (*priced, *(finding for finding in self.findings if finding.saving_ns is None))
 
     def in_short(self) -> Explanation:

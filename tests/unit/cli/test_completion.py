@@ -48,6 +48,8 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         (["submit", "--site", "lumi", "--profiler", ""], ["none", "torch"]),
         (["submit", "--profiler", "torch", "--profiler-option", "rec"], ["record_shapes="]),
         (["report", "--analysis", "kernels"], ["kernels", "kernels_by_shape"]),
+        (["explain", "--fail-on", "late"], ["late_rank_host", "late_rank_gpu"]),
+        (["whatif", "la"], ["last"]),
         (["templates", "export", "job/p"], ["job/pbs.sh.j2"]),
         (["container", "stop", "--engine", "p"], ["podman"]),
         (["config", "set", "s"], ["site", "sites."]),

@@ -10,6 +10,7 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts, step_range, stragglers
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
+from tests.unit.explanations import explained, finding
 
 DATA = Path(__file__).parents[3] / "docs" / "data"
 
@@ -114,3 +115,22 @@ def test_without_steps_the_head_names_the_ranges_that_repeat() -> None:
         "hpcprof collect --step-range NAME takes one of a, b, c, d and 2 more"
     )
     assert step_range([]) == ""
+
+
+def test_the_findings_come_right_after_the_run_and_name_the_command_for_the_rest() -> None:
+    empty = Contents(Run("r", Path("r")), None, [], {}, {}, [], [], str, explaining="hpcprof explain r")
+    assert facts(empty)[:2] == [("run", "r"), ("findings", "not computed yet: run hpcprof explain r")]
+    head = facts(dataclasses.replace(empty, explanation=explained(finding(13, 11), finding(2))))
+    assert head[1:4] == [
+        (
+            "findings",
+            "1. host_work in data on all ranks: 13.00 ms of each step, 13.0 % "
+            "(between 11.00 ms and 13.00 ms)",
+        ),
+        ("", "remedy: Prefetch."),
+        ("", "details: hpcprof explain r"),
+    ]
+
+
+def test_what_cannot_be_explained_has_no_findings() -> None:
+    assert "findings" not in dict(facts(contents(result_of("h200x4-8192-12288-49152"))))

@@ -19,6 +19,7 @@ from hpcprof.report.html import html_report
 from hpcprof.report.terminal import analysis_report, full_report
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.submit.runs.directory import Run
+from tests.unit.explanations import explained, finding
 
 ROWS = 130
 FULL = "hpcprof report r --analysis {}".format
@@ -91,3 +92,22 @@ def test_rows_that_the_page_leaves_out_are_counted(page: str) -> None:
 
 def test_the_profiler_is_named_with_its_version(page: str) -> None:
     assert "1 rank, nsys 2025.3" in page
+
+
+def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> None:
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
+    hostile = replace(finding(13), where="<script>", remedy="<b>")
+    contents = Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL)
+    made = html_report(replace(contents, explanation=explained(hostile)))
+    body = made[made.index("<body>") :]
+    assert body.index('id="findings"') < body.index("<dt>folder</dt>") < body.index('id="kernels"')
+    assert "<dt>where</dt><dd>&lt;script&gt; on all ranks</dd>" in body
+    command = "<code>hpcprof report r --analysis idle_causes</code>"
+    assert f"rank 0: idle_ns_per_step = 13.00 ms ({command})" in body
+    assert "contention: one rank was profiled" in body
+    assert "<dt>findings</dt>" not in body
+
+
+def test_a_page_without_an_explanation_names_the_command() -> None:
+    contents = Contents(Run("r", Path("r")), None, [], {}, {}, [], [], FULL, explaining="hpcprof explain r")
+    assert "<dt>findings</dt><dd>not computed yet: run hpcprof explain r</dd>" in html_report(contents)

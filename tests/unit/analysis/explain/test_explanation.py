@@ -5,32 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from hpcprof.analysis.explain.explanation import (
-    MEANINGS,
-    Cause,
-    Evidence,
-    Explanation,
-    Finding,
-    NotJudged,
-    StepSummary,
-)
-
-MS = 1_000_000
-STEP = StepSummary(100 * MS, 6, 2, 6, 0.4)
-
-
-def finding(saving: float | None, low: float | None = None, cause: Cause = Cause.HOST_WORK) -> Finding:
-    """Return a finding that saves ``saving`` ms of a step of 100 ms, at least ``low``."""
-    estimate = None if saving is None else round(saving * MS)
-    least = estimate if low is None else round(low * MS)
-    evidence = (Evidence("idle_causes", 0, "idle_ns_per_step", 13 * MS),)
-    return Finding(cause, (0, 1), "data", estimate, least, estimate, saving, evidence, "Prefetch.", "high")
-
-
-def explained(*findings: Finding, step: StepSummary = STEP) -> Explanation:
-    """Return an explanation with these findings."""
-    hidden = (replace(finding(0), cost_ns=20 * MS),)
-    return Explanation(findings, hidden, (NotJudged("contention", "one rank was profiled"),), step)
+from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Explanation
+from tests.unit.explanations import MS, STEP, explained, finding
 
 
 def test_findings_below_the_bar_are_not_shown() -> None:
@@ -38,10 +14,10 @@ def test_findings_below_the_bar_are_not_shown() -> None:
     assert explained(small, uncertain, shown).shown() == (shown,)
 
 
-def test_the_most_costly_finding_is_shown_first_and_one_without_an_estimate_last() -> None:
+def test_findings_are_shown_in_their_order_and_one_without_an_estimate_last() -> None:
     unknown, five, nine = finding(None), finding(5), finding(9)
-    assert explained(unknown, five, nine).shown() == (nine, five, unknown)
-    assert explained(unknown, five, nine).in_short().findings == (nine, five, unknown)
+    assert explained(unknown, five, nine).shown() == (five, nine, unknown)
+    assert explained(unknown, nine, five).in_short().findings == (nine, five, unknown)
 
 
 def test_without_steps_no_saving_is_claimed() -> None:

@@ -1,0 +1,58 @@
+"""The findings that let a check fail, as users name them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding
+from hpcprof.common.errors import UsageError, unknown
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A cause that a check does not allow.
+
+    ``percent`` is the least saving in percent of the step; None for every finding that is shown.
+    """
+
+    cause: Cause
+    percent: float | None = None
+
+    def broken_by(self, explanation: Explanation) -> list[Finding]:
+        """Return the findings that the check does not allow, the most costly first."""
+        if self.percent is None:
+            return [finding for finding in explanation.shown() if finding.cause is self.cause]
+        return [
+            finding
+            for finding in explanation.findings
+            if finding.cause is self.cause and (finding.share_pct or -1) >= self.percent
+        ]
+
+    def unknown_in(self, explanation: Explanation) -> str:
+        """Return why the cause could not be judged; empty if it was."""
+        reasons = (one.reason for one in explanation.not_judged if one.what == self.cause.value)
+        return next(reasons, "")
+
+
+def parse_gate(text: str) -> Gate:
+    """Return the gate that a user wrote as ``CAUSE`` or ``CAUSE:PERCENT``.
+
+    Raises
+    ------
+    UsageError
+        If there is no such cause, or the percentage is not between 0 and 100.
+    """
+    name, colon, written = text.partition(":")
+    causes = {cause.value: cause for cause in Cause}
+    if name not in causes:
+        raise unknown("cause", name, causes, f" in --fail-on {text}" if colon else " of --fail-on")
+    if not colon:
+        return Gate(causes[name])
+    try:
+        percent = float(written.removesuffix("%"))
+    except ValueError:
+        percent = math.nan
+    if not 0 <= percent <= 100:
+        raise UsageError(f"--fail-on {text}: {written!r} must be a number of percent between 0 and 100.")
+    return Gate(causes[name], percent)

@@ -1,0 +1,95 @@
+"""``hpcprof explain``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcprof.cli.completion import complete_gates, complete_runs
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.report import collect_first
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.explanation import Explanation
+    from hpcprof.analysis.explain.gates import Gate
+
+_FINDING_EXIT = 3
+
+
+@click.command(
+    "explain",
+    epilog=examples(
+        "hpcprof explain",
+        "hpcprof explain RUN --format json",
+        "hpcprof explain --fail-on host_sync --fail-on exposed_communication:10",
+    ),
+)
+@runs_dir_option
+@db_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="json gives times in whole nanoseconds.",
+)
+@click.option(
+    "--fail-on",
+    multiple=True,
+    metavar="CAUSE[:PERCENT]",
+    shell_complete=complete_gates,
+    help="Exit with status 3 if there is a finding of this cause, or one that costs at least PERCENT of the "
+    "step. Repeatable.",
+)
+@click.argument("run", default="last", metavar="[RUN]", shell_complete=complete_runs)
+def command(runs_dir: Path, db: str | None, form: str, fail_on: tuple[str, ...], run: str) -> None:
+    """Explain what a step's time is lost to, and what each cause costs.
+
+    A finding is shown if a replay of the run without it shortens the step by at least 3 %, and by 1 % at the
+    lower bound. Costs that hide behind the GPU, and what could not be judged, follow.
+
+    The first explanation of a run reads its timelines; it is then kept in the results database. RUN is a run
+    id, a unique prefix of one, a path, or last (the default).
+    """
+    from hpcprof.analysis.explain.gates import parse_gate
+    from hpcprof.report.request import find_collected_run
+    from hpcprof.results.explanation import explain
+    from hpcprof.results.run_names import command_line
+    from hpcprof.results.store.store import open_store
+
+    gates = [parse_gate(text) for text in fail_on]
+    store = open_store(db, runs_dir)
+    found = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
+    explanation = explain(found, store)
+    if form == "json":
+        click.echo(json.dumps(explanation.in_short().as_json(), indent=1))
+    else:
+        from hpcprof.cli.tables import console
+        from hpcprof.report.explanation import explanation_text
+
+        out = console()
+        in_full = partial(command_line, store, "report", found.id, "--analysis")
+        out.print(explanation_text(explanation, out.width, in_full), crop=False)
+    if _broken(gates, explanation):
+        sys.exit(_FINDING_EXIT)
+
+
+def _broken(gates: list[Gate], explanation: Explanation) -> bool:
+    """Say on standard error which gates are broken or could not be judged; return whether one is broken."""
+    from hpcprof.report.explanation import named, saved
+
+    broken = False
+    for gate in gates:
+        if reason := gate.unknown_in(explanation):
+            click.echo(f"hpcprof: --fail-on {gate.cause.value} could not be judged: {reason}", err=True)
+        for finding in gate.broken_by(explanation):
+            click.echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding)}", err=True)
+            broken = True
+    return broken

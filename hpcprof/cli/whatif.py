@@ -1,0 +1,56 @@
+"""``hpcprof whatif``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.completion import complete_runs
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.report import collect_first
+
+
+@click.command(
+    "whatif",
+    epilog=examples(
+        "hpcprof whatif",
+        "hpcprof whatif RUN --set 'range:data*0'",
+        "hpcprof whatif RUN --set 'kernel:gemm*0.5' --set 'comm*0'",
+    ),
+)
+@runs_dir_option
+@db_option
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="EXPR",
+    help="A change: range:NAME*0 (its host time), range:NAME+40ms, kernel:REGEX*0.5, api:REGEX*0, comm*0, "
+    "copy*0, rank:2=median (as the other ranks) or bandwidth*2. With @RANK at the end, range, kernel, api "
+    "and copy change on that rank only. Repeatable.",
+)
+@click.argument("run", default="last", metavar="[RUN]", shell_complete=complete_runs)
+def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) -> None:
+    """Predict the step time of a run with changed times.
+
+    The run is replayed with the changes: what waits on something that becomes shorter starts earlier. Without
+    --set it is replayed as it was. How far that is from the measured step is printed with every prediction.
+
+    RUN is a run id, a unique prefix of one, a path, or last (the default).
+    """
+    from hpcprof.analysis.explain.changes import parse_changes
+    from hpcprof.cli.tables import console
+    from hpcprof.report.explanation import prediction_text
+    from hpcprof.report.request import find_collected_run
+    from hpcprof.results.explanation import what_if
+    from hpcprof.results.store.store import open_store
+
+    parse_changes(changes)  # a mistake is named before anything is collected
+    store = open_store(db, runs_dir)
+    found = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
+    prediction = what_if(found, store, changes)
+    out = console()
+    out.print(prediction_text(prediction, bool(changes), out.width), crop=False)

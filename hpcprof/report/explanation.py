@@ -1,0 +1,258 @@
+"""Explanations and predictions as text: the conclusion first, then each finding with its evidence."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hpcprof.analysis.explain.changes import Prediction
+from hpcprof.analysis.explain.explanation import (
+    LEAST_ESTIMATE_PCT,
+    MEANINGS,
+    Cause,
+    Evidence,
+    Explanation,
+    Finding,
+)
+from hpcprof.common.units import counted, format_ns, named_ranks, visible
+from hpcprof.report.formatting import format_value
+
+_LABELS = 12
+_INDENT = 3
+_NARROWEST = 20
+_NAMED_RANKS = 8
+
+_OF_SINGLE_STEPS = (Cause.STEP_SPIKES, Cause.STEP_DRIFT)
+"""Without them the mean of the steps would be shorter, not the median step."""
+
+HIDDEN = "Hidden behind the GPU: removing these costs gains about nothing"
+"""The heading of the hidden costs."""
+
+
+@dataclass(frozen=True)
+class WrittenFinding:
+    """A finding in words: its title, pairs of a label and its text, and figures by analysis."""
+
+    title: str
+    described: list[tuple[str, str]]
+    evidence: list[tuple[str, list[str]]]
+
+
+@dataclass(frozen=True)
+class WrittenExplanation:
+    """An explanation in words, for the terminal and the page."""
+
+    conclusion: list[str]
+    findings: list[WrittenFinding]
+    hidden: list[str]
+    not_judged: list[str]
+
+
+def written(explanation: Explanation) -> WrittenExplanation:
+    """Put the findings that are shown, and the rest of an explanation, into words."""
+    return WrittenExplanation(
+        conclusion(explanation),
+        [
+            WrittenFinding(
+                f"{number}. {finding.cause.value}: {MEANINGS[finding.cause]}",
+                described(finding, explanation),
+                evidence(finding),
+            )
+            for number, finding in enumerate(explanation.shown(), 1)
+        ],
+        [hidden_cost(finding, explanation) for finding in explanation.hidden],
+        [f"{visible(one.what)}: {visible(one.reason)}" for one in explanation.not_judged],
+    )
+
+
+def explanation_text(explanation: Explanation, width: int, in_full: Callable[[str], str]) -> RenderableType:
+    """Return an explanation for a terminal of ``width`` characters; commands are not broken.
+
+    Parameters
+    ----------
+    explanation : Explanation
+    width : int
+    in_full : callable
+        Returns the command that shows an analysis.
+    """
+    return Group(*_explanation(written(explanation), width, in_full))
+
+
+def _explanation(said: WrittenExplanation, width: int, in_full: Callable[[str], str]) -> Iterator[Text]:
+    for sentence in said.conclusion:
+        yield from _wrapped(sentence, width)
+    for finding in said.findings:
+        yield from _heading(finding.title, width, _INDENT)
+        for label, text in finding.described:
+            yield from _labelled(label, text, width)
+        for analysis, figures in finding.evidence:
+            yield from _labelled("evidence", "; ".join(figures), width)
+            yield _whole(f"{'':{_INDENT + _LABELS}}{in_full(analysis)}")
+    for title, lines in ((HIDDEN, said.hidden), ("Not judged", said.not_judged)):
+        if lines:
+            yield from _heading(title, width)
+        for line in lines:
+            yield from _wrapped(line, width, first=_INDENT, indent=_INDENT)
+
+
+def conclusion(explanation: Explanation) -> list[str]:
+    """Return what a step takes, what it would take without the findings, and how exact that is."""
+    step = explanation.step
+    if step.wall_p50_ns is None:
+        said = ["No step was found, so that no saving can be estimated."]
+    else:
+        where = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
+        said = [f"A step takes {format_ns(step.wall_p50_ns)} (median of {where})."]
+        said += _gains(explanation, step.wall_p50_ns)
+    if step.replay_error_pct is not None:
+        said.append(_replayed(step.replay_error_pct, step.explained_steps))
+    return said
+
+
+def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
+    """Return what a step would take without the first finding, and without all of them."""
+    priced = [finding for finding in explanation.shown() if finding.saving_ns is not None]
+    if not priced:
+        return [f"Nothing was found that would shorten it by {LEAST_ESTIMATE_PCT:.0f} % or more."]
+    said = []
+    replayed = [finding for finding in priced if finding.cause not in _OF_SINGLE_STEPS]
+    names = [named(finding, explanation) for finding in replayed]
+    if replayed:
+        said.append(f"Without {names[0]} it would take about {_without(wall_ns, replayed[:1])}.")
+    if len(replayed) > 1:
+        said.append(f"Also without {' and '.join(names[1:])}: about {_without(wall_ns, replayed)}.")
+    return said
+
+
+def _without(wall_ns: int, findings: Sequence[Finding]) -> str:
+    """Return what a step takes without findings, each of which was judged without those before it."""
+    saving = min(wall_ns, sum(finding.saving_ns or 0 for finding in findings))
+    return f"{format_ns(wall_ns - saving)}, {100 * saving / wall_ns:.1f} % less"
+
+
+def _replayed(error_pct: float, steps: int) -> str:
+    replayed = counted(steps, "step")
+    return f"Replayed without a change, {replayed} are {abs(error_pct):.1f} % off the measured time."
+
+
+def named(finding: Finding, explanation: Explanation) -> str:
+    """Return a finding in a few words: ``host_work in data on all ranks``."""
+    where = f" in {visible(finding.where)}" if finding.where else ""
+    return f"{finding.cause.value}{where}{_on_ranks(finding.ranks, explanation)}"
+
+
+def _on_ranks(ranks: Sequence[int], explanation: Explanation) -> str:
+    if not ranks or explanation.step.ranks == 1:
+        return ""
+    if len(ranks) == explanation.step.ranks:
+        return " on all ranks"
+    return f" on {named_ranks(ranks, _NAMED_RANKS)}"
+
+
+def saved(finding: Finding) -> str:
+    """Return the saving of a finding with its interval and its share of the step."""
+    if finding.saving_ns is None:
+        return "what it costs cannot be estimated"
+    text = f"{format_ns(finding.saving_ns)} of each step"
+    if finding.share_pct is not None:
+        text += f", {finding.share_pct:.1f} %"
+    if finding.saving_low_ns is not None and finding.saving_high_ns is not None:
+        text += f" (between {format_ns(finding.saving_low_ns)} and {format_ns(finding.saving_high_ns)})"
+    return text
+
+
+def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str]]:
+    """Return what is known of a finding as pairs of a label and its text."""
+    where = visible(finding.where) + _on_ranks(finding.ranks, explanation)
+    pairs = [
+        ("where", where.strip()),
+        ("saving", saved(finding)),
+        ("remedy", visible(finding.remedy)),
+        ("confidence", finding.confidence),
+    ]
+    return [(label, text) for label, text in pairs if text]
+
+
+def evidence(finding: Finding) -> list[tuple[str, list[str]]]:
+    """Return the figures behind a finding by the analysis that has them."""
+    found: dict[str, list[str]] = {}
+    for one in finding.evidence:
+        found.setdefault(one.analysis, []).append(_figure(one))
+    return list(found.items())
+
+
+def _figure(one: Evidence) -> str:
+    rank = "" if one.rank is None else f"rank {one.rank}: "
+    return f"{rank}{visible(one.key)} = {format_value(one.key, one.value)}"
+
+
+def hidden_cost(finding: Finding, explanation: Explanation) -> str:
+    """Return a hidden cost as one line."""
+    cost = "" if finding.cost_ns is None else f": {format_ns(finding.cost_ns)} of host time per step"
+    gain = "" if finding.saving_ns is None else f"; without it a step gains {format_ns(finding.saving_ns)}"
+    return f"{named(finding, explanation)}{cost}{gain}"
+
+
+def in_short(explanation: Explanation) -> list[str]:
+    """Return the conclusion for the head of a report: a line for each finding that is shown."""
+    found = []
+    for number, one in enumerate(explanation.shown(), 1):
+        found += [f"{number}. {named(one, explanation)}: {saved(one)}", f"remedy: {visible(one.remedy)}"]
+    return found or [f"nothing that would shorten the step by {LEAST_ESTIMATE_PCT:.0f} % or more"]
+
+
+def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:
+    """Return a prediction for a terminal of ``width`` characters.
+
+    ``changed`` tells a what-if from the replay of the run as it was.
+    """
+    lines = [line for sentence in predicted(prediction, changed) for line in _wrapped(sentence, width)]
+    return Group(*lines)
+
+
+def predicted(prediction: Prediction, changed: bool) -> list[str]:
+    """Return a prediction in sentences, with the error of the replay."""
+    wall, measured = prediction.wall_p50_ns, prediction.measured_p50_ns
+    error = _replayed(prediction.replay_error_pct, prediction.steps)
+    interval = f"between {format_ns(prediction.low_ns)} and {format_ns(prediction.high_ns)}"
+    if not changed:
+        said = f"The replayed step takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
+        return [said, error]
+    difference = wall - measured
+    share = f"{100 * abs(difference) / measured:.1f} %" if measured else "–"
+    word = "more" if difference > 0 else "less"
+    return [
+        f"A step would take {format_ns(wall)} ({interval}).",
+        f"Measured: {format_ns(measured)}; that is {format_ns(abs(difference))} or {share} {word}.",
+        error,
+    ]
+
+
+def _heading(text: str, width: int, indent: int = 0) -> Iterator[Text]:
+    yield Text()
+    yield from _wrapped(text, width, style="bold", indent=indent)
+
+
+def _labelled(label: str, text: str, width: int) -> Iterator[Text]:
+    first, *rest = _lines(text, width - _INDENT - _LABELS)
+    yield _whole(f"{'':{_INDENT}}{label:{_LABELS}}{first}")
+    yield from (_whole(f"{'':{_INDENT + _LABELS}}{line}") for line in rest)
+
+
+def _wrapped(text: str, width: int, style: str = "", first: int = 0, indent: int = 0) -> Iterator[Text]:
+    lines = _lines(text, width - indent)
+    yield _whole(f"{'':{first}}{lines[0]}", style)
+    yield from (_whole(f"{'':{indent}}{line}", style) for line in lines[1:])
+
+
+def _lines(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(_NARROWEST, width), break_on_hyphens=False) or [""]
+
+
+def _whole(line: str, style: str = "") -> Text:
+    """Return a line that the terminal does not break: a wrapped command cannot be copied."""
+    return Text(line, style=style, no_wrap=True, overflow="ignore")

@@ -1,0 +1,244 @@
+"""Explains a run: gathers what the explanation needs, computes it once and keeps it in the store."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
+from hpcprof.analysis.explain.explanation import Explanation
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
+from hpcprof.common.logs import log_traceback
+from hpcprof.common.paths import is_folder
+from hpcprof.profiles.readers.results import read_results
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.run_names import command_line
+from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import ANALYSIS_VERSION
+from hpcprof.submit.runs.directory import Run
+
+if TYPE_CHECKING:  # a kept explanation needs none of them
+    import pandas as pd
+
+    from hpcprof.analysis.explain.inputs import ExplainInputs
+    from hpcprof.profiles.timeline import Gpu
+
+_TABLE = "critical_path"
+_COUNTS = (("kernels", "instances"), ("api", "num_calls"))
+_QUICK = 100_000
+"""The most kernels and API calls of a run that a report explains by itself."""
+
+_LISTED = 12
+"""How many valid names an error lists."""
+
+
+def kept_explanation(run: Run, store: Store) -> Explanation | None:
+    """Return the explanation of a run that the store keeps; None if there is none.
+
+    One of an earlier version of hpcprof counts only where the run is out of reach.
+    """
+    kept = store.explanation(run.id) if store.exists() else None
+    if kept is None or (kept.analysis_version != ANALYSIS_VERSION and is_folder(run.path)):
+        return None
+    try:
+        return Explanation.from_json(msgspec.json.decode(kept.explanation))
+    except msgspec.MsgspecError:  # of an earlier version, or damaged
+        return None
+
+
+def explain_if_quick(run: Run, store: Store) -> Explanation | None:
+    """Return the explanation of a run, computed if the run is small; None if that takes long, or fails.
+
+    A report has more to say than this, so nothing that goes wrong here may end it.
+    """
+    kept = kept_explanation(run, store)
+    if kept is not None or not store.exists() or not 0 < _size(run, store) <= _QUICK:
+        return kept
+    try:
+        return explain(run, store)
+    except HpcprofError:  # The command says what is wrong.
+        return None
+    except Exception as error:
+        log_traceback(f"{run.id} was not explained: {error}", traceback.format_exc())
+        return None
+
+
+def _size(run: Run, store: Store) -> int:
+    """Return the number of kernels and API calls of a run."""
+    tables = ((store.read(run.id, name).columns, count) for name, count in _COUNTS)
+    return sum(sum(columns[count]) for columns, count in tables)
+
+
+def explain(run: Run, store: Store) -> Explanation:
+    """Explain where the time of a step goes, why, and what it would gain.
+
+    The explanation is computed once and kept in the store until a profile of the run changes.
+
+    Raises
+    ------
+    HpcprofError
+        If the run has not been collected, or its timelines cannot be read.
+    """
+    while True:
+        kept = kept_explanation(run, store)
+        if kept is not None:
+            return kept
+        found, is_kept = _compute(run, store)
+        if is_kept:
+            return found
+
+
+def _compute(run: Run, store: Store) -> tuple[Explanation, bool]:
+    """Compute an explanation and keep it, unless another collect has changed the run in the meantime."""
+    # Only here: a kept explanation needs neither pandas nor the graph.
+    from hpcprof.analysis.explain.explain import explain_run
+    from hpcprof.analysis.framework.outcome import Outcome, as_declared
+
+    inputs = explain_inputs(run, store)
+    sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
+    found, path = explain_run(inputs)
+    reason = "" if len(path) else "the steps have no path through threads and streams"
+    table = AnalysisTable.from_outcome(as_declared(Outcome(path, reason), ANALYSES[_TABLE]))
+    text = msgspec.json.encode(found.as_json()).decode()
+    try:
+        return found, store.put_explanation(run.id, text, {_TABLE: table}, sha256)
+    except StoreError:  # Whoever may only read the database gets the explanation too.
+        return found, True
+
+
+def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
+    """Predict the step of a run with changed times; without changes, replay it as it was.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    texts : sequence of str
+        The changes, each in one of the forms of `hpcprof.analysis.explain.changes.FORMS`.
+
+    Raises
+    ------
+    UsageError
+        If a change cannot be parsed, or is about something that the run does not have.
+    HpcprofError
+        If the run has not been collected, or its timelines cannot be read.
+    """
+    changes = parse_changes(texts)
+    inputs = explain_inputs(run, store)
+    for text, change in zip(texts, changes, strict=True):
+        _check(text, change, inputs)
+    from hpcprof.analysis.explain.whatif import predict
+
+    return predict(inputs, changes)
+
+
+def explain_inputs(run: Run, store: Store) -> ExplainInputs:
+    """Gather what an explanation is computed from.
+
+    Raises
+    ------
+    HpcprofError
+        If the run has not been collected by this version of hpcprof, or has no timelines.
+    """
+    from hpcprof.analysis.explain.inputs import ExplainInputs
+    from hpcprof.results.run_inputs import run_data
+
+    profiles = store.profiles(run.id) if store.exists() else {}
+    collecting = command_line(store, "collect", str(run.path))
+    if not profiles:
+        raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
+    if any(profile.analysis_version != ANALYSIS_VERSION for profile in profiles.values()):
+        raise HpcprofError(
+            f"{run.id} was collected by another version of hpcprof: run {collecting} again first."
+        )
+    data = run_data(run, store, ())
+    if not data.timeline_ranks:
+        raise HpcprofError(
+            f"{run.id} has no timelines to explain: profile it with Nsight Systems or the PyTorch profiler."
+        )
+    return ExplainInputs(
+        ranks=tuple(sorted(data.timeline_ranks)),
+        read=data.read,
+        tables=_Tables(run.id, store),
+        losses=_losses(run, store),
+        world_size=_world_size(run),
+        gpus=_gpus(run, store),
+    )
+
+
+class _Tables(Mapping[str, "pd.DataFrame"]):
+    """The analyses of a run as DataFrames, each read at its first use."""
+
+    def __init__(self, run_id: str, store: Store) -> None:
+        self._run_id, self._store = run_id, store
+        self._read: dict[str, pd.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        from hpcprof.analysis.framework.outcome import outcome_from_columns
+
+        if name not in self._read:
+            columns = self._store.read(self._run_id, name).columns
+            self._read[name] = outcome_from_columns(ANALYSES[name], columns).rows
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ANALYSES)
+
+    def __len__(self) -> int:
+        return len(ANALYSES)
+
+
+def _world_size(run: Run) -> int | None:
+    """Return the number of ranks of a run; a single rank may have started others itself (torchrun)."""
+    results = read_results(run.path).ranks
+    if results:
+        return results[0].world_size
+    ranks = run.manifest.job.ranks if run.manifest else 1
+    return ranks if ranks > 1 else None
+
+
+def _losses(run: Run, store: Store) -> dict[int, tuple[str, ...]]:
+    found: dict[int, tuple[str, ...]] = {}
+    for rank, loss in store.losses(run.id):
+        found[rank] = (*found.get(rank, ()), loss.sentence)
+    return found
+
+
+def _gpus(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
+    from hpcprof.profiles.timeline import Gpu
+
+    found: dict[int, list[Gpu]] = defaultdict(list)
+    for row in store.gpus(run.id):
+        values = msgspec.structs.asdict(row)
+        found[values.pop("rank")].append(Gpu(**{k: v for k, v in values.items() if k != "run_id"}))
+    return {rank: tuple(gpus) for rank, gpus in found.items()}
+
+
+def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
+    """Refuse a change of something that the run does not have.
+
+    Raises
+    ------
+    UsageError
+        If the run has no such range, kernel, call or rank.
+    """
+    if change.rank is not None and change.rank not in inputs.ranks:
+        raise unknown("rank", str(change.rank), map(str, inputs.ranks), f" in {text!r}")
+    if change.median and len(inputs.ranks) == 1:
+        raise UsageError(f"{text!r} needs the other ranks, and only rank {change.rank} was profiled.")
+    if change.kind == "range":
+        names = set(inputs.tables["ranges"]["range"].dropna())
+        if not {change.pattern, change.pattern.rpartition("/")[2]} & names:
+            raise unknown("range", change.pattern, names, f" in {text!r}", _LISTED)
+    table = {"kernel": "kernels", "api": "api"}.get(change.kind)
+    if table is not None:
+        names = set(inputs.tables[table]["name"])
+        if not any(re.search(change.pattern, name) for name in names):
+            what = "kernel" if change.kind == "kernel" else "API call"
+            raise UsageError(f"{text!r}: no {what} of the run matches {change.pattern!r}.")

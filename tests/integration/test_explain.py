@@ -1,0 +1,68 @@
+"""Real profiles are explained: the commands, the report, SQL and Python say the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import hpcprof as hpcprof_package
+from tests.conftest import Hpcprof
+from tests.integration.conftest import Database
+
+KEYS = {
+    *("cause", "ranks", "where", "saving_ns", "saving_low_ns", "saving_high_ns", "share_pct"),
+    *("evidence", "remedy", "confidence"),
+}
+
+
+def test_a_run_is_collected_explained_and_the_explanation_is_kept(
+    hpcprof: Hpcprof, profiles: Path, database: Database
+) -> None:
+    first = hpcprof("explain", str(profiles), "--format", "json")
+    assert first.returncode == 0, first.stderr
+    assert "has been collected: collecting it first" in first.stderr
+    found = json.loads(first.stdout)
+    assert set(found) == {"findings", "hidden", "not_judged", "step"}
+    assert (found["step"]["ranks"], found["step"]["steps"] > 0) == (2, True)
+    assert all(set(finding) == KEYS for finding in found["findings"])
+    kept = database.dump()
+    again = hpcprof("explain", str(profiles), "--format", "json")
+    assert (again.stdout, again.stderr) == (first.stdout, "")
+    text = hpcprof("explain", str(profiles)).stdout
+    assert text.startswith("A step takes ")
+    report = json.loads(hpcprof("report", str(profiles), "--format", "json").stdout)
+    assert report["explanation"] == found
+    assert report["run"] in hpcprof("report", str(profiles)).stdout
+    assert database.dump() == kept
+    path = json.loads(
+        hpcprof("report", str(profiles), "--analysis", "critical_path", "--format", "json").stdout
+    )
+    assert path
+    assert {row["rank"] for row in path} <= {0, 1}
+    results = hpcprof_package.open(profiles)
+    assert results.explain().in_short().as_json() == found
+    assert len(results.critical_path()) == len(path)
+
+
+def test_evidence_can_be_looked_up(hpcprof: Hpcprof, profiles: Path, database: Database) -> None:
+    found = json.loads(hpcprof("explain", str(profiles), "--format", "json").stdout)
+    for finding in (*found["findings"], *found["hidden"]):
+        assert finding["evidence"]
+        for one in finding["evidence"]:
+            shown = hpcprof("report", str(profiles), "--analysis", one["analysis"], "--format", "json")
+            assert shown.returncode == 0, shown.stderr
+
+
+def test_a_change_is_replayed_and_what_the_run_does_not_have_is_refused(
+    hpcprof: Hpcprof, profiles: Path, database: Database
+) -> None:
+    hpcprof("collect", str(profiles))
+    measured = hpcprof("whatif", str(profiles))
+    assert measured.returncode == 0, measured.stderr
+    assert measured.stdout.startswith("The replayed step takes ")
+    faster = hpcprof("whatif", str(profiles), "--set", "kernel:nvjet*0")
+    assert " less." in " ".join(faster.stdout.split()), faster.stderr
+    refused = hpcprof("whatif", str(profiles), "--set", "range:matmul*0")
+    assert refused.returncode == 2
+    assert "unknown range 'matmul' in 'range:matmul*0'; did you mean" in refused.stderr
+    assert refused.stderr.count("\n") == 1

@@ -1,0 +1,136 @@
+"""Explanations and predictions as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console, RenderableType
+
+from hpcprof.analysis.explain.changes import Prediction
+from hpcprof.analysis.explain.explanation import Cause, Evidence, Explanation
+from hpcprof.report.explanation import explanation_text, in_short, prediction_text, written
+from tests.unit.explanations import MS, STEP, explained, finding
+
+COMMAND = "hpcprof report a-run-with-quite-a-long-name --analysis {}".format
+
+
+def printed(renderable: RenderableType, width: int) -> list[str]:
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as output:
+        console.print(renderable, crop=False)
+    return output.get().splitlines()
+
+
+def text(explanation: Explanation, width: int = 100) -> list[str]:
+    return printed(explanation_text(explanation, width, COMMAND), width)
+
+
+def test_the_conclusion_comes_first_and_then_each_finding_with_its_evidence() -> None:
+    assert text(explained(finding(13, 11))) == [
+        "A step takes 100.0 ms (median of 6 steps on 2 ranks).",
+        "Without host_work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
+        "Replayed without a change, 6 steps are 0.4 % off the measured time.",
+        "",
+        "1. host_work: the GPU waits for work of the host",
+        "   where       data on all ranks",
+        "   saving      13.00 ms of each step, 13.0 % (between 11.00 ms and 13.00 ms)",
+        "   remedy      Prefetch.",
+        "   confidence  high",
+        "   evidence    rank 0: idle_ns_per_step = 13.00 ms",
+        "               hpcprof report a-run-with-quite-a-long-name --analysis idle_causes",
+        "",
+        "Hidden behind the GPU: removing these costs gains about nothing",
+        "   host_work in data on all ranks: 20.00 ms of host time per step; without it a step gains 0 ns",
+        "",
+        "Not judged",
+        "   contention: one rank was profiled",
+    ]
+
+
+def test_what_all_findings_cost_together_is_said_where_there_are_several() -> None:
+    others = finding(9, cause=Cause.STEP_SPIKES), finding(None, cause=Cause.CAPTURE_INCOMPLETE)
+    several = explained(finding(13), finding(7, cause=Cause.HOST_SYNC), *others)
+    assert written(several).conclusion[1:3] == [
+        "Without host_work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
+        "Also without host_sync in data on all ranks: about 80.00 ms, 20.0 % less.",
+    ]
+
+
+def test_a_cause_of_single_steps_does_not_shorten_the_median_step() -> None:
+    said = written(explained(finding(9, cause=Cause.STEP_SPIKES)))
+    assert said.conclusion == [
+        "A step takes 100.0 ms (median of 6 steps on 2 ranks).",
+        "Replayed without a change, 6 steps are 0.4 % off the measured time.",
+    ]
+    assert said.findings[0].title.startswith("1. step_spikes: ")
+
+
+@pytest.mark.parametrize("width", [40, 50, 100])
+def test_only_commands_are_wider_than_the_terminal(width: int) -> None:
+    long = replace(finding(13), remedy="Load the data in other processes. " * 5, where="iteration/" * 12)
+    lines = text(explained(long, finding(None, cause=Cause.CAPTURE_INCOMPLETE)), width)
+    wide = [line for line in lines if len(line) > width]
+    assert all("hpcprof report" in line for line in wide)
+    assert lines.count(f"{'':15}{COMMAND('idle_causes')}") == 2
+
+
+def test_where_nothing_costs_enough_nothing_is_claimed() -> None:
+    said = written(explained(finding(2)))
+    assert said.conclusion[1] == "Nothing was found that would shorten it by 3 % or more."
+    assert said.findings == []
+    assert in_short(explained(finding(2))) == ["nothing that would shorten the step by 3 % or more"]
+
+
+def test_a_finding_without_an_estimate_claims_no_saving() -> None:
+    unknown = explained(finding(None, cause=Cause.CAPTURE_INCOMPLETE))
+    said = written(unknown)
+    assert not any("Without" in sentence for sentence in said.conclusion)
+    assert ("saving", "what it costs cannot be estimated") in said.findings[0].described
+    no_steps = replace(unknown, step=replace(STEP, wall_p50_ns=None, replay_error_pct=None))
+    assert written(no_steps).conclusion == ["No step was found, so that no saving can be estimated."]
+
+
+def test_ranks_are_named_where_they_are_not_all() -> None:
+    late = replace(finding(13), ranks=(1,))
+    assert in_short(explained(late))[0].startswith("1. host_work in data on rank 1: 13.00 ms of each step")
+    alone = explained(finding(13), step=replace(STEP, ranks=1))
+    assert "rank" not in in_short(alone)[0]
+
+
+def test_evidence_is_grouped_by_the_analysis_that_has_it() -> None:
+    several = replace(
+        finding(13),
+        evidence=(
+            Evidence("idle_causes", 0, "idle_ns_per_step", 2 * MS),
+            Evidence("step_account", None, "idle_ns", 3 * MS),
+            Evidence("idle_causes", 1, "cause", "host"),
+        ),
+    )
+    assert written(explained(several)).findings[0].evidence == [
+        ("idle_causes", ["rank 0: idle_ns_per_step = 2.000 ms", "rank 1: cause = host"]),
+        ("step_account", ["idle_ns = 3.000 ms"]),
+    ]
+
+
+def test_names_of_a_profile_cannot_steer_the_terminal() -> None:
+    assert "\x1b" not in "".join(text(explained(replace(finding(13), where="\x1b[2J"))))
+
+
+def test_a_prediction_says_its_interval_the_difference_and_the_error_of_the_replay() -> None:
+    faster = Prediction(87 * MS, 85 * MS, 89 * MS, 100 * MS, -0.6, 6)
+    assert printed(prediction_text(faster, True, 100), 100) == [
+        "A step would take 87.00 ms (between 85.00 ms and 89.00 ms).",
+        "Measured: 100.0 ms; that is 13.00 ms or 13.0 % less.",
+        "Replayed without a change, 6 steps are 0.6 % off the measured time.",
+    ]
+    slower = replace(faster, wall_p50_ns=110 * MS)
+    assert "10.00 ms or 10.0 % more" in printed(prediction_text(slower, True, 100), 100)[1]
+
+
+def test_a_replay_without_changes_is_not_called_a_prediction() -> None:
+    same = Prediction(100 * MS, 99 * MS, 101 * MS, 100 * MS, 0.2, 6)
+    said = printed(prediction_text(same, False, 50), 50)
+    assert "would" not in " ".join(said)
+    assert " ".join(said).endswith("Replayed without a change, 6 steps are 0.2 % off the measured time.")
+    assert all(len(line) <= 50 for line in said)
