@@ -109,7 +109,7 @@ def conclusion(explanation: Explanation) -> list[str]:
         said = [f"A step takes {format_ns(step.wall_p50_ns)} (median of {where})."]
         said += _gains(explanation, step.wall_p50_ns)
     if step.replay_error_pct is not None:
-        said.append(_replayed(step.replay_error_pct, step.explained_steps))
+        said.append(_replayed(step.replay_error_pct, step.explained_steps, step.steps))
     return said
 
 
@@ -117,7 +117,7 @@ def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
     """Return what a step would take without the first finding, and without all of them."""
     priced = [finding for finding in explanation.shown() if finding.saving_ns is not None]
     if not priced:
-        return [f"Nothing was found that would shorten it by {LEAST_ESTIMATE_PCT:.0f} % or more."]
+        return [_nothing(explanation)]
     said = []
     replayed = [finding for finding in priced if finding.cause not in _OF_SINGLE_STEPS]
     names = [named(finding, explanation) for finding in replayed]
@@ -128,14 +128,21 @@ def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
     return said
 
 
+def _nothing(explanation: Explanation) -> str:
+    """Return why there are no findings: the run is healthy, or no step could be replayed."""
+    if not explanation.step.explained_steps and explanation.not_judged:
+        return f"No cause could be judged: {visible(explanation.not_judged[0].reason)}."
+    return f"Nothing was found that would shorten a step by {LEAST_ESTIMATE_PCT:.0f} % or more."
+
+
 def _without(wall_ns: int, findings: Sequence[Finding]) -> str:
     """Return what a step takes without findings, each of which was judged without those before it."""
     saving = min(wall_ns, sum(finding.saving_ns or 0 for finding in findings))
     return f"{format_ns(wall_ns - saving)}, {100 * saving / wall_ns:.1f} % less"
 
 
-def _replayed(error_pct: float, steps: int) -> str:
-    replayed = counted(steps, "step")
+def _replayed(error_pct: float, steps: int, of: int) -> str:
+    replayed = counted(steps, "step") if steps >= of else f"{steps:,} of {counted(of, 'step')}"
     return f"Replayed without a change, {replayed} are {abs(error_pct):.1f} % off the measured time."
 
 
@@ -202,7 +209,7 @@ def in_short(explanation: Explanation) -> list[str]:
     found = []
     for number, one in enumerate(explanation.shown(), 1):
         found += [f"{number}. {named(one, explanation)}: {saved(one)}", f"remedy: {visible(one.remedy)}"]
-    return found or [f"nothing that would shorten the step by {LEAST_ESTIMATE_PCT:.0f} % or more"]
+    return found or [_nothing(explanation)]
 
 
 def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:
@@ -217,7 +224,7 @@ def prediction_text(prediction: Prediction, changed: bool, width: int) -> Render
 def predicted(prediction: Prediction, changed: bool) -> list[str]:
     """Return a prediction in sentences, with the error of the replay."""
     wall, measured = prediction.wall_p50_ns, prediction.measured_p50_ns
-    error = _replayed(prediction.replay_error_pct, prediction.steps)
+    error = _replayed(prediction.replay_error_pct, prediction.steps, prediction.steps)
     interval = f"between {format_ns(prediction.low_ns)} and {format_ns(prediction.high_ns)}"
     if not changed:
         said = f"The replayed step takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."

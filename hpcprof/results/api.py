@@ -119,6 +119,7 @@ class Results:
         HpcprofError
             If the run has not been collected, or its timelines cannot be read.
         """
+        self._collected()
         return explain(self.run, self.store)
 
     def whatif(self, *changes: str) -> Prediction:
@@ -133,6 +134,7 @@ class Results:
         HpcprofError
             If the run has not been collected, or its timelines cannot be read.
         """
+        self._collected()
         return what_if(self.run, self.store, changes)
 
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:

@@ -12,10 +12,12 @@ import msgspec
 
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import Explanation
+from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
+from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.run_names import command_line
@@ -30,6 +32,10 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
     from hpcprof.profiles.timeline import Gpu
 
 _TABLE = "critical_path"
+
+_HARMLESS = (LossKind.DIAGNOSTIC, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
+"""Losses that leave out no event: nsys warns of lost events whenever a program starts the capture itself."""
+
 _COUNTS = (("kernels", "instances"), ("api", "num_calls"))
 _QUICK = 100_000
 """The most kernels and API calls of a run that a report explains by itself."""
@@ -204,9 +210,11 @@ def _world_size(run: Run) -> int | None:
 
 
 def _losses(run: Run, store: Store) -> dict[int, tuple[str, ...]]:
+    """Return what was left out of the profiles of a run, by rank, as far as a replay reads it."""
     found: dict[int, tuple[str, ...]] = {}
     for rank, loss in store.losses(run.id):
-        found[rank] = (*found.get(rank, ()), loss.sentence)
+        if loss.kind not in _HARMLESS and touches(loss, ANALYSES[_TABLE]):
+            found[rank] = (*found.get(rank, ()), loss.sentence)
     return found
 
 

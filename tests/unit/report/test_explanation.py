@@ -77,9 +77,22 @@ def test_only_commands_are_wider_than_the_terminal(width: int) -> None:
 
 def test_where_nothing_costs_enough_nothing_is_claimed() -> None:
     said = written(explained(finding(2)))
-    assert said.conclusion[1] == "Nothing was found that would shorten it by 3 % or more."
-    assert said.findings == []
-    assert in_short(explained(finding(2))) == ["nothing that would shorten the step by 3 % or more"]
+    nothing = "Nothing was found that would shorten a step by 3 % or more."
+    assert (said.conclusion[1], said.findings) == (nothing, [])
+    assert in_short(explained(finding(2))) == [nothing]
+
+
+def test_a_replay_of_some_of_the_steps_says_of_how_many() -> None:
+    some = explained(step=replace(STEP, steps=423, explained_steps=105))
+    assert (
+        written(some).conclusion[-1].startswith("Replayed without a change, 105 of 423 steps are 0.4 % off")
+    )
+
+
+def test_where_no_step_was_replayed_the_run_is_not_called_healthy() -> None:
+    unknown = explained(step=replace(STEP, explained_steps=0, replay_error_pct=None))
+    assert written(unknown).conclusion[1] == "No cause could be judged: one rank was profiled."
+    assert in_short(unknown) == ["No cause could be judged: one rank was profiled."]
 
 
 def test_a_finding_without_an_estimate_claims_no_saving() -> None:

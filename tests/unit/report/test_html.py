@@ -101,6 +101,7 @@ def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> N
     made = html_report(replace(contents, explanation=explained(hostile)))
     body = made[made.index("<body>") :]
     assert body.index('id="findings"') < body.index("<dt>folder</dt>") < body.index('id="kernels"')
+    assert "<h3>1. host_work: the GPU waits for work of the host</h3>" in body
     assert "<dt>where</dt><dd>&lt;script&gt; on all ranks</dd>" in body
     command = "<code>hpcprof report r --analysis idle_causes</code>"
     assert f"rank 0: idle_ns_per_step = 13.00 ms ({command})" in body
