@@ -46,8 +46,8 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
     below in the other. The clocks are aligned to the middle, and ``uncertainty`` is half the width. Each
     block of 64 messages has its own bounds, because clocks drift.
 
-    A send to a buffer can end long before its receive begins. So messages in one direction alone align
-    clocks only if their receives waited for them, which then lag by no more than the time of a transfer.
+    A send to a buffer can end long before its receive begins. So where receives waited for their sends in
+    one direction only, these alone align the clocks: they lag by no more than the shortest transfer.
 
     Returns
     -------
@@ -77,12 +77,14 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     up = messages.up
     if len(up) < MIN_COLLECTIVES:
         return None
-    if up.all() or not up.any():
-        shortest = int(messages.duration.min())
-        kept = messages.duration[:, 1] >= _WAITED * shortest
+    shortest = int(messages.duration.min())
+    waited = messages.duration[:, 1] >= _WAITED * shortest
+    one_way = not (waited & up).any() or not (waited & ~up).any()
+    if one_way and np.count_nonzero(waited) >= MIN_COLLECTIVES:
         # The delay is between none and a transfer.
-        return _aligned(messages, kept, shortest / 2) if np.count_nonzero(kept) >= MIN_COLLECTIVES else None
-    return _aligned(messages, np.ones(len(up), bool), None)
+        return _aligned(messages, waited, shortest / 2)
+    both_ways = up.any() and not up.all()
+    return _aligned(messages, np.ones(len(up), bool), None) if both_ways else None
 
 
 def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) -> AlignedClocks:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from hpcprof.analysis.collectives.pair_clocks import align_pairs
+from hpcprof.analysis.collectives.pair_matching import matched_point_to_point
 from hpcprof.analysis.collectives.skew import skew, skew_summary
+from hpcprof.analysis.collectives.step_costs import rank_intervals
+from hpcprof.analysis.collectives.waiting_balance import partner_waits
 from tests.unit.analysis.simulated import Program, pipeline
 
 
@@ -42,14 +47,43 @@ def test_a_collective_of_the_stages_at_the_end_of_a_step_makes_no_stage_late() -
             program.message(0, 1)
             program.compute_on(1, 1_000_000)
         for _ in range(3):
+            program.compute_on(1, 1_000_000)
             program.message(1, 0)
             program.compute_on(0, 1_000_000)
-            program.compute_on(1, 1_000_000)
-        # The first stage always comes to it last.
+        # The first stage comes to it a backward pass later than the last one.
         program.collective("AllReduce")
         program.end_step(begun)
-    rows = skew(program.results()).rows
+    results = program.results()
+    rows = skew(results).rows
     assert rows["verdict"].tolist() == ["even", "even"]
+    of_collectives = results["rank_collectives"]["op"] == "AllReduce"
+    alone = results | {"rank_collectives": results["rank_collectives"][of_collectives]}
+    assert skew(alone).rows["verdict"].tolist() == ["straggler", "even"]
+
+
+def test_a_send_to_a_buffer_does_not_wait_for_a_receive_that_begins_later() -> None:
+    program = Program(2)
+    for _ in range(6):
+        begun = program.begin_step()
+        program.compute(100_000, 2_000_000)
+        program.message(0, 1)
+        program.compute(100_000, 2_000_000)
+        program.message(1, 0)
+        program.end_step(begun)
+    to, back = pairs = matched_point_to_point(program.results()["rank_collectives"])
+    (clock,) = align_pairs(pairs).values()
+    # Rank 0 waits for the second message of each step, and rank 1 for none.
+    assert partner_waits(to, clock).max() == 0
+    assert partner_waits(back, clock).min(axis=0).tolist() == [0, pytest.approx(3_780_000, rel=0.01)]
+
+
+def test_the_correlation_of_steps_is_that_of_the_lateness_and_not_of_costs_that_are_mostly_none() -> None:
+    late = np.random.default_rng(1).standard_normal((8, 100))
+    for step in range(1, 100):
+        late[:, step] += 0.8 * late[:, step - 1]
+    costs = late * (np.arange(8) == 0)[:, None]
+    (low, high), (short_low, short_high) = (rank_intervals(costs, one, 8) for one in (late, costs))
+    assert high[0] - low[0] > 1.2 * (short_high[0] - short_low[0])
 
 
 def test_a_replica_of_a_pipeline_that_is_slower_comes_late_to_the_collectives_of_both() -> None:
