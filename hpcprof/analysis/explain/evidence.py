@@ -14,7 +14,17 @@ _MOST = 3
 
 Tables = Mapping[str, pd.DataFrame]
 
-NEEDED = ("idle_causes", "step_account", "step_times", "api", "memops", "kernels", "skew_summary", "slowdown")
+NEEDED = (
+    "idle_causes",
+    "step_account",
+    "step_times",
+    "api",
+    "memops",
+    "kernels",
+    "skew_summary",
+    "slowdown",
+    "phases",
+)
 """The analyses that `evidence_of` looks into."""
 
 
@@ -37,7 +47,7 @@ def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) ->
             continue
         rows = table[chosen(table, inner)]
         own = rows[rows["rank"].isin(ranks)] if "rank" in rows else rows
-        found += _largest(analysis, key, own if len(own) or candidate.cause in _OF_OTHERS else rows)
+        found += largest(analysis, key, own if len(own) or candidate.cause in _OF_OTHERS else rows)
     return tuple(found[:_MOST])
 
 
@@ -45,10 +55,11 @@ def step_evidence(tables: Tables, steps: tuple[int, ...]) -> tuple[Evidence, ...
     """Return the wall times of some steps on the rank where each took longest."""
     table = tables["step_times"]
     rows = table[table["step"].isin(steps)].sort_values("wall_ns", ascending=False)
-    return tuple(_largest("step_times", "wall_ns", rows.drop_duplicates("step")))
+    return tuple(largest("step_times", "wall_ns", rows.drop_duplicates("step")))
 
 
-def _largest(analysis: str, key: str, rows: pd.DataFrame) -> list[Evidence]:
+def largest(analysis: str, key: str, rows: pd.DataFrame) -> list[Evidence]:
+    """Return the two largest values of a column of an analysis, as cells that can be looked up."""
     known = rows[rows[key].notna()]
     values = known[key].astype(float)
     top = known.loc[values.sort_values(ascending=False, kind="stable").index[:2]]

@@ -28,6 +28,7 @@ from hpcprof.analysis.explain.explanation import (
 from hpcprof.analysis.explain.findings import Judged, Search, half_width
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
 from hpcprof.analysis.explain.rank_edges import rank_edges
 from hpcprof.analysis.explain.remedies import remedy
@@ -41,6 +42,12 @@ from hpcprof.profiles.timeline import Ints
 
 MOST_OPERATIONS = 120_000
 """So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
+
+NO_GPU = (
+    "no rank has work on a GPU: only host_work, late_rank_host and exposed_communication are judged, by the "
+    "account of the steps and without a replay"
+)
+"""Why a run on CPUs has no graph."""
 
 _FEWEST_STEPS = 3
 _CALL_COST_NS = {"nsys": 300, "torch": 3_000}
@@ -83,7 +90,7 @@ def replayable(inputs: ExplainInputs) -> Replayable | str:
     steps = min(map(len, fronts.values()))
     count = sum(timeline.operation_count for timeline in timelines.values())
     if not count:
-        return "no rank has work on a GPU"
+        return NO_GPU
     chosen = _window([front[:steps] for front in fronts.values()], count)
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
@@ -166,6 +173,8 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     built = replayable(inputs)
     findings = [*_of_series(inputs, series), *_of_capture(inputs)]
     if isinstance(built, str):
+        if built == NO_GPU:
+            findings += explain_on_host(inputs.tables)
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None)
         unjudged = (NotJudged("causes", built),)
         return Explanation(_sorted(findings), (), unjudged, summary), pd.DataFrame()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Cause, Explanation
-from hpcprof.profiles.timeline import Category
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Category, Timeline
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -23,6 +25,7 @@ from tests.unit.analysis.explain.programs import (
     simulate,
 )
 
+DATA = Path(__file__).parents[3] / "data"
 STEPS = 8
 LAYERS = 10
 
@@ -141,3 +144,20 @@ def test_without_the_profile_of_a_rank_the_explanation_says_so() -> None:
     found = explain_run(alone)[0]
     assert [one.cause for one in found.findings if one.saving_ns is None] == [Cause.CAPTURE_INCOMPLETE]
     assert "1 of 2 ranks have a profile" in found.not_judged[0].reason
+
+
+def test_a_run_on_cpus_is_explained_by_the_account_of_its_steps() -> None:
+    paths = {rank: DATA / f"cpu_ddp_rank{rank}.pt.trace.json.gz" for rank in (0, 1)}
+    found = explain_run(inputs_of({rank: timeline_of(path) for rank, path in paths.items()}))[0]
+    first = found.shown()[0]
+    # Its rank 1 loads 20 ms longer (tests/data/README.md).
+    assert (first.cause, first.ranks, first.where) == (Cause.LATE_RANK_HOST, (1,), "data")
+    assert first.saving_ns == pytest.approx(20 * MS, rel=0.1)
+    assert Cause.EXPOSED_COMMUNICATION in {one.cause for one in found.findings}
+    assert "no rank has work on a GPU" in found.not_judged[0].reason
+
+
+def timeline_of(path: Path) -> Timeline:
+    found = read_profile(path)
+    assert isinstance(found, Timeline)
+    return found

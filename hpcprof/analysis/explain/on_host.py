@@ -1,0 +1,176 @@
+"""Explains a run without GPUs: operators count as compute, gloo and oneCCL as communication.
+
+The host does one thing after another, and nothing hides behind a GPU. So what each rank spends in a part of
+its step is what the step gains without it, as far as every rank spends it: the ranks meet in collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.explain.evidence import largest
+from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
+from hpcprof.analysis.explain.findings import half_width
+from hpcprof.analysis.explain.remedies import remedy
+from hpcprof.analysis.statistics.grouped import Floats
+
+_LEAST_SHARE = 0.01
+_LATE_SHARE = 0.03
+_SHARE_OF_EXCESS = 0.1
+
+Tables = Mapping[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class _Account:
+    """Parts of the steps of each rank, in ns; arrays have shape (steps, ranks)."""
+
+    ranks: tuple[int, ...]
+    wall: Floats
+    own: Floats
+    idle: Floats
+    communication: Floats
+
+
+def explain_on_host(tables: Tables) -> tuple[Finding, ...]:
+    """Return the findings of a run whose steps were measured on the host, the most costly first.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+        ``step_account``, ``idle_causes``, ``phases`` and ``skew_summary`` over all ranks.
+    """
+    account = _account(tables["step_account"])
+    if account is None:
+        return ()
+    wall = float(np.median(account.wall.max(axis=1)))
+    found = [*_host_work(tables, account, wall), *_late_ranks(tables, account, wall)]
+    found += _exposed(account, tables, wall)
+    found = [one for one in found if (one.saving_ns or 0) >= _LEAST_SHARE * wall]
+    return tuple(sorted(found, key=lambda one: -(one.saving_ns or 0)))
+
+
+def _account(table: pd.DataFrame) -> _Account | None:
+    if not len(table):
+        return None
+    columns = {
+        name: table.pivot_table(index="step", columns="rank", values=name, aggfunc="sum")
+        for name in ("wall_ns", "compute_ns", "idle_ns", "exposed_comm_ns")
+    }
+    whole = columns["wall_ns"].dropna().index
+    values = {name: one.loc[whole].to_numpy(float) for name, one in columns.items()}
+    if not len(whole):
+        return None
+    return _Account(
+        tuple(int(rank) for rank in columns["wall_ns"].columns),
+        values["wall_ns"],
+        values["compute_ns"] + values["idle_ns"],
+        values["idle_ns"],
+        values["exposed_comm_ns"],
+    )
+
+
+def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
+    """Yield the ranges in which every rank executes no operator: loading, Python, logging."""
+    idle = tables["idle_causes"]
+    if not len(idle):
+        return
+    by_range = idle.groupby(["range", "rank"])["idle_ns_per_step"].sum().unstack("rank").fillna(0)
+    for place, row in by_range.iterrows():
+        least = float(row.reindex(account.ranks).fillna(0).min())
+        spread = half_width(account.idle.min(axis=1)) if len(account.idle) > 1 else 0.0
+        rows = idle[idle["range"] == place]
+        evidence = tuple(largest("idle_causes", "idle_ns_per_step", rows))
+        yield _finding(Cause.HOST_WORK, account.ranks, str(place), least, spread, wall, evidence)
+
+
+def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
+    """Yield the ranks that take longer than the median of the others for what is not communication."""
+    if len(account.ranks) < 2:
+        return
+    for position, rank in enumerate(account.ranks):
+        others = np.delete(account.own, position, axis=1)
+        later = account.own[:, position] - np.median(others, axis=1)
+        excess = float(np.median(later))
+        if excess < _LATE_SHARE * wall or excess < 0:
+            continue
+        place, evidence = _where_late(tables, rank)
+        yield _finding(Cause.LATE_RANK_HOST, (rank,), place, excess, half_width(later), wall, evidence)
+
+
+def _where_late(tables: Tables, rank: int) -> tuple[str, tuple[Evidence, ...]]:
+    """Return the range in which a rank takes most more time than the others, and what shows it."""
+    idle, skew = tables["idle_causes"], tables["skew_summary"]
+    excess = _excess(idle, "range", "idle_ns_per_step", rank) or _excess(
+        tables["phases"], "phase", "p50_ns", rank
+    )
+    place = max(excess, key=excess.__getitem__, default="")
+    shown = largest("skew_summary", "lateness_p50_ns", skew[skew["rank"] == rank]) if len(skew) else []
+    if len(idle):
+        own = idle[(idle["rank"] == rank) & (idle["range"] == place)]
+        shown = [*largest("idle_causes", "idle_ns_per_step", own), *shown]
+    return place, tuple(shown)
+
+
+def _excess(table: pd.DataFrame, key: str, value: str, rank: int) -> dict[str, float]:
+    """Return where a rank takes at least as much longer than the median of the others as counts."""
+    if not len(table):
+        return {}
+    by_rank = table.groupby([key, "rank"])[value].sum().unstack("rank").fillna(0)
+    if rank not in by_rank:
+        return {}
+    excess = by_rank[rank] - by_rank.drop(columns=rank).median(axis=1)
+    least = _SHARE_OF_EXCESS * float(by_rank[rank].sum())
+    return {str(place): float(time) for place, time in excess.items() if time > least}
+
+
+def _exposed(account: _Account, tables: Tables, wall: float) -> Iterator[Finding]:
+    """Yield the communication of every rank beside which it executes no operator, without its waiting."""
+    least = account.communication.min(axis=1)
+    table = tables["step_account"]
+    evidence = tuple(largest("step_account", "exposed_comm_ns", table))
+    yield _finding(
+        Cause.EXPOSED_COMMUNICATION,
+        account.ranks,
+        _where_communicating(tables),
+        float(np.median(least)),
+        half_width(least),
+        wall,
+        evidence,
+    )
+
+
+def _where_communicating(tables: Tables) -> str:
+    """Return the operation that communicates for the longest time."""
+    rows = tables["rank_collectives"]
+    if not len(rows):
+        return ""
+    time = (rows["end_ns"] - rows["start_ns"]).groupby(rows["op"]).sum()
+    return str(time.idxmax())
+
+
+def _finding(
+    cause: Cause,
+    ranks: tuple[int, ...],
+    where: str,
+    saving: float,
+    half: float,
+    wall: float,
+    evidence: tuple[Evidence, ...],
+) -> Finding:
+    return Finding(
+        cause=cause,
+        ranks=ranks,
+        where=where,
+        saving_ns=round(saving),
+        saving_low_ns=round(max(0.0, saving - half)),
+        saving_high_ns=round(saving + half),
+        share_pct=round(100 * saving / wall, 3),
+        evidence=evidence,
+        remedy=remedy(cause, where, ranks),
+        confidence="medium",
+    )
