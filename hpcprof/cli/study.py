@@ -13,6 +13,7 @@ from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import db_option, job_options, runs_dir_option
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.cli.study_slowdown import slowdown
+from hpcprof.cli.study_validate import validate
 from hpcprof.study.kernel_metrics import run_kernel_metrics
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def command() -> None:
 
 
 command.add_command(slowdown)
+command.add_command(validate)
 
 
 @command.command(

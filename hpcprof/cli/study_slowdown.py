@@ -81,7 +81,7 @@ def slowdown(
     """
     command_line = ["hpcprof", *sys.argv[1:]]
     if resume is not None:
-        _refuse_others(context)
+        refuse_others(context)
         folder = Path(resume)
         folder = folder if folder.is_dir() else request.runs_dir / resume
         with WaitingLine() as line:
@@ -103,7 +103,7 @@ def slowdown(
     _show(study)
 
 
-def _refuse_others(context: click.Context) -> None:
+def refuse_others(context: click.Context) -> None:
     """Refuse options that would change a study that is resumed.
 
     Raises

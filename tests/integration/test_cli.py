@@ -109,6 +109,8 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
             "as it was planned: leave out --repeats",
         ),
         (["study", "slowdown", "--resume", "x", "--", "true"], 2, "as it was planned: leave out the program"),
+        (["study", "validate", "--plants", "none,gcc"], 2, "unknown plant 'gcc'; did you mean 'gc'?"),
+        (["study", "validate", "--resume", "x", "--plants", "gc"], 2, "planned: leave out --plants"),
         (["submit", "--site", "locl", "--", "true"], 2, "unknown site 'locl'; did you mean 'local'?"),
         (["submit", "--workload", "sequence", "--", "x"], 2, "did you mean 'sequence-parallel'?"),
         (["submit", "-o", "novalue", "--", "true"], 2, "-o novalue: write it as KEY=VALUE"),

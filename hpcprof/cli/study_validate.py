@@ -1,0 +1,128 @@
+"""``hpcprof study validate``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import db_option, job_options
+from hpcprof.cli.progress import WaitingLine
+from hpcprof.cli.study_slowdown import refuse_others
+from hpcprof.study.validation import resume_validation, run_validation
+
+if TYPE_CHECKING:
+    from hpcprof.study.validation import ValidationStudy
+    from hpcprof.submit.jobs.request import JobRequest
+
+_FIRST = (
+    *("plant", "cost_ns", "first_finding", "right", "saving_ns", "error_ns", "expected"),
+    *("finding_range", "finding_ranks"),
+)
+"""The columns that a narrow terminal shows, the most telling first."""
+
+
+@click.command(
+    "validate",
+    epilog=examples(
+        "hpcprof study validate --ranks-per-node 2 -- --model gpt2 --precision bf16",
+        "hpcprof study validate --plants gc,late_rank_gpu:matmuls=4,rank=0 … -- --model gpt2",
+        "hpcprof study validate --profiler torch --ranks-per-node 2 -- --device cpu",
+        "hpcprof study validate --resume runs/20261121-132501-validate-5755",
+    ),
+)
+@job_options
+@db_option
+@click.option(
+    "--plants",
+    multiple=True,
+    metavar="CAUSE[:KEY=VALUE,…],…",
+    help="Causes to plant. Repeatable.  [default: all that the training can have]",
+)
+@click.option(
+    "--block-steps",
+    type=click.IntRange(min=4),
+    default=10,
+    show_default=True,
+    help="Steps of a block with or without a plant.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1, 1000),
+    default=3,
+    show_default=True,
+    help="Times that each plant has two blocks with it and two without it.",
+)
+@click.option("--resume", metavar="FOLDER", help="Continue the study in this folder, as it was planned.")
+@click.pass_context
+def validate(
+    context: click.Context,
+    /,
+    request: JobRequest,
+    db: str | None,
+    plants: tuple[str, ...],
+    block_steps: int,
+    repeats: int,
+    resume: str | None,
+) -> None:
+    """Check what explain finds: plant known causes in a training, and measure what each really costs.
+
+    The first run trains without a profiler. For each plant, blocks of steps with and without it alternate:
+    their difference is what it costs. Then a run for each plant is profiled on every rank, under Nsight
+    Systems or with --profiler torch, and explained. The table compares the first finding and its predicted
+    saving with the plant and its cost. It is written as validation.csv into the study's folder.
+
+    The program is the workload ddp; the study sets its number of steps. --resume keeps the runs that have
+    succeeded, waits for one that has not ended, and makes the others.
+    """
+    command_line = ["hpcprof", *sys.argv[1:]]
+    if resume is not None:
+        refuse_others(context)
+        folder = Path(resume)
+        folder = folder if folder.is_dir() else request.runs_dir / resume
+        with WaitingLine() as line:
+            study = resume_validation(folder, db=db, progress=line.show_message, command_line=command_line)
+    else:
+        with WaitingLine() as line:
+            study = run_validation(
+                request,
+                plants=split_plants(plants),
+                block_steps=block_steps,
+                repeats=repeats,
+                db=db,
+                progress=line.show_message,
+                command_line=command_line,
+            )
+    _show(study)
+
+
+def split_plants(texts: tuple[str, ...]) -> list[str]:
+    """Return the plants in texts that list them with commas; commas also separate the keys of a plant."""
+    plants: list[str] = []
+    for part in ",".join(texts).split(","):
+        if plants and "=" in part and ":" not in part:
+            plants[-1] += f",{part}"
+        else:
+            plants.append(part)
+    return plants if texts else []
+
+
+def _show(study: ValidationStudy) -> None:
+    """Print the table of a study, and write it into its folder."""
+    from hpcprof.cli.tables import show_what_fits
+    from hpcprof.report.formatting import cell, header
+    from hpcprof.report.tables_export import write_csv
+    from hpcprof.study.validation_table import COLUMNS, summary
+
+    rows = [one.row() for one in study.found]
+    names = [column.name for column in COLUMNS]
+    write_csv(study.folder / "validation.csv", names, rows)
+    click.echo("")
+    order = [*_FIRST, *(name for name in names if name not in _FIRST)]
+    shown = {header(name): [cell(name, row[name]) for row in rows] for name in names}
+    show_what_fits(shown, [header(name) for name in order], header("finding_range"))
+    click.echo(summary(study.found))
+    click.echo(f"runs and table of the study: {study.folder}")

@@ -1,0 +1,266 @@
+"""The study that validates explanations: plants with measured costs against what explain finds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.study.runs import MessageKind, Progress, StudyRuns, prepared_store, resume_command
+
+if TYPE_CHECKING:  # the command's help needs none of these
+    from hpcprof.analysis.explain.explanation import Explanation
+    from hpcprof.results.store.store import Store
+    from hpcprof.study.planted_cost import Cost
+    from hpcprof.study.validation_record import ValidationRecord, ValidationRun
+    from hpcprof.study.validation_table import Validation
+    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.runs.directory import Run
+
+    Explain = Callable[[Run, Store], Explanation]
+
+STUDY: Literal["validate"] = "validate"
+"""The name of the study."""
+
+_WORKLOAD = "ddp"
+_PROFILERS = ("nsys", "torch")
+
+
+@dataclass(frozen=True)
+class ValidationStudy:
+    """A complete study.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder of the study; `resume_validation` accepts it.
+    found : list of Validation
+        The plants in the order in which they were given.
+    """
+
+    folder: Path
+    found: list[Validation]
+
+
+def run_validation(
+    request: JobRequest,
+    *,
+    plants: Sequence[str] = (),
+    block_steps: int = 10,
+    repeats: int = 3,
+    db: str | None = None,
+    progress: Progress | None = None,
+    command_line: Sequence[str] | None = None,
+) -> ValidationStudy:
+    """Compare what plants cost with what `hpcprof explain` finds, as ``hpcprof study validate`` does.
+
+    The first run measures the cost of each plant without a profiler, and then one run for each is profiled.
+    Every job is checked before the first is submitted. Ctrl-C and SIGTERM cancel the run that is waited for.
+
+    Parameters
+    ----------
+    request : JobRequest
+        The job, a training of the workload ddp. Its profiler is ``nsys`` (the default) or ``torch``.
+    plants : sequence of str
+        The plants, as `hpcprof.workloads.ddp.plants.parse_plant` reads them; by default all that the
+        training can have.
+    block_steps : int
+        The steps of a block with or without a plant.
+    repeats : int
+        How often each plant has two blocks with it and two without it.
+    db : str, optional
+        The results database; see `hpcprof.open`.
+    progress : callable, optional
+        Called with each message of the study; ``print`` will do.
+    command_line : sequence of str, optional
+        The command that run.json records; by default that of this process.
+
+    Raises
+    ------
+    UsageError
+        If the request or a plant is wrong; then nothing is submitted.
+    hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
+        If the study ends early; `resume_validation` continues it.
+    """
+    from hpcprof.study.resumable import RECORD, begun, read_record, write_record
+    from hpcprof.study.validation_record import ValidationRecord
+    from hpcprof.submit.runs.directory import new_run_id
+
+    record = _plan(request, plants, block_steps, repeats)
+    runs_dir = request.runs_dir
+    store = prepared_store(db, runs_dir)
+    folder = runs_dir / new_run_id(STUDY, runs_dir)
+    try:
+        write_record(folder, record)
+        return _complete(record, store, folder, progress, command_line)
+    except (HpcprofError, UnicodeEncodeError):
+        # If the first job is refused, nothing is left behind.
+        if not (folder / RECORD).is_file() or not begun(read_record(folder, STUDY, ValidationRecord)):
+            shutil.rmtree(folder)
+        raise
+
+
+def resume_validation(
+    folder: str | os.PathLike[str],
+    *,
+    db: str | None = None,
+    progress: Progress | None = None,
+    command_line: Sequence[str] | None = None,
+) -> ValidationStudy:
+    """Continue a study that ended early, as ``hpcprof study validate --resume`` does.
+
+    Runs that have succeeded are kept, one that has not ended is waited for, and the others are made. A
+    version of hpcprof that explains differently explains all of them again.
+
+    Parameters
+    ----------
+    folder : str or path
+        The folder of the study.
+    db, progress, command_line
+        As for `run_validation`.
+
+    Raises
+    ------
+    UsageError
+        If the folder does not belong to such a study.
+    hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
+        As `run_validation`.
+    """
+    from hpcprof.study.resumable import read_record, write_record
+    from hpcprof.study.validation_record import ValidationRecord
+
+    path = Path(folder)
+    record = read_record(path, STUDY, ValidationRecord)
+    # If the record could not be written later, a run that was submitted by then would be lost.
+    write_record(path, record)
+    store = prepared_store(db, path.resolve().parent)
+    return _complete(record, store, path, progress, command_line)
+
+
+def _plan(request: JobRequest, plants: Sequence[str], block_steps: int, repeats: int) -> ValidationRecord:
+    """Return the runs that the study needs, with their checked jobs."""
+    from hpcprof.study.validation_record import (
+        ValidationRecord,
+        ValidationRun,
+        profiled_arguments,
+        timed_arguments,
+    )
+    from hpcprof.workloads.ddp.plants import parse_plant
+
+    request = _training(request)
+    site, job = replace(request, profiler="none").resolve()
+    given = dict.fromkeys(parse_plant(text).text for text in plants)
+    wanted = list(given) or _possible(request.program, job.ranks)
+    runs = []
+    for names, profiled in [(wanted, False), *(([name], True) for name in wanted)]:
+        words = profiled_arguments(names[0]) if profiled else timed_arguments(names, block_steps, repeats)
+        changed = replace(request, program=(*request.program, *words))
+        if not profiled:
+            changed = replace(
+                changed, profiler="none", profile_ranks=None, capture_steps=None, profiler_options={}
+            )
+        runs.append(ValidationRun(names, profiled, changed.resolve()[1]))
+    template = request.template
+    return ValidationRecord(STUDY, site, runs, str(template.absolute()) if template else None)
+
+
+def _training(request: JobRequest) -> JobRequest:
+    """Return the request with its job file merged in, and with the profiler of the study.
+
+    Raises
+    ------
+    UsageError
+        If it is not for a training of the workload ddp that the study may plant.
+    """
+    from hpcprof.workloads.ddp.options import parse
+
+    request = request.merged()
+    if request.workload not in (None, _WORKLOAD):
+        raise UsageError(f"--workload {request.workload}: only the workload {_WORKLOAD} has plants.")
+    if request.profiler not in (None, "none", *_PROFILERS):
+        raise UsageError(f"--profiler {request.profiler}: use {' or '.join(_PROFILERS)}.")
+    if parse(request.program).plant:
+        raise UsageError("--plant: the study plants one cause after another; name them with --plants.")
+    profiler = request.profiler if request.profiler in _PROFILERS else _PROFILERS[0]
+    ranks = request.profile_ranks or "all"
+    return replace(request, workload=_WORKLOAD, profiler=profiler, profile_ranks=ranks)
+
+
+def _possible(program: Sequence[str], ranks: int) -> list[str]:
+    """Return all plants that a training can have."""
+    from hpcprof.workloads.ddp.options import parse
+    from hpcprof.workloads.ddp.plants import PLANTS, parse_plant
+
+    found = []
+    for name in PLANTS:
+        try:
+            parse((*program, "--plant", name)).validate(ranks)
+        except UsageError:
+            continue
+        found.append(parse_plant(name).text)
+    return found
+
+
+def _complete(
+    record: ValidationRecord,
+    store: Store,
+    folder: Path,
+    progress: Progress | None,
+    command_line: Sequence[str] | None,
+) -> ValidationStudy:
+    """Make the runs that are missing, and explain all that are profiled."""
+    from hpcprof.results.explanation import explain
+    from hpcprof.study.resumable import make_run
+
+    runs_dir = folder.resolve().parent
+    template = Path(record.template) if record.template else None
+    resume = resume_command(STUDY, folder)
+    runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder, resume)
+    with runs.cancelled_on_interrupt():
+        for index, planned in enumerate(record.runs):
+            what = planned.plants[0] if planned.profiled else "costs of all plants, without a profiler"
+            runs.begin(index + 1, what)
+            record = make_run(record, index, runs, folder, profiled=planned.profiled)
+    return ValidationStudy(folder, _validate(record, store, runs_dir, explain, runs))
+
+
+def _validate(
+    record: ValidationRecord, store: Store, runs_dir: Path, explain: Explain, runs: StudyRuns
+) -> list[Validation]:
+    """Compare the cost of each plant with the explanation of its run."""
+    from hpcprof.study.validation_table import Validation
+    from hpcprof.submit.runs.directory import open_run
+    from hpcprof.workloads.ddp.plants import parse_plant
+
+    costs = _costs((one for one in record.runs if not one.profiled), runs_dir)
+    found = []
+    for planned in record.runs:
+        if not planned.profiled:
+            continue
+        explanation = None
+        try:
+            explanation = explain(open_run(runs_dir / planned.run), store)
+        except HpcprofError as error:
+            runs.tell(f"{planned.plants[0]}: {error}", MessageKind.WARNING)
+        plant = parse_plant(planned.plants[0])
+        found.append(Validation(plant, costs[plant.text], explanation, planned.job.ranks))
+    return found
+
+
+def _costs(timed: Iterable[ValidationRun], runs_dir: Path) -> dict[str, Cost]:
+    from hpcprof.profiles.readers.results import parse_result
+    from hpcprof.study.planted_cost import planted_costs
+    from hpcprof.workloads.schema import file_name
+
+    costs = {}
+    for planned in timed:
+        path = runs_dir / planned.run / "results" / file_name(0)
+        try:
+            costs.update(planted_costs(parse_result(path.read_bytes())))
+        except OSError as error:
+            raise HpcprofError(f"{path} cannot be read: {error.strerror}.") from None
+    return costs

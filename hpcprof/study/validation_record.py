@@ -1,0 +1,75 @@
+"""The record of a study that validates explanations: which runs it needs and which it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.sites.model import Site
+from hpcprof.workloads.ddp.plants import BLOCKS
+
+_CAPTURED = 10
+_STEPS = 14
+
+
+class ValidationRun(msgspec.Struct, frozen=True):
+    """One run of the study.
+
+    Attributes
+    ----------
+    plants : list of str
+        The plants of the run, as they are written.
+    profiled : bool
+        Whether a profiler records the run. Else it measures what the plants cost, in blocks.
+    job : Job
+    run : str
+        The id of the run; empty until it is submitted.
+    """
+
+    plants: list[str]
+    profiled: bool
+    job: Job
+    run: str = ""
+
+
+class ValidationRecord(msgspec.Struct, frozen=True):
+    """The runs of a study in the order in which they are made; the first one measures the costs.
+
+    ``template`` is the absolute path of the user's template of job.sh.
+    """
+
+    study: Literal["validate"]
+    site: Site
+    runs: list[ValidationRun]
+    template: str | None = None
+
+    def with_run(self, index: int, run: str) -> ValidationRecord:
+        """Return the record with another id for one run."""
+        runs = list(self.runs)
+        runs[index] = msgspec.structs.replace(runs[index], run=run)
+        return msgspec.structs.replace(self, runs=runs)
+
+
+def timed_arguments(plants: Sequence[str], block_steps: int, repeats: int) -> list[str]:
+    """Return the options of the run that measures the costs of all plants, each in ``repeats`` epochs."""
+    return [
+        *_planted(plants),
+        "--plant-blocks",
+        *_epochs(measured=repeats * len(plants), steps=BLOCKS * block_steps),
+    ]
+
+
+def profiled_arguments(plant: str) -> list[str]:
+    """Return the options of a run with one plant that is short enough to profile."""
+    return [*_planted([plant]), *_epochs(measured=1, steps=_STEPS), "--capture-steps", str(_CAPTURED)]
+
+
+def _planted(plants: Sequence[str]) -> list[str]:
+    return [word for plant in plants for word in ("--plant", plant)]
+
+
+def _epochs(measured: int, steps: int) -> list[str]:
+    return ["--epochs", str(measured + 1), "--warmup-epochs", "1", "--steps-per-epoch", str(steps)]
