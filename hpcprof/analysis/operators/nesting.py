@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints, Operators, Ranges, Timeline
 
 NO_OPERATOR = -1
@@ -59,18 +59,19 @@ def nest(table: Operators | Ranges) -> Nesting:
     One is inside another one if it begins before the other one ends and ends no later.
     """
     order = np.lexsort((-table.end, table.start, table.thread, table.process))
-    columns = (table.process, table.thread, table.start, table.end)
+    _, number = numbered_rows(table.process, table.thread)
+    threads, starts, ends = (column[order].tolist() for column in (number, table.start, table.end))
     parent: list[int] = []
     after = [len(order)] * len(order)
-    around: list[tuple[int, int, int, int]] = []
-    for at, (process, thread, start, end) in enumerate(
-        zip(*(column[order].tolist() for column in columns), strict=True)
-    ):
-        place = (process, thread)
-        while around and (around[-1][1:3] != place or around[-1][3] < end or around[-1][3] <= start):
-            after[around.pop()[0]] = at
-        parent.append(around[-1][0] if around else NO_OPERATOR)
-        around.append((at, process, thread, end))
+    around: list[int] = []
+    for at, (thread, start, end) in enumerate(zip(threads, starts, ends, strict=True)):
+        while around:
+            outer = around[-1]
+            if start < ends[outer] and end <= ends[outer] and threads[outer] == thread:
+                break
+            after[around.pop()] = at
+        parent.append(around[-1] if around else NO_OPERATOR)
+        around.append(at)
     return Nesting(order, np.array(parent, np.int64), np.array(after, np.int64))
 
 
