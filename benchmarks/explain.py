@@ -1,0 +1,96 @@
+"""Explanations against known costs: ``python benchmarks/explain.py FOLDER``.
+
+FOLDER has a folder for each planted cause with the profile of every rank (``rank*.sqlite``,
+``rank*.sqlite.xz`` or ``rank*.trace.json*``), and one called ``none`` of the same program without a cause.
+The difference of their wall steps is what the cause costs under the profiler. Prints, for each, the error of
+the unchanged replay of the median step and of the worst single step, the first finding, what it says the
+cause costs, and the seconds that the explanation took. The last line is the reverse test:
+``range:data+40ms`` in ``none``, which is a sleep of 40 ms in ``data`` on all ranks.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from hpcprof.analysis.explain.changes import parse_changes  # noqa: E402
+from hpcprof.analysis.explain.explain import Replayable, explain_run, replayable  # noqa: E402
+from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
+from hpcprof.analysis.explain.replay import Replay  # noqa: E402
+from hpcprof.analysis.explain.whatif import predict  # noqa: E402
+from hpcprof.results.explanation import explain_inputs  # noqa: E402
+from hpcprof.results.run_names import find_known_run  # noqa: E402
+from hpcprof.results.store.store import open_store  # noqa: E402
+
+REVERSE = "range:data+40ms"
+HEAD = "planted          step ms cost ms says median% worst%  took s  first finding"
+PATTERNS = ("rank*.sqlite", "rank*.sqlite.xz", "rank*.trace.json*")
+
+
+def collected(cause: Path, work: Path) -> ExplainInputs:
+    """Collect the profiles of a cause into a database, and return what explains them."""
+    folder = work / cause.name
+    folder.mkdir()
+    pattern = next(one for one in PATTERNS if any(cause.glob(one)))
+    for path in cause.glob(pattern):
+        target = folder / path.name.removesuffix(".xz")
+        if path.suffix == ".xz":
+            with lzma.open(path) as packed, target.open("wb") as file:
+                shutil.copyfileobj(packed, file)
+        else:
+            shutil.copy(path, target)
+    command = [sys.executable, "-m", "hpcprof", "collect", str(folder)]
+    subprocess.run(command, cwd=work, check=True, capture_output=True, env={"PYTHONPATH": str(ROOT)})
+    runs = work / "runs"
+    store = open_store(None, runs)
+    return explain_inputs(find_known_run(str(folder), runs, store), store)
+
+
+def step_ms(inputs: ExplainInputs) -> tuple[float, float, float]:
+    """Return the median wall step in ms, and the errors of the replay: of the median and of a step, in %."""
+    built = replayable(inputs)
+    assert isinstance(built, Replayable)
+    replay = Replay(built.graph)
+    measured = replay.walls(replay.graph.observed)
+    replayed = replay.walls(replay.moments(replay.measured))
+    median = float(np.median(measured))
+    error = 100 * (float(np.median(replayed)) / median - 1)
+    return median / 1e6, error, 100 * float(np.abs(replayed / measured - 1).max())
+
+
+def main() -> None:
+    """Explain every cause of a folder."""
+    source = Path(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        causes = sorted(path for path in source.iterdir() if path.is_dir() and path.name != "none")
+        clean = collected(source / "none", work)
+        base = step_ms(clean)[0]
+        print(HEAD)
+        for cause in (source / "none", *causes):
+            inputs = clean if cause.name == "none" else collected(cause, work)
+            step, median, worst = step_ms(inputs)
+            begun = time.perf_counter()
+            found = explain_run(inputs)[0].shown()
+            took = time.perf_counter() - begun
+            first = found[0] if found else None
+            says = f"{(first.saving_ns or 0) / 1e6:6.2f}" if first else f"{'-':>6}"
+            named = f"{first.cause.value}, {first.where}, ranks {list(first.ranks)}" if first else "none"
+            figures = f"{step:7.2f} {step - base:6.2f} {says} {median:7.2f} {worst:6.2f} {took:6.1f}"
+            print(f"{cause.name:16} {figures}  {named}")
+        predicted = predict(clean, parse_changes([REVERSE])).wall_p50_ns / 1e6
+        print(f"{REVERSE} in none: {predicted:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()
