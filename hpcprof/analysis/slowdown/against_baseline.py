@@ -17,8 +17,7 @@ from hpcprof.analysis.slowdown.matched_times import MatchedTimes
 from hpcprof.analysis.slowdown.rank_pairs import PairedRank, name_ranks, pair_ranks
 from hpcprof.analysis.slowdown.ratio_estimates import (
     EXPECTED_DIFFERENCES,
-    SEED,
-    LogRatios,
+    StepRatios,
     percent,
     slowdown_columns,
 )
@@ -48,9 +47,9 @@ def slowdown_pairs(runs: Sequence[RunData], against: Sequence[RunData]) -> Outco
     ``overlap_pct`` is the share of the time of all launches of a kernel, in the steps of ``runs``, during
     which communication ran; it is 0 in the row of the control.
 
-    The 95 % interval comes from bootstrap over the steps and, with two or more runs on each side, also from
-    Welch's t over the runs; the wider ends count.
-    It is null if the only run of a side has fewer than 5 steps.
+    The 95 % interval takes the steps as the sample (`ClusteredMedians`), and with two or more runs on each
+    side also the runs (Welch's t); the wider ends count. It is null if one run is alone on its side and a run
+    has fewer than 5 steps.
     """
     return combine_ranks(runs, against, [compare_rank(pair) for pair in pair_ranks(runs, against)])
 
@@ -110,18 +109,15 @@ def _rows(pair: PairedRank) -> list[dict[str, Any]]:
     compared, of_control = _enough(overlapped), _enough(control)
     if not len(compared):
         return []
-    random = np.random.default_rng(SEED)
-    clock = LogRatios.of(control, of_control, random) if len(of_control) else None
+    clock = StepRatios.of(control, of_control) if len(of_control) else None
     busy, covered = _times(pair.candidate, len(names))
     share = {"overlap_pct": percent(covered[compared].sum(), busy[compared].sum())}
-    rows = [
-        (math.inf, _named((TOTAL, "", "")) | slowdown_columns(overlapped, compared, clock, random) | share)
-    ]
+    rows = [(math.inf, _named((TOTAL, "", "")) | slowdown_columns(overlapped, compared, clock) | share)]
     if clock is not None:
-        row = slowdown_columns(control, of_control, None, random) | {"overlap_pct": 0.0}
+        row = slowdown_columns(control, of_control, None) | {"overlap_pct": 0.0}
         rows.append((math.inf, _named((CONTROL, "", "")) | row))
     for k in compared.tolist():
-        row = slowdown_columns(overlapped, np.array([k]), clock, random) | {
+        row = slowdown_columns(overlapped, np.array([k]), clock) | {
             "overlap_pct": percent(covered[k], busy[k])
         }
         lost = (row["slowdown"] - 1) * float(overlapped.expected[k])

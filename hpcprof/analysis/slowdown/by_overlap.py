@@ -18,8 +18,7 @@ from hpcprof.analysis.slowdown.matched_times import MatchedTimes
 from hpcprof.analysis.slowdown.rank_pairs import PairedRank, name_ranks, pair_ranks
 from hpcprof.analysis.slowdown.ratio_estimates import (
     EXPECTED_DIFFERENCES,
-    SEED,
-    LogRatios,
+    StepRatios,
     percent,
     slowdown_columns,
 )
@@ -93,9 +92,8 @@ def compare_rank(pair: PairedRank) -> list[dict[str, Any]]:
 def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
     families = np.array([family(name) for name, _, _ in pair.kernels])
     every = np.arange(len(families))
-    random = np.random.default_rng(SEED)
     control = pair.alone
-    clock = LogRatios.of(control, every, random) if control.candidate_count.sum() >= MIN_LAUNCHES else None
+    clock = StepRatios.of(control, every) if control.candidate_count.sum() >= MIN_LAUNCHES else None
     for covered, masks, matched in _groups(pair):
         for name in (ALL_FAMILIES, *FAMILIES):
             kernels = every if name == ALL_FAMILIES else np.flatnonzero(families == name)
@@ -106,7 +104,7 @@ def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
                 continue
             share = {"overlap_pct": _share(pair.candidate, masks, kernels)}
             found = slowdown_columns(
-                matched, kernels, None if (covered, name) == (NOT_COVERED, ALL_FAMILIES) else clock, random
+                matched, kernels, None if (covered, name) == (NOT_COVERED, ALL_FAMILIES) else clock
             )
             yield {"family": name, "covered": covered} | share | found
 

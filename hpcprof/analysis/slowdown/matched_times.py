@@ -29,10 +29,11 @@ class StepTimes:
     taken: Floats
     expected: Floats
 
-    def ratios(self, kernels: Ints) -> Floats:
-        """Return taken over expected time, ascending, of each step that has some of these kernels."""
+    def ratios(self, kernels: Ints) -> tuple[Ints, Floats]:
+        """Return the steps that have some of these kernels, and the taken over the expected time of each."""
         taken, expected = self.taken[:, kernels].sum(axis=1), self.expected[:, kernels].sum(axis=1)
-        return np.sort(taken[expected > 0] / expected[expected > 0])
+        steps = np.flatnonzero(expected > 0)
+        return steps, taken[steps] / expected[steps]
 
 
 @dataclass(frozen=True)

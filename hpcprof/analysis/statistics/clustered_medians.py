@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE
 from hpcprof.analysis.statistics.grouped import Floats, sort_within_groups
@@ -76,7 +77,7 @@ class ClusteredMedians:
             part_shift=slope[owner] * surplus,
         )
 
-    def half_widths(self, row: Ints, gradient: Floats) -> Floats:
+    def half_widths(self, row: Ints, gradient: Floats, first_side: NDArray[np.bool_] | None = None) -> Floats:
         """Return half the width of the 95 % interval of each row's sum of ``gradient * median``.
 
         The shifts of a cluster are added up before they are squared, so values of a cluster may depend on
@@ -89,15 +90,17 @@ class ClusteredMedians:
         row : ndarray of int64, shape (groups,)
             The row that each group belongs to, from 0.
         gradient : ndarray of float64, shape (groups,)
-            Its sign tells the two sides of a row apart.
+        first_side : ndarray of bool, shape (groups,), optional
+            Which of the two sides of a row each group is on; by default the sign of ``gradient`` tells.
         """
         # Imported here, because the import takes longer than most commands.
         from scipy.special import stdtrit
 
         cells, cell = numbered_rows(row[self.part_group], self.part_cluster)
         owner = np.ascontiguousarray(cells[:, 0])
+        first = gradient > 0 if first_side is None else first_side
         above, below = (
-            self._side(row, np.where(sign * gradient > 0, gradient, 0.0), cell, owner) for sign in (1, -1)
+            self._side(row, np.where(side, gradient, 0.0), cell, owner) for side in (first, ~first)
         )
         clustered = np.sqrt(np.bincount(owner, (above.shift + below.shift) ** 2))
         independent = np.sqrt(np.bincount(row, (gradient * self.error) ** 2))

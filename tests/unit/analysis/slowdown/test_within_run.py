@@ -7,7 +7,6 @@ import pytest
 
 from hpcprof.analysis.slowdown.kernel_instances import place_kernels
 from hpcprof.analysis.slowdown.within_run import TOTAL, slowdown
-from hpcprof.analysis.statistics.confidence_intervals import RESAMPLES, percentile_interval, resampled_medians
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
@@ -104,14 +103,3 @@ def test_what_cannot_be_compared_gives_no_row_and_a_reason(case: Timeline, reaso
 
 def test_ranks_whose_kernels_never_overlap_have_no_slowdown(sequence_parallel: Timeline) -> None:
     assert len(slowdown(sequence_parallel).rows) == 0
-
-
-@pytest.mark.parametrize("n", [5, 8, 101])
-def test_resampled_medians_are_distributed_as_those_of_resamples_drawn_value_by_value(n: int) -> None:
-    random = np.random.default_rng(3)
-    sample = np.sort(random.integers(0, 1000, n))
-    quick = resampled_medians(sample, random)
-    slow = np.median(random.choice(sample, (RESAMPLES, n)), axis=1)
-    for share in (0.1, 0.5, 0.9):
-        assert np.quantile(quick, share) == pytest.approx(np.quantile(slow, share), abs=40)
-    assert percentile_interval(quick)[0] <= np.median(sample) <= percentile_interval(quick)[1]
