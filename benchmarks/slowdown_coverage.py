@@ -1,11 +1,15 @@
-"""How often the intervals of ``slowdown`` hold the truth.
+"""How often the intervals of ``slowdown``, ``slowdown_pairs`` and ``slowdown_by_overlap`` hold the truth.
 
-Run it as ``python benchmarks/slowdown_coverage.py [TRIALS]``.
+Run it as ``python benchmarks/slowdown_coverage.py [TRIALS] [within|against]``; both by default.
 
 Simulates runs whose kernels take log-normal times, of which a part is common to the kernels of a step: the
 intraclass correlation (ICC) is that part's share of the variance of the logarithm. Real profiles have 0.03 to
 0.15. Six kernels are launched 1 to 30 times a step, and communication overlaps a share of the launches. The
-table has the coverage in percent of the kernels' intervals and of the total's; nominal are 95.
+tables have the coverage in percent of the kernels' intervals and of the other rows'; nominal are 95.
+
+``within`` is one run, and the other row its total. ``against`` is a run and a baseline of as many steps in
+which nothing communicates; the other rows are the total, the controls and the shares of all families. Which
+launches a total consists of is chance, so its truth is that of the same kernels in runs of 10,000 steps.
 
 By default there are 1000 trials in each case. The seed is fixed, so the same number of trials always prints
 the same table.
@@ -17,19 +21,27 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hpcprof.analysis.slowdown import against_baseline, by_overlap
+from hpcprof.analysis.slowdown.against_baseline import CONTROL
 from hpcprof.analysis.slowdown.kernel_instances import KernelInstances
-from hpcprof.analysis.slowdown.within_run import compare_kernels
+from hpcprof.analysis.slowdown.rank_pairs import PairedRank
+from hpcprof.analysis.slowdown.ratio_estimates import StepRatios, slowdown_columns
+from hpcprof.analysis.slowdown.step_occurrences import Occurrences
+from hpcprof.analysis.slowdown.within_run import TOTAL, compare_kernels
 from hpcprof.analysis.summaries.kernels import KernelShapes
+from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
 
 STEPS = (5, 10, 40)
 CORRELATIONS = (0.0, 0.1, 0.25, 0.64)
 SEED = 14
+_MANY_STEPS = 10_000
 _LAUNCHES = np.array([1, 2, 4, 8, 16, 30])
 _ALONE_NS = np.array([90_000, 60_000, 30_000, 20_000, 10_000, 5_000])
 _SLOWDOWN = np.array([1.0, 1.05, 1.1, 1.2, 1.4, 1.8])
@@ -119,6 +131,66 @@ def simulate(case: Case, random: np.random.Generator) -> KernelInstances:
     )
 
 
+def occurrences(case: Case, communicates: bool, random: np.random.Generator) -> Occurrences:
+    """Return the kernels of one simulated run as comparisons of runs see them."""
+    placed = simulate(case, random)
+    alone = placed.alone | np.full(len(placed.step), not communicates)
+    slowdown = np.where(placed.overlapped, _SLOWDOWN[placed.shape], 1)
+    taken = placed.duration if communicates else np.rint(placed.duration / slowdown).astype(np.int64)
+    _, group = numbered_rows(placed.step, placed.shape, placed.phase)
+    return Occurrences(
+        key=np.column_stack((placed.shape, placed.phase, position_in_group(group))),
+        step=placed.step,
+        duration=taken,
+        covered=np.where(alone, 0, taken),
+        alone=alone,
+        overlapped=~alone,
+    )
+
+
+def paired(case: Case, random: np.random.Generator) -> PairedRank:
+    """Return one simulated run beside one without communication."""
+    runs = [[occurrences(case, communicates, random)] for communicates in (True, False)]
+    return PairedRank(0, *runs, kernels=tuple((name, "", "") for name in _NAMES))
+
+
+@cache
+def _of_many_steps(common: Common, overlapped: float, correlation: float) -> PairedRank:
+    return paired(Case(_MANY_STEPS, common, overlapped, correlation), np.random.default_rng(SEED))
+
+
+@cache
+def _total_of_many_steps(
+    common: Common, overlapped: float, correlation: float, kernels: tuple[int, ...]
+) -> float:
+    """Return the slowdown of some kernels together; it depends on which have enough launches."""
+    pair = _of_many_steps(common, overlapped, correlation)
+    control = StepRatios.of(pair.alone, np.arange(len(_NAMES)))
+    slowdown: float = slowdown_columns(pair.overlapped, np.array(kernels), control)["slowdown"]
+    return slowdown
+
+
+def coverage_against(case: Case, trials: int) -> tuple[Coverage, Coverage]:
+    """Return the coverage of the kernels' intervals against a baseline, and of those of totals and shares."""
+    random = np.random.default_rng(SEED)
+    kernels, others = Coverage(), Coverage()
+    kind = (case.common, case.overlapped, case.correlation)
+    for _ in range(trials):
+        pair = paired(case, random)
+        rows = {row["name"]: row for row in against_baseline.compare_rank(pair).rows}
+        found = tuple(i for i, name in enumerate(_NAMES) if name in rows)
+        for i in found:
+            kernels.add(rows[_NAMES[i]], _SLOWDOWN[i])
+        if found:
+            others.add(rows[TOTAL], _total_of_many_steps(*kind, found))
+            others.add(rows[CONTROL], 1.0)
+        every = _total_of_many_steps(*kind, tuple(range(len(_NAMES))))
+        for row in by_overlap.compare_rank(pair):
+            if row["family"] == by_overlap.ALL_FAMILIES:
+                others.add(row, every if row["covered"] == by_overlap.COVERED else 1.0)
+    return kernels, others
+
+
 def coverage(case: Case, trials: int) -> tuple[Coverage, Coverage]:
     """Return the coverage of the kernels' intervals, and of the total's."""
     random = np.random.default_rng(SEED)
@@ -144,18 +216,23 @@ def cases() -> Iterator[tuple[int, Common, float]]:
                 yield steps, common, overlapped
 
 
+_MEASURES = {"within": coverage, "against": coverage_against}
+
+
 def main() -> None:
-    """Simulate all cases and print the table."""
+    """Simulate all cases and print the tables."""
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    print(f"coverage in percent of kernels' intervals / the total's, {trials} trials")
-    heads = "".join(f"{f'ICC {correlation}':>14}" for correlation in CORRELATIONS)
-    print(f"{'steps':>5} {'overlapped':>10}  {'common factor':<34}{heads}")
-    for steps, common, overlapped in cases():
-        line = f"{steps:5} {overlapped:10.0%}  {common.value:<34}"
-        for correlation in CORRELATIONS:
-            kernels, total = coverage(Case(steps, common, overlapped, correlation), trials)
-            line += f"{f'{kernels.percent:.1f} / {total.percent:.1f}':>14}"
-        print(line, flush=True)
+    chosen = sys.argv[2:] or list(_MEASURES)
+    for name in chosen:
+        print(f"{name}: coverage in percent of kernels' intervals / the other rows', {trials} trials")
+        heads = "".join(f"{f'ICC {correlation}':>14}" for correlation in CORRELATIONS)
+        print(f"{'steps':>5} {'overlapped':>10}  {'common factor':<34}{heads}")
+        for steps, common, overlapped in cases():
+            line = f"{steps:5} {overlapped:10.0%}  {common.value:<34}"
+            for correlation in CORRELATIONS:
+                kernels, others = _MEASURES[name](Case(steps, common, overlapped, correlation), trials)
+                line += f"{f'{kernels.percent:.1f} / {others.percent:.1f}':>14}"
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

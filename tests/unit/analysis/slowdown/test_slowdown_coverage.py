@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.slowdown_coverage import Case, Common, coverage
+from benchmarks.slowdown_coverage import Case, Common, coverage, coverage_against
 
 LEAST = 93.0
 TRIALS = 100
@@ -25,3 +25,11 @@ def test_kernels_of_a_step_that_share_a_factor_do_not_narrow_the_intervals(
 def test_independent_kernels_do_not_have_much_wider_intervals(steps: int) -> None:
     kernels, _ = coverage(Case(steps, Common.SIDE, 0.5, 0.0), TRIALS)
     assert LEAST <= kernels.percent <= 99.5
+
+
+@pytest.mark.parametrize("steps", [5, 10, 40])
+def test_intervals_against_a_baseline_hold_the_truth_with_few_steps(steps: int) -> None:
+    kernels, others = coverage_against(Case(steps, Common.SIDE, 0.3, 0.25), 40)
+    assert kernels.intervals >= 40 and kernels.percent >= LEAST
+    # Four or five rows of each trial, which depend on each other.
+    assert others.intervals >= 4 * 40 and others.percent >= 91
