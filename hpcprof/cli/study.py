@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,7 +111,9 @@ def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: 
     write_csv(file, [str(name) for name in table], table.where(table.notna(), None).to_dict("records"))
     click.echo(merging.what_is_in(table))
     if kernels := merging.kernels_to_measure(table):
-        click.echo(
-            f"to measure the others: hpcprof study kernel-metrics --profiler-option 'kernel={kernels}' …"
+        again = merging.measuring_command(of_metrics, kernels)
+        option = (
+            f"repeat the study of kernel metrics with --profiler-option {shlex.quote(f'kernel={kernels}')}"
         )
+        click.echo(f"to measure the others: {again or option}")
     click.echo(f"wrote {file}")

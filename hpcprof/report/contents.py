@@ -17,7 +17,7 @@ from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.results.explanation import kept_explanation
-from hpcprof.results.run_names import command_line
+from hpcprof.results.run_names import command_line, with_commands
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.submit.runs.directory import Run
@@ -34,17 +34,17 @@ _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory opera
 class _Analyses(Mapping[str, AnalysisTable]):
     """The analyses of a run, each read at its first use: some have many rows that few reports show."""
 
-    def __init__(self, run_id: str, store: Store, threshold: float) -> None:
-        self._run_id, self._store, self._threshold = run_id, store, threshold
+    def __init__(self, run: Run, store: Store, threshold: float) -> None:
+        self._run, self._store, self._threshold = run, store, threshold
         self._read: dict[str, AnalysisTable] = {}
 
     def __getitem__(self, name: str) -> AnalysisTable:
         if name not in self._read:
             if name not in ANALYSES:
                 raise KeyError(name)
-            table = self._store.read(self._run_id, name)
+            table = with_commands(self._store.read(self._run.id, name), self._run, self._store)
             if name in VERDICTS and self._threshold != COST_PCT:
-                costs = self._store.read(self._run_id, "skew_summary").rows
+                costs = self._store.read(self._run.id, "skew_summary").rows
                 table = judged_again(table, {row["rank"]: row["cost_pct"] for row in costs}, self._threshold)
             self._read[name] = table
         return self._read[name]
@@ -60,9 +60,9 @@ class _Analyses(Mapping[str, AnalysisTable]):
 class Contents:
     """Everything that a report shows of one run. ``status`` is None for an adopted folder.
 
-    ``in_full`` returns the command that shows an analysis with all its rows, and ``explaining`` is the one
-    that explains the run. ``explanation`` is what the store keeps of that. A rank whose lateness costs at
-    least ``threshold`` percent of a step is a straggler.
+    ``in_full`` returns the command that shows an analysis with all its rows, ``explaining`` is the one that
+    explains the run, and ``collect`` the one that collects it again. ``explanation`` is what the store keeps
+    of the run's. A rank whose lateness costs at least ``threshold`` percent of a step is a straggler.
     """
 
     run: Run
@@ -76,6 +76,7 @@ class Contents:
     threshold: float = COST_PCT
     explaining: str = ""
     explanation: Explanation | None = None
+    collect: str = "hpcprof collect"
 
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
@@ -142,13 +143,14 @@ def gather(run: Run, store: Store, status: JobStatus | None, threshold: float = 
         status=status,
         failures=failed_ranks(run) if ended_badly else [],
         profiles=profiles,
-        analyses=_Analyses(run.id, store, threshold) if profiles else {},
+        analyses=_Analyses(run, store, threshold) if profiles else {},
         results=results.ranks,
         warnings=warnings,
         in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),
         threshold=threshold,
         explaining=command_line(store, "explain", run.id) if _has_timeline(profiles) else "",
         explanation=kept_explanation(run, store) if profiles else None,
+        collect=command_line(store, "collect", str(run.path)),
     )
 
 

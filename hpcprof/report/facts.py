@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 
@@ -172,7 +173,7 @@ def trained(training: Training) -> str:
 def _found(contents: Contents) -> list[tuple[str, str]]:
     """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
     found = [
-        ("steps", step_range(contents.rows("step_ranges"))),
+        ("steps", step_range(contents.rows("step_ranges"), contents.collect)),
         ("bus bandwidth", _bandwidth(contents.rows("collectives_summary"))),
         (
             "stragglers",
@@ -182,8 +183,11 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
     return [(label, text) for label, text in found if text]
 
 
-def step_range(rows: list[Row]) -> str:
-    """Return which range is the step, how it was found, and which others could be; empty without ranges."""
+def step_range(rows: list[Row], collect: str = "hpcprof collect") -> str:
+    """Return which range is the step, how it was found, and which others could be; empty without ranges.
+
+    ``collect`` is the command that collects the run again.
+    """
     if not rows:
         return ""
     chosen = [row for row in rows if row["chosen"]]
@@ -194,7 +198,11 @@ def step_range(rows: list[Row]) -> str:
     more = f" and {len(others) - _OTHER_RANGES} more" if len(others) > _OTHER_RANGES else ""
     listed = ", ".join(map(visible, others[:_OTHER_RANGES])) + more
     if not chosen:
-        return f"none found: figures are per capture; hpcprof collect --step-range NAME takes one of {listed}"
+        first = shlex.quote(others[0])
+        return (
+            f"none found: figures are per capture; possible: {listed}; {collect} --step-range {first} takes "
+            "the first"
+        )
     said = [_of_range(name, [row for row in chosen if row["range"] == name]) for name in names]
     return "; ".join([*said, *([f"also possible: {listed}"] if others else [])])
 

@@ -11,7 +11,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.results.analysis_table import Row
-from hpcprof.results.run_names import command_line
+from hpcprof.results.run_names import command_line, with_commands
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
@@ -48,7 +48,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         collecting = command_line(store, "collect", str(run.path))
         raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
     write = _parquet if form == "parquet" else _csv
-    stored = {name: store.read(run.id, name) for name in ANALYSES}
+    stored = {name: with_commands(store.read(run.id, name), run, store) for name in ANALYSES}
     reasons = [
         {"rank": rank, "analysis": name, "reason": reason}
         for name, found in stored.items()

@@ -16,7 +16,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.baseline import check_comparable, earlier_runs
 from hpcprof.results.run_inputs import run_data
-from hpcprof.results.run_names import command_line
+from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, all_runs
 
@@ -68,7 +68,9 @@ def compare_sides(
     analysis = ACROSS_RUNS["compare"]
     candidate, baseline = _two_sides(runs, against, store, analysis.needs)
     if not force:
-        check_comparable([*baseline, *candidate])
+        sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
+        words = [word for side, run in sides for word in (side, typed_run(run))]
+        check_comparable([*baseline, *candidate], command_line(store, "compare", "--force", *words))
     before = [run_data(run, store, ("steps_summary",)) for run in earlier_runs(against, runs)]
     outcome = compare(candidate, baseline, before, margin_pct)
     found = AnalysisTable.from_outcome(as_declared(outcome, analysis))

@@ -15,8 +15,10 @@ MOST_EARLIER = 20
 """The number of earlier runs that count at most; the latest ones do."""
 
 
-def check_comparable(runs: Sequence[RunData]) -> None:
+def check_comparable(runs: Sequence[RunData], force: str) -> None:
     """Check that runs are of one program on one number of ranks, as far as that is known.
+
+    ``force`` is the command that compares them nevertheless.
 
     Raises
     ------
@@ -27,7 +29,7 @@ def check_comparable(runs: Sequence[RunData]) -> None:
         values = dict.fromkeys(str(run.facts[fact]) for run in runs if run.facts[fact] is not None)
         if len(values) > 1:
             both = ", ".join(values)
-            raise UsageError(f"the runs have {words} ({both}): use hpcprof compare --force to compare them.")
+            raise UsageError(f"the runs have {words} ({both}): {force} compares them nevertheless.")
 
 
 def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.store.overview import StoredRun, stored_runs
-from hpcprof.submit.runs.directory import Run, all_runs, find_runs, typed_name
+from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs, typed_name
 from hpcprof.submit.runs.removal import check_place, jobs_of, remove_directory, size_of
 from hpcprof.submit.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -55,7 +55,7 @@ def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = 
     found: dict[str, Removal] = {}
     for reference in references:
         for run in _runs_named(reference, runs_dir, stored):
-            found[run.id] = _removal(run, runs_dir, stored)
+            found[run.id] = _removal(run, runs_dir, stored, db)
     return list(found.values())
 
 
@@ -128,12 +128,11 @@ def _runs_named(reference: str, runs_dir: Path, stored: Mapping[str, StoredRun])
         from hpcprof.results.run_names import stored_run
 
         found = stored_run(reference, runs_dir, {name: row.path for name, row in stored.items()})
-        if found is None:
-            raise
+        found = found or find_run(reference, runs_dir, list(stored))
     return [Run(found.id, found.path)]
 
 
-def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun]) -> Removal:
+def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str | None) -> Removal:
     if run.manifest is None:
         if run.id not in stored:
             raise UsageError(f"nothing was collected from {run.path}, and hpcprof did not submit it.")
@@ -146,12 +145,20 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun]) -> Remov
         if status.state is JobState.UNKNOWN:
             raise HpcprofError(
                 f"{job.id} may still run: {status.reason.rstrip('.')}. If its scheduler is gone for good, "
-                f"remove {run.path} yourself, and then its rows with hpcprof gc --missing."
+                f"remove {run.path} yourself, and then its rows with {_gc_missing(runs_dir, db)}."
             )
         raise HpcprofError(
             f"{job.id} is {status.state.value}: end it first, with hpcprof cancel {typed_name(job.path)}."
         )
     return _ended(run, poll([run])[run.id], stored)
+
+
+def _gc_missing(runs_dir: Path, db: str | None) -> str:
+    """Return the command that removes the rows of runs that are gone."""
+    from hpcprof.results.run_names import command_line
+    from hpcprof.results.store.store import open_store
+
+    return command_line(open_store(db, runs_dir), "gc", "--missing")
 
 
 def _open_job(jobs: Sequence[Run]) -> tuple[Run, JobStatus] | None:

@@ -11,6 +11,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of, find_profiles, read_profile
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
+from hpcprof.results.run_names import with_commands
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
@@ -27,7 +28,7 @@ def read_or_compute(analysis: Analysis, run: Run, store: Store) -> AnalysisTable
         If a profile that has to be read is missing or damaged.
     """
     if analysis.name in ANALYSES:
-        return store.read(run.id, analysis.name)
+        return with_commands(store.read(run.id, analysis.name), run, store)
     compute = _over_ranks if analysis.scope is Scope.RUN else _rank_by_rank
     return replace(compute(analysis, run, store), losses=losses_of(analysis, store.losses(run.id)))
 

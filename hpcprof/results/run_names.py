@@ -10,10 +10,12 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.readers.discovery import find_profiles
+from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
 from hpcprof.submit.config import default_database
@@ -34,10 +36,9 @@ def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
     try:
         return find_run(reference, runs_dir)
     except UsageError:
-        found = stored_run(reference, runs_dir, _stored_paths(store))
-        if found is None:
-            raise
-        return found
+        paths = _stored_paths(store)
+        # Not found there either, the error lists the names of both.
+        return stored_run(reference, runs_dir, paths) or find_run(reference, runs_dir, list(paths))
 
 
 def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
@@ -53,10 +54,7 @@ def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> 
         try:
             found += find_runs(reference, runs_dir)
         except UsageError:
-            run = stored_run(reference, runs_dir, _stored_paths(store))
-            if run is None:
-                raise
-            found.append(run)
+            found.append(find_known_run(reference, runs_dir, store))
     return found
 
 
@@ -122,18 +120,40 @@ def runs_to_collect(run: Run) -> list[Run]:
 def command_line(store: Store, command: str, *words: str) -> str:
     """Return a command of hpcprof as a user can type it in this folder to use a store.
 
-    It has ``--db`` unless the store is the default. A password is left out: PostgreSQL takes it from
-    ``~/.pgpass`` or ``$PGPASSWORD``.
+    It has ``--runs-dir`` and ``--db`` unless they are the defaults. A password is left out: PostgreSQL takes
+    it from ``~/.pgpass`` or ``$PGPASSWORD``.
     """
-    return shlex.join(["hpcprof", command, *words, *_database_option(store)])
+    return shlex.join(["hpcprof", command, *words, *_store_options(store)])
 
 
-def _database_option(store: Store) -> list[str]:
-    url = store.url
-    if url == store_url(default_database(), runs_directory()):
-        return []
+def _store_options(store: Store) -> list[str]:
+    url, runs_dir = store.url, store.runs_dir or runs_directory()
+    other = runs_dir.absolute() != runs_directory().absolute()
+    options = ["--runs-dir", str(runs_dir)] if other else []
+    if url == store_url(default_database(), runs_dir):
+        return options
     if url.get_backend_name() == "sqlite":
-        return ["--db", url.database or ""]
+        return [*options, "--db", url.database or ""]
     parameters = {name: value for name, value in url.query.items() if name in _SHOWN_PARAMETERS}
     public = url.set(query=parameters)._replace(password=None)
-    return ["--db", public.render_as_string()]
+    return [*options, "--db", public.render_as_string()]
+
+
+def typed_run(run: Run) -> str:
+    """Return a name of a run that every command accepts: its path, or its id where that is gone."""
+    return str(run.path) if run.path.is_dir() else run.id
+
+
+def with_commands(table: AnalysisTable, run: Run, store: Store) -> AnalysisTable:
+    """Complete the commands in the reasons of an analysis: they are stored without run and database."""
+    collect = command_line(store, "collect", str(run.path))
+    return replace(
+        table, reasons={rank: _completed(text, run, collect) for rank, text in table.reasons.items()}
+    )
+
+
+def _completed(reason: str, run: Run, collect: str) -> str:
+    for command in (f"hpcprof collect {run.path}", "hpcprof collect"):
+        if command in reason:
+            return reason.replace(command, collect)
+    return reason

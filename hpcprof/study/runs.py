@@ -286,9 +286,12 @@ class StudyRuns:
     def _what_is_left(self) -> str:
         text = f"interrupted: {self._cancel()}{len(self._complete)} of {self._count} runs are complete"
         if self._complete:
+            from hpcprof.results.run_names import command_line
+
+            showing = command_line(self._store, "report", str(self._complete[-1].path))
             text += (
                 f" and collected ({self._folder or ', '.join(run.id for run in self._complete)}): "
-                "hpcprof report RUN shows one, with --analysis NAME --against RUN two together"
+                f"{showing} shows the last one"
             )
         if self._folder is None:
             return f"{text}. The same command starts the study again."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import KernelLookup, short_name
 from hpcprof.study.kernel_choice import function_name, pattern
-from hpcprof.submit.runs.directory import find_run
+from hpcprof.submit.runs.directory import find_run, open_run
 
 _KERNEL = ("name", "grid", "block")
 _SLOWDOWN = ACROSS_RUNS["slowdown_pairs"].columns
@@ -105,6 +107,45 @@ def kernels_to_measure(table: pd.DataFrame) -> str:
     return pattern(
         sorted({function_name(name) for name in table.loc[table["launches"].isna(), "name"]} - {""})
     )
+
+
+def measuring_command(metrics: Path, kernels: str) -> str:
+    """Return the command that measures other kernels as the study of ``metrics`` did.
+
+    Parameters
+    ----------
+    metrics : Path
+        The table of the study.
+    kernels : str
+        The filter of `kernels_to_measure`.
+
+    Returns
+    -------
+    str
+        Empty if the table is not in the run of a study.
+    """
+    with suppress(HpcprofError, OSError):
+        manifest = open_run(metrics.absolute().parent.parent).manifest
+        words = list(manifest.command_line) if manifest else []
+        if "kernel-metrics" in words:
+            begin = words.index("kernel-metrics") + 1
+            end = words.index("--") if "--" in words else len(words)
+            options = _without_kernels(words[begin:end])
+            return shlex.join(
+                [*words[:begin], "--profiler-option", f"kernel={kernels}", *options, *words[end:]]
+            )
+    return ""
+
+
+def _without_kernels(options: Sequence[str]) -> list[str]:
+    """Leave out the option that names the kernels to measure."""
+    kept: list[str] = []
+    for word in options:
+        if kept and kept[-1] == "--profiler-option" and word.startswith("kernel="):
+            kept.pop()
+        elif not word.startswith("--profiler-option=kernel="):
+            kept.append(word)
+    return kept
 
 
 def find_table(given: str, name: str, runs_dir: Path) -> Path:

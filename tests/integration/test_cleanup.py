@@ -128,8 +128,10 @@ def test_a_run_whose_state_is_unknown_is_not_removed_and_the_way_out_is_named(
 ) -> None:
     run = save(make_run(scheduler="slurm"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(HpcprofError, match=r"may still run: cannot start squeue.*hpcprof gc --missing\.$"):
+    with pytest.raises(HpcprofError, match=r"may still run: cannot start squeue") as refused:
         chosen_removals([run.id], tmp_path)
+    # The command is that of this folder of runs.
+    assert str(refused.value).endswith(f"with hpcprof gc --missing --runs-dir {tmp_path}.")
     assert old_removals(datetime.now(timezone.utc), tmp_path) == []
 
 

@@ -132,7 +132,7 @@ def test_different_numbers_of_ranks_are_compared_with_force(hpcprof: Hpcprof, tm
     a, b = measured(tmp_path / "a", 1000), measured(tmp_path / "b", 1000, ranks=2)
     done = hpcprof("compare", a, b)
     assert done.returncode == 2
-    assert "different numbers of ranks (1, 2): use hpcprof compare --force" in done.stderr
+    assert "different numbers of ranks (1, 2): hpcprof compare --force --a " in done.stderr
     assert hpcprof("compare", a, b, "--force").returncode == 0
 
 

@@ -23,17 +23,17 @@ def idle(timeline: Timeline) -> Outcome:
 
     A gap is ``host_wait`` if the next operation's launch call began only after the previous operation had
     ended. Otherwise it is ``kernel_wait`` if it is shorter than `KERNEL_WAIT_NS`, and ``other`` if not. Each
-    stream has a row per cause. ``share_pct`` is percent of the stream's gaps with two decimals, None if the
-    stream is never idle. Streams with the same number on several devices are added up. A gap next to an
-    operation whose launch call was not recorded is left out, because its cause is unknown.
+    stream of a device has a row per cause. ``share_pct`` is percent of the stream's gaps with two decimals,
+    None if the stream is never idle. A gap next to an operation whose launch call was not recorded is left
+    out, because its cause is unknown.
     """
     file = timeline.origin.path.name
     if reason := why_no_launches(timeline):
         return no_rows(reason)
     operations, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
-    totals: dict[int, Ints] = {}
+    totals: dict[tuple[int, int], Ints] = {}
     gaps = used = 0
-    for _, stream, rows in streams(timeline):
+    for device, stream, rows in streams(timeline):
         launch = launched[rows]
         known = (launch[1:] != NEVER) & (launch[:-1] != NEVER)
         ended = np.maximum.accumulate(operations.end[rows])[:-1]
@@ -42,18 +42,18 @@ def idle(timeline: Timeline) -> Outcome:
         short = length < KERNEL_WAIT_NS
         gaps, used = gaps + len(known), used + int(np.count_nonzero(known))
         if known.any():
-            total = totals.setdefault(stream, np.zeros(len(CAUSES), np.int64))
+            total = totals.setdefault((device, stream), np.zeros(len(CAUSES), np.int64))
             host, kernel = length[late].sum(), length[short & ~late].sum()
             total += (host, kernel, length.sum() - host - kernel)
     if not gaps:
         return no_rows(f"no stream of {file} has two operations")
     left_out = f"{gaps - used} of {gaps} gaps in {file} are left out, because a launch call was not recorded"
     table = [
-        {"stream": stream, "cause": cause, "idle_ns": int(ns), "share_pct": _share(int(ns), int(total.sum()))}
-        for stream, total in totals.items()
+        (device, stream, cause, int(ns), _share(int(ns), int(total.sum())))
+        for (device, stream), total in totals.items()
         for cause, ns in zip(CAUSES, total, strict=True)
     ]
-    frame = pd.DataFrame(table, columns=["stream", "cause", "idle_ns", "share_pct"])
+    frame = pd.DataFrame(table, columns=["device", "stream", "cause", "idle_ns", "share_pct"])
     return Outcome(frame.astype({"share_pct": "object"}), left_out if used < gaps else "")
 
 

@@ -12,6 +12,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
 from hpcprof.analysis.hardware.ncu_peaks import DRAM
+from hpcprof.common.units import named_ranks
 from hpcprof.profiles.kernel_names import KernelLookup
 
 _SHAPE = ["name", "grid", "block"]
@@ -27,7 +28,8 @@ def roofline_of_run(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
     The times in situ come from the run's other ranks, if these ran under Nsight Systems.
     """
-    return roofline(results["ncu_kernels"], results["kernels_by_shape"], results["ncu_peaks"])
+    outcome = roofline(results["ncu_kernels"], results["kernels_by_shape"], results["ncu_peaks"])
+    return _with(outcome, _several_devices(results["device_breakdown"]) if len(outcome.rows) else [])
 
 
 def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -40,8 +42,26 @@ def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Out
         for name, side in (("ncu_kernels", runs), ("ncu_peaks", runs), ("kernels_by_shape", against))
     )
     outcome = roofline(kernels, shapes, peaks)
-    said = [outcome.reason, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))]
-    return Outcome(outcome.rows, "; ".join(filter(None, said)))
+    devices = [one for run in against for one in _several_devices(run.tables["device_breakdown"])]
+    said = list(dict.fromkeys(devices)) if len(outcome.rows) else []
+    return _with(outcome, [*said, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))])
+
+
+def _with(outcome: Outcome, said: Sequence[str]) -> Outcome:
+    """Add sentences to the reason of an outcome."""
+    return Outcome(outcome.rows, "; ".join(filter(None, [outcome.reason, *said])))
+
+
+def _several_devices(breakdown: pd.DataFrame) -> list[str]:
+    """Return a sentence if ranks used several devices, which the times in situ do not tell apart."""
+    devices = breakdown.groupby("rank")["device"].nunique() if len(breakdown) else pd.Series(dtype=int)
+    several = devices[devices > 1]
+    if several.empty:
+        return []
+    ranks = named_ranks([int(rank) for rank in several.index])
+    return [
+        f"in_situ_ns of {ranks} is the median over all launches on {int(several.max())} devices of a rank"
+    ]
 
 
 def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints, Ranges, Timeline
 
+_NAMED = 3
 _FEWEST_NUMBERS = 5
 """So many numbers make a counter where no step tells whether they count steps."""
 
@@ -115,8 +117,13 @@ def no_steps(timeline: Timeline) -> str:
         f"no range is known as a step, and none repeats {MIN_INSTANCES} times on one thread and covers "
         f"{MIN_COVERAGE_PCT:g} % of the capture on every rank"
     )
-    hint = f"; hpcprof collect --step-range NAME can take {' or '.join(names[:3])}"
-    return reason + hint if names else reason
+    if not names:
+        return reason
+    # Readers of the store add the run and the database to the command.
+    return (
+        f"{reason}; {', '.join(names[:_NAMED])} may be the step: hpcprof collect --step-range "
+        f"{shlex.quote(names[0])} takes {'it' if len(names) == 1 else 'the first'}"
+    )
 
 
 @computed_once

@@ -62,10 +62,13 @@ class Store:
     ----------
     url : URL
         See `hpcprof.results.store.database.store_url`.
+    runs_dir : Path, optional
+        The folder of runs that was named with it, for commands in messages.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, runs_dir: Path | None = None) -> None:
         self._database = Database(url)
+        self.runs_dir = runs_dir
 
     def __str__(self) -> str:
         return str(self._database)
@@ -297,4 +300,4 @@ def open_store(db: str | None, runs_dir: Path) -> Store:
     UsageError
         If ``db`` cannot be used here; see `hpcprof.results.store.database.store_url`.
     """
-    return Store(store_url(db or default_database(), runs_dir))
+    return Store(store_url(db or default_database(), runs_dir), runs_dir)

@@ -251,7 +251,7 @@ def _members(reference: str, ids: Sequence[str]) -> list[str]:
     return sorted(matching, key=lambda name: int(name.rpartition(".")[2]))
 
 
-def find_run(reference: str, runs: Path) -> Run:
+def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
     """Return the run that a user named.
 
     Parameters
@@ -260,6 +260,8 @@ def find_run(reference: str, runs: Path) -> Run:
         A run id, a unique prefix of one, a path, or ``last``.
     runs : Path
         The folder of runs.
+    others : sequence of str
+        Names that are valid elsewhere, which the error lists too.
 
     Raises
     ------
@@ -294,7 +296,7 @@ def find_run(reference: str, runs: Path) -> Run:
     if path.is_file():
         raise UsageError(f"{path} is a file: name the folder of profiles that contains it.")
     where = f" (it is neither a folder nor a run in {runs})"
-    raise unknown("run", reference, ids, where, listed=_LISTED_RUNS)
+    raise unknown("run", reference, dict.fromkeys([*ids, *others]), where, listed=_LISTED_RUNS)
 
 
 def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:

@@ -111,8 +111,8 @@ def test_the_head_says_which_range_is_the_step_and_which_others_could_be() -> No
 def test_without_steps_the_head_names_the_ranges_that_repeat() -> None:
     rows = ranges(*((0, name, "repeats", 9, 0) for name in "abcdef"))
     assert step_range(rows) == (
-        "none found: figures are per capture; "
-        "hpcprof collect --step-range NAME takes one of a, b, c, d and 2 more"
+        "none found: figures are per capture; possible: a, b, c, d and 2 more; "
+        "hpcprof collect --step-range a takes the first"
     )
     assert step_range([]) == ""
 

@@ -67,18 +67,21 @@ def test_the_latest_earlier_runs_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"program": "eval"}, r"different programs \(sequence-parallel, eval\): use hpcprof compare --force"),
+        (
+            {"program": "eval"},
+            r"different programs \(sequence-parallel, eval\): hpcprof compare --force compares them",
+        ),
         ({"ranks": 4}, r"different numbers of ranks \(2, 4\)"),
     ],
 )
 def test_different_programs_and_rank_counts_are_refused(facts: dict[str, str | int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        check_comparable([run("a"), run("b", facts=facts)])
+        check_comparable([run("a"), run("b", facts=facts)], "hpcprof compare --force")
 
 
 def test_other_names_and_unknown_facts_are_no_difference() -> None:
     unknown: RunData = run("b", facts={"program": None, "ranks": None, "workload": "another name"})
-    check_comparable([run("a"), unknown])
+    check_comparable([run("a"), unknown], "")
 
 
 @pytest.mark.parametrize(

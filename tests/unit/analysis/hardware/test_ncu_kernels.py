@@ -13,7 +13,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.hardware.ncu_counts import dram_bytes, flops, tensor_flops
 from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
 from hpcprof.analysis.hardware.ncu_peaks import ncu_peaks
-from hpcprof.analysis.hardware.roofline import roofline
+from hpcprof.analysis.hardware.roofline import roofline, roofline_of_run
 from hpcprof.analysis.summaries.kernels import kernels_by_shape
 from hpcprof.profiles.kernel_names import without_namespaces
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
@@ -263,6 +263,18 @@ def test_a_roofline_computed_by_hand() -> None:
     (tensor,) = rows_of(launch(flops_tensor=15_000_000, tensor_type="bf16")).rows.to_dict("records")
     assert (tensor["bound"], tensor["pct_of_bound"]) == ("tensor_bf16", 75)
     assert tensor["achieved_flops"] == 16_000_000 / 200e-9
+
+
+def test_times_of_several_devices_of_a_rank_are_said_to_count_together() -> None:
+    shape = {"rank": 1, "name": "k", "grid": "1 1 1", "block": "32 1 1", "med_ns": 150.0}
+    tables = {"ncu_kernels": pd.DataFrame([launch()]), "ncu_peaks": PEAKS}
+    tables["kernels_by_shape"] = pd.DataFrame([shape])
+    one = pd.DataFrame({"rank": [0, 1], "device": [0, 0]})
+    two = pd.DataFrame({"rank": [0, 1, 1], "device": [0, 0, 3]})
+    assert roofline_of_run(tables | {"device_breakdown": one}).reason == ""
+    outcome = roofline_of_run(tables | {"device_breakdown": two})
+    assert outcome.reason == "in_situ_ns of rank 1 is the median over all launches on 2 devices of a rank"
+    assert outcome.rows["in_situ_ns"].tolist() == [150]
 
 
 def test_a_kernel_that_only_copies_is_bound_by_memory() -> None:

@@ -202,7 +202,8 @@ def test_without_steps_a_sentence_names_what_could_be_taken() -> None:
     marks = [(i * 100, i * 100 + 10, name) for i in range(8) for name in ("load", "run")]
     assert no_steps(timeline([], marks)) == (
         "no steps in rank00000.sqlite: no range is known as a step, and none repeats 5 times on one thread "
-        "and covers 50 % of the capture on every rank; hpcprof collect --step-range NAME can take load or run"
+        "and covers 50 % of the capture on every rank; load, run may be the step: "
+        "hpcprof collect --step-range load takes the first"
     )
     assert no_steps(timeline([], [])) == "no steps in rank00000.sqlite: it has no ranges"
     named = dataclasses.replace(timeline([], marks), step_range=StepRange("lod"))

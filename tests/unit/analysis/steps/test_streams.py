@@ -31,10 +31,10 @@ operations = st.lists(
 )  # fmt: skip
 
 
-def causes(rows: list[tuple[Any, ...]]) -> dict[tuple[int, str], int]:
-    """Return idle time by stream and cause."""
+def causes(rows: list[tuple[Any, ...]]) -> dict[tuple[int, int, str], int]:
+    """Return idle time by device, stream and cause."""
     found = idle(timeline(rows)).rows
-    return {(row["stream"], row["cause"]): row["idle_ns"] for row in found.to_dict("records")}
+    return {(row["device"], row["stream"], row["cause"]): row["idle_ns"] for row in found.to_dict("records")}
 
 
 def as_torch(timeline_: Timeline) -> Timeline:
@@ -52,18 +52,18 @@ def test_a_gap_waits_for_the_host_where_the_launch_came_after_the_end() -> None:
     ]
     found = idle(timeline(rows)).rows.to_dict("records")
     assert found == [
-        {"stream": 3, "cause": "host_wait", "idle_ns": 15 * US, "share_pct": 30.0},
-        {"stream": 3, "cause": "kernel_wait", "idle_ns": 5 * US, "share_pct": 10.0},
-        {"stream": 3, "cause": "other", "idle_ns": 30 * US, "share_pct": 60.0},
+        {"device": 0, "stream": 3, "cause": "host_wait", "idle_ns": 15 * US, "share_pct": 30.0},
+        {"device": 0, "stream": 3, "cause": "kernel_wait", "idle_ns": 5 * US, "share_pct": 10.0},
+        {"device": 0, "stream": 3, "cause": "other", "idle_ns": 30 * US, "share_pct": 60.0},
     ]
 
 
 def test_a_launch_at_the_very_end_is_no_host_wait() -> None:
-    assert causes([(0, 10, COMP, 0), (15, 20, COMP, 10)])[0, "kernel_wait"] == 5
+    assert causes([(0, 10, COMP, 0), (15, 20, COMP, 10)])[0, 0, "kernel_wait"] == 5
 
 
 def test_a_gap_begins_where_the_longest_operation_before_it_ends() -> None:
-    assert causes([(0, 20, COMP, 0), (5, 10, COMP, 0), (25, 30, COMP, 0)])[0, "kernel_wait"] == 5
+    assert causes([(0, 20, COMP, 0), (5, 10, COMP, 0), (25, 30, COMP, 0)])[0, 0, "kernel_wait"] == 5
 
 
 def test_of_several_calls_with_one_number_the_first_is_the_launch() -> None:
@@ -100,7 +100,7 @@ def test_idle_without_gaps_or_launches_is_one_sentence() -> None:
 
 @given(operations)
 def test_idle_is_what_going_through_each_stream_gives(rows: list[tuple[Any, ...]]) -> None:
-    expected: dict[tuple[int, str], int] = defaultdict(int)
+    expected: dict[tuple[int, int, str], int] = defaultdict(int)
     for device in (0, 1):
         for stream in (0, 1):
             # Kernels come before memory operations in a timeline, whatever their order was.
@@ -114,7 +114,7 @@ def test_idle_is_what_going_through_each_stream_gives(rows: list[tuple[Any, ...]
                 ended = max(r[1] for r in mine[:i])
                 gap = max(mine[i][0] - ended, 0)
                 cause = "host_wait" if mine[i][3] > ended else "kernel_wait" if gap < 30 * US else "other"
-                expected[stream, cause] += gap
+                expected[device, stream, cause] += gap
     assert {k: v for k, v in causes(rows).items() if v} == {k: v for k, v in expected.items() if v}
 
 
