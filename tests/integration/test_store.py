@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -378,7 +379,7 @@ def test_tables_of_an_earlier_version_are_migrated_and_filled_by_the_next_collec
     assert "matmul_1" in report.stdout
     # A long path is folded anywhere.
     reason = "".join(hpcprof("report", str(profiles), "--analysis", "phases").stdout.split())
-    cure = f"collected by an earlier version of hpcprof: run hpcprof collect {profiles}"
+    cure = f"collected by an earlier version of hpcprof: run hpcprof collect {shlex.quote(str(profiles))}"
     assert cure.replace(" ", "") in reason
     assert "2 profiles collected" in hpcprof("collect", str(profiles)).stdout
     assert sorted(database.dump()) == sorted(current)
