@@ -150,8 +150,8 @@ def occurrences(case: Case, communicates: bool, random: np.random.Generator) -> 
 
 def paired(case: Case, random: np.random.Generator) -> PairedRank:
     """Return one simulated run beside one without communication."""
-    runs = [[occurrences(case, communicates, random)] for communicates in (True, False)]
-    return PairedRank(0, *runs, kernels=tuple((name, "", "") for name in _NAMES))
+    candidate, baseline = ([occurrences(case, communicates, random)] for communicates in (True, False))
+    return PairedRank(0, candidate, baseline, tuple((name, "", "") for name in _NAMES))
 
 
 @cache

@@ -87,7 +87,8 @@ def _half_width(candidate: _Side, baseline: _Side) -> float:
     The steps are the sample. A step of the kernels and the same step of the control vary together.
     """
     columns: list[list[Ints]] = [[], [], []]
-    gradient, is_candidate = [], []
+    gradient: list[float] = []
+    is_candidate: list[bool] = []
     first = 0
     for side, sign in ((candidate, 1), (baseline, -1)):
         for run in side.runs:
