@@ -78,7 +78,8 @@ class _Side:
         self.runs = [list(run) for run in zip(*parts, strict=True) if all(len(steps) for steps, _ in run)]
         levels = [_medians(run) for run in self.runs]
         self.levels = np.array([one[0] - one[1:].sum() for one in levels])
-        self.enough = all(len(steps) >= MIN_LAUNCHES for run in self.runs for steps, _ in run)
+        counts = [len(steps) for run in self.runs for steps, _ in run]
+        self.enough = min(counts, default=0) >= MIN_LAUNCHES
 
 
 def _half_width(candidate: _Side, baseline: _Side) -> float:
