@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pandas as pd
 import pytest
 
@@ -18,10 +21,15 @@ from hpcprof.report.tables_export import write_csv
 from hpcprof.study.training_table import (
     COLUMNS,
     kernels_to_measure,
+    measuring_command,
     read_metrics,
     read_slowdown,
     training_table,
 )
+from hpcprof.submit.runs.directory import save
+from tests.submitted_run import MakeRun, make_run
+
+__all__ = ["make_run"]
 
 DATA = Path(__file__).parents[2] / "data"
 ADD = (
@@ -123,6 +131,33 @@ def test_what_is_missing_can_be_measured(slowdowns: Path, metrics: Path) -> None
     table = training_table(read_slowdown(slowdowns), read_metrics(metrics))
     assert kernels_to_measure(table) == "^(.*::)?(gelu)$"
     assert kernels_to_measure(table[table["launches"].notna()]) == ""
+
+
+@pytest.mark.parametrize(
+    ("typed", "proposed"),
+    [
+        (
+            "hpcprof study kernel-metrics --workload ddp -- --model gpt2",
+            "hpcprof study kernel-metrics --profiler-option 'kernel=^a$|^b$' --workload ddp -- --model gpt2",
+        ),
+        (
+            "hpcprof -v study kernel-metrics --profiler-option kernel=old --runs-dir r "
+            "-- ./a --profiler-option kernel=x",
+            "hpcprof -v study kernel-metrics --profiler-option 'kernel=^a$|^b$' --runs-dir r "
+            "-- ./a --profiler-option kernel=x",
+        ),
+        ("hpcprof submit -- ./a", ""),
+    ],
+)
+def test_the_study_of_other_kernels_is_the_same_command_with_these_kernels(
+    typed: str, proposed: str, make_run: MakeRun
+) -> None:
+    run = make_run()
+    assert run.manifest is not None
+    manifest = msgspec.structs.replace(run.manifest, command_line=shlex.split(typed))
+    save(replace(run, manifest=manifest))
+    assert measuring_command(run.path / "study/ncu_kernels.csv", "^a$|^b$") == proposed
+    assert measuring_command(run.path / "ncu_kernels.csv", "^a$|^b$") == ""
 
 
 def test_the_command_takes_files_and_folders(
