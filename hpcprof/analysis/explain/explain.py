@@ -86,7 +86,7 @@ def replayable(inputs: ExplainInputs) -> Replayable | str:
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
     without = [rank for rank, front in fronts.items() if not len(front)]
     if without:
-        return f"{named_ranks(without)}: no steps are known; hpcprof collect --step-range NAME names them"
+        return f"{named_ranks(without)}: no steps are known, see the analysis step_ranges"
     steps = min(map(len, fronts.values()))
     count = sum(timeline.operation_count for timeline in timelines.values())
     if not count:
