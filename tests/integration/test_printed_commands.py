@@ -34,7 +34,6 @@ def export(folder: Path, rank: int = 0, keep: str = "") -> None:
 
 def printed(text: str, command: str) -> list[str]:
     """Return the words of the command that a message prints."""
-    # Long lines of a terminal are folded, also within a path.
     line = " ".join(text.split())
     found = re.search(rf"hpcprof ({command} .*?store\.db'(?: --(?:step-range|program) \w+)?)", line)
     assert found is not None, text
@@ -42,8 +41,10 @@ def printed(text: str, command: str) -> list[str]:
 
 
 @pytest.fixture
-def collected(tmp_path: Path, hpcprof: Hpcprof) -> str:
+def collected(tmp_path: Path, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a collected folder of profiles without steps, whose results are in another database."""
+    # A narrow terminal folds long paths anywhere.
+    monkeypatch.setenv("COLUMNS", "500")
     (tmp_path / "results of all").mkdir()
     export(tmp_path / "no steps", keep="allgather")
     assert hpcprof("collect", "no steps", *ELSEWHERE).returncode == 0
