@@ -108,6 +108,16 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
     # Communication beside compute is in this one, which is of rank 0 too: its name tells another.
     trace = gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes())
     (profiles / "rank4.pt.trace.json").write_bytes(trace.replace(b"distributedInfo", b"elsewhere"))
+    module = {
+        "ph": "X",
+        "cat": "python_function",
+        "name": "nn.Module: Net_0",
+        "pid": 1,
+        "tid": 1,
+        "ts": 0,
+        "dur": 9,
+    }
+    (profiles / "rank5.pt.trace.json").write_text(json.dumps({"traceEvents": [module]}), encoding="utf-8")
     hpcprof("collect", str(profiles))
     found = rows(hpcprof, profiles, analysis)
     assert found
