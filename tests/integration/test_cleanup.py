@@ -69,7 +69,8 @@ def test_the_rows_of_imported_profiles_are_removed_from_every_table_and_their_fi
     (row,) = [row for row in stored_runs(None, tmp_path) if row.path == str(profiles)]
     assert (row.profiles, row.kind, row.step_p50_ns) == (2, "nsys", 3654419.0)
     (listed,) = [row for row in list_runs(tmp_path) if row.path == str(profiles)]
-    assert (listed.state, listed.ranks) == ("imported", 2)
+    # The profiles of two ranks record that there were four.
+    assert (listed.state, listed.ranks) == ("imported", 4)
     removals = chosen_removals([row.id[:12]], tmp_path)
     assert (ids(removals), removals[0].run) == ([row.id], None)
     carry_out(removals, tmp_path)
