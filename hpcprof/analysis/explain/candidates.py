@@ -51,8 +51,8 @@ class Candidate:
         The time per step that it takes by itself, on the rank where that is most.
     only : int
         The position of the only rank that has it, or `NONE`.
-    spread : bool
-        Whether it is no event at one place, but a slowness everywhere: the profiler may be part of it.
+    slower : float
+        If it is no event at one place but a host that is slower everywhere, by how many times; else 0.
     """
 
     cause: Cause
@@ -61,7 +61,7 @@ class Candidate:
     remove: Remove
     own_ns: float
     only: int = NONE
-    spread: bool = False
+    slower: float = 0.0
 
 
 class Candidates:
@@ -230,9 +230,9 @@ class Candidates:
             changed = {rank: late(measured, rank) for rank in self._every}
             excess = {rank: self._less(measured, times) for rank, times in changed.items()}
             for rank in sorted(excess, key=lambda rank: -excess[rank])[:_MOST_LATE]:
-                spread = cause is Cause.LATE_RANK_HOST and self._is_slow(rank)
+                slower = self._slower(rank) if cause is Cause.LATE_RANK_HOST else 0.0
                 place = self._most_excess(cause, rank)
-                yield Candidate(cause, place, (rank,), _of_rank(late, rank), excess[rank], spread=spread)
+                yield Candidate(cause, place, (rank,), _of_rank(late, rank), excess[rank], slower=slower)
 
     @property
     def _is_pipeline(self) -> bool:
@@ -273,17 +273,15 @@ class Candidates:
         lag = (measured.lag[edges] - changed.lag[edges]).sum()
         return float(lag + (measured.alone - changed.alone).sum()) / self.graph.steps
 
-    def _is_slow(self, rank: int) -> bool:
-        """Return whether a rank takes longer than the others between all of its calls, and in them."""
+    def _slower(self, rank: int) -> float:
+        """Return how many times as long as the others a rank takes between calls, 0 if not longer."""
         edges = self.graph.edges
-        times = []
-        for kind in (EdgeKind.HOST, EdgeKind.CALL):
-            rows = edges.kind == kind
-            of = self.graph.call_rank[edges.row[rows]]
-            usual = [float(np.median(edges.lag[rows][of == one])) for one in self._every]
-            others = float(np.median([*usual[:rank], *usual[rank + 1 :]]))
-            times.append(usual[rank] / others if others else 1.0)
-        return times[0] >= _SLOW_HOST
+        rows = edges.kind == EdgeKind.HOST
+        of = self.graph.call_rank[edges.row[rows]]
+        usual = [float(np.median(edges.lag[rows][of == one])) for one in self._every]
+        others = float(np.median([*usual[:rank], *usual[rank + 1 :]]))
+        ratio = usual[rank] / others if others else 0.0
+        return ratio if ratio >= _SLOW_HOST else 0.0
 
     def _math(self) -> Iterator[Candidate]:
         slow = self._slow_math

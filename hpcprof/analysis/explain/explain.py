@@ -53,6 +53,9 @@ _FEWEST_STEPS = 3
 _CALL_COST_NS = {"nsys": 300, "torch": 3_000}
 """What a profiler adds to each call, measured on H200 as the difference of steps with and without it."""
 
+_SURELY_SLOW = 2.5
+"""A host that is so many times slower everywhere is a finding; nsys alone was seen to cause up to 1.9."""
+
 _ESTIMATED = (Cause.SLOW_MATH, Cause.SMALL_KERNELS, Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
 """What a step would be without these is not known exactly, since something else takes their place."""
 
@@ -182,7 +185,8 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     removals = Removals(replay)
     candidates = Candidates(replay, removals, slow_products(built.graph, inputs.gpus)).all()
     search = Search(replay, candidates)
-    found, hidden = search.findings()
+    found, hidden, slow = search.findings()
+    found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
     wall = wall or round(search.wall)
     error = 100 * search.error / search.wall
     trust = _trust(inputs, built, error)
@@ -191,9 +195,22 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
     return (
-        Explanation(_sorted(findings), hiding, built.problems, summary),
+        Explanation(_sorted(findings), hiding, (*built.problems, *_slow_hosts(built.graph, slow)), summary),
         critical_path(replay),
     )
+
+
+def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
+    """Yield the ranks whose host is somewhat slower than the others', which a profiler may cause."""
+    for one in slow:
+        if one.candidate.slower < _SURELY_SLOW:
+            rank = graph.ranks[one.ranks[0]]
+            yield NotJudged(
+                f"the host of rank {rank}",
+                f"it takes {one.candidate.slower:.1f} times as long as the others between all of its calls, "
+                f"{one.saving / 1e6:.2f} ms of a step; a profiler does that too, so the findings are those "
+                "without it: compare with steps that are not profiled",
+            )
 
 
 def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confidence:
@@ -213,7 +230,7 @@ def _finding(
     ranks = tuple(graph.ranks[position] for position in one.ranks)
     wide = one.high - low > one.saving
     estimated = candidate.cause in _ESTIMATED
-    doubtful = candidate.spread or trust == "low"
+    doubtful = candidate.slower > 0 or trust == "low"
     confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else trust
     return Finding(
         cause=candidate.cause,

@@ -75,11 +75,20 @@ class Search:
         """How far the median of the unchanged replay is from the measured one, in ns."""
         return abs(float(np.median(self.unchanged)) - self.wall)
 
-    def findings(self) -> tuple[list[Judged], list[Judged]]:
-        """Return the causes that cost time, in the order in which they are taken out, and those that hide."""
+    def findings(self) -> tuple[list[Judged], list[Judged], list[Judged]]:
+        """Return the causes that cost time, in the order in which they are taken out, and those that hide.
+
+        The third list has the ranks whose host is slower between all of its calls. A profiler does that too,
+        so they are taken out first, and the others are judged as they are without it.
+        """
+        slow = self._slow_hosts()
+        base = self.replay.measured
+        for one in slow:
+            base = one.candidate.remove(base, one.ranks)
+        begin = self._walls(base) if slow else self.unchanged
         found: list[Judged] = []
-        times, walls = self.replay.measured, self.unchanged
-        left, hidden = self.candidates, None
+        times, walls = base, begin
+        left, hidden = [one for one in self.candidates if not one.slower], None
         while left and len(found) < _MOST_FINDINGS:
             savings = [(self._rough(times, one), one) for one in left]
             hidden = self._hidden(savings) if hidden is None else hidden
@@ -87,17 +96,29 @@ class Search:
             judged = self._best(times, walls, worth)
             if judged is None:
                 break
-            found.append(self._not_above_its_own(judged) if found else judged)
+            # What a cause saves beyond its own share is due to those before it.
+            alone = self._judged(base, begin, judged.candidate, judged.ranks) if found else judged
+            found.append(min(judged, alone, key=lambda one: one.saving))
             times = judged.candidate.remove(times, judged.ranks)
-            walls = self.replay.walls(self.replay.moments(times))
-            kept = [one for _, one in worth if not _overlaps(one, judged.candidate)]
-            left = kept
-        return found, hidden or []
+            walls = self._walls(times)
+            left = [one for _, one in worth if not _overlaps(one, judged.candidate)]
+        return found, hidden or [], slow
 
-    def _not_above_its_own(self, judged: Judged) -> Judged:
-        """Limit a saving to what the step gains without this cause alone."""
-        alone = self._judged(self.replay.measured, self.unchanged, judged.candidate, judged.ranks)
-        return judged if judged.saving <= alone.saving else alone
+    def _slow_hosts(self) -> list[Judged]:
+        """Return the ranks whose host is slower in all of its calls, if that costs time."""
+        times, walls = self.replay.measured, self.unchanged
+        found = []
+        for one in self.candidates:
+            if one.slower:
+                judged = self._judged(times, walls, one, one.ranks)
+                if 100 * judged.saving >= _LEAST_PCT * self.wall:
+                    found.append(judged)
+                    times = one.remove(times, one.ranks)
+                    walls = self._walls(times)
+        return found
+
+    def _walls(self, times: Times) -> Ints:
+        return self.replay.walls(self.replay.moments(times))
 
     def _rough(self, times: Times, candidate: Candidate) -> float:
         base = self.replay.wall(times, exact=False)
@@ -105,7 +126,7 @@ class Search:
 
     def _best(self, times: Times, walls: Ints, savings: Sequence[tuple[float, Candidate]]) -> Judged | None:
         """Return the candidate that saves most, at its narrowest place and ranks; None without one."""
-        order = sorted(savings, key=lambda pair: (pair[1].spread, -pair[0]))
+        order = sorted(savings, key=lambda pair: -pair[0])
         if not order:
             return None
         best = order[0][1]
@@ -126,11 +147,11 @@ class Search:
         return (candidate.only,) if alone >= _SAME * whole else candidate.ranks
 
     def _saving(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> float:
-        changed = self.replay.walls(self.replay.moments(candidate.remove(times, ranks)))
+        changed = self._walls(candidate.remove(times, ranks))
         return float(np.median(walls) - np.median(changed))
 
     def _judged(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> Judged:
-        changed = self.replay.walls(self.replay.moments(candidate.remove(times, ranks)))
+        changed = self._walls(candidate.remove(times, ranks))
         saving = float(np.median(walls) - np.median(changed))
         half = half_width((walls - changed).astype(float)) + self.error
         return Judged(candidate, ranks, saving, max(0.0, saving - half), saving + half)

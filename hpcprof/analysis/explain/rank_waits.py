@@ -30,6 +30,7 @@ class Waits:
         self._stream = {(device, stream): i for i, (device, stream) in enumerate(activity.streams.tolist())}
         self._numbers = activity.streams[:, 1].tolist()
         self._recorded = _recorded(activity)
+        self._waits_on: dict[int, list[tuple[int, int, int]]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
         self._of_correlation = dict(
             zip(
@@ -39,15 +40,33 @@ class Waits:
             )
         )
 
+        for call, (kind, _, stream, source, record) in sorted(self._recorded.items()):
+            if kind == SyncKind.STREAM_WAIT:
+                moment = int(self.calls.start[call])
+                wait = (moment, source, self._recorded_at(record, moment))
+                self._waits_on.setdefault(stream, []).append(wait)
+
     def _numbered(self, device: int, stream: int) -> int | None:
         """Return the number of a stream; profilers may number the device of a wait within its process."""
         alone = self._numbers.index(stream) if self._numbers.count(stream) == 1 else None
         return self._stream.get((device, stream), alone)
 
-    def _last_on(self, stream: int | None, moment: int) -> list[int]:
+    def _before(self, device: int, stream: int, moment: int) -> list[int]:
+        """Return the operations that end when all is done that a stream was given before a moment.
+
+        These are the last operation on it, and what it was told to wait for since then: an event on a stream
+        without work of its own passes on the waits of that stream.
+        """
+        number = self._numbered(device, stream)
+        found = [] if number is None else self._last_on(number, moment)
+        since = int(self.calls.start[self.work.call[found[0]]]) if found else 0
+        for waited, source, recorded in self._waits_on.get(stream, ()):
+            if since < waited < moment and recorded < waited:
+                found += self._before(device, source, recorded)
+        return found
+
+    def _last_on(self, stream: int, moment: int) -> list[int]:
         """Return the last operation that was launched on a stream before a moment, if any."""
-        if stream is None:
-            return []
         place = int(np.searchsorted(self._launched[stream], moment)) - 1
         return [int(self._by_launch[stream][place])] if place >= 0 else []
 
@@ -71,10 +90,13 @@ class Waits:
             return self._ended_inside(call)
         _, device, stream, source, record = known
         if known[0] == SyncKind.STREAM:
-            return self._last_on(self._numbered(device, stream), moment)
-        recording = self._of_correlation.get(record)
-        when = moment if recording is None else int(self.calls.start[recording])
-        return self._last_on(self._numbered(device, source), when)
+            return self._before(device, stream, moment)
+        return self._before(device, source, self._recorded_at(record, moment))
+
+    def _recorded_at(self, record: int, otherwise: int) -> int:
+        """Return when the call began that recorded an event."""
+        call = self._of_correlation.get(record)
+        return otherwise if call is None else int(self.calls.start[call])
 
     def of_streams(self) -> Ints:
         """Return the pairs of operations of which the second waits for the first by an event, shape (n, 2).
@@ -105,15 +127,15 @@ class Waits:
             self.inferred += 1
             return self._inferred_wait(call, moment)
         _, device, stream, source, record = known
-        waiting, signalling = self._numbered(device, stream), self._numbered(device, source)
-        if waiting is None or signalling is None or waiting == signalling:
+        waiting = self._numbered(device, stream)
+        if waiting is None:
             return []
-        recording = self._of_correlation.get(record)
-        when = moment if recording is None else int(self.calls.start[recording])
         place = int(np.searchsorted(self._launched[waiting], moment))
         if place == len(self._by_launch[waiting]):
             return []
-        return [(one, int(self._by_launch[waiting][place])) for one in self._last_on(signalling, when)]
+        target = int(self._by_launch[waiting][place])
+        signalling = self._before(device, source, self._recorded_at(record, moment))
+        return [(one, target) for one in signalling if self.work.stream[one] != waiting]
 
     def _inferred_wait(self, call: int, moment: int) -> list[tuple[int, int]]:
         after = [

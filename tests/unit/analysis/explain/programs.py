@@ -139,7 +139,9 @@ def _execute(rank: _Rank, one: Instruction, arrivals: Sequence[int]) -> None:
     else:
         record = _call(rank, "cudaEventRecord")
         begin, number = rank.now, _call(rank, "cudaStreamWaitEvent")
-        rank.events[one.stream] = rank.ends.get(one.source, -EVENT) + EVENT
+        # A stream without work of its own passes on what it waits for.
+        done = max(rank.ends.get(one.source, -EVENT), rank.events.get(one.source, -EVENT))
+        rank.events[one.stream] = max(rank.events.get(one.stream, 0), done + EVENT)
         rank.syncs.append((begin, rank.now, SyncKind.STREAM_WAIT, number, one.stream, one.source, record))
 
 

@@ -120,6 +120,36 @@ def test_work_that_hides_behind_the_gpu_is_named_with_its_cost() -> None:
     assert hidden.saving_ns == pytest.approx(0, abs=US * 300)
 
 
+def with_slower_host(program: Sequence[Instruction], times: float) -> list[Instruction]:
+    """Let the host take longer everywhere."""
+    found: list[Instruction] = []
+    for one in program:
+        if isinstance(one, Host):
+            found.append(Host(round(one.ns * times)))
+        elif isinstance(one, Place):
+            found.append(Place(one.name, tuple(with_slower_host(one.inside, times))))
+        else:
+            found.append(one)
+    return found
+
+
+def test_a_host_that_is_slower_everywhere_does_not_hide_another_cause_and_is_no_finding() -> None:
+    def program(times: float, *more: Instruction) -> list[Instruction]:
+        return with_slower_host(training(layer=[Host(2 * MS)], forward=more), times)
+
+    late = program(2.0, Launch(9 * MS))
+    found = explained(program(1.0), late, program(1.0))
+    (first,) = found.shown()
+    assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_GPU, "forward", (1,))
+    assert first.saving_ns == pytest.approx(
+        wall(program(1.0), program(1.0, Launch(9 * MS))) - wall(*[program(1.0)] * 2), rel=0.2
+    )
+    (slow,) = [one for one in found.not_judged if one.what == "the host of rank 1"]
+    assert "2.0 times as long" in slow.reason
+    worse = explained(program(1.0), program(4.0), program(1.0)).shown()
+    assert [(one.cause, one.ranks, one.confidence) for one in worse] == [(Cause.LATE_RANK_HOST, (1,), "low")]
+
+
 def test_single_steps_that_take_longer_are_spikes() -> None:
     timelines = simulate([training()], STEPS)
     series = np.array([20, 20, 20, 60, 20, 20, 20, 20]) * MS

@@ -116,6 +116,22 @@ def test_a_rank_with_the_times_of_the_others_holds_nobody_up(late: str) -> None:
     assert np.median(walls(replay, change)) == pytest.approx(np.median(walls(without)), rel=0.01)
 
 
+def test_a_stream_without_work_passes_on_what_it_waits_for() -> None:
+    def program(kernel: int) -> list[Instruction]:
+        passed_on = (StreamWait(21, 17), StreamWait(7, 21))
+        return [
+            forward(kernel, 2 * MS),
+            StreamWait(17, 7),
+            Launch(MS, 17, collective=True),
+            *passed_on,
+            Launch(MS),
+        ]
+
+    replay, without = replay_of([program(2 * MS), program(9 * MS)]), replay_of([program(2 * MS)] * 2)
+    predicted = walls(replay, lambda removals, times: removals.late_gpu(times, 1))
+    assert np.median(predicted) == pytest.approx(np.median(walls(without)), rel=0.01)
+
+
 durations = st.integers(20, 4000).map(lambda us: us * US)
 instructions = st.one_of(
     durations.map(Host),
