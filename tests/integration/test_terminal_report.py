@@ -104,7 +104,8 @@ OVER_RUNS = {
     | _SLOWER
     | {"slowdown": 1.0512}
     | _RATIO,
-    "scaling": {"workload": "sequence-parallel", "parameters": "strong: " + "x=1 " * 50, "ranks": 512}
+    "scaling": {"program": "sequence-parallel", "workload": "sequence-parallel", "kind": "strong"}
+    | {"parameters": "x=1 " * 50, "ranks": 512}
     | {"nodes": 128, "runs": 5, "step_p50_ns": 123456789, "speedup": 1.2345, "efficiency": 0.9999}
     | _RATIO,
 }

@@ -25,7 +25,7 @@ ANALYSES = (
         "hpcprof.analysis.comparison.scaling:scaling",
         needs=("steps_summary",),
         main_columns=(
-            *("program", "kind", "parameters", "ranks", "runs", "step_p50_ns"),
+            *("program", "kind", "parameters", "ranks", "step_p50_ns"),
             *("speedup", "efficiency", "ci_low", "ci_high"),
         ),
     ),
