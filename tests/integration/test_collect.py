@@ -11,9 +11,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import hpcprof as package
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.cli.main import cli
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database
 
@@ -98,9 +100,19 @@ def test_printed_commands_work_as_printed(db: str, hpcprof: Hpcprof, profiles: P
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("analysis", ANALYSES)
+MODULE = {
+    "ph": "X",
+    "cat": "python_function",
+    "name": "nn.Module: Net_0",
+    "pid": 1,
+    "tid": 1,
+    "ts": 0,
+    "dur": 9,
+}
+
+
 def test_json_rows_have_exactly_the_keys_of_their_analysis(
-    analysis: str, hpcprof: Hpcprof, profiles: Path
+    hpcprof: Hpcprof, profiles: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(DATA / "ncu/roofline.raw.csv.gz", profiles / "rank3.csv.gz")
     # What only PyTorch traces record is in this one.
@@ -108,21 +120,27 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
     # Communication beside compute is in this one, which is of rank 0 too: its name tells another.
     trace = gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes())
     (profiles / "rank4.pt.trace.json").write_bytes(trace.replace(b"distributedInfo", b"elsewhere"))
-    module = {
-        "ph": "X",
-        "cat": "python_function",
-        "name": "nn.Module: Net_0",
-        "pid": 1,
-        "tid": 1,
-        "ts": 0,
-        "dur": 9,
-    }
-    (profiles / "rank5.pt.trace.json").write_text(json.dumps({"traceEvents": [module]}), encoding="utf-8")
-    hpcprof("collect", str(profiles))
-    found = rows(hpcprof, profiles, analysis)
-    assert found
-    for row in found:
-        assert list(row) == [column.name for column in ANALYSES[analysis].columns]
+    (profiles / "rank5.pt.trace.json").write_text(json.dumps({"traceEvents": [MODULE]}), encoding="utf-8")
+    # Only these ranks send each other messages.
+    pipeline = profiles.parent / "pipeline"
+    pipeline.mkdir()
+    for rank in (0, 1):
+        shutil.copy(DATA / f"pipeline_rank{rank}.pt.trace.json.gz", pipeline / f"rank{rank}.pt.trace.json.gz")
+    for folder in (profiles, pipeline):
+        hpcprof("collect", str(folder))
+        hpcprof("explain", str(folder))
+    # In this process, since there are many.
+    monkeypatch.chdir(profiles.parent)
+    for name, analysis in ANALYSES.items():
+        found: list[dict[str, object]] = []
+        for folder in (profiles, pipeline):
+            words = ["report", str(folder), "--analysis", name, "--format", "json"]
+            done = CliRunner().invoke(cli, words)
+            assert done.exit_code == 0, done.output
+            found += json.loads(done.stdout)
+        assert found, name
+        for row in found:
+            assert list(row) == [column.name for column in analysis.columns]
 
 
 def test_damaged_profiles_are_named_and_skipped_and_the_rest_is_collected(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,16 @@ OF_TRACES = {
     **dict.fromkeys(
         ("operators", "operators_by_shape", "operator_kernels"), "operators_rank0.pt.trace.json.gz"
     ),
+    "idle_threads": "cpu_ddp_rank0.pt.trace.json.gz",
+}
+MODULE = {
+    "ph": "X",
+    "cat": "python_function",
+    "name": "nn.Module: Net_0",
+    "pid": 1,
+    "tid": 1,
+    "ts": 0,
+    "dur": 9,
 }
 OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
 
@@ -52,6 +63,9 @@ def printed(
     path = DATA / OF_TRACES[name] if name in OF_TRACES else export
     if ANALYSES[name].reads is ProfileContent.KERNEL_REPORT:
         path = DATA / "ncu/ddp.raw.csv.gz"
+    if name == "modules":
+        path = tmp_path / "rank0.pt.trace.json"
+        path.write_text(json.dumps({"traceEvents": [MODULE]}), encoding="utf-8")
     outcome = analyze_rank(ANALYSES[name], read_profile(path), 0)
     stored = AnalysisTable({key: values[:3] for key, values in outcome.columns().items()}, {})
     assert stored.rows
