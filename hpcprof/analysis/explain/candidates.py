@@ -26,7 +26,10 @@ LEAST_SHARE = 0.01
 _MOST_SHORT = 0.5
 _FEWEST_KERNELS = 20
 _MOST_LATE = 4
-_SLOW_HOST = 1.25
+_SLOW_HOST = 1.6
+_ALIKE = 0.5
+"""Several ranks are late together if the least late one is so much as late as the latest."""
+
 _ALONE = 2
 """A rank has a cause alone if it takes so many times as long there as on the others."""
 
@@ -227,12 +230,31 @@ class Candidates:
             (removals.late_host, Cause.LATE_RANK_HOST),
             (removals.late_gpu, Cause.LATE_RANK_GPU),
         ):
-            changed = {rank: late(measured, rank) for rank in self._every}
+            changed = {rank: late(measured, rank) for rank in self._longest(cause)}
             excess = {rank: self._less(measured, times) for rank, times in changed.items()}
-            for rank in sorted(excess, key=lambda rank: -excess[rank])[:_MOST_LATE]:
-                slower = self._slower(rank) if cause is Cause.LATE_RANK_HOST else 0.0
-                place = self._most_excess(cause, rank)
-                yield Candidate(cause, place, (rank,), _of_rank(late, rank), excess[rank], slower=slower)
+            order = sorted(excess, key=lambda rank: -excess[rank])[:_MOST_LATE]
+            several = [rank for rank in order if excess[rank] >= _ALIKE * excess[order[0]]]
+            chosen: list[tuple[int, ...]] = [(rank,) for rank in order]
+            if 1 < len(several) <= len(self._every) // 2:
+                chosen.append(tuple(sorted(several)))
+            for ranks in chosen:
+                least = min(ranks, key=lambda rank: excess[rank])
+                slower = self._slower(least) if cause is Cause.LATE_RANK_HOST else 0.0
+                place = self._most_excess(cause, least)
+                yield Candidate(cause, place, ranks, _of_ranks(late, ranks), excess[least], slower=slower)
+
+    def _longest(self, cause: Cause) -> list[int]:
+        """Return the ranks that take longest in all, which may be late."""
+        graph, measured = self.graph, self.replay.measured
+        if cause is Cause.LATE_RANK_HOST:
+            rows = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
+            rank, time = graph.call_rank[graph.edges.row[rows]], measured.lag[rows].astype(float)
+        else:
+            compute = graph.work.category == Category.COMP
+            rank, time = graph.work_rank[compute], measured.alone[compute]
+        total = np.bincount(rank, time, len(self._every))
+        found: list[int] = np.argsort(-total, kind="stable")[: 2 * _MOST_LATE].tolist()
+        return found
 
     @property
     def _is_pipeline(self) -> bool:
@@ -314,8 +336,13 @@ class Candidates:
         return float(total[most]), most if alone else NONE
 
 
-def _of_rank(late: Callable[[Times, int], Times], rank: int) -> Remove:
-    return lambda times, _: late(times, rank)
+def _of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:
+    def remove(times: Times, _: tuple[int, ...] | None) -> Times:
+        for rank in ranks:
+            times = late(times, rank)
+        return times
+
+    return remove
 
 
 TENSOR_CORE_GAIN = 4.0

@@ -40,7 +40,7 @@ from hpcprof.analysis.explain.step_series import StepSeries, drift, spikes, step
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.timeline import Ints
 
-MOST_OPERATIONS = 120_000
+MOST_OPERATIONS = 60_000
 """So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
 
 NO_GPU = (

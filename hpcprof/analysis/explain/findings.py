@@ -90,7 +90,8 @@ class Search:
         times, walls = base, begin
         left, hidden = [one for one in self.candidates if not one.slower], None
         while left and len(found) < _MOST_FINDINGS:
-            savings = [(self._rough(times, one), one) for one in left]
+            before = self.replay.wall(times, exact=False)
+            savings = [(before - self._rough(times, one), one) for one in left]
             hidden = self._hidden(savings) if hidden is None else hidden
             worth = [(saving, one) for saving, one in savings if 100 * saving >= _LEAST_PCT * self.wall]
             judged = self._best(times, walls, worth)
@@ -121,8 +122,8 @@ class Search:
         return self.replay.walls(self.replay.moments(times))
 
     def _rough(self, times: Times, candidate: Candidate) -> float:
-        base = self.replay.wall(times, exact=False)
-        return base - self.replay.wall(candidate.remove(times, candidate.ranks), exact=False)
+        """Return the wall time without a candidate if the same kernels stay beside communication."""
+        return self.replay.wall(candidate.remove(times, candidate.ranks), exact=False)
 
     def _best(self, times: Times, walls: Ints, savings: Sequence[tuple[float, Candidate]]) -> Judged | None:
         """Return the candidate that saves most, at its narrowest place and ranks; None without one."""
@@ -185,7 +186,7 @@ def _overlaps(one: Candidate, taken: Candidate) -> bool:
     """Return whether a candidate is part of one that has been taken out, or the other way round."""
     if one.cause is not taken.cause:
         return False
-    if one.cause in _OF_ONE_RANK and one.ranks == taken.ranks:
+    if one.cause in _OF_ONE_RANK and set(one.ranks) & set(taken.ranks):
         return True
     return is_inside(one.where, taken.where) or is_inside(taken.where, one.where)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,10 @@ from hpcprof.profiles.timeline import Ints, SyncKind
 
 ODD_NS = 10_000
 """A later start than the known edges explain is kept as it is, with what it is due to unknown."""
+
+
+_LONGEST_CHAIN = 100
+"""So many streams pass on an event to each other at most."""
 
 
 class Waits:
@@ -31,6 +36,7 @@ class Waits:
         self._numbers = activity.streams[:, 1].tolist()
         self._recorded = _recorded(activity)
         self._waits_on: dict[int, list[tuple[int, int, int]]] = {}
+        self._found: dict[tuple[int, int], list[int]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
         self._of_correlation = dict(
             zip(
@@ -51,19 +57,32 @@ class Waits:
         alone = self._numbers.index(stream) if self._numbers.count(stream) == 1 else None
         return self._stream.get((device, stream), alone)
 
-    def _before(self, device: int, stream: int, moment: int) -> list[int]:
+    def _before(self, device: int, stream: int, moment: int, depth: int = 0) -> list[int]:
         """Return the operations that end when all is done that a stream was given before a moment.
 
         These are the last operation on it, and what it was told to wait for since then: an event on a stream
-        without work of its own passes on the waits of that stream.
+        without work of its own passes on the waits of that stream. Of each stream, the last one is enough.
         """
-        number = self._numbered(device, stream)
-        found = [] if number is None else self._last_on(number, moment)
-        since = int(self.calls.start[self.work.call[found[0]]]) if found else 0
-        for waited, source, recorded in self._waits_on.get(stream, ()):
-            if since < waited < moment and recorded < waited:
-                found += self._before(device, source, recorded)
-        return found
+        key = (stream, moment)
+        if key not in self._found:
+            number = self._numbered(device, stream)
+            found = [] if number is None else self._last_on(number, moment)
+            since = int(self.calls.start[self.work.call[found[0]]]) if found else 0
+            waits = self._waits_on.get(stream, [])
+            for waited, source, recorded in waits[bisect(waits, (since,)) : bisect(waits, (moment,))]:
+                if since < waited and recorded < waited and depth < _LONGEST_CHAIN:
+                    found = self._latest([*found, *self._before(device, source, recorded, depth + 1)])
+            self._found[key] = found
+        return self._found[key]
+
+    def _latest(self, work: list[int]) -> list[int]:
+        """Return the operation of each stream that ends last."""
+        of_stream: dict[int, int] = {}
+        for row in work:
+            other = of_stream.setdefault(int(self.work.stream[row]), row)
+            if self.work.end[row] > self.work.end[other]:
+                of_stream[int(self.work.stream[row])] = row
+        return list(of_stream.values())
 
     def _last_on(self, stream: int, moment: int) -> list[int]:
         """Return the last operation that was launched on a stream before a moment, if any."""

@@ -104,6 +104,15 @@ def test_a_late_rank_is_the_first_finding(cause: Cause, where: str, late: list[I
     assert first.saving_ns == pytest.approx(gained, rel=0.2, abs=MS)
 
 
+def test_two_late_ranks_are_one_finding() -> None:
+    late = training(forward=[Launch(8 * MS)])
+    ranks = [training(), late, training(), late, training()]
+    first = explained(*ranks).shown()[0]
+    assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_GPU, "forward", (1, 3))
+    gained = wall(*ranks) - wall(*[training()] * 5)
+    assert first.saving_ns == pytest.approx(gained, rel=0.2, abs=MS)
+
+
 def test_a_program_without_a_cause_has_no_finding() -> None:
     found = explained(training(), training())
     assert found.shown() == ()
