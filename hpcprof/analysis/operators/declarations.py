@@ -56,7 +56,7 @@ ANALYSES = (
         ),
         "hpcprof.analysis.operators.modules:modules",
         sort_by=("-gpu_ns", "-host_ns"),
-        main_columns=("rank", "name", "calls", "gpu_ns", "gpu_pct", "host_ns"),
+        main_columns=("rank", "name", "calls", "gpu_ns", "host_ns", "host_pct"),
     ),
     Analysis(
         "idle_threads",
