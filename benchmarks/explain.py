@@ -62,7 +62,7 @@ def step_ms(inputs: ExplainInputs) -> tuple[float, float, float]:
     assert isinstance(built, Replayable)
     replay = Replay(built.graph)
     measured = replay.walls(replay.graph.observed)
-    replayed = replay.walls(replay.moments(replay.measured))
+    replayed = replay.walls(replay.unchanged)
     median = float(np.median(measured))
     error = 100 * (float(np.median(replayed)) / median - 1)
     return median / 1e6, error, 100 * float(np.abs(replayed / measured - 1).max())

@@ -33,7 +33,7 @@ def critical_path(replay: Replay) -> pd.DataFrame:
     over the steps of the time on the path, and ``share_pct`` its share of the median wall step.
     """
     graph = replay.graph
-    moments = replay.moments(replay.measured)
+    moments = replay.unchanged
     path = _path(replay, moments)
     edges = graph.edges.take(path)
     begin, end = moments[edges.source], moments[edges.target]

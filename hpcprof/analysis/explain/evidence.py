@@ -14,19 +14,6 @@ _MOST = 3
 
 Tables = Mapping[str, pd.DataFrame]
 
-NEEDED = (
-    "idle_causes",
-    "step_account",
-    "step_times",
-    "api",
-    "memops",
-    "kernels",
-    "skew_summary",
-    "slowdown",
-    "phases",
-)
-"""The analyses that `evidence_of` looks into."""
-
 
 def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
     """Return the largest figures that show a cause, each a cell of an analysis.
@@ -34,7 +21,7 @@ def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) ->
     Parameters
     ----------
     tables : mapping of str to DataFrame
-        The analyses in `NEEDED` over all ranks.
+        The analyses over all ranks.
     candidate : Candidate
     ranks : tuple of int
         The ranks that have the cause, by their own numbers.

@@ -72,12 +72,18 @@ class Replayable:
     graph : RunGraph
     steps : int
         The number of steps of the capture, of which ``graph.steps`` are replayed.
+    step : str
+        The name of the range that is the step, or ``step``.
+    profiler : str
+        The kind of the profiles.
     problems : tuple of NotJudged
         What the graph lacks.
     """
 
     graph: RunGraph
     steps: int
+    step: str
+    profiler: str
     problems: tuple[NotJudged, ...]
 
 
@@ -97,7 +103,7 @@ def replayable(inputs: ExplainInputs) -> Replayable | str:
     chosen = _window([front[:steps] for front in fronts.values()], count)
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
-    activities = {rank: rank_activity(timeline, chosen) for rank, timeline in timelines.items()}
+    activities = {rank: rank_activity(one, chosen, fronts[rank]) for rank, one in timelines.items()}
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
     collectives = inputs.tables["rank_collectives"]
     several = len(timelines) > 1 and len(collectives) > 0
@@ -108,7 +114,9 @@ def replayable(inputs: ExplainInputs) -> Replayable | str:
     clock = common_clock(_clocks(collectives, messages) if several else {}, begin)
     graph = run_graph(activities, edges, clock, matched, messages)
     problems = _problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)
-    return Replayable(graph, steps, tuple(problems))
+    first = timelines[inputs.ranks[0]]
+    step = first.step_range.name if first.step_range else ""
+    return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems))
 
 
 def _clocks(collectives: pd.DataFrame, messages: Sequence[MatchedPairs]) -> dict[ClockKey, AlignedClocks]:
@@ -190,8 +198,8 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     wall = wall or round(search.wall)
     error = 100 * search.error / search.wall
     trust = _trust(inputs, built, error)
-    findings += [_finding(inputs, built.graph, one, wall, trust) for one in found]
-    hiding = tuple(_finding(inputs, built.graph, one, wall, trust, hidden=True) for one in hidden)
+    findings += [_finding(inputs, built, one, wall, trust) for one in found]
+    hiding = tuple(_finding(inputs, built, one, wall, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
     return (
@@ -223,11 +231,17 @@ def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confid
 
 
 def _finding(
-    inputs: ExplainInputs, graph: RunGraph, one: Judged, wall: int, trust: Confidence, *, hidden: bool = False
+    inputs: ExplainInputs,
+    built: Replayable,
+    one: Judged,
+    wall: int,
+    trust: Confidence,
+    *,
+    hidden: bool = False,
 ) -> Finding:
     candidate = one.candidate
-    low = max(0.0, one.low - _profiler_ns(inputs, graph, candidate.cause))
-    ranks = tuple(graph.ranks[position] for position in one.ranks)
+    low = max(0.0, one.low - _profiler_ns(built, candidate.cause))
+    ranks = tuple(built.graph.ranks[position] for position in one.ranks)
     wide = one.high - low > one.saving
     estimated = candidate.cause in _ESTIMATED
     doubtful = candidate.slower > 0 or trust == "low"
@@ -235,7 +249,7 @@ def _finding(
     return Finding(
         cause=candidate.cause,
         ranks=ranks,
-        where=candidate.where or _step_name(inputs),
+        where=candidate.where or built.step,
         saving_ns=round(one.saving),
         saving_low_ns=round(low),
         saving_high_ns=round(one.high),
@@ -247,17 +261,12 @@ def _finding(
     )
 
 
-def _profiler_ns(inputs: ExplainInputs, graph: RunGraph, cause: Cause) -> float:
+def _profiler_ns(built: Replayable, cause: Cause) -> float:
     """Return the part of a saving that may be due to the profiler, which slows each call of the host."""
     if cause not in (Cause.HOST_SYNC, Cause.SMALL_KERNELS):
         return 0.0
-    cost = _CALL_COST_NS.get(inputs.read(inputs.ranks[0]).origin.kind, 0)
-    return cost * len(graph.calls) / graph.steps / len(graph.ranks)
-
-
-def _step_name(inputs: ExplainInputs) -> str:
-    chosen = inputs.read(inputs.ranks[0]).step_range
-    return chosen.name if chosen and chosen.name else "step"
+    graph = built.graph
+    return _CALL_COST_NS.get(built.profiler, 0) * len(graph.calls) / graph.steps / len(graph.ranks)
 
 
 def _of_series(inputs: ExplainInputs, series: StepSeries) -> Iterator[Finding]:

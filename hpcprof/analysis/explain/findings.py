@@ -15,7 +15,8 @@ from hpcprof.analysis.explain.candidates import Candidate
 from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.places import is_inside
-from hpcprof.analysis.explain.replay import Floats, Replay, Times
+from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
 _LEAST_PCT = 1.0
@@ -67,7 +68,7 @@ class Search:
         self.replay = replay
         self.candidates = list(candidates)
         self.measured = replay.walls(replay.graph.observed)
-        self.unchanged = replay.walls(replay.moments(replay.measured))
+        self.unchanged = replay.walls(replay.unchanged)
         self.wall = float(np.median(self.measured))
 
     @property
@@ -137,19 +138,15 @@ class Search:
             if one.cause is best.cause and saving >= _SAME * order[0][0] and is_inside(one.where, best.where)
         ]
         narrow = max(close, key=lambda one: len(one.where))
-        return self._judged(times, walls, narrow, self._narrowed(times, walls, narrow))
+        return self._narrowed(times, walls, narrow)
 
-    def _narrowed(self, times: Times, walls: Ints, candidate: Candidate) -> tuple[int, ...]:
-        """Return the only rank that has the cause, if taking it out there is enough, or all of them."""
+    def _narrowed(self, times: Times, walls: Ints, candidate: Candidate) -> Judged:
+        """Judge the only rank that has the cause, if taking it out there is enough, or all of them."""
+        whole = self._judged(times, walls, candidate, candidate.ranks)
         if candidate.cause in _COLLECTIVE or candidate.only == NONE:
-            return candidate.ranks
-        whole = self._saving(times, walls, candidate, candidate.ranks)
-        alone = self._saving(times, walls, candidate, (candidate.only,))
-        return (candidate.only,) if alone >= _SAME * whole else candidate.ranks
-
-    def _saving(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> float:
-        changed = self._walls(candidate.remove(times, ranks))
-        return float(np.median(walls) - np.median(changed))
+            return whole
+        alone = self._judged(times, walls, candidate, (candidate.only,))
+        return alone if alone.saving >= _SAME * whole.saving else whole
 
     def _judged(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> Judged:
         changed = self._walls(candidate.remove(times, ranks))

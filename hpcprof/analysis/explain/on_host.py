@@ -6,13 +6,13 @@ its step is what the step gains without it, as far as every rank spends it: the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.explain.evidence import largest
+from hpcprof.analysis.explain.evidence import Tables, largest
 from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
 from hpcprof.analysis.explain.findings import half_width
 from hpcprof.analysis.explain.remedies import remedy
@@ -21,8 +21,6 @@ from hpcprof.analysis.statistics.grouped import Floats
 _LEAST_SHARE = 0.01
 _LATE_SHARE = 0.03
 _SHARE_OF_EXCESS = 0.1
-
-Tables = Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.explain.host_activity import NONE, divided
 from hpcprof.analysis.explain.places import Places, places_of
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.analysis.steps.streams import NEVER, launch_calls, launch_starts
+from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_calls, launch_starts
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Category, Ints, Table, Timeline, concatenate
 
@@ -116,8 +116,6 @@ class RankActivity:
         The first operation of each step; the last one ends at the front of the next, or with ``last``.
     last : int
         The operation that ends last in the last step, `NONE` if the front of a further step is known.
-    first_step : int
-        The number of the first explained step in the profile.
     """
 
     timeline: Timeline
@@ -128,7 +126,6 @@ class RankActivity:
     streams: Ints
     front: Ints
     last: int
-    first_step: int
 
 
 @dataclass(frozen=True)
@@ -144,7 +141,7 @@ class _WorkColumns(Table):
 def step_fronts(timeline: Timeline) -> Ints:
     """Return the first operation of each step by its start, `NONE` for a step that launches none."""
     ranges, launched = steps_of(timeline).ranges, launch_starts(timeline)
-    start = timeline.columns_of_operations(_Start).start
+    start = timeline.columns_of_operations(OperationTimes).start
     order = np.lexsort((start, launched))
     low = np.searchsorted(launched[order], ranges.start)
     high = np.searchsorted(launched[order], np.minimum(ranges.end, NEVER - 1), side="right")
@@ -155,17 +152,12 @@ def step_fronts(timeline: Timeline) -> Ints:
     return np.array(first, np.int64)
 
 
-@dataclass(frozen=True)
-class _Start(Table):
-    start: Ints
-
-
-def rank_activity(timeline: Timeline, steps: slice) -> RankActivity:
+def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivity:
     """Gather what a rank does in some of its steps, all of which have work on the GPU.
 
-    The step before is gathered too, so that the first one begins as it did.
+    The step before is gathered too, so that the first one begins as it did. ``fronts`` are the `step_fronts`.
     """
-    ranges, fronts = steps_of(timeline).ranges, step_fronts(timeline)
+    ranges = steps_of(timeline).ranges
     first, last = steps.start, steps.stop
     begin = int(ranges.start[max(first - 1, 0)])
     further = last < len(ranges)
@@ -179,7 +171,7 @@ def rank_activity(timeline: Timeline, steps: slice) -> RankActivity:
     final = NONE if further else _last_operation(work, last - 1)
     rows = timeline.calls.take(calls.row)
     pieces = _pieces(calls, rows.process, rows.thread, places)
-    return RankActivity(timeline, calls, work, pieces, places.texts, streams, front, final, first)
+    return RankActivity(timeline, calls, work, pieces, places.texts, streams, front, final)
 
 
 def _last_operation(work: Work, step: int) -> int:

@@ -17,7 +17,8 @@ from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.places import is_inside
 from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
-from hpcprof.analysis.explain.replay import Floats, Replay, Times
+from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Ints

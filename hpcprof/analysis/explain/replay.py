@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind
 from hpcprof.analysis.explain.run_graph import RunGraph
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Ints
-
-Floats = NDArray[np.float64]
 
 _ROUNDS = 4
 _DAMPING = 0.6
@@ -89,7 +88,7 @@ class Replay:
         work = self.graph.work
         time = (work.end - work.start).astype(float)
         compute = work.category == Category.COMP
-        beside = np.divide(self._overlap(self.graph.observed), time, out=np.zeros(len(time)), where=time > 0)
+        beside = np.divide(self._beside, time, out=np.zeros(len(time)), where=time > 0)
         _, kind = numbered_rows(work.name, work.grid)
         ratio = _ratios(kind, time, beside, compute)
         lost: Floats = np.where(compute, 1 - 1 / ratio[kind], 0.0)
@@ -104,8 +103,18 @@ class Replay:
     @cached_property
     def lost(self) -> Floats:
         """The time that each operation lost to communication beside it, in ns."""
-        lost: Floats = self._overlap(self.graph.observed) * self.slowdown
+        lost: Floats = self._beside * self.slowdown
         return lost
+
+    @cached_property
+    def _beside(self) -> Floats:
+        """The time that each operation ran beside communication, in ns."""
+        return self._overlap(self.graph.observed)
+
+    @cached_property
+    def unchanged(self) -> Ints:
+        """When each node happens with the times as they were measured."""
+        return self.moments(self.measured)
 
     def moments(self, times: Times, *, exact: bool = True) -> Ints:
         """Return when each node happens with these times, shape (nodes,).

@@ -41,7 +41,7 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
     for change in changes:
         times = changer.changed(times, change)
     measured = replay.walls(replay.graph.observed)
-    unchanged = replay.walls(replay.moments(replay.measured))
+    unchanged = replay.walls(replay.unchanged)
     predicted = replay.walls(replay.moments(times)) if changes else unchanged
     wall, error = float(np.median(predicted)), float(np.median(unchanged) - np.median(measured))
     half = half_width(predicted.astype(float)) + abs(error)
