@@ -18,7 +18,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration
 
 if TYPE_CHECKING:
-    from hpcprof.results.executors import Executor
+    from hpcprof.results.executors.interface import Executor
     from hpcprof.results.store.store import Store
     from hpcprof.submit.runs.directory import Run
 
@@ -101,7 +101,7 @@ def command(
     --submit collects in a job, which starts when the run has ended: in processes on one node, or with
     --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had).
     """
-    from hpcprof.results.executors import over_mpi
+    from hpcprof.results.executors.mpi import over_mpi
     from hpcprof.results.run_names import find_known_runs, runs_to_collect
     from hpcprof.results.store.store import open_store
     from hpcprof.submit.runs.directory import typed_name
@@ -165,7 +165,7 @@ def collect_and_tell(
         As for `hpcprof.collect_profiles`.
     """
     from hpcprof.results.collect import collect
-    from hpcprof.results.executors import Processes
+    from hpcprof.results.executors.processes import Processes
     from hpcprof.results.rank_task import PRELOAD
 
     cpus = cpus or len(os.sched_getaffinity(0))

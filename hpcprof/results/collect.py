@@ -17,7 +17,8 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.executors import Executor, Lost, Processes, serially
+from hpcprof.results.executors.interface import Executor, Lost, serially
+from hpcprof.results.executors.processes import Processes
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import (
     PRELOAD,

@@ -11,7 +11,7 @@ from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import Part, SeveralRanks
 from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, reader_of, several_ranks
-from hpcprof.results.executors import Executor, Lost, serially
+from hpcprof.results.executors.interface import Executor, Lost, serially
 
 Identified = tuple[Path, int | None, SeveralRanks | None] | DamagedInput
 """The file to read for a profile with its rank, which is None if it is unknown, and the ranks if it holds

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.results.executors import Lost, Processes, serially
+from hpcprof.results.executors.interface import Lost, serially
+from hpcprof.results.executors.processes import Processes
 
 
 def square(number: int) -> int:
@@ -87,7 +88,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from hpcprof.results.executors import Processes
+from hpcprof.results.executors.processes import Processes
 from test_executors import linger
 if __name__ == "__main__":
     try:

@@ -11,7 +11,7 @@ from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.profiles.readers.declaration import Part, SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.discovery import reader_of
 from hpcprof.results import profile_ranks
-from hpcprof.results.executors import Lost, ResultT, TaskT
+from hpcprof.results.executors.interface import Lost, ResultT, TaskT
 from hpcprof.results.profile_ranks import profiles_by_rank
 
 TWO = SeveralRanks(((11,), (12,)))

@@ -1,8 +1,4 @@
-"""Runs one function over many tasks: in this process, in processes of this machine, or over MPI.
-
-Each executor yields every task with its result as soon as it has one, in any order. The function and the
-tasks must be picklable. An exception that the function raises is raised here.
-"""
+"""Runs tasks in processes of this machine."""
 
 from __future__ import annotations
 
@@ -12,43 +8,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, cast
 
-from hpcprof.common.errors import UsageError
-
-TaskT = TypeVar("TaskT")
-ResultT = TypeVar("ResultT")
+from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
 
 _PATIENCE_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Lost:
-    """Replaces the result of a task whose process ended early; ``reason`` is a clause that says how."""
-
-    reason: str
-
-
-class Executor(Protocol):
-    """Runs a function over tasks."""
-
-    def __call__(
-        self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
-    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-        """Yield each task with its result."""
-
-
-def serially(
-    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
-) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-    """Run in this process, one task after another."""
-    for task in tasks:
-        yield task, function(task)
 
 
 @dataclass(frozen=True)
@@ -96,26 +64,6 @@ class Processes:
             for _, left in running.values():
                 left.join(_PATIENCE_SECONDS)
                 left.kill()
-
-
-def over_mpi(
-    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
-) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-    """Run on the other ranks of an MPI job started with ``python -m mpi4py.futures``.
-
-    Raises
-    ------
-    UsageError
-        If mpi4py is not installed.
-    """
-    try:
-        from mpi4py.futures import MPIPoolExecutor
-    except ImportError as error:
-        raise UsageError(f"--executor mpi needs mpi4py: {error}.") from None
-    with MPIPoolExecutor() as pool:
-        futures = {pool.submit(function, task): task for task in tasks}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
 
 
 @contextmanager

@@ -1,0 +1,38 @@
+"""What runs one function over many tasks, and the simplest way: in this process.
+
+Each executor yields every task with its result as soon as it has one, in any order. The function and the
+tasks must be picklable. An exception that the function raises is raised here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Replaces the result of a task whose process ended early; ``reason`` is a clause that says how."""
+
+    reason: str
+
+
+class Executor(Protocol):
+    """Runs a function over tasks."""
+
+    def __call__(
+        self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        """Yield each task with its result."""
+
+
+def serially(
+    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+    """Run in this process, one task after another."""
+    for task in tasks:
+        yield task, function(task)
