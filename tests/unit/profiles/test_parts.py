@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from hpcprof.profiles.readers.declaration import Part, SeveralRanks
 from hpcprof.profiles.readers.discovery import read_profile, several_ranks
 from hpcprof.profiles.timeline import Timeline
 from tests.data.generated_exports import MACHINE
-from tests.data.many_ranks import write
+from tests.data.many_ranks import write_all
 
 KERNELS = 200
 PROCESSES = [(MACHINE >> 24) + 1000 + rank for rank in range(3)]
@@ -30,12 +31,12 @@ def together(tmp_path: Path) -> Write:
     """Write one export of the ranks 0 to 2, changed by statements."""
 
     def written(*statements: str) -> Path:
-        path, other = tmp_path / "rank0.sqlite", tmp_path / "other.sqlite"
-        write(path, 0, KERNELS)
+        path, made = tmp_path / "rank0.sqlite", tmp_path / "made"
+        write_all(made, 3, KERNELS)
+        shutil.copy(made / "rank00000.sqlite", path)
         for rank in (1, 2):
-            write(other, rank, KERNELS)
             with sqlite3.connect(path) as export:
-                export.execute("ATTACH ? AS other", (str(other),))
+                export.execute("ATTACH ? AS other", (str(made / f"rank{rank:05d}.sqlite"),))
                 for table in TABLES:
                     export.execute(f"INSERT INTO {table} SELECT * FROM other.{table}")
             export.close()
@@ -61,8 +62,7 @@ def test_the_ranks_of_one_export_have_the_figures_of_exports_of_their_own(
     several = several_ranks(path)
     assert several == SeveralRanks(tuple((process,) for process in PROCESSES), (0, 1, 2))
     for rank in range(3):
-        alone = tmp_path / f"alone{rank}.sqlite"
-        write(alone, rank, KERNELS)
+        alone = tmp_path / "made" / f"rank{rank:05d}.sqlite"
         own, split = read_profile(alone), part(path, several, rank)
         assert split.origin.losses == ()
         for analysis in ANALYSES.values():
