@@ -266,7 +266,7 @@ def test_a_trace_that_is_cut_is_named_and_the_rest_is_right(hpcprof: Hpcprof, fo
 def with_size(path: Path, ranks: int) -> None:
     """Let an export say of how many ranks its program is."""
     with sqlite3.connect(path) as export:
-        export.execute("CREATE TABLE META_DATA_CAPTURE (name TEXT, value TEXT)")
+        export.execute("DELETE FROM META_DATA_CAPTURE")
         export.execute(
             "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ENVIRONMENT_VARIABLE', ?)",
             (f"OMPI_COMM_WORLD_SIZE={ranks}",),
