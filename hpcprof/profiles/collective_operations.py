@@ -33,6 +33,9 @@ _COMMUNICATING = re.compile(
 POINT_TO_POINT = frozenset({"SendRecv", "Send", "Recv"})
 """These have one partner instead of all ranks of a communicator."""
 
+_BY_MESSAGES = POINT_TO_POINT | {"AlltoAll", "AlltoAllV", "Gather", "Scatter"}
+"""NCCL carries these out as sends and receives."""
+
 ALIGNING = frozenset({"AllReduce", "AllGather", "Barrier"})
 """All ranks end these at nearly the same moment, because each needs data of all others until the end."""
 
@@ -53,6 +56,11 @@ def operation(name: str) -> str | None:
     kernel = _KERNEL.match(name)
     letters = re.sub("[^a-z]", "", (kernel[1] if kernel else name).lower())
     return next((found for part, found in _NAMES if part in letters), None)
+
+
+def carries(kernel: str | None, called: str) -> bool:
+    """Return whether a kernel can carry out a called operation, given the operation in the kernel's name."""
+    return kernel in (None, called) or (kernel == "SendRecv" and called in _BY_MESSAGES)
 
 
 def communicates(operator: str) -> bool:

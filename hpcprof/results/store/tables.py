@@ -26,7 +26,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 SCHEMA_VERSION = 10
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
-ANALYSIS_VERSION = 10
+ANALYSIS_VERSION = 11
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 

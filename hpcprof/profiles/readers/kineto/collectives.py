@@ -1,13 +1,21 @@
-"""Collectives of a PyTorch trace, from the arguments that Kineto gives NCCL's kernels."""
+"""Collectives of a PyTorch trace, from the arguments that Kineto gives NCCL's kernels and PyTorch's calls.
+
+The kernel of a batch (``batch_isend_irecv``) has no arguments, because PyTorch launches it after all calls of
+the batch have returned; only the calls have them (https://github.com/pytorch/pytorch/issues/194693).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcprof.profiles.collective_operations import PARTS, operation
+from hpcprof.profiles.collective_operations import PARTS, carries, operation
+from hpcprof.profiles.readers.kineto.arguments import parsed_object
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -16,7 +24,13 @@ from hpcprof.profiles.timeline import (
     UNKNOWN_RANKS,
     ApiCalls,
     Collectives,
+    IntColumns,
 )
+
+CALL = "record_param_comms"
+"""The operator that PyTorch records for each call of a process group, and for each wait."""
+
+_COLLECTIVE = b'"Collective name"'
 
 # Bytes of an element, by the names of c10::ScalarType.
 _ELEMENT = {
@@ -30,7 +44,7 @@ _ELEMENT = {
 
 
 class Recorded(NamedTuple):
-    """The record of a collective in the arguments of its kernel."""
+    """The record of a collective in the arguments of its kernel, or of its call."""
 
     name: str
     correlation: int
@@ -43,10 +57,11 @@ class Recorded(NamedTuple):
     peer: int
 
 
-def recorded(arguments: Mapping[str, Any], correlation: int) -> Recorded | None:
-    """Return the record in a kernel's arguments, None if there is none."""
+def recorded(written: bytes, correlation: int = NO_CORRELATION) -> Recorded | None:
+    """Return the record in the arguments of a kernel or a call, None if there is none."""
+    arguments = (parsed_object(written) or {}) if _COLLECTIVE in written else {}
     name = arguments.get("Collective name")
-    if not isinstance(name, str) or correlation == NO_CORRELATION:
+    if not isinstance(name, str):
         return None
     kind, group = arguments.get("dtype"), arguments.get("Process Group Name")
     return Recorded(
@@ -76,12 +91,100 @@ def _natural(value: object) -> int:
     return value if whole and 0 < value < 1 << 56 else 0  # type: ignore[operator,return-value]
 
 
+class GroupCall(NamedTuple):
+    """A call of a process group on the host, or a wait for one."""
+
+    process: int
+    thread: int
+    start: int
+    end: int
+    record: Recorded
+
+
+class _Launch(NamedTuple):
+    """The launch of a communication kernel; the operation is None if the kernel's name has none."""
+
+    start: int
+    correlation: int
+    told: bool
+    operation: str | None
+
+
+def batched(
+    records: Sequence[Recorded],
+    group_calls: Sequence[GroupCall],
+    kernels: IntColumns,
+    communicating: NDArray[np.bool_],
+    calls: ApiCalls,
+    strings: StringTable,
+) -> list[Recorded]:
+    """Return the records of batches, each with the correlation of the launch that carries it out.
+
+    A batch is what a thread called since its previous communication, if nothing was launched during these
+    calls: sends and receives, or one collective, of one process group.
+
+    Parameters
+    ----------
+    records : sequence of Recorded
+        Those of the kernels that have one.
+    group_calls : sequence of GroupCall
+    kernels : mapping of str to ndarray
+        Their columns, and in ``communicating`` which of them communicate.
+    communicating : ndarray of bool
+    calls : ApiCalls
+    strings : StringTable
+        The names of the kernels.
+    """
+    if not group_calls:
+        return []
+    told = {record.correlation for record in records}
+    rows = np.flatnonzero(communicating & (kernels["correlation"] != NO_CORRELATION))
+    kernel_names = strings.array()[kernels["name"][rows]]
+    carried = dict(zip(kernels["correlation"][rows].tolist(), kernel_names, strict=True))
+    if not carried.keys() - told:
+        return []
+    threads: dict[tuple[int, int], tuple[list[GroupCall], list[_Launch]]] = {}
+    for call in sorted(group_calls):
+        threads.setdefault((call.process, call.thread), ([], []))[0].append(call)
+    launching = np.flatnonzero(np.isin(calls.correlation, [*carried]))
+    for row in launching[np.argsort(calls.start[launching], kind="stable")].tolist():
+        number, thread = int(calls.correlation[row]), (int(calls.process[row]), int(calls.thread[row]))
+        launch = _Launch(int(calls.start[row]), number, number in told, operation(carried[number]))
+        threads.setdefault(thread, ([], []))[1].append(launch)
+    return [record for thread in threads.values() for record in _of_thread(*thread)]
+
+
+def _of_thread(group_calls: Sequence[GroupCall], launches: Sequence[_Launch]) -> Iterator[Recorded]:
+    """Find the batches of one thread, given its calls and launches in the order of time."""
+    starts = [call.start for call in group_calls]
+    first = 0
+    for launch in launches:
+        begun = bisect_right(starts, launch.start)
+        if not launch.told:
+            batch = [call.record for call in group_calls[first:begun] if call.end <= launch.start]
+            yield from _last_batch(batch, launch)
+        first = begun
+
+
+def _last_batch(batch: Sequence[Recorded], launch: _Launch) -> Iterator[Recorded]:
+    """Return the last calls before a launch that its kernel can carry out and that are of one group."""
+    group = batch[-1].group if batch else None
+
+    def together(record: Recorded) -> bool:
+        name = operation(record.name)
+        return name is not None and carries(launch.operation, name) and record.group == group
+
+    same = list(takewhile(together, reversed(batch)))
+    return (record._replace(correlation=launch.correlation) for record in reversed(same))
+
+
 def collectives(records: Sequence[Recorded], calls: ApiCalls, strings: StringTable) -> Collectives:
     """Return the collectives whose launch call is recorded, in the order of those calls.
 
     A process group's name is the same on all its ranks, and two groups never share one.
     """
     launches = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
+    launches.pop(NO_CORRELATION, None)
     found = [
         (launches[record.correlation], name, record)
         for record in records

@@ -24,11 +24,10 @@ from hpcprof.profiles.readers.kineto.arguments import (
     RangeArguments,
     ValueT,
     WaitArguments,
-    parsed_object,
 )
 from hpcprof.profiles.readers.kineto.arrows import CATEGORIES as FORWARD_BACKWARD
 from hpcprof.profiles.readers.kineto.arrows import COLUMNS as ARROWS
-from hpcprof.profiles.readers.kineto.collectives import Recorded, recorded
+from hpcprof.profiles.readers.kineto.collectives import CALL, GroupCall, Recorded, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
 from hpcprof.profiles.readers.kineto.stamps import Mask, present, times
 from hpcprof.profiles.readers.kineto.synchronizations import COLUMNS, waits
@@ -57,7 +56,6 @@ _ALLOCATION = "[memory]"
 _QUOTED = re.compile(rb'"[0-9]{1,19}"')
 _CONVOLUTION = "conv"
 """Operators with this in their name keep their inputs other than tensors; others have too many values."""
-_COLLECTIVE = b'"Collective name"'
 
 _INTEGERS: BatchDecoder[int] = BatchDecoder(Int64)
 _CALL: ArgumentsDecoder[CallArguments] = ArgumentsDecoder(CallArguments)
@@ -137,6 +135,7 @@ class Events:
         self.arrows = TableRows(*ARROWS)
         self.modules = TableRows(*_HOST)
         self.collectives: list[Recorded] = []
+        self.group_calls: list[GroupCall] = []
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()
         self._other: Counter[str] = Counter()
@@ -242,7 +241,14 @@ class Events:
             a.values if e.name and _CONVOLUTION in e.name else msgspec.UNSET
             for a, e in zip(arguments, events, strict=True)
         ]
+        self._keep_group_calls(events, columns, checks)
         return columns | {**self._inputs(arguments), "values": self._as_written(named)}, checks
+
+    def _keep_group_calls(self, events: list[Event], columns: IntColumns, checks: Checks) -> None:
+        for row in np.flatnonzero(_passed(checks) & (columns["name"] == self.strings.add(CALL))).tolist():
+            if record := recorded(bytes(events[row].args)):
+                start, end, process, thread = (int(columns[name][row]) for name in _HOST[1:])
+                self.group_calls.append(GroupCall(process, thread, start, end, record))
 
     def _inputs(self, arguments: Sequence[OperatorArguments]) -> IntColumns:
         written = {"dims": [a.dims for a in arguments], "types": [a.types for a in arguments]}
@@ -267,10 +273,8 @@ class Events:
         arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
         columns, checks = self._on_gpu(events, arguments)
         for row in np.flatnonzero(_passed(checks)).tolist():
-            written = bytes(events[row].args)
-            if _COLLECTIVE in written:
-                record = recorded(parsed_object(written) or {}, int(columns["correlation"][row]))
-                self.collectives += [record] if record else []
+            if record := recorded(bytes(events[row].args), int(columns["correlation"][row])):
+                self.collectives.append(record)
         columns |= {
             "grid": np.array([a.grid for a in arguments], np.int64),
             "block": np.array([a.block for a in arguments], np.int64),

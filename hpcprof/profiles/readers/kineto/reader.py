@@ -21,7 +21,7 @@ from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
-from hpcprof.profiles.readers.kineto.collectives import collectives
+from hpcprof.profiles.readers.kineto.collectives import batched, collectives
 from hpcprof.profiles.readers.kineto.events import Events
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
@@ -73,7 +73,11 @@ def read(path: Path) -> Timeline:
     """
     events, properties = _load(path)
     calls = ApiCalls(**events.calls.columns())
-    communicated = collectives(events.collectives, calls, events.strings)
+    kernels, memory, graphs = (table.columns() for table in (events.kernels, events.memory, events.graphs))
+    category = _categories(kernels["name"], events.strings.array())
+    communicating, records = category == Category.COMM, events.collectives
+    batches = batched(records, events.group_calls, kernels, communicating, calls, events.strings)
+    communicated = collectives([*records, *batches], calls, events.strings)
     ranges, operators = events.ranges.columns(), events.operators.columns()
     operators["link"] = linked_operators(operators, events.arrows.columns())
     distributed = _object(properties.get("distributedInfo"))
@@ -84,15 +88,13 @@ def read(path: Path) -> Timeline:
     # Events on the GPU have no process. A trace is of one.
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
-    kernels, memory, graphs = (table.columns() for table in (events.kernels, events.memory, events.graphs))
-    classes = kernel_classification.classify(strings, kernel_classification.load())
     marks = len(ranges["start"])
     return Timeline(
         origin=_origin(path, properties, events.losses),
         kernels=Kernels(
             **kernels,
             process=np.full(len(kernels["start"]), process),
-            category=classes[kernels["name"]] if len(classes) else np.empty(0, np.int64),
+            category=category,
         ),
         memops=MemoryOperations(
             **memory,
@@ -121,6 +123,12 @@ def read(path: Path) -> Timeline:
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
+
+
+def _categories(names: Ints, strings: NDArray[np.object_]) -> Ints:
+    """Return the category of each kernel, given the numbers of their names."""
+    classes = kernel_classification.classify(strings, kernel_classification.load())
+    return classes[names] if len(classes) else np.empty(0, np.int64)
 
 
 def _host_memory(names: Ints, strings: NDArray[np.object_]) -> Ints:

@@ -1,0 +1,126 @@
+"""Batches of calls of process groups in PyTorch traces, whose kernel has no record of its own.
+
+The events are those of a real trace of ``batch_isend_irecv`` (PyTorch 2.11, NCCL 2.28).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hpcprof.analysis.collectives.pair_matching import match_pairs
+from hpcprof.analysis.collectives.per_rank import rank_collectives
+from hpcprof.profiles.readers.kineto.reader import read
+from hpcprof.profiles.timeline import Timeline
+
+HOST = {"ph": "X", "pid": 3, "tid": 4}
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def communication(name: str, at: int, group: str = "0", *, peer: int | None = None, **fields: Any) -> Any:
+    """Return the operator that PyTorch records for a call, or a wait, of a process group."""
+    arguments = {"Collective name": name, "In msg nelems": 1000, "Group size": 2, "dtype": "Float"}
+    arguments["Process Group Name"] = group
+    if peer is not None:
+        arguments["Dst Rank" if name == "send" else "Src Rank"] = peer
+    return {
+        **HOST,
+        **{"cat": "cpu_op", "name": "record_param_comms", "ts": at, "dur": 8, "args": arguments},
+        **fields,
+    }
+
+
+def launch(
+    at: int, number: int, record: Any = None, *, name: str = SEND_RECV, duration: int = 50
+) -> list[Any]:
+    """Return a launch and its kernel, which has the record of a call or none."""
+    call = {"cat": "cuda_driver", "name": "cuLaunchKernelEx", "args": {"correlation": number}}
+    arguments = {"device": 0, "stream": 17, "correlation": number}
+    kernel = {"cat": "kernel", "name": SEND_RECV, "args": arguments | (record["args"] if record else {})}
+    return [
+        {**HOST, **call, "ts": at, "dur": 2},
+        {"ph": "X", "pid": 0, "tid": 17, **kernel, "ts": at + 10, "dur": 50},
+    ]
+
+
+def trace(path: Path, events: Sequence[Any]) -> Timeline:
+    path.write_text(json.dumps({"traceEvents": [*events], "distributedInfo": {"world_size": 2}}))
+    return read(path)
+
+
+def found(timeline: Timeline) -> list[tuple[Any, ...]]:
+    """Return the operation, communicator, partner and size of the batch of each collective."""
+    rows = rank_collectives(timeline).rows
+    chosen = rows[["op", "comm_id", "peer", "fused"]]
+    return [tuple(row) for row in chosen.itertuples(index=False)]
+
+
+def test_the_kernel_of_a_batch_carries_out_the_calls_before_its_launch(tmp_path: Path) -> None:
+    batch = [communication("send", 100, peer=1), communication("recv", 120, peer=1)]
+    other = [communication("recv", 300, "7", peer=2)]
+    events = [*batch, *launch(140, 9), communication("wait", 200), *other, *launch(340, 10)]
+    timeline = trace(tmp_path / "rank0.trace.json", events)
+    assert found(timeline) == [("Send", "0", 1, 2), ("Recv", "0", 1, 2), ("Recv", "7", 2, 1)]
+    rows = rank_collectives(timeline).rows
+    assert rows["start_ns"].tolist() == [150_000, 150_000, 350_000]
+    assert rows["bytes"].tolist() == [4000, 4000, 4000]
+
+
+def test_a_call_whose_kernel_has_its_record_is_in_no_batch(tmp_path: Path) -> None:
+    single = communication("send", 100, peer=1)
+    events = [single, *launch(102, 9, single), communication("recv", 200, peer=1), *launch(220, 10)]
+    assert found(trace(tmp_path / "rank0.trace.json", events)) == [("Send", "0", 1, 1), ("Recv", "0", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(communication("wait", 150), id="a wait ends what came before"),
+        pytest.param(communication("send", 150, "7", peer=1), id="another group"),
+        pytest.param(communication("allreduce", 150), id="a kernel of another operation"),
+        pytest.param(communication("send", 150, peer=1, tid=5), id="another thread"),
+        pytest.param(communication("send", 195, peer=1, dur=100), id="the call that launches"),
+    ],
+)
+def test_a_batch_has_the_calls_of_one_thread_and_group_that_the_kernel_can_carry_out(
+    before: Any, tmp_path: Path
+) -> None:
+    earlier = [communication("send", 100, peer=1)] if before["args"]["Collective name"] == "wait" else []
+    events = [*earlier, before, communication("recv", 170, peer=1), *launch(200, 9)]
+    assert found(trace(tmp_path / "rank0.trace.json", events)) == [("Recv", "0", 1, 1)]
+
+
+def test_a_kernel_without_a_record_and_without_calls_is_counted(tmp_path: Path) -> None:
+    events = [communication("send", 100, peer=1), *launch(120, 9), *launch(300, 10)]
+    outcome = rank_collectives(trace(tmp_path / "rank0.trace.json", events))
+    assert len(outcome.rows) == 1
+    assert "1 communication kernels of rank0.trace.json belong to no recorded collective" in outcome.reason
+
+
+def test_batches_of_two_ranks_are_matched_by_pair_and_order(tmp_path: Path) -> None:
+    tables = []
+    for rank, partner in ((0, 1), (1, 0)):
+        events: list[Any] = []
+        for step in range(3):
+            begin = 1000 * step + 5 * rank
+            calls = [
+                communication(name, begin + 20 * i, peer=partner) for i, name in enumerate(("send", "recv"))
+            ]
+            one_way = communication("send" if rank == 0 else "recv", begin + 300, peer=partner)
+            events += [*calls, *launch(begin + 60, 10 * step + 1), communication("wait", begin + 200)]
+            events += [one_way, *launch(begin + 340, 10 * step + 2)]
+        rows = rank_collectives(trace(tmp_path / f"rank{rank}.trace.json", events)).rows
+        tables.append(rows.assign(rank=rank))
+    pairs, reasons = match_pairs(pd.concat(tables, ignore_index=True))
+    assert reasons == []
+    assert [(pair.sender, pair.receiver, pair.seq.tolist()) for pair in pairs] == [
+        (0, 1, [0, 1, 2, 3, 4, 5]),
+        (1, 0, [0, 1, 2]),
+    ]
+    assert pairs[0].fused.tolist() == [[2, 2], [1, 1]] * 3
+    assert pairs[0].start[:2].tolist() == [[70_000, 75_000], [350_000, 355_000]]
