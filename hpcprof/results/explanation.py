@@ -17,7 +17,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
-from hpcprof.profiles.losses import LossKind
+from hpcprof.profiles.losses import Loss, LossKind
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.run_names import command_line
@@ -37,8 +37,9 @@ _HARMLESS = (LossKind.DIAGNOSTIC, LossKind.STEP, LossKind.NUMBERED, LossKind.MER
 """Losses that leave out no event: nsys warns of lost events whenever a program starts the capture itself."""
 
 _COUNTS = (("kernels", "instances"), ("api", "num_calls"))
+_HOST_COUNT = ("operators", "calls")
 _QUICK = 100_000
-"""The most kernels and API calls of a run that a report explains by itself."""
+"""The most kernels and API calls of a run that a report explains by itself; without both, operators."""
 
 _LISTED = 12
 """How many valid names an error lists."""
@@ -76,9 +77,12 @@ def explain_if_quick(run: Run, store: Store) -> Explanation | None:
 
 
 def _size(run: Run, store: Store) -> int:
-    """Return the number of kernels and API calls of a run."""
-    tables = ((store.read(run.id, name).columns, count) for name, count in _COUNTS)
-    return sum(sum(columns[count]) for columns, count in tables)
+    """Return the number of kernels and API calls of a run, or of operators if it has neither."""
+
+    def total(name: str, count: str) -> int:
+        return sum(store.read(run.id, name).columns.get(count, ()))
+
+    return sum(total(*one) for one in _COUNTS) or total(*_HOST_COUNT)
 
 
 def explain(run: Run, store: Store) -> Explanation:
@@ -209,12 +213,12 @@ def _world_size(run: Run) -> int | None:
     return ranks if ranks > 1 else None
 
 
-def _losses(run: Run, store: Store) -> dict[int, tuple[str, ...]]:
+def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
     """Return what was left out of the profiles of a run, by rank, as far as a replay reads it."""
-    found: dict[int, tuple[str, ...]] = {}
+    found: dict[int, tuple[Loss, ...]] = {}
     for rank, loss in store.losses(run.id):
         if loss.kind not in _HARMLESS and touches(loss, ANALYSES[_TABLE]):
-            found[rank] = (*found.get(rank, ()), loss.sentence)
+            found[rank] = (*found.get(rank, ()), loss)
     return found
 
 

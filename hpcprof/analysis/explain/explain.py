@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,17 +15,16 @@ from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
 from hpcprof.analysis.explain.candidates import Candidates
 from hpcprof.analysis.explain.common_clock import common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
-from hpcprof.analysis.explain.evidence import evidence_of, step_evidence
+from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
     Cause,
     Confidence,
-    Evidence,
     Explanation,
     Finding,
     NotJudged,
     StepSummary,
 )
-from hpcprof.analysis.explain.findings import Judged, Search, half_width
+from hpcprof.analysis.explain.findings import Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.on_host import explain_on_host
@@ -36,9 +35,10 @@ from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products
-from hpcprof.analysis.explain.step_series import StepSeries, drift, spikes, step_series
+from hpcprof.analysis.explain.step_series import step_series
+from hpcprof.analysis.explain.whole_run import of_capture, of_series
 from hpcprof.common.units import counted, named_ranks
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Timeline
 
 MOST_OPERATIONS = 60_000
 """So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
@@ -89,7 +89,10 @@ class Replayable:
 
 def replayable(inputs: ExplainInputs) -> Replayable | str:
     """Build the graph of a run, or return the reason why that cannot be done."""
-    timelines = {rank: inputs.read(rank) for rank in inputs.ranks}
+    return _replayable(inputs, {rank: inputs.read(rank) for rank in inputs.ranks})
+
+
+def _replayable(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> Replayable | str:
     if not timelines:
         return "no rank has a timeline"
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
@@ -181,13 +184,15 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     """
     series = step_series(inputs.tables["step_account"])
     wall = round(series.p50) if len(series.wall) else None
-    built = replayable(inputs)
-    findings = [*_of_series(inputs, series), *_of_capture(inputs)]
+    timelines = {rank: inputs.read(rank) for rank in inputs.ranks}
+    built = _replayable(inputs, timelines)
+    of_steps, pauses = of_series(inputs, series, timelines)
+    findings = [*of_steps, *of_capture(inputs)]
     if isinstance(built, str):
         if built == NO_GPU:
             findings += explain_on_host(inputs.tables)
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None)
-        unjudged = (NotJudged("causes", built),)
+        unjudged = (NotJudged("causes", built), *pauses)
         return Explanation(_sorted(findings), (), unjudged, summary), pd.DataFrame()
     replay = Replay(built.graph)
     removals = Removals(replay)
@@ -202,10 +207,8 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     hiding = tuple(_finding(inputs, built, one, wall, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
-    return (
-        Explanation(_sorted(findings), hiding, (*built.problems, *_slow_hosts(built.graph, slow)), summary),
-        critical_path(replay),
-    )
+    unjudged = (*built.problems, *_slow_hosts(built.graph, slow), *pauses)
+    return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
 
 
 def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
@@ -267,63 +270,6 @@ def _profiler_ns(built: Replayable, cause: Cause) -> float:
         return 0.0
     graph = built.graph
     return _CALL_COST_NS.get(built.profiler, 0) * len(graph.calls) / graph.steps / len(graph.ranks)
-
-
-def _of_series(inputs: ExplainInputs, series: StepSeries) -> Iterator[Finding]:
-    """Yield what the times of the steps show by themselves."""
-    high, change = spikes(series), drift(series)
-    if len(high):
-        usual = float(np.median(series.wall))
-        excess = float((series.wall[high] - usual).sum()) / len(series.wall)
-        steps = tuple(series.steps[high].tolist())
-        yield _series_finding(inputs, Cause.STEP_SPIKES, excess, series, steps)
-    if change:
-        yield _series_finding(inputs, Cause.STEP_DRIFT, abs(change) / 2, series, (int(series.steps[-1]),))
-
-
-def _series_finding(
-    inputs: ExplainInputs, cause: Cause, saving: float, series: StepSeries, steps: tuple[int, ...]
-) -> Finding:
-    half = half_width(series.wall.astype(float))
-    named = ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
-    return Finding(
-        cause=cause,
-        ranks=inputs.ranks,
-        where=f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture",
-        saving_ns=round(saving),
-        saving_low_ns=round(max(0.0, saving - half)),
-        saving_high_ns=round(saving + half),
-        share_pct=round(100 * saving / series.p50, 3),
-        evidence=step_evidence(inputs.tables, steps),
-        remedy=remedy(cause, "", inputs.ranks),
-        confidence="medium",
-    )
-
-
-def _of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
-    """Yield what the profiles lack: ranks, and rows that were left out."""
-    world = inputs.world_size or len(inputs.ranks)
-    lacking = tuple(rank for rank, sentences in inputs.losses.items() if sentences)
-    evidence: tuple[Evidence, ...] = ()
-    if len(inputs.ranks) < world and len(rows := inputs.tables["rank_collectives"]):
-        value = int(rows["world_ranks"].dropna().max()) if rows["world_ranks"].notna().any() else world
-        evidence = (Evidence("rank_collectives", int(rows["rank"].iloc[0]), "world_ranks", value),)
-    if not lacking and not evidence:
-        return
-    sentences = list(dict.fromkeys(text for rank in lacking for text in inputs.losses[rank]))
-    missing = [f"{world - len(inputs.ranks)} of {world} ranks have no profile"] if evidence else []
-    yield Finding(
-        cause=Cause.CAPTURE_INCOMPLETE,
-        ranks=lacking or inputs.ranks,
-        where="; ".join([*missing, *sentences]),
-        saving_ns=None,
-        saving_low_ns=None,
-        saving_high_ns=None,
-        share_pct=None,
-        evidence=evidence,
-        remedy=remedy(Cause.CAPTURE_INCOMPLETE, "", inputs.ranks),
-        confidence="high",
-    )
 
 
 def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
     import pandas as pd
 
+    from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Gpu, Timeline
 
 
@@ -24,8 +25,8 @@ class ExplainInputs:
         Returns the timeline of one of these ranks, with the step that was chosen for the run.
     tables : mapping of str to DataFrame
         The analyses of the run by name, over all ranks; each is read at its first use.
-    losses : mapping of int to tuple of str
-        By rank, sentences about what its profile lacks.
+    losses : mapping of int to tuple of Loss
+        By rank, what its profile lacks.
     world_size : int or None
         The number of ranks that ran, profiled or not; None if it is unknown.
     gpus : mapping of int to tuple of Gpu
@@ -35,6 +36,6 @@ class ExplainInputs:
     ranks: tuple[int, ...]
     read: Callable[[int], Timeline]
     tables: Mapping[str, pd.DataFrame]
-    losses: Mapping[int, tuple[str, ...]]
+    losses: Mapping[int, tuple[Loss, ...]]
     world_size: int | None
     gpus: Mapping[int, tuple[Gpu, ...]]

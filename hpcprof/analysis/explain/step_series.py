@@ -12,7 +12,8 @@ from hpcprof.profiles.timeline import Ints
 _FEWEST_FOR_SPIKES = 5
 _SPIKE_RATIO = 1.25
 _SPIKE_DEVIATIONS = 8
-_MOST_SPIKES = 0.34
+MOST_SPIKES = 0.34
+"""If a larger share of the steps is far off, they are no exceptions."""
 
 _FEWEST_FOR_DRIFT = 12
 _DRIFT_RATIO = 1.03
@@ -21,10 +22,14 @@ _DRIFT_Z = 4.0
 
 @dataclass(frozen=True)
 class StepSeries:
-    """The wall time of each step on the rank that takes longest; ``steps`` are their numbers."""
+    """The wall time of each step on the rank that takes longest.
+
+    ``steps`` are their numbers and ``ranks`` these ranks.
+    """
 
     steps: Ints
     wall: Ints
+    ranks: Ints
 
     @property
     def p50(self) -> float:
@@ -35,11 +40,11 @@ class StepSeries:
 def step_series(account: pd.DataFrame) -> StepSeries:
     """Return the series of the steps that all ranks of ``step_account`` have."""
     if not len(account):
-        return StepSeries(np.empty(0, np.int64), np.empty(0, np.int64))
-    ranks = account["rank"].nunique()
-    grouped = account.groupby("step")["wall_ns"].agg(["max", "count"])
-    whole = grouped[grouped["count"] == ranks]
-    return StepSeries(whole.index.to_numpy(np.int64), whole["max"].to_numpy(np.int64))
+        return StepSeries(*np.empty((3, 0), np.int64))
+    of_step = account.groupby("step")["wall_ns"].transform("count")
+    whole = account[of_step == account["rank"].nunique()]
+    longest = whole.sort_values(["step", "wall_ns"], kind="stable").drop_duplicates("step", keep="last")
+    return StepSeries(*(longest[name].to_numpy(np.int64) for name in ("step", "wall_ns", "rank")))
 
 
 def spikes(series: StepSeries) -> Ints:
@@ -55,7 +60,7 @@ def spikes(series: StepSeries) -> Ints:
     usual = float(np.median(wall))
     deviation = 1.4826 * float(np.median(np.abs(wall - usual)))
     high = np.flatnonzero((wall > _SPIKE_RATIO * usual) & (wall - usual > _SPIKE_DEVIATIONS * deviation))
-    found: Ints = high + 1 if len(high) <= _MOST_SPIKES * len(wall) else np.empty(0, np.int64)
+    found: Ints = high + 1 if len(high) <= MOST_SPIKES * len(wall) else np.empty(0, np.int64)
     return found
 
 

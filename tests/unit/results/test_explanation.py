@@ -59,7 +59,7 @@ def profile(rank: int, sha256: str = "a", kind: str = "nsys", version: int = ANA
 
 def table(analysis: str, name: str, values: list[str]) -> AnalysisTable:
     """Return rows with a name, each with a count of 1 as far as the table has one."""
-    counts = {"kernels": "instances", "api": "num_calls"}
+    counts = {"kernels": "instances", "api": "num_calls", "operators": "calls"}
     columns: dict[str, list[Any]] = {"rank": [0] * len(values), name: [*values]}
     if analysis in counts:
         columns[counts[analysis]] = [1] * len(values)
@@ -120,7 +120,7 @@ def test_the_graph_gets_the_ranks_tables_losses_and_gpus_of_the_run(
     assert inputs.ranks == (0, 1)
     assert inputs.tables["ranges"]["range"].tolist() == ["iteration", "data"]
     assert list(inputs.losses) == [0]
-    assert "57 of 172 kernels" in inputs.losses[0][0]
+    assert "57 of 172 kernels" in inputs.losses[0][0].sentence
     assert inputs.gpus[1] == (Gpu(0, "NVIDIA H200", sm_count=132),)
     assert inputs.world_size is None
 
@@ -211,6 +211,18 @@ def test_a_report_explains_a_small_run_by_itself_and_leaves_a_large_one_to_the_c
     monkeypatch.setattr("hpcprof.results.explanation._QUICK", 1)
     assert explain_if_quick(run, store) == graph.explanation
     assert len(graph.inputs) == 1
+
+
+def test_a_report_computes_the_explanation_of_a_run_on_cpus_by_the_number_of_its_operators(
+    run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operators = {"operators": table("operators", "name", ["aten::mm", "aten::add"])}
+    store.put_profile(RunRow(run.id, str(run.path)), profile(0, "b"), operators, [], (), ())
+    store.put_profile(RunRow(run.id, str(run.path)), profile(1, "b"), {}, [], (), ())
+    monkeypatch.setattr("hpcprof.results.explanation._QUICK", 1)
+    assert explain_if_quick(run, store) is None
+    monkeypatch.setattr("hpcprof.results.explanation._QUICK", 2)
+    assert explain_if_quick(run, store) == graph.explanation
 
 
 @pytest.mark.parametrize("error", [HpcprofError("the profile of rank 0 is gone."), ValueError("a bug")])

@@ -78,10 +78,19 @@ class Place:
     """Instructions inside a range."""
 
     name: str
-    inside: tuple[Host | Launch | Wait | StreamWait | Place, ...]
+    inside: tuple[Instruction, ...]
 
 
-Instruction = Host | Launch | Wait | StreamWait | Place
+@dataclass(frozen=True)
+class Once:
+    """Instructions of a single step: in their place inside it, or after its end."""
+
+    step: int
+    inside: tuple[Instruction, ...]
+    after: bool = False
+
+
+Instruction = Host | Launch | Wait | StreamWait | Place | Once
 
 
 @dataclass
@@ -90,6 +99,8 @@ class _Rank:
 
     now: int = 0
     number: int = 0
+    step: int = 0
+    after: bool = False
     calls: list[tuple[int, int, str, int]] = field(default_factory=list)
     work: list[tuple[int, int, Launch, int]] = field(default_factory=list)
     ranges: list[tuple[int, int, str]] = field(default_factory=list)
@@ -113,17 +124,25 @@ def simulate(ranks: Sequence[Sequence[Instruction]], steps: int) -> dict[int, Ti
 
 def _executed(program: Sequence[Instruction], steps: int, arrivals: Sequence[int]) -> _Rank:
     rank = _Rank(now=1000 * US)
-    for _ in range(steps):
+    for rank.step in range(steps):
         begin = rank.now
+        rank.after = False
         for one in program:
             _execute(rank, one, arrivals)
         rank.ranges.append((begin, rank.now, "iteration"))
+        rank.after = True
+        for one in program:
+            if isinstance(one, Once):
+                _execute(rank, one, arrivals)
     return rank
 
 
 def _execute(rank: _Rank, one: Instruction, arrivals: Sequence[int]) -> None:
     if isinstance(one, Host):
         rank.now += one.ns
+    elif isinstance(one, Once):
+        for inner in one.inside if (one.step, one.after) == (rank.step, rank.after) else ():
+            _execute(rank, inner, arrivals)
     elif isinstance(one, Place):
         begin = rank.now
         for inner in one.inside:

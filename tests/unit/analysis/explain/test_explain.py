@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Cause, Explanation
+from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Category, Timeline
 from tests.unit.analysis.explain.programs import (
@@ -18,6 +20,7 @@ from tests.unit.analysis.explain.programs import (
     Host,
     Instruction,
     Launch,
+    Once,
     Place,
     StreamWait,
     Wait,
@@ -172,6 +175,45 @@ def test_single_steps_that_take_longer_are_spikes() -> None:
     assert [(one.analysis, one.key, one.value) for one in spike.evidence] == [
         ("step_times", "wall_ns", 60 * MS)
     ]
+
+
+def pausing(*, after: bool) -> Explanation:
+    """Explain a training that loses 90 ms in step 4 to a validation: inside the step, or after it."""
+    validation = Place("validation", (Host(50 * MS), Launch(40 * MS), Wait()))
+    return explained([*training(), Once(4, (validation,), after=after)])
+
+
+def test_a_range_that_pauses_the_steps_is_no_spike_but_is_named() -> None:
+    found = pausing(after=True)
+    assert Cause.STEP_SPIKES not in {one.cause for one in found.findings}
+    (said,) = [one for one in found.not_judged if one.what == "the range validation"]
+    assert "after step 4, outside the steps" in said.reason
+
+
+def test_the_same_range_inside_a_step_is_a_spike() -> None:
+    found = pausing(after=False)
+    (spike,) = [one for one in found.shown() if one.cause is Cause.STEP_SPIKES]
+    assert spike.where == "step 4"
+    assert not found.not_judged
+
+
+def test_a_range_after_every_step_is_a_part_of_the_steps() -> None:
+    loads = [Place("load", (Host((300 if step == 4 else 1) * MS),)) for step in range(STEPS)]
+    load = [Once(step, (one,), after=True) for step, one in enumerate(loads)]
+    found = explained([*training(), *load])
+    assert [one.where for one in found.findings if one.cause is Cause.STEP_SPIKES] == ["step 4"]
+    assert not found.not_judged
+
+
+def test_lost_events_are_shown_by_an_analysis_that_they_touch() -> None:
+    inputs = inputs_of(simulate([training()], STEPS))
+    lost = Loss(LossKind.ROW, Subject.CALL, 57, 172, "end")
+    found = explain_run(replace(inputs, losses={0: (lost,)}))[0]
+    (incomplete,) = [one for one in found.shown() if one.cause is Cause.CAPTURE_INCOMPLETE]
+    assert "57 of 172 API calls" in incomplete.where
+    (shown,) = incomplete.evidence
+    calls = inputs.tables["api"]["num_calls"].max()
+    assert (shown.analysis, shown.rank, shown.key, shown.value) == ("api", 0, "num_calls", calls)
 
 
 def test_without_the_profile_of_a_rank_the_explanation_says_so() -> None:

@@ -1,0 +1,110 @@
+"""Findings that need no replay: what the times of the steps show, and what the profiles lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from hpcprof.analysis.explain.evidence import largest, step_evidence
+from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding, NotJudged
+from hpcprof.analysis.explain.findings import half_width
+from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.pauses import outside_steps, spikes_and_pauses
+from hpcprof.analysis.explain.remedies import remedy
+from hpcprof.analysis.explain.step_series import StepSeries, drift
+from hpcprof.analysis.framework.losses import touches
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.profiles.losses import Loss
+from hpcprof.profiles.timeline import Timeline
+
+_DAMAGED = (
+    ("kernels", "instances"),
+    ("memops", "count"),
+    ("api", "num_calls"),
+    ("operators", "calls"),
+    ("ranges", "instances"),
+    ("step_times", "wall_ns"),
+)
+"""Counts that are too small if events are lost; a report shows the losses beside each analysis."""
+
+
+def of_series(
+    inputs: ExplainInputs, series: StepSeries, timelines: Mapping[int, Timeline]
+) -> tuple[list[Finding], tuple[NotJudged, ...]]:
+    """Return what the times of the steps show by themselves, and the pauses between steps."""
+    (high, pauses), change = spikes_and_pauses(series, timelines), drift(series)
+    found = []
+    if len(high):
+        usual = float(np.median(series.wall))
+        excess = float((series.wall[high] - usual).sum()) / len(series.wall)
+        steps = tuple(series.steps[high].tolist())
+        found.append(_series_finding(inputs, Cause.STEP_SPIKES, excess, series, steps))
+    if change:
+        found.append(
+            _series_finding(inputs, Cause.STEP_DRIFT, abs(change) / 2, series, (int(series.steps[-1]),))
+        )
+    return found, tuple(outside_steps(pauses))
+
+
+def _series_finding(
+    inputs: ExplainInputs, cause: Cause, saving: float, series: StepSeries, steps: tuple[int, ...]
+) -> Finding:
+    half = half_width(series.wall.astype(float))
+    named = ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
+    return Finding(
+        cause=cause,
+        ranks=inputs.ranks,
+        where=f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture",
+        saving_ns=round(saving),
+        saving_low_ns=round(max(0.0, saving - half)),
+        saving_high_ns=round(saving + half),
+        share_pct=round(100 * saving / series.p50, 3),
+        evidence=step_evidence(inputs.tables, steps),
+        remedy=remedy(cause, "", inputs.ranks),
+        confidence="medium",
+    )
+
+
+def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
+    """Yield what the profiles lack: ranks, and rows that were left out."""
+    world = inputs.world_size or len(inputs.ranks)
+    lacking = tuple(rank for rank, losses in inputs.losses.items() if losses)
+    missing = _missing_ranks(inputs, world) if len(inputs.ranks) < world else ()
+    if not lacking and not missing:
+        return
+    sentences = list(dict.fromkeys(loss.sentence for rank in lacking for loss in inputs.losses[rank]))
+    if missing:
+        sentences.insert(0, f"{world - len(inputs.ranks)} of {world} ranks have no profile")
+    damaged = [one for rank in lacking for one in _damaged(inputs, rank, inputs.losses[rank])]
+    yield Finding(
+        cause=Cause.CAPTURE_INCOMPLETE,
+        ranks=lacking or inputs.ranks,
+        where="; ".join(sentences),
+        saving_ns=None,
+        saving_low_ns=None,
+        saving_high_ns=None,
+        share_pct=None,
+        evidence=(*missing, *damaged[:3]),
+        remedy=remedy(Cause.CAPTURE_INCOMPLETE, "", inputs.ranks),
+        confidence="high",
+    )
+
+
+def _missing_ranks(inputs: ExplainInputs, world: int) -> tuple[Evidence, ...]:
+    rows = inputs.tables["rank_collectives"]
+    if not len(rows):
+        return ()
+    value = int(rows["world_ranks"].dropna().max()) if rows["world_ranks"].notna().any() else world
+    return (Evidence("rank_collectives", int(rows["rank"].iloc[0]), "world_ranks", value),)
+
+
+def _damaged(inputs: ExplainInputs, rank: int, losses: Sequence[Loss]) -> list[Evidence]:
+    """Return the largest count that is too small by what a rank lost."""
+    for analysis, key in _DAMAGED:
+        rows = inputs.tables[analysis]
+        if len(rows) and any(touches(loss, ANALYSES[analysis]) for loss in losses):
+            found = largest(analysis, key, rows[rows["rank"] == rank])
+            if found:
+                return found[:1]
+    return []
