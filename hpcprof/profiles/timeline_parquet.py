@@ -1,17 +1,19 @@
-"""A timeline stored as Parquet files, so that later questions need not read the profile again.
+"""The events of a rank as part of a Parquet dataset, so that later questions need not read the profile again.
 
-A folder holds ``rank00000.json`` and one file for each table, such as ``rank00000.kernels.parquet``. A table
-has its own columns and ``rank``; names are text. The JSON file holds everything else. Each file contains the
-checksum of the profile, so that files of different collects are never read as one timeline.
+A table has one file for each rank, and without rows none (`hpcprof.profiles.event_folders`). The description
+of a rank holds everything else; it is written last, and files count only if it is of the same profile. Each
+row group has the least and the greatest time of its rows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,151 +21,252 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpcprof.common.atomic import replacing, write_atomically
-from hpcprof.profiles.timeline import NO_NAME, SHAPES, Ints, Origin, Table, Timeline
+from hpcprof.profiles.event_columns import (
+    STEPPED,
+    arrow_columns,
+    column_names,
+    dataset_name,
+    is_text,
+    plain_text,
+    table_of,
+    table_schema,
+    timeline_tables,
+)
+from hpcprof.profiles.event_folders import origin_path, table_path
+from hpcprof.profiles.timeline import SHAPES, Ints, Origin, Table, Timeline
 
-VERSION = 1
+VERSION = 2
 """Raise it when the meaning of a column changes; new and removed tables and columns are noticed anyway."""
 
+_Columns = Mapping[str, pa.ChunkedArray]
+
 _KEY = b"hpcprof"
-_TEXT = ("name", "domain", "dims", "types", "values")
-_AXES = ("x", "y", "z")
+
 # Values that grow from row to row. The others repeat, and are smallest with a dictionary.
-_GROWING = ("start", "end", "correlation", "source_correlation")
-_GROUP = 1 << 18  # Rows that are written at a time, since Arrow copies them.
+_GROWING = ("start", "start_ns", "end", "end_ns", "time_ns", "correlation", "source_correlation")
+_GROUP = 1 << 16
+"""Rows in a group: the smallest part of a file that a reader can skip, and that is written at a time."""
 
 
-def save(folder: Path, timeline: Timeline, rank: int, sha256: str) -> None:
-    """Write a timeline and the checksum of its profile; each file appears only when it is complete.
+class _Described(msgspec.Struct):
+    """What the first line of a rank's description says of its files; the second holds everything else."""
 
-    Raises
-    ------
-    OSError
-        If it cannot be written.
+    version: int
+    layout: dict[str, list[str]]
+    sha256: str
+    rows: dict[str, int]
+
+
+@dataclass(frozen=True)
+class RankEvents:
+    """The files of one rank in a dataset.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder of the dataset.
+    run_id : str
+    rank : int
+    sha256 : str
+        The checksum of the profile.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = pa.array([_text(value) for value in timeline.strings.tolist()], pa.string())
-    for name, kind in _kinds().items():
-        table: Table = getattr(timeline, name)
-        schema = _arrow(kind.empty(), rank, texts).schema
+
+    folder: Path
+    run_id: str
+    rank: int
+    sha256: str
+
+    def path(self, table: str) -> Path:
+        """Return the file of a table by its name in the dataset."""
+        return table_path(self.folder, table, self.run_id, self.rank)
+
+    def write(self, timeline: Timeline, step: Ints) -> None:
+        """Write the tables of a timeline; they do not count until `finish` is called.
+
+        Parameters
+        ----------
+        timeline : Timeline
+        step : ndarray of int64, shape (kernels,)
+            The step of each kernel, -1 outside steps.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be written.
+        """
+        self._origin.unlink(missing_ok=True)
+        strings = timeline.strings.tolist()
+        for field in timeline_tables():
+            table: Table = getattr(timeline, field)
+            self._write(dataset_name(field), table, strings, step if field == STEPPED else None)
+        pa.default_memory_pool().release_unused()
+
+    def finish(self, timeline: Timeline, others: Mapping[str, pa.Table]) -> None:
+        """Write other tables of the rank, and the description with which its files count.
+
+        Raises
+        ------
+        OSError
+            If a file cannot be written.
+        """
+        rows = {dataset_name(field): len(getattr(timeline, field)) for field in timeline_tables()}
+        for name, table in others.items():
+            rows[name] = len(table)
+            if self._make_folder(name, len(table)):
+                with self._writer(name, table.schema) as writer:
+                    writer.write_table(table, _GROUP)
+        described = msgspec.json.encode(_Described(VERSION, _layout(), self.sha256, rows)).decode()
+        origin = {**asdict(timeline.origin), "path": str(timeline.origin.path)}
+        contents = json.dumps({"origin": origin, "strings": timeline.strings.tolist()})
+        self._origin.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._origin, f"{described}\n{contents}\n")
+        _remove_version_1(self.folder, self.rank)
+
+    def rows(self) -> dict[str, int] | None:
+        """Return the number of rows of each table; None if there are no files of this profile and version."""
+        try:
+            with self._origin.open("rb") as file:
+                described = msgspec.json.decode(file.readline(), type=_Described)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        expected = (VERSION, _layout(), self.sha256)
+        return described.rows if (described.version, described.layout, described.sha256) == expected else None
+
+    def load(self) -> Timeline | None:
+        """Read the timeline.
+
+        Returns
+        -------
+        Timeline or None
+            None if there is none, or it is of another profile or version, or damaged.
+        """
+        rows = self.rows()
+        try:
+            if rows is None:
+                return _load_version_1(self.folder, self.rank, self.sha256)
+            contents = self._origin.read_text(encoding="utf-8").partition("\n")[2]
+            return _timeline(json.loads(contents), partial(self._read, rows))
+        except (OSError, pa.ArrowException, msgspec.ValidationError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def _origin(self) -> Path:
+        return origin_path(self.folder, self.run_id, self.rank)
+
+    def _write(self, name: str, table: Table, strings: list[str], step: Ints | None) -> None:
+        if not self._make_folder(name, len(table)):
+            return
+        empty = arrow_columns(table.take(slice(0)), strings)
+        with self._writer(name, (empty if step is None else _with_step(empty, step[:0])).schema) as writer:
+            for first in range(0, len(table), _GROUP):
+                part = slice(first, first + _GROUP)
+                rows = arrow_columns(table.take(part), strings)
+                writer.write_table(rows if step is None else _with_step(rows, step[part]))
+
+    def _make_folder(self, name: str, count: int) -> bool:
+        """Make the folder of a table if it has rows, else remove the file of another profile."""
+        path = self.path(name)
+        if count:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            path.unlink(missing_ok=True)
+        return count > 0
+
+    @contextmanager
+    def _writer(self, name: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
         growing = [column for column in schema.names if column in _GROWING]
         with (
-            replacing(_file(folder, rank, name)) as temporary,
+            replacing(self.path(name)) as temporary,
             pq.ParquetWriter(
                 temporary,
-                schema.with_metadata({_KEY: json.dumps(_identity(sha256, kind)).encode()}),
+                schema,
                 compression="zstd",
                 compression_level=1,
                 use_dictionary=[column for column in schema.names if column not in growing],
                 column_encoding=dict.fromkeys(growing, "DELTA_BINARY_PACKED"),
                 write_statistics=growing,
+                # Other programs read texts as texts, not as a type of Arrow.
+                store_schema=False,
             ) as writer,
         ):
-            for first in range(0, len(table), _GROUP):
-                writer.write_table(_arrow(table.take(slice(first, first + _GROUP)), rank, texts))
-    described = {
-        **_identity(sha256),
-        "origin": {**asdict(timeline.origin), "path": str(timeline.origin.path)},
-        "strings": timeline.strings.tolist(),
-    }
-    write_atomically(_description(folder, rank), json.dumps(described))
-    pa.default_memory_pool().release_unused()
+            writer.add_key_value_metadata({_KEY: self._identity(schema.names)})
+            yield writer
 
+    def _read(self, rows: Mapping[str, int], field: str, kind: type[Table]) -> _Columns | None:
+        """Return the columns of a table by their names in the timeline; None if it has no rows.
 
-def load(folder: Path, rank: int, sha256: str) -> Timeline | None:
-    """Read a timeline that `save` wrote for the profile with this checksum.
-
-    Returns
-    -------
-    Timeline or None
-        None if there is none, or it is of another profile or version, or damaged.
-    """
-    try:
-        described = json.loads(_description(folder, rank).read_text(encoding="utf-8"))
-        if {**described, **_identity(sha256)} != described:
+        Raises
+        ------
+        ValueError
+            If the file is of another profile or version, or incomplete.
+        """
+        name = dataset_name(field)
+        if not rows[name]:
             return None
-        number = {_text(value): i for i, value in enumerate(described["strings"])}
-        tables: dict[str, Any] = {}
-        for name, kind in _kinds().items():
-            with pq.ParquetFile(_file(folder, rank, name)) as file:
-                if json.loads(file.schema_arrow.metadata[_KEY]) != _identity(sha256, kind):
-                    return None
-                tables[name] = _table(kind, file.read(), number)
-        origin = msgspec.convert(described["origin"], Origin, dec_hook=lambda kind, value: kind(value))
-    except (OSError, pa.ArrowException, msgspec.ValidationError, ValueError, KeyError, TypeError):
-        return None
+        texts = [f.name for f in fields(kind) if is_text(f.name)]
+        with pq.ParquetFile(self.path(name), read_dictionary=texts) as file:
+            found = file.metadata
+            identity = self._identity(file.schema_arrow.names)
+            if found.metadata[_KEY] != identity or found.num_rows != rows[name]:
+                raise ValueError(f"{self.path(name)} is of another profile")
+            columns = file.read(table_schema(kind).names)
+        names = {part: f.name for f in fields(kind) if f.name not in SHAPES for part in column_names(f.name)}
+        return {names.get(part, part): columns.column(part) for part in columns.column_names}
+
+    def _identity(self, columns: Sequence[str]) -> bytes:
+        """Return what the metadata of a file must hold."""
+        return json.dumps({"version": VERSION, "layout": list(columns), "sha256": self.sha256}).encode()
+
+
+@cache
+def _layout() -> dict[str, list[str]]:
+    """Return the columns of each table of a timeline by its name in the dataset."""
+    return {
+        dataset_name(field): table_schema(kind).names + ["step"] * (field == STEPPED)
+        for field, kind in timeline_tables().items()
+    }
+
+
+def _with_step(rows: pa.Table, step: Ints) -> pa.Table:
+    return rows.append_column("step", pa.array(step, mask=step < 0))
+
+
+def _timeline(described: Mapping[str, Any], read: Callable[[str, type[Table]], _Columns | None]) -> Timeline:
+    """Return the timeline of a description; ``read`` returns the columns of a table, None without rows."""
+    number = {plain_text(value): i for i, value in enumerate(described["strings"])}
+    tables: dict[str, Any] = {}
+    for field, kind in timeline_tables().items():
+        columns = read(field, kind)
+        tables[field] = kind.empty() if columns is None else table_of(kind, columns, number)
     strings = np.empty(len(described["strings"]), object)
     strings[:] = described["strings"]
+    origin = msgspec.convert(described["origin"], Origin, dec_hook=lambda kind, value: kind(value))
     return Timeline(origin=origin, strings=strings, **tables)
 
 
-def _file(folder: Path, rank: int, table: str) -> Path:
-    return folder / f"rank{rank:05d}.{table}.parquet"
+def _load_version_1(folder: Path, rank: int, sha256: str) -> Timeline | None:
+    """Read the files of hpcprof 0.1: one for each table, all in one folder, with numbers for kinds."""
+    described = json.loads(_version_1(folder, rank, "json").read_text(encoding="utf-8"))
+    identity = {"version": 1, "sha256": sha256}
+    if {**described, **identity, "layout": [*timeline_tables()]} != described:
+        return None
+
+    def read(field: str, kind: type[Table]) -> _Columns:
+        names = [
+            part for f in fields(kind) for part in (column_names(f.name) if f.name in SHAPES else [f.name])
+        ]
+        with pq.ParquetFile(_version_1(folder, rank, f"{field}.parquet")) as file:
+            if json.loads(file.metadata.metadata[_KEY]) != {**identity, "layout": names}:
+                raise ValueError(f"{field} is of another profile")
+            return dict(zip(names, file.read(names).columns, strict=True))
+
+    return _timeline(described, read)
 
 
-def _description(folder: Path, rank: int) -> Path:
-    return folder / f"rank{rank:05d}.json"
+def _version_1(folder: Path, rank: int, ending: str) -> Path:
+    return folder / f"rank{rank:05d}.{ending}"
 
 
-def _identity(sha256: str, kind: type[Table] | None = None) -> dict[str, Any]:
-    """Return what the JSON file, or the file of a table, must contain to be read."""
-    layout = _columns(kind) if kind else list(_kinds())
-    return {"version": VERSION, "layout": layout, "sha256": sha256}
-
-
-def _kinds() -> dict[str, type[Table]]:
-    """Return the tables of a timeline by name."""
-    kinds = get_type_hints(Timeline)
-    return {f.name: kinds[f.name] for f in fields(Timeline) if _is_table(kinds[f.name])}
-
-
-def _is_table(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Table)
-
-
-def _columns(kind: type[Table]) -> list[str]:
-    """Return the names of a table's columns in its file."""
-    return [name for f in fields(kind) for name in _parts(f.name)]
-
-
-def _parts(column: str) -> list[str]:
-    """Return the columns of a file for one of the timeline: three if it has shape (n, 3)."""
-    return [f"{column}_{axis}" for axis in _AXES] if column in SHAPES else [column]
-
-
-def _arrow(table: Table, rank: int, texts: pa.Array) -> pa.Table:
-    columns = {"rank": pa.repeat(pa.scalar(rank, pa.int32()), len(table))}
-    for f in fields(table):
-        values: Ints = getattr(table, f.name)
-        parts = values.T if f.name in SHAPES else [values]
-        columns |= zip(_parts(f.name), map(np.ascontiguousarray, parts), strict=True)
-        if f.name in _TEXT:
-            unnamed = values == NO_NAME
-            ids = pa.array(values.astype(np.int32), mask=unnamed if unnamed.any() else None)
-            columns[f.name] = pa.DictionaryArray.from_arrays(ids, texts)
-    return pa.table(columns)
-
-
-def _text(value: str) -> str:
-    """Return a text that UTF-8 can encode: a trace may contain half of a surrogate pair."""
-    return value.encode("utf-8", "replace").decode()
-
-
-def _table(kind: type[Table], rows: pa.Table, number: Mapping[str, int]) -> Table:
-    columns = {}
-    for f in fields(kind):
-        parts = [_values(rows.column(name), number) for name in _parts(f.name)]
-        columns[f.name] = np.column_stack(parts) if f.name in SHAPES else parts[0]
-    return kind(**columns)
-
-
-def _values(column: pa.ChunkedArray, number: Mapping[str, int]) -> Ints:
-    """Return the values of a column, and for texts their numbers."""
-    if not pa.types.is_dictionary(column.type):
-        values: Ints = column.to_numpy()
-        return values
-    chunks = [np.empty(0, np.int64)]
-    for chunk in column.chunks:
-        # The index -1, for NULL, selects the last element.
-        numbers = np.array([*(number[text] for text in chunk.dictionary.to_pylist()), NO_NAME], np.int64)
-        chunks.append(numbers[chunk.indices.fill_null(-1).to_numpy()])
-    return np.concatenate(chunks)
+def _remove_version_1(folder: Path, rank: int) -> None:
+    for ending in ("json", *(f"{field}.parquet" for field in timeline_tables())):
+        _version_1(folder, rank, ending).unlink(missing_ok=True)

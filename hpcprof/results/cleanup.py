@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.profiles.event_folders import EVENTS, remove_run_events
 from hpcprof.results.store.overview import StoredRun, stored_runs
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs, typed_name
 from hpcprof.submit.runs.removal import check_place, jobs_of, remove_directory, size_of
@@ -105,9 +106,19 @@ def remove(removals: Sequence[Removal], runs_dir: Path, db: str | None = None) -
     for removal in removals:
         if removal.run is not None:
             remove_directory(removal.run)
+        _remove_events(runs_dir, removal.id)
         if store is not None and removal.rows is not None:
             store.delete_run(removal.id)
         yield removal
+
+
+def _remove_events(runs_dir: Path, run_id: str) -> None:
+    """Remove the events that a query kept of profiles of another tool."""
+    folder = runs_dir / EVENTS
+    try:
+        remove_run_events(folder, run_id)
+    except OSError as error:
+        raise HpcprofError(f"cannot remove {error.filename}: {error.strerror}.") from None
 
 
 def compact_store(removals: Sequence[Removal], runs_dir: Path, db: str | None = None) -> int:

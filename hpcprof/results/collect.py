@@ -14,6 +14,7 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted
+from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
@@ -276,7 +277,7 @@ def _tasks(
     step_range = wanted_step_range(given, steps)
     # A name that was given before may be that of some ranks only.
     needs_steps = step_range is not None and given is not None
-    timelines = run.path / "timeline" if run.manifest else None
+    timelines = run.path / EVENTS if run.manifest else None
     tasks = []
     for rank, path in sorted(profiles.paths.items()):
         known = stored.get(rank)
@@ -284,7 +285,9 @@ def _tasks(
         current = current and is_current(given, steps, rank)
         sha256 = known.sha256 if known and current else None
         part = profiles.parts.get(rank)
-        tasks.append(ProfileTask(path, rank, sha256, timelines, threads, part, step_range, needs_steps))
+        tasks.append(
+            ProfileTask(path, rank, sha256, timelines, run.id, threads, part, step_range, needs_steps)
+        )
     return tasks
 
 

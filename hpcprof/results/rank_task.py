@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,13 +22,14 @@ if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Origin, StepRange, Timeline
+    from hpcprof.profiles.timeline_parquet import RankEvents
 
 PRELOAD = (
     "hpcprof.analysis.framework.crosschecks",
     "hpcprof.analysis.framework.outcome",
     "hpcprof.analysis.steps.capture_losses",
     "hpcprof.profiles.parts",
-    "hpcprof.profiles.timeline_parquet",
+    "hpcprof.results.kept_events",
     *(reader.read.partition(":")[0] for reader in BUILT_IN),
     *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
 )
@@ -56,7 +57,9 @@ class ProfileTask:
     known : str or None
         The SHA-256 of the profile whose results the store has, if they are still valid.
     timelines : Path or None
-        The folder to keep the timeline in; None to keep none.
+        The folder to keep the events in; None to keep none.
+    run_id : str
+        The run that the events are kept under.
     threads : int
         How many threads run the analyses.
     part : Part or None
@@ -71,6 +74,7 @@ class ProfileTask:
     rank: int
     known: str | None = None
     timelines: Path | None = None
+    run_id: str = ""
     threads: int = 1
     part: Part | None = None
     step_range: StepRange | None = None
@@ -136,10 +140,11 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         small = [analysis.name for analysis in _OF_RANKS if not analysis.memory_heavy]
         tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), small))
         tables |= large.result()
+    unkept = kept.result() or _keep_tables(task, profile, sha256, tables)
     doubts = _contradictions(tables)
     tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
-    warnings = [*kept.result(), *warnings]
+    warnings = [*unkept, *warnings]
     return ProfileResults(sha256, before[0], profile.origin, tables, _losses(profile), tuple(warnings))
 
 
@@ -191,15 +196,35 @@ def _contradictions(tables: Mapping[str, AnalysisTable]) -> dict[str, str]:
 
 
 def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
-    """Keep a timeline; if that fails, the results are valid all the same, and a warning is returned."""
+    """Keep the timeline of a rank; return a warning if that fails: the results are valid all the same."""
+    from hpcprof.results.kept_events import keep_timeline
+
+    return _kept(task, profile, sha256, keep_timeline)
+
+
+def _keep_tables(
+    task: ProfileTask, profile: Timeline | KernelReport, sha256: str, tables: Mapping[str, AnalysisTable]
+) -> tuple[str, ...]:
+    """Keep the analyses of events beside the timeline; return a warning if that fails."""
+    from hpcprof.results.kept_events import finish
+
+    return _kept(task, profile, sha256, lambda events, timeline: finish(events, timeline, tables))
+
+
+def _kept(
+    task: ProfileTask,
+    profile: Timeline | KernelReport,
+    sha256: str,
+    keep: Callable[[RankEvents, Timeline], None],
+) -> tuple[str, ...]:
     from hpcprof.profiles.timeline import Timeline
 
     if task.timelines is None or not isinstance(profile, Timeline):
         return ()
-    from hpcprof.profiles import timeline_parquet
+    from hpcprof.profiles.timeline_parquet import RankEvents
 
     try:
-        timeline_parquet.save(task.timelines, profile, task.rank, sha256)
+        keep(RankEvents(task.timelines, task.run_id, task.rank, sha256), profile)
     except OSError as error:
         why = error.strerror or error
         return (f"the timeline of {task.path} was not kept in {task.timelines}: {why}.",)

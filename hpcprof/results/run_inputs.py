@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,11 +14,12 @@ import pandas as pd
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError
-from hpcprof.profiles import timeline_parquet
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.kept_events import events_folder
 from hpcprof.results.run_names import command_line
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
@@ -49,7 +51,13 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         own_step_ns=_own_steps(results),
         tables={need: _table(store, run.id, need, exists) for need in needs},
         timeline_ranks=tuple(timelines),
-        read=partial(_read, run, timelines, stored_step_ranges(store, run.id) if exists else None),
+        read=partial(
+            _read,
+            run,
+            events_folder(run, store),
+            timelines,
+            stored_step_ranges(store, run.id) if exists else None,
+        ),
         submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
         options=run.manifest.job.program_options if run.manifest else {},
         collect_command=command_line(store, "collect", str(run.path)),
@@ -100,7 +108,9 @@ def _table(store: Store, run_id: str, name: str, exists: bool) -> pd.DataFrame:
     return table
 
 
-def _read(run: Run, profiles: dict[int, ProfileRow], steps: StoredStepRanges | None, rank: int) -> Timeline:
+def _read(
+    run: Run, kept: Path, profiles: dict[int, ProfileRow], steps: StoredStepRanges | None, rank: int
+) -> Timeline:
     """Read the timeline of a rank: the one that a collect kept, if it is of the same profile.
 
     Its steps are those of the collect.
@@ -110,7 +120,7 @@ def _read(run: Run, profiles: dict[int, ProfileRow], steps: StoredStepRanges | N
     HpcprofError
         If neither the kept timeline nor the profile can be read.
     """
-    timeline = timeline_parquet.load(run.path / "timeline", rank, profiles[rank].sha256)
+    timeline = RankEvents(kept, run.id, rank, profiles[rank].sha256).load()
     if timeline is None:
         found = find_timelines(run)
         if rank not in found.paths:

@@ -17,7 +17,7 @@ import pytest
 from hpcprof.cli.collect import ProgressBar
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
-from hpcprof.profiles.timeline_parquet import load
+from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results import rank_task
 from hpcprof.results.rank_task import ProfileTask, analyze_profile
 from hpcprof.submit.launchers import find_mpiexec
@@ -91,11 +91,11 @@ def test_timelines_are_kept_beside_a_run_and_nowhere_else(hpcprof: Hpcprof, fold
         query = "SELECT rank, sha256 FROM profiles WHERE run_id = ?"
         checksums = dict(store.execute(query, (run.name,)).fetchall())
     for rank, sha256 in checksums.items():
-        timeline = load(run / "timeline", rank, sha256)
+        timeline = RankEvents(run / "timeline", run.name, rank, sha256).load()
         assert timeline is not None
         assert len(timeline.kernels) == 500
     files = json.loads((run / "run.json").read_text())["files"]
-    assert "timeline/rank00000.kernels.parquet" in files
+    assert f"timeline/kernels/run={run.name}/rank=0/events.parquet" in files
 
 
 def test_a_timeline_that_cannot_be_kept_is_named_and_the_results_are_there(

@@ -17,11 +17,14 @@ from pathlib import Path
 import pytest
 
 import hpcprof as package
-from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import format_ns
-from hpcprof.profiles import timeline_parquet
 from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.kept_events import finish, keep_timeline
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, write
 from hpcprof.workloads.schema import summarize as statistics
 from tests.conftest import Hpcprof
@@ -152,11 +155,16 @@ def test_kernels_of_two_real_runs_are_compared(hpcprof: Hpcprof, tmp_path: Path)
     # What a collect kept serves when the profile is gone.
     profile = tmp_path / "b/rank0.pt.trace.json.gz"
     kept = read_profile(profile)
-    checksum = json.loads(hpcprof("query", "SELECT sha256 FROM profiles", "--format", "json").stdout)
-    timeline_parquet.save(tmp_path / "b/timeline", kept, 0, checksum[0]["sha256"])  # type: ignore[arg-type]
+    assert isinstance(kept, Timeline)
+    asked = "SELECT run_id, sha256 FROM profiles WHERE run_id LIKE 'b-%'"
+    (found_b,) = json.loads(hpcprof("query", asked, "--format", "json").stdout)
+    events = RankEvents(tmp_path / "runs/timeline", found_b["run_id"], 0, found_b["sha256"])
+    keep_timeline(events, kept)
+    packed = [name for name, analysis in ANALYSES.items() if analysis.packed]
+    finish(events, kept, {name: AnalysisTable({}) for name in packed})
     profile.unlink()
     assert hpcprof(*command).stdout == done.stdout
-    shutil.rmtree(tmp_path / "b/timeline")
+    shutil.rmtree(tmp_path / "runs/timeline")
     done = hpcprof(*command)
     assert done.returncode == 1
     assert "the profile of rank 0 is no longer in" in done.stderr

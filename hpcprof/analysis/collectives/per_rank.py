@@ -13,7 +13,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.operators.host_time import host_compute, measured_on_host
-from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
@@ -98,7 +98,7 @@ def rank_collectives(timeline: Timeline) -> Outcome:
             "start_ns": found.start,
             "end_ns": found.end,
             "exposed_ns": found.end - found.start - _beside_compute(timeline, found),
-            "step": _steps(timeline, found.call),
+            "step": _known(step_numbers(timeline, found.call), OUTSIDE),
             "peer": _known(found.peer, NO_PEER),
             "comm_peer": _known(found.comm_peer, NO_PEER),
         }
@@ -311,12 +311,3 @@ def _beside_compute(timeline: Timeline, found: _Collectives) -> Ints:
         compute = category_intervals(timeline.kernels, Category.COMP, device)
         result[rows] = coverage(found.start[rows], found.end[rows], compute)
     return result
-
-
-def _steps(timeline: Timeline, moment: Ints) -> pd.Series[Any]:
-    """Return the number of the step that was open at each moment, or None."""
-    ranges = steps_of(timeline).ranges
-    at = np.searchsorted(ranges.start, moment, side="right") - 1
-    inside = at >= 0
-    inside[inside] = moment[inside] <= ranges.end[at[inside]]
-    return _known(np.where(inside, at, _NONE), _NONE)

@@ -25,6 +25,9 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints, Ranges, Timeline
 
+OUTSIDE = -1
+"""Stands for the step of a moment outside the steps."""
+
 _NAMED = 3
 _FEWEST_NUMBERS = 5
 """So many numbers make a counter where no step tells whether they count steps."""
@@ -75,6 +78,15 @@ def steps_of(timeline: Timeline) -> Steps:
         rows = rows[:-1]
         ranges = replace(ranges.take(slice(-1)), end=ranges.start[1:])
     return Steps(name if len(rows) else "", rows, ranges, marker)
+
+
+def step_numbers(timeline: Timeline, moment: Ints) -> Ints:
+    """Return the number of the step that was open on the host at each moment, or `OUTSIDE`."""
+    ranges = steps_of(timeline).ranges
+    at = np.searchsorted(ranges.start, moment, side="right") - 1
+    inside = at >= 0
+    inside[inside] = moment[inside] <= ranges.end[at[inside]]
+    return np.where(inside, at, OUTSIDE)
 
 
 def step_ranges(timeline: Timeline) -> Outcome:

@@ -1,0 +1,148 @@
+"""The events of a rank as Arrow columns: how those of a timeline are named and written for other programs.
+
+Times are nanoseconds and end in ``_ns``, names and kinds are texts, and what the profiler did not record is
+null. ``rank`` and ``run`` are not among the columns: the folders of the dataset hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from typing import Any, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.timeline import NO_NAME, SHAPES, Allocations, Ints, Table, Timeline
+
+TEXTS = ("name", "domain", "dims", "types", "values", "operation", "communicator")
+"""The columns whose values are numbers of texts in a timeline."""
+
+WORDS = {
+    "category": ("compute", "communication", "memory"),
+    "style": ("push_pop", "start_end"),
+    "kind": ("event", "stream_wait", "stream", "device"),
+    "host_memory": ("none", "pageable", "pinned", "managed"),
+}
+"""The columns whose values are those of an enumeration, with the word for each value from 0."""
+
+STEPPED = "kernels"
+"""The table in which each row also has its step."""
+
+TIMES = ("start", "end", "time")
+"""The columns that hold time stamps."""
+
+_OPTIONAL = (
+    *("correlation", "process", "stream", "source_stream", "source_correlation"),
+    *("bytes", "ranks", "peer", "comm_peer", "link"),
+)
+"""The columns in which -1 says that the profiler did not record the value."""
+
+_NAMES = {"memops": "memory_operations", "calls": "api", "collectives": "collective_calls"}
+_AXES = ("x", "y", "z")
+
+
+@cache
+def timeline_tables() -> dict[str, type[Table]]:
+    """Return the tables of a timeline by the name of its field."""
+    kinds = get_type_hints(Timeline)
+    return {f.name: kinds[f.name] for f in fields(Timeline) if _is_table(kinds[f.name])}
+
+
+def dataset_name(field: str) -> str:
+    """Return the name that a table of a timeline has in the dataset and in SQL."""
+    return _NAMES.get(field, field)
+
+
+def column_names(column: str) -> list[str]:
+    """Return the columns that are written for one of a timeline: three if it has shape (n, 3)."""
+    if column in SHAPES:
+        return [f"{column}_{axis}" for axis in _AXES]
+    return [f"{column}_ns" if column in TIMES else column]
+
+
+def is_text(column: str) -> bool:
+    """Return whether a column of a timeline is written as text."""
+    return column in TEXTS or column in WORDS
+
+
+def table_schema(kind: type[Table]) -> pa.Schema:
+    """Return the columns that are written for a kind of table."""
+    return pa.schema(
+        (name, pa.string() if is_text(f.name) else pa.int64())
+        for f in fields(kind)
+        for name in column_names(f.name)
+    )
+
+
+def arrow_columns(table: Table, strings: Sequence[str]) -> pa.Table:
+    """Return the rows of a table as they are written; texts have a dictionary."""
+    columns: dict[str, Any] = {}
+    for f in fields(table):
+        values: Ints = getattr(table, f.name)
+        if f.name in SHAPES:
+            columns |= zip(column_names(f.name), map(np.ascontiguousarray, values.T), strict=True)
+        elif is_text(f.name):
+            columns[f.name] = _texts(values, WORDS.get(f.name, strings))
+        else:
+            optional = f.name in _OPTIONAL and not isinstance(table, Allocations)
+            unknown = values == NO_NAME if optional and values.min(initial=0) < 0 else None
+            columns[column_names(f.name)[0]] = pa.array(np.ascontiguousarray(values), mask=unknown)
+    return pa.table(columns)
+
+
+def _texts(values: Ints, strings: Sequence[str]) -> pa.Array:
+    """Return the texts of their numbers; the dictionary has only those that occur."""
+    used, number = numbered(values)
+    known = used != NO_NAME
+    dictionary = pa.array([plain_text(strings[i]) for i in used[known].tolist()], pa.string())
+    if known.all():
+        return pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int32)), dictionary)
+    place = np.cumsum(known) - 1
+    ids = pa.array(place[number].astype(np.int32), mask=~known[number])
+    return pa.DictionaryArray.from_arrays(ids, dictionary)
+
+
+def plain_text(value: str) -> str:
+    """Return a text that UTF-8 can encode: a trace may contain half of a surrogate pair."""
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def table_of(kind: type[Table], columns: Mapping[str, pa.ChunkedArray], number: Mapping[str, int]) -> Table:
+    """Return the table of a timeline whose columns were written.
+
+    Parameters
+    ----------
+    kind : type of Table
+    columns : mapping of str to pyarrow.ChunkedArray
+        By the name in the timeline, or for a column of shape (n, 3) with its axis.
+    number : mapping of str to int
+        The number of each text in the timeline.
+    """
+    found = {}
+    for f in fields(kind):
+        names = column_names(f.name) if f.name in SHAPES else [f.name]
+        words = WORDS.get(f.name)
+        numbers = {word: i for i, word in enumerate(words)} if words else number
+        parts = [_values(columns[name], numbers) for name in names]
+        found[f.name] = np.column_stack(parts) if f.name in SHAPES else parts[0]
+    return kind(**found)
+
+
+def _values(column: pa.ChunkedArray, number: Mapping[str, int]) -> Ints:
+    """Return the values of a column, and for texts their numbers."""
+    if not pa.types.is_dictionary(column.type):
+        values: Ints = (column.fill_null(NO_NAME) if column.null_count else column).to_numpy()
+        return values
+    chunks = [np.empty(0, np.int64)]
+    for chunk in column.chunks:
+        # The index -1, for NULL, selects the last element.
+        numbers = np.array([*(number[text] for text in chunk.dictionary.to_pylist()), NO_NAME], np.int64)
+        chunks.append(numbers[chunk.indices.fill_null(-1).to_numpy()])
+    return np.concatenate(chunks)
+
+
+def _is_table(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Table)

@@ -1,0 +1,54 @@
+"""Where the events of a rank are in a Parquet dataset, and removing those of a run.
+
+Each table is a folder that is partitioned by run and rank, as other programs expect it:
+``kernels/run=ID/rank=0/events.parquet``. Beside the tables, ``origins/run=ID/rank=0.jsonl`` describes the
+files of a rank.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from urllib.parse import quote
+
+EVENTS = "timeline"
+"""The folder of the dataset: in a run, and among the runs for profiles of another tool."""
+
+ORIGINS = "origins"
+"""The folder of the descriptions."""
+
+FILE = "events.parquet"
+"""The name of each Parquet file."""
+
+
+def run_key(run_id: str) -> str:
+    """Return the name of the folders of a run; what a file name cannot hold is written as in a URL."""
+    return f"run={quote(run_id, safe='', errors='surrogateescape')}"
+
+
+def table_path(folder: Path, table: str, run_id: str, rank: int) -> Path:
+    """Return the file of a table, by its name in the dataset."""
+    return folder / table / run_key(run_id) / f"rank={rank}" / FILE
+
+
+def origin_path(folder: Path, run_id: str, rank: int) -> Path:
+    """Return the file that describes the others of a rank."""
+    return folder / ORIGINS / run_key(run_id) / f"rank={rank}.jsonl"
+
+
+def remove_run_events(folder: Path, run_id: str) -> None:
+    """Remove the events of a run, and the folders that are empty then.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be removed.
+    """
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for of_run in sorted(folder.glob(f"*/{run_key(run_id)}")):
+        shutil.rmtree(of_run)
+        if not any(of_run.parent.iterdir()):
+            of_run.parent.rmdir()
+    if not any(folder.iterdir()):
+        folder.rmdir()

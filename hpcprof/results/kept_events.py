@@ -1,0 +1,135 @@
+"""Keeps the events of ranks as a Parquet dataset: when a collect reads the profiles, or when a query asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
+from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.steps.step_ranges import step_numbers
+from hpcprof.analysis.steps.streams import launch_starts
+from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.common.errors import HpcprofError, damage_named
+from hpcprof.profiles.event_columns import STEPPED, dataset_name, table_schema, timeline_tables
+from hpcprof.profiles.event_folders import EVENTS
+from hpcprof.profiles.readers.declaration import Part
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import StepRange, Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.store import Store
+from hpcprof.submit.runs.directory import Run, runs_directory
+
+_TYPES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}
+_STEPS = "steps"
+_STEP_COLUMNS = pa.schema([(name, pa.int64()) for name in ("step", "start_ns", "end_ns")])
+_PACKED = {
+    name.removeprefix("rank_"): analysis
+    for name, analysis in ANALYSES.items()
+    if analysis.packed and analysis.scope is Scope.RANK
+}
+"""The analyses of events by their name in the dataset: the database holds each rank's rows as one value."""
+
+
+@dataclass(frozen=True)
+class KeepTask:
+    """The events of one rank that are to be kept.
+
+    Attributes
+    ----------
+    path : Path or None
+        The profile; None if it is gone.
+    events : RankEvents
+    part : Part or None
+        The part of the profile that is this rank, if it holds several.
+    step_range : StepRange or None
+        The range that is the step.
+    """
+
+    path: Path | None
+    events: RankEvents
+    part: Part | None
+    step_range: StepRange | None
+
+
+def event_schemas() -> dict[str, pa.Schema]:
+    """Return the columns of each table of events in SQL, those of the partition first."""
+    schemas = {dataset_name(field): table_schema(kind) for field, kind in timeline_tables().items()}
+    schemas[STEPPED] = schemas[STEPPED].append(pa.field("step", pa.int64()))
+    schemas |= {name: _packed_schema(analysis) for name, analysis in _PACKED.items()}
+    schemas[_STEPS] = _STEP_COLUMNS
+    place = [pa.field("run", pa.string()), pa.field("rank", pa.int64())]
+    return {name: pa.schema([*place, *schemas[name]]) for name in sorted(schemas)}
+
+
+def events_folder(run: Run, store: Store) -> Path:
+    """Return the folder of a run's events: its own, or for profiles of another tool one among the runs."""
+    return (run.path if run.manifest else store.runs_dir or runs_directory()) / EVENTS
+
+
+def keep_timeline(events: RankEvents, timeline: Timeline) -> None:
+    """Write the tables of a timeline; they count when `finish` has written the others.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be written.
+    """
+    launched = launch_starts(timeline)[: len(timeline.kernels)]
+    events.write(timeline, step_numbers(timeline, launched))
+
+
+def finish(events: RankEvents, timeline: Timeline, tables: Mapping[str, AnalysisTable]) -> None:
+    """Write the steps, and the analyses of events among ``tables``.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be written.
+    """
+    times = step_intervals(timeline)
+    count = np.arange(len(times.start))
+    others = {_STEPS: pa.table([count, times.start, times.end], schema=_STEP_COLUMNS)}
+    for name, analysis in _PACKED.items():
+        schema, columns = _packed_schema(analysis), tables[analysis.name].columns
+        others[name] = pa.table([columns.get(column, []) for column in schema.names], schema=schema)
+    events.finish(timeline, others)
+
+
+def keep_events(task: KeepTask) -> str:
+    """Read the timeline of a rank and write its events; return a clause that says why not, else empty."""
+    kept = task.events.load()
+    if kept is None and task.path is None:
+        return "its profile is gone"
+    try:
+        timeline = replace(kept or _profile(task), step_range=task.step_range)
+        keep_timeline(task.events, timeline)
+        names = [analysis.name for analysis in _PACKED.values()]
+        rank = task.events.rank
+        finish(
+            task.events,
+            timeline,
+            {n: AnalysisTable.from_outcome(analyze_rank(ANALYSES[n], timeline, rank)) for n in names},
+        )
+    except HpcprofError as error:
+        return str(error).rstrip(".")
+    except OSError as error:
+        return f"{task.events.folder} cannot be written: {error.strerror}"
+    return ""
+
+
+def _profile(task: KeepTask) -> Timeline:
+    assert task.path is not None
+    with damage_named(task.path):
+        return cast("Timeline", read_profile(task.path, task.part))
+
+
+def _packed_schema(analysis: Analysis) -> pa.Schema:
+    return pa.schema([(c.name, _TYPES[c.kind]) for c in analysis.columns if c.name != "rank"])
