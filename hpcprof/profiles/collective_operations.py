@@ -42,6 +42,12 @@ ALIGNING = frozenset({"AllReduce", "AllGather", "Barrier"})
 WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV"}
 """No rank can end these before all ranks have begun, so each rank waits for the last."""
 
+FROM_ROOT = frozenset({"Broadcast", "Scatter"})
+"""One rank, the root, gives its data to all others, which wait for it."""
+
+TO_ROOT = frozenset({"Reduce", "Gather"})
+"""One rank, the root, waits for the data of all others."""
+
 PARTS = frozenset({"AllGather", "ReduceScatter", "AlltoAll", "Gather", "Scatter"})
 """For these NCCL counts one rank's part of the buffer as the message, nccl-tests the whole buffer."""
 

@@ -12,7 +12,7 @@ from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.explain.common_clock import CommonClock
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges
-from hpcprof.profiles.collective_operations import WAITING
+from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
 from hpcprof.profiles.timeline import Ints, concatenate
 
 MESSAGE = "SendRecv"
@@ -57,16 +57,40 @@ class Coupler:
     def couple_collectives(self, matched: Sequence[MatchedCollectives]) -> None:
         """Let the collectives that wait for their last rank end on all ranks their own time after that.
 
-        The own time is the median over the ranks.
+        The own time is the median over the ranks. Where one rank is the root, all others wait for it, or it
+        waits for all others (`_rooted`).
         """
         for one in matched:
-            if one.op not in WAITING or len(one.ranks) < 2 or not self._clock.agree(one.ranks):
+            if len(one.ranks) < 2 or not self._clock.agree(one.ranks):
                 continue
-            for row in np.flatnonzero(one.part == 0).tolist():
-                work = self._found(one.ranks, one.start[row])
-                if work is not None:
+            rows = np.flatnonzero(one.part == 0).tolist()
+            found = [work for row in rows if (work := self._found(one.ranks, one.start[row])) is not None]
+            if one.op in WAITING:
+                for work in found:
                     own = self._end(work) - int(self._start(work).max())
-                    self._couple(one.op, work, np.full(len(work), max(0, int(np.median(own)))))
+                    self._couple(one.op, work, work, np.full(len(work), max(0, int(np.median(own)))))
+            elif found and one.op in FROM_ROOT | TO_ROOT:
+                self._rooted(one.op, np.array(found))
+
+    def _rooted(self, op: str, work: Ints) -> None:
+        """Let the ranks wait for the root of collectives, or the root for them; ``work`` is (n, ranks).
+
+        Profiles do not record the root. No rank that gets data ends before the root has begun, and no root
+        that gets data ends before another rank has begun. Of the ranks of which that holds always, or at
+        least this time, the root is the one that the others wait for most, or that waits most itself.
+        """
+        start, end = self._start(work), self._end(work)
+        ranks = work.shape[1]
+        for row, root in enumerate(_roots(op in FROM_ROOT, start, end).tolist()):
+            others = np.delete(np.arange(ranks), root)
+            if op in TO_ROOT:
+                own = max(0, int(end[row, root] - start[row].max()))
+                self._couple(op, work[row], work[row, [root]], np.array([own]))
+                continue
+            for other in others.tolist():
+                pair = work[row, [root, other]]
+                own = max(0, int(end[row, other] - self._start(pair).max()))
+                self._couple(op, pair, pair[1:], np.array([own]))
 
     def couple_messages(self, matched: Sequence[MatchedPairs]) -> None:
         """Let sends and receives end their own time after both ranks have come.
@@ -88,7 +112,7 @@ class Coupler:
                 last[operation] = max(last.get(operation, come), come)
         for work in both:
             own = self._end(work) - np.array([last[operation] for operation in work.tolist()])
-            self._couple(MESSAGE, work, np.maximum(own, 0))
+            self._couple(MESSAGE, work, work, np.maximum(own, 0))
         for work in pairs:
             if self._end(work)[0] <= self._start(work)[1]:
                 sent, received = self._nodes(work)
@@ -111,11 +135,12 @@ class Coupler:
         end: Ints = self._observed[self._nodes(work) + 1]
         return end
 
-    def _couple(self, op: str, work: Ints, own: Ints) -> None:
+    def _couple(self, op: str, work: Ints, waiting: Ints, own: Ints) -> None:
+        """Let some operations end their own time after all of ``work`` has begun."""
         node = len(self._observed) + len(self.couplings)
-        here, begin = np.full(len(work), node), self._nodes(work)
-        self._add(begin, here, np.zeros_like(work), work, EdgeKind.ARRIVE)
-        self._add(here, begin + 1, own, work, EdgeKind.TRANSFER)
+        self._add(self._nodes(work), np.full(len(work), node), np.zeros_like(work), work, EdgeKind.ARRIVE)
+        end = self._nodes(waiting) + 1
+        self._add(np.full(len(waiting), node), end, own, waiting, EdgeKind.TRANSFER)
         self.couplings.append(Coupling(node, op, work))
         self.moments.append(int(self._start(work).max()))
 
@@ -123,3 +148,21 @@ class Coupler:
         self, source: Ints, target: Ints, lag: Ints, work: Ints, kind: EdgeKind = EdgeKind.ARRIVE
     ) -> None:
         self._parts.append(Edges(source, target, lag, np.full(len(work), int(kind)), work))
+
+
+def _roots(gives: bool, start: Ints, end: Ints) -> Ints:
+    """Return the column of the root of each collective; ``start`` and ``end`` have shape (n, ranks).
+
+    ``gives`` says whether the root gives its data to the others, or gets theirs.
+    """
+    if gives:
+        possible = np.all(end[:, None, :] >= start[:, :, None], axis=2)
+        waited = start - start.min(axis=1, keepdims=True)
+    else:
+        possible = np.all(start[:, None, :] <= end[:, :, None], axis=2)
+        waited = start.max(axis=1, keepdims=True) - start
+    always = possible.all(axis=0)
+    if always.any():
+        return np.full(len(start), int(np.argmax(np.where(always, waited.sum(axis=0), -1))))
+    roots: Ints = np.argmax(np.where(possible, waited, -1), axis=1)
+    return roots

@@ -48,7 +48,10 @@ class Host:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, a copy (``pageable``: its call returns when it has ended), or a collective of all ranks."""
+    """A kernel, a copy (``blocks``: its call returns when it has ended), or a collective of all ranks.
+
+    A collective is an all-reduce; with a ``root``, a broadcast from it or, if it ``gathers``, a reduce to it.
+    """
 
     ns: int
     stream: int = 7
@@ -56,6 +59,17 @@ class Launch:
     category: Category = Category.COMP
     collective: bool = False
     blocks: bool = False
+    root: int | None = None
+    gathers: bool = False
+    device: int = 0
+
+    @property
+    def kernel(self) -> str:
+        """The name of the kernel."""
+        if not self.collective:
+            return self.name
+        op = "AllReduce" if self.root is None else "Reduce" if self.gathers else "Broadcast"
+        return f"ncclDevKernel_{op}"
 
 
 @dataclass(frozen=True)
@@ -93,10 +107,15 @@ class Once:
 Instruction = Host | Launch | Wait | StreamWait | Place | Once
 
 
+Arrivals = list[tuple[int, ...]]
+"""When each rank came to each collective."""
+
+
 @dataclass
 class _Rank:
     """What a rank has done so far."""
 
+    rank: int = 0
     now: int = 0
     number: int = 0
     step: int = 0
@@ -112,18 +131,18 @@ class _Rank:
 
 def simulate(ranks: Sequence[Sequence[Instruction]], steps: int) -> dict[int, Timeline]:
     """Execute the instructions of each rank in every step, and return what a profiler would record."""
-    arrivals: list[int] = []
+    arrivals: Arrivals = []
     while True:
-        found = [_executed(program, steps, arrivals) for program in ranks]
+        found = [_executed(number, program, steps, arrivals) for number, program in enumerate(ranks)]
         starts = zip(*([start for start, _ in rank.collectives] for rank in found), strict=True)
-        latest = [max(of_ranks) for of_ranks in starts]
+        latest = list(starts)
         if latest == arrivals:
             return {number: _timeline(rank, number, len(ranks)) for number, rank in enumerate(found)}
         arrivals = latest
 
 
-def _executed(program: Sequence[Instruction], steps: int, arrivals: Sequence[int]) -> _Rank:
-    rank = _Rank(now=1000 * US)
+def _executed(number: int, program: Sequence[Instruction], steps: int, arrivals: Arrivals) -> _Rank:
+    rank = _Rank(number, now=1000 * US)
     for rank.step in range(steps):
         begin = rank.now
         rank.after = False
@@ -137,7 +156,7 @@ def _executed(program: Sequence[Instruction], steps: int, arrivals: Sequence[int
     return rank
 
 
-def _execute(rank: _Rank, one: Instruction, arrivals: Sequence[int]) -> None:
+def _execute(rank: _Rank, one: Instruction, arrivals: Arrivals) -> None:
     if isinstance(one, Host):
         rank.now += one.ns
     elif isinstance(one, Once):
@@ -172,7 +191,7 @@ def _call(rank: _Rank, name: str) -> int:
     return rank.number
 
 
-def _launch(rank: _Rank, one: Launch, arrivals: Sequence[int]) -> None:
+def _launch(rank: _Rank, one: Launch, arrivals: Arrivals) -> None:
     begin, name = rank.now, "cudaMemcpyAsync" if one.category is Category.MEM else "cudaLaunchKernel"
     number = _call(rank, name)
     ready = rank.ends[one.stream] + GAP if one.stream in rank.ends else 0
@@ -180,13 +199,22 @@ def _launch(rank: _Rank, one: Launch, arrivals: Sequence[int]) -> None:
     end = start + one.ns
     if one.collective:
         place = len(rank.collectives)
-        end = (max(start, arrivals[place]) if place < len(arrivals) else start) + one.ns
+        end = (
+            max(start, _awaited(rank.rank, one, arrivals[place]) if place < len(arrivals) else start) + one.ns
+        )
         rank.collectives.append((start, end))
     if one.blocks:
         rank.now = max(rank.now, end + RETURN)
         rank.calls[-1] = (begin, rank.now, name, number)
     rank.work.append((start, end, one, number))
     rank.ends[one.stream] = end
+
+
+def _awaited(rank: int, one: Launch, arrived: Sequence[int]) -> int:
+    """Return until when a rank waits in a collective to which the ranks came at these moments."""
+    if one.root is None or (one.gathers and rank == one.root):
+        return max(arrived)
+    return arrived[rank] if one.gathers else arrived[one.root]
 
 
 def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
@@ -246,9 +274,9 @@ def _operations(work: Sequence[tuple[int, int, Launch, int]], text: Callable[[st
     return {
         "start": _ints(one[0] for one in work),
         "end": _ints(one[1] for one in work),
-        "device": np.zeros(len(work), np.int64),
+        "device": _ints(one[2].device for one in work),
         "stream": _ints(one[2].stream for one in work),
-        "name": _ints(text("ncclDevKernel_AllReduce" if one[2].collective else one[2].name) for one in work),
+        "name": _ints(text(one[2].kernel) for one in work),
         "category": _ints(int(Category.COMM if one[2].collective else one[2].category) for one in work),
         "correlation": _ints(one[3] for one in work),
         "process": np.zeros(len(work), np.int64),

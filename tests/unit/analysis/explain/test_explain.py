@@ -168,7 +168,8 @@ def test_single_steps_that_take_longer_are_spikes() -> None:
     inputs = inputs_of(timelines)
     account = inputs.tables["step_account"].assign(wall_ns=series)
     inputs.tables["step_account"] = account  # type: ignore[index]
-    inputs.tables["step_times"] = account[["rank", "step", "wall_ns"]]  # type: ignore[index]
+    times = account[["rank", "step", "wall_ns"]].assign(gpu_span_ns=20 * MS)
+    inputs.tables["step_times"] = times  # type: ignore[index]
     (spike,) = [one for one in explain_run(inputs)[0].findings if one.cause is Cause.STEP_SPIKES]
     assert spike.where == "step 3"
     assert spike.saving_ns == 5 * MS

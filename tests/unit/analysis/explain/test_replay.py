@@ -132,6 +132,47 @@ def test_a_stream_without_work_passes_on_what_it_waits_for() -> None:
     assert np.median(predicted) == pytest.approx(np.median(walls(without)), rel=0.01)
 
 
+def rooted(root: int, *, gathers: bool) -> tuple[Instruction, ...]:
+    """A broadcast from a rank, or a reduce to it, on a stream of its own."""
+    return StreamWait(23, 7), Launch(MS, 23, collective=True, root=root, gathers=gathers), StreamWait(7, 23)
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+@pytest.mark.parametrize("gathers", [False, True])
+def test_a_broadcast_waits_for_its_root_and_the_root_of_a_reduce_for_all(gathers: bool, late: int) -> None:
+    def program(kernel: int) -> list[Instruction]:
+        own = rooted(1, gathers=gathers)
+        return [forward(2 * MS, kernel), *own, Launch(4 * MS), *all_reduce(MS), Launch(MS), Wait()]
+
+    usual, slow = program(2 * MS), program(7 * MS)
+    replay = replay_of([slow if rank == late else usual for rank in range(3)])
+    assert walls(replay) == pytest.approx(replay.walls(replay.graph.observed).tolist(), abs=50 * US)
+    # One rank waits less than it did, so the other two see who the root is, and the all-reduce follows.
+    predicted = walls(replay, lambda removals, times: removals.late_gpu(times, late))
+    assert np.median(predicted) == pytest.approx(np.median(walls(replay_of([usual] * 3))), rel=0.01)
+
+
+def test_only_the_receivers_of_a_broadcast_wait_for_its_root() -> None:
+    def program(before: int, after: int) -> list[Instruction]:
+        return [
+            forward(before),
+            *rooted(1, gathers=False),
+            Launch(after),
+            *all_reduce(MS),
+            Launch(MS),
+            Wait(),
+        ]
+
+    usual, root, receiver = program(2 * MS, 6 * MS), program(5 * MS, 6 * MS), program(MS, 9 * MS)
+    replay, without = (
+        replay_of([usual, root, receiver]),
+        replay_of([usual, program(3 * MS // 2, 6 * MS), receiver]),
+    )
+    # The root gets the median of the others.
+    predicted = walls(replay, lambda removals, times: removals.late_gpu(times, 1))
+    assert np.median(predicted) == pytest.approx(np.median(walls(without)), rel=0.01)
+
+
 durations = st.integers(20, 4000).map(lambda us: us * US)
 instructions = st.one_of(
     durations.map(Host),
