@@ -244,7 +244,7 @@ def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
         raise unknown("rank", str(change.rank), map(str, inputs.ranks), f" in {text!r}")
     if change.median and len(inputs.ranks) == 1:
         raise UsageError(f"{text!r} needs the other ranks, and only rank {change.rank} was profiled.")
-    if change.kind == "range":
+    if change.kind in ("range", "gpu"):
         names = set(inputs.tables["ranges"]["range"].dropna())
         if not {change.pattern, change.pattern.rpartition("/")[2]} & names:
             raise unknown("range", change.pattern, names, f" in {text!r}", _LISTED)

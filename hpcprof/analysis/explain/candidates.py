@@ -81,6 +81,7 @@ class Candidates:
         """Return the candidates that take at least one percent of a step by themselves."""
         found = [
             *self._by_place(),
+            self._allocation(WHOLE_STEP),
             *self._communicating(),
             *self._late_ranks(),
             *self._math(),
@@ -160,14 +161,26 @@ class Candidates:
     def _allocation(self, place: str) -> Candidate:
         calls = self.graph.calls
         chosen = self.removals.calls_in(place, (CallKind.ALLOCATE, CallKind.FREE))
-        own = self._per_step(self.graph.call_rank[chosen], calls.end[chosen] - calls.start[chosen])
+        time = calls.end[chosen] - calls.start[chosen]
+        own = self._per_step(self.graph.call_rank[chosen], time)
+        where = place
+        if place == WHOLE_STEP and len(chosen):
+            # What is freed in one place has to be allocated again elsewhere: the former is the cause.
+            freed = np.where(calls.kind[chosen] == CallKind.FREE, time, 0)
+            where = self._mostly(calls.place[chosen], freed if freed.any() else time)
         return Candidate(
             Cause.DEVICE_ALLOCATION,
-            place,
+            where,
             self._every,
             lambda times, ranks: self.removals.allocations(times, place, ranks),
             *own,
         )
+
+    def _mostly(self, place: Ints, time: Ints | Floats) -> str:
+        """Return the place with most of some time; empty outside every range."""
+        # `NONE` is -1.
+        most = int(np.bincount(place + 1, time).argmax()) - 1
+        return self.graph.places[most] if most != NONE else WHOLE_STEP
 
     def _copies(self, place: str) -> Candidate:
         work = self.graph.work
@@ -271,8 +284,7 @@ class Candidates:
         )
         slowest = int(total.argmax())
         mine = (self.graph.work_rank == slowest) & compute
-        most = int(np.bincount(work.place[mine] + 1, measured.alone[mine]).argmax()) - 1
-        where = self.graph.places[most] if most != NONE else ""
+        where = self._mostly(work.place[mine], measured.alone[mine])
         excess = float(total[slowest] - total.mean())
         yield Candidate(
             Cause.PIPELINE_BUBBLE, where, (slowest,), lambda times, _: self.removals.balanced(times), excess
@@ -287,9 +299,7 @@ class Candidates:
             excess = np.concatenate((own, between))
         else:
             place, excess = graph.work.place, measured.alone - self.removals.late_gpu(measured, rank).alone
-        # `NONE` is -1.
-        most = int(np.bincount(place + 1, excess).argmax()) - 1
-        return graph.places[most] if most != NONE else ""
+        return self._mostly(place, excess)
 
     def _less(self, measured: Times, changed: Times) -> float:
         edges = np.flatnonzero(changed.lag != measured.lag)

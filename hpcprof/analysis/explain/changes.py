@@ -10,11 +10,13 @@ from typing import Literal
 
 from hpcprof.common.errors import UsageError, unknown
 
-ChangeKind = Literal["range", "kernel", "comm", "copy", "api", "rank", "bandwidth"]
+ChangeKind = Literal["range", "gpu", "kernel", "comm", "copy", "api", "rank", "bandwidth"]
 
 FORMS: dict[str, str] = {
     "range:NAME*0": "the host time of a range",
     "range:NAME+40ms": "more host time in a range",
+    "gpu:NAME*0.5": "the kernels that a range launches",
+    "gpu:NAME+12ms": "more work on the GPU in a range",
     "kernel:REGEX*0.5": "the kernels whose name matches",
     "comm*0": "all communication",
     "copy*0": "all copies",
@@ -24,9 +26,10 @@ FORMS: dict[str, str] = {
 }
 """What can be changed: an example of each form, and what it is about."""
 
-_KINDS: tuple[ChangeKind, ...] = ("range", "kernel", "comm", "copy", "api", "rank", "bandwidth")
-_NAMED = ("range", "kernel", "api")
-_ONE_RANK = ("range", "kernel", "api", "copy")
+_KINDS: tuple[ChangeKind, ...] = ("range", "gpu", "kernel", "comm", "copy", "api", "rank", "bandwidth")
+_RANGES = ("range", "gpu")
+_NAMED = (*_RANGES, "kernel", "api")
+_ONE_RANK = (*_NAMED, "copy")
 _SCALED = re.compile(r"(?P<target>.*)\*(?P<factor>[^*@]*)(?:@(?P<rank>\d+))?", re.DOTALL)
 _ADDED = re.compile(r"(?P<target>.*)\+(?P<time>[\d.]+)(?P<unit>ns|us|µs|ms|s)(?:@(?P<rank>\d+))?", re.DOTALL)
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -46,7 +49,7 @@ class Change:
     factor : float
         The times are multiplied by it, or the bandwidth.
     add_ns : int
-        The time that is added to the host time of the range in each step.
+        The time that is added in each step to the host time of the range, or to its work on the GPU.
     rank : int or None
         The only rank that changes; None for all.
     median : bool
@@ -102,7 +105,7 @@ def _parsed(text: str) -> Change:
     kind = _kind(text)
     if kind == "rank":
         return _like_the_others(text)
-    if (added := _ADDED.fullmatch(text)) and kind == "range":
+    if (added := _ADDED.fullmatch(text)) and kind in _RANGES:
         name, rank = _name(text, kind, added["target"]), added["rank"]
         return Change(kind, name, 1.0, _nanoseconds(text, added), _number(rank))
     scaled = _SCALED.fullmatch(text)
@@ -138,7 +141,7 @@ def _name(text: str, kind: ChangeKind, target: str) -> str:
         return ""
     if not name:
         raise UsageError(f"{text!r} has no name: write it as in {_examples(kind)}.")
-    if kind != "range":
+    if kind not in _RANGES:
         try:
             re.compile(name)
         except re.error as error:

@@ -182,7 +182,7 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     critical_path : DataFrame
         The rows of the analysis ``critical_path``; empty if nothing can be replayed.
     """
-    series = step_series(inputs.tables["step_account"], inputs.tables["step_times"])
+    series = step_series(inputs.tables["step_account"])
     wall = round(series.p50) if len(series.wall) else None
     timelines = {rank: inputs.read(rank) for rank in inputs.ranks}
     built = _replayable(inputs, timelines)

@@ -24,14 +24,12 @@ _DRIFT_Z = 4.0
 class StepSeries:
     """The wall time of each step on the rank that takes longest.
 
-    ``steps`` are their numbers, ``ranks`` these ranks, and ``span`` the time on their GPUs from the first
-    start to the last end.
+    ``steps`` are their numbers and ``ranks`` these ranks.
     """
 
     steps: Ints
     wall: Ints
     ranks: Ints
-    span: Ints
 
     @property
     def p50(self) -> float:
@@ -39,25 +37,22 @@ class StepSeries:
         return float(np.median(self.wall))
 
 
-def step_series(account: pd.DataFrame, times: pd.DataFrame) -> StepSeries:
-    """Return the series of the steps that all ranks of ``step_account`` have; ``times`` is ``step_times``."""
+def step_series(account: pd.DataFrame) -> StepSeries:
+    """Return the series of the steps that all ranks of ``step_account`` have."""
     if not len(account):
-        return StepSeries(*np.empty((4, 0), np.int64))
+        return StepSeries(*np.empty((3, 0), np.int64))
     of_step = account.groupby("step")["wall_ns"].transform("count")
     whole = account[of_step == account["rank"].nunique()]
     longest = whole.sort_values(["step", "wall_ns"], kind="stable").drop_duplicates("step", keep="last")
-    spans = longest.merge(times[["rank", "step", "gpu_span_ns"]], on=["rank", "step"], how="left")
-    # Steps without work on the GPU have no span.
-    span = spans["gpu_span_ns"].astype(float).fillna(0)
-    columns = (longest["step"], longest["wall_ns"], longest["rank"], span)
-    return StepSeries(*(column.to_numpy(np.int64) for column in columns))
+    return StepSeries(*(longest[name].to_numpy(np.int64) for name in ("step", "wall_ns", "rank")))
 
 
 def spikes(series: StepSeries) -> Ints:
     """Return the rows of the steps that take much longer than the others.
 
     The first step of a capture does not count: the profiler starts in it, and queues are empty. The last one
-    runs to its own end instead of to the next front, so it counts by how much longer it is on the GPU.
+    runs to its own end instead of to the next front, and often waits for the GPU: it counts only beside
+    others.
 
     A spike takes a quarter longer than the median and is eight deviations above it; the deviation is that of
     the median distance. If a third of the steps are far off, they are no exceptions.
@@ -66,11 +61,10 @@ def spikes(series: StepSeries) -> Ints:
     if len(wall) < _FEWEST_FOR_SPIKES:
         return np.empty(0, np.int64)
     usual = float(np.median(wall))
-    if series.span.any():
-        wall[-1] = min(wall[-1], usual + max(0.0, float(series.span[-1] - np.median(series.span))))
     deviation = 1.4826 * float(np.median(np.abs(wall - usual)))
     high = np.flatnonzero((wall > _SPIKE_RATIO * usual) & (wall - usual > _SPIKE_DEVIATIONS * deviation))
-    found: Ints = high + 1 if len(high) <= MOST_SPIKES * len(wall) else np.empty(0, np.int64)
+    none = len(high) > MOST_SPIKES * len(wall) or high.tolist() == [len(wall) - 1]
+    found: Ints = np.empty(0, np.int64) if none else high + 1
     return found
 
 

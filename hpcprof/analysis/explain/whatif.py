@@ -69,6 +69,8 @@ class _Changer:
             return self.removals.late_gpu(self.removals.late_host(times, ranks[0]), ranks[0])
         if change.kind == "range":
             return self._range(times, change, ranks)
+        if change.kind == "gpu":
+            return self._gpu(times, change, ranks)
         if change.kind == "kernel":
             rows = self._named(change.pattern, self.graph.work.name, "kernel")
             return self._scaled(times, rows, change.factor, ranks)
@@ -106,12 +108,30 @@ class _Changer:
         scaled = times.set_lag(edges, np.rint(times.lag[edges] * change.factor).astype(np.int64))
         return scaled if change.factor else self.removals.waits(scaled, calls)
 
-    def _range(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
-        name = change.pattern
+    def _places(self, name: str) -> list[str]:
         places = [one for one in self.graph.places if one == name or one.endswith(f"/{name}")]
         if not places:
             raise unknown("range", name, sorted(self.graph.places))
-        for place in places:
+        return places
+
+    def _gpu(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+        """Scale the kernels that a range launches, or let the last of them take longer in each step."""
+        graph, work = self.graph, self.graph.work
+        inside = np.any([self.removals.inside(place) for place in self._places(change.pattern)], axis=0)
+        computes = (work.category == Category.COMP) & inside[work.place]
+        if not computes.any():
+            raise UsageError(f"the range {change.pattern!r} launches no kernels in the replayed steps.")
+        scaled = self._scaled(times, computes, change.factor, ranks)
+        rows = np.flatnonzero(computes & self.removals.of_ranks(graph.work_rank, ranks))
+        rows = rows[np.lexsort((work.start[rows], work.step[rows], graph.work_rank[rows]))]
+        rank, step = graph.work_rank[rows], work.step[rows]
+        last = rows[np.append((rank[1:] != rank[:-1]) | (step[1:] != step[:-1]), True)[: len(rows)]]
+        alone = scaled.alone.copy()
+        alone[last] += change.add_ns
+        return scaled.with_alone(alone)
+
+    def _range(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+        for place in self._places(change.pattern):
             if change.factor != 1:
                 times = self.removals.host_time(times, place, ranks, long=False, factor=change.factor)
             if change.add_ns:

@@ -80,6 +80,14 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """The host allocates memory of the GPU or, when all streams are empty, frees it."""
+
+    ns: int
+    frees: bool = False
+
+
+@dataclass(frozen=True)
 class StreamWait:
     """A stream waits for what another one has been given."""
 
@@ -104,7 +112,7 @@ class Once:
     after: bool = False
 
 
-Instruction = Host | Launch | Wait | StreamWait | Place | Once
+Instruction = Host | Launch | Wait | Memory | StreamWait | Place | Once
 
 
 Arrivals = list[tuple[int, ...]]
@@ -169,6 +177,11 @@ def _execute(rank: _Rank, one: Instruction, arrivals: Arrivals) -> None:
         rank.ranges.append((begin, rank.now, one.name))
     elif isinstance(one, Launch):
         _launch(rank, one, arrivals)
+    elif isinstance(one, Memory):
+        begin, name = rank.now, "cudaFree" if one.frees else "cudaMalloc"
+        number = _call(rank, name)
+        rank.now = (max(begin, *rank.ends.values()) if one.frees and rank.ends else begin) + one.ns
+        rank.calls[-1] = (begin, rank.now, name, number)
     elif isinstance(one, Wait):
         begin, number = rank.now, _call(rank, "cudaStreamSynchronize")
         rank.now = max(rank.now, rank.ends.get(one.stream, -RETURN) + RETURN)

@@ -17,6 +17,8 @@ from hpcprof.common.errors import UsageError
         ("range:data+40ms", Change("range", "data", 1.0, add_ns=40_000_000)),
         ("range:data+1.5µs@3", Change("range", "data", 1.0, add_ns=1_500, rank=3)),
         ("range:a+b*0", Change("range", "a+b", 0.0)),
+        ("gpu:forward*0.5", Change("gpu", "forward", 0.5)),
+        ("gpu:forward+12ms@1", Change("gpu", "forward", 1.0, add_ns=12_000_000, rank=1)),
         ("kernel:gemm.*bf16*0.5", Change("kernel", "gemm.*bf16", 0.5)),
         ("kernel:^nccl*0", Change("kernel", "^nccl", 0.0)),
         ("api:cudaMalloc*0@0", Change("api", "cudaMalloc", 0.0, rank=0)),

@@ -20,6 +20,7 @@ from tests.unit.analysis.explain.programs import (
     Host,
     Instruction,
     Launch,
+    Memory,
     Once,
     Place,
     StreamWait,
@@ -71,6 +72,11 @@ PLANTED = {
         Cause.BLOCKING_COPY,
         "data",
         training(data=[Launch(9 * MS, category=Category.MEM, blocks=True)]),
+    ),
+    "memory that is freed and allocated again": (
+        Cause.DEVICE_ALLOCATION,
+        "data",
+        training(data=[Memory(2 * MS, frees=True)], layer=[Memory(800 * US)]),
     ),
     "reductions that nothing hides": (Cause.EXPOSED_COMMUNICATION, "backward", training(overlap=False)),
     "many short kernels": (
@@ -168,8 +174,7 @@ def test_single_steps_that_take_longer_are_spikes() -> None:
     inputs = inputs_of(timelines)
     account = inputs.tables["step_account"].assign(wall_ns=series)
     inputs.tables["step_account"] = account  # type: ignore[index]
-    times = account[["rank", "step", "wall_ns"]].assign(gpu_span_ns=20 * MS)
-    inputs.tables["step_times"] = times  # type: ignore[index]
+    inputs.tables["step_times"] = account[["rank", "step", "wall_ns"]]  # type: ignore[index]
     (spike,) = [one for one in explain_run(inputs)[0].findings if one.cause is Cause.STEP_SPIKES]
     assert spike.where == "step 3"
     assert spike.saving_ns == 5 * MS

@@ -45,6 +45,9 @@ def what_if(*changes: str, ranks: tuple[list[Instruction], ...] = (program(), pr
         ("range:data*0", (program(data=0), program(data=0))),
         ("range:data+9ms", (program(data=11 * MS), program(data=11 * MS))),
         ("range:data+9ms@1", (program(), program(data=11 * MS))),
+        ("gpu:forward*0.5", (program(kernel=MS // 2), program(kernel=MS // 2))),
+        ("gpu:forward+8ms", (program(kernel=2 * MS), program(kernel=2 * MS))),
+        ("gpu:forward+8ms@1", (program(), program(kernel=2 * MS))),
         ("kernel:^gemm$*0.5", (program(kernel=MS // 2), program(kernel=MS // 2))),
         ("comm*0", (program(communication=0), program(communication=0))),
         ("bandwidth*4", (program(communication=MS // 2), program(communication=MS // 2))),
@@ -82,6 +85,8 @@ def test_changes_add_up() -> None:
     ("change", "said"),
     [
         ("range:loader*0", "unknown range 'loader'. Valid: data, forward"),
+        ("gpu:loader*0", "unknown range 'loader'. Valid: data, forward"),
+        ("gpu:data+1ms", "the range 'data' launches no kernels in the replayed steps"),
         ("kernel:conv*0", "no kernel of the replayed steps has a name that matches 'conv'"),
         ("api:Malloc*0", "no API call of the replayed steps has a name that matches 'Malloc'"),
         ("rank:7=median", "unknown rank '7'. Valid: 0, 1"),
