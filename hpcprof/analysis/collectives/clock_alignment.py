@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,8 @@ MIN_COLLECTIVES = 5
 
 _BLOCK = 8
 _UNCERTAINTY_PERCENTILE = 95
+_SIGMAS, _MAD_TO_SIGMA = 3.0, 1.4826
+"""A drift is certain if it is so many times its standard error, from the median absolute deviation."""
 
 ClockKey = tuple[str | None, bytes]
 """Identifies a set of clocks: the communicator and its ranks."""
@@ -32,8 +34,12 @@ class AlignedClocks:
     ----------
     zero : ndarray of int64, shape (n,)
         Subtracted from each rank's time stamps first.
+    rate : ndarray of float64, shape (n,)
+        By how much each clock then gets ahead per ns; 0 unless the collectives show that it drifts.
     moment, offset : ndarray of float64, shape (blocks, n)
-        By how much each clock is then ahead (``offset``) at a moment; interpolated between blocks.
+        By how much each clock is ahead beyond that (``offset``) at a moment; interpolated between blocks.
+    extent : ndarray of float64, shape (n,)
+        The time from the first collective to the last one, on each rank's clock.
     uncertainty : ndarray of float64, shape (n,)
         The 95th percentile of the distance of a rank's aligned ends from the median of the other ranks' ends.
     collectives : int
@@ -41,17 +47,24 @@ class AlignedClocks:
     """
 
     zero: Ints
+    rate: Floats
     moment: Floats
     offset: Floats
+    extent: Floats
     uncertainty: Floats
     collectives: int
 
     def aligned(self, stamps: Ints) -> Floats:
         """Return time stamps of shape (m, n) on the common clock, in ns since its zero."""
-        own = (stamps - self.zero).astype(float)
-        for rank in range(own.shape[1]):
-            own[:, rank] -= np.interp(own[:, rank], self.moment[:, rank], self.offset[:, rank])
-        return own
+        columns = enumerate(stamps.T)
+        return np.column_stack([self.on_common_clock(rank, own) for rank, own in columns])
+
+    def on_common_clock(self, column: int, stamps: Ints) -> Floats:
+        """Return time stamps of one rank, of shape (m,), on the common clock."""
+        own = (stamps - self.zero[column]).astype(float)
+        moment, offset = self.moment[:, column], self.offset[:, column]
+        common: Floats = own - self.rate[column] * own - np.interp(own, moment, offset)
+        return common
 
 
 @computed_once
@@ -60,8 +73,8 @@ def align_clocks(rows: pd.DataFrame) -> dict[ClockKey, AlignedClocks]:
 
     An all-reduce, all-gather or barrier ends at nearly the same time on all ranks. So a clock is ahead by the
     median difference of its ends from those of the median rank; the median ignores a rank that ends a little
-    later now and then. Clocks drift and jump by tens of microseconds, so from 16 collectives on each block
-    of 8 has its own median.
+    later now and then. Clocks drift and jump by tens of microseconds: a drift that the collectives show is
+    taken out first, and from 16 collectives on each block of 8 has its own median.
 
     Returns
     -------
@@ -85,17 +98,38 @@ def _align(end: Ints) -> AlignedClocks:
     """Align by ends of shape (m, n), sorted by time."""
     zero = end[0]
     own = (end - zero).astype(float)
+    apart = own - own[:, :1]
+    rate = drift(own, apart)
     blocks = np.array_split(np.arange(len(end)), max(1, len(end) // _BLOCK))
     moment = np.array([np.median(own[block], axis=0) for block in blocks])
-    rough = AlignedClocks(zero, moment, _medians(own - own[:, :1], blocks), np.zeros(len(zero)), len(end))
+    unknown = np.zeros(len(zero))
+    offset = _medians(apart - rate * own, blocks)
+    rough = AlignedClocks(zero, rate, moment, offset, own[-1], unknown, len(end))
     # Now that the clocks agree roughly, the reference is the median rank and no longer the first.
     aligned = rough.aligned(end)
-    apart = _medians(aligned - np.median(aligned, axis=1, keepdims=True), blocks)
-    fine = AlignedClocks(zero, moment, rough.offset + apart, rough.uncertainty, len(end))
-    residual = np.abs(later_than_others(fine.aligned(end)))
-    return AlignedClocks(
-        zero, moment, fine.offset, np.percentile(residual, _UNCERTAINTY_PERCENTILE, axis=0), len(end)
+    fine = replace(
+        rough, offset=offset + _medians(aligned - np.median(aligned, axis=1, keepdims=True), blocks)
     )
+    residual = np.abs(later_than_others(fine.aligned(end)))
+    return replace(fine, uncertainty=np.percentile(residual, _UNCERTAINTY_PERCENTILE, axis=0))
+
+
+def drift(own: Floats, apart: Floats) -> Floats:
+    """Return by how much clocks get ahead per ns of their own time; 0 where that may be chance.
+
+    It is the median slope between each moment of the first half and its partner in the second half (Theil and
+    Sen), which outliers do not change.
+
+    Parameters
+    ----------
+    own, apart : ndarray of float64, shape (m, ...)
+        Moments in their order, and by how much the clocks are ahead at them.
+    """
+    half = len(own) // 2
+    slope = (apart[-half:] - apart[:half]) / np.maximum(own[-half:] - own[:half], 1.0)
+    middle: Floats = np.median(slope, axis=0)
+    spread = _MAD_TO_SIGMA * np.median(np.abs(slope - middle), axis=0) / np.sqrt(max(half, 1))
+    return np.where(np.abs(middle) > _SIGMAS * spread, middle, 0.0)
 
 
 def _medians(values: Floats, blocks: Sequence[Ints]) -> Floats:

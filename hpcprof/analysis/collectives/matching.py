@@ -41,6 +41,8 @@ class MatchedCollectives:
     start, end : ndarray of int64, shape (m, n)
         On each rank's own clock.
     exposed : ndarray of int64, shape (m, n)
+    before : ndarray of int64, shape (m, n)
+        How long each rank communicated exposed before in all communicators, since the capture began, in ns.
     step : ndarray of float64, shape (m, n)
         NaN outside steps.
     """
@@ -56,6 +58,7 @@ class MatchedCollectives:
     start: Ints
     end: Ints
     exposed: Ints
+    before: Ints
     step: Floats
 
 
@@ -76,6 +79,7 @@ def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], lis
     comm = np.array([-1 if name == _UNKNOWN else number for number, name in enumerate(comms)])[comm]
     chosen = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
     columns = {name: rows[name].to_numpy(kind) for name, kind in _COLUMNS.items()}
+    columns["before"] = _exposed_before(columns)
     pairs, _ = numbered_rows(comm, columns["rank"])
     by_comm = np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1)
     members = dict(zip(distinct(comm).tolist(), by_comm, strict=True))
@@ -95,6 +99,19 @@ def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], lis
         else:
             matched.append(found)
     return matched, in_few_sentences(problems)
+
+
+def _exposed_before(columns: Mapping[str, NDArray[Any]]) -> Ints:
+    """Return the exposed communication of each row's rank in the rows that begin earlier, in ns."""
+    order = np.lexsort((columns["part"], columns["start_ns"], columns["rank"]))
+    # Collectives that share a kernel count once.
+    exposed = np.where(columns["part"] == 0, columns["exposed_ns"], 0)[order]
+    total = np.cumsum(exposed) - exposed
+    rank = columns["rank"][order]
+    first = np.searchsorted(rank, rank)
+    result = np.empty_like(total)
+    result[order] = total - total[first]
+    return result
 
 
 def in_few_sentences(problems: list[str]) -> list[str]:
@@ -150,5 +167,6 @@ def _match_one(
         start=by_rank["start_ns"],
         end=by_rank["end_ns"],
         exposed=by_rank["exposed_ns"],
+        before=by_rank["before"],
         step=by_rank["step"],
     )

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
+from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, drift
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
 _BLOCK = 64
+_NARROWER = 0.5
 _WAITED = 2
 """A receive that takes this many times the shortest send or receive has waited for its send."""
 
@@ -44,7 +45,8 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
     A receive ends after its send, and the sooner the less the message was delayed. So the message with the
     least delay in each direction bounds by how much one clock is ahead of the other: above in one direction,
     below in the other. The clocks are aligned to the middle, and ``uncertainty`` is half the width. Each
-    block of 64 messages has its own bounds, because clocks drift.
+    block of 64 messages has its own bounds, because clocks drift. A constant drift is taken out first if that
+    halves the width.
 
     A send to a buffer can end long before its receive begins. So where receives waited for their sends in
     one direction only, these alone align the clocks: they lag by no more than the shortest transfer.
@@ -92,9 +94,32 @@ def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) 
     sent, received, up = messages.sent[kept], messages.received[kept], messages.up[kept]
     stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])
     own = (stamps - stamps[0]).astype(float)
-    apart = own[:, 1] - own[:, 0]
     blocks = np.array_split(np.arange(len(up)), max(1, len(up) // _BLOCK))
-    # By how much the higher rank's clock is at most and at least ahead.
+    moment = np.array([np.median(own[block], axis=0) for block in blocks])
+
+    def by_rate(rate: float) -> AlignedClocks:
+        apart = own[:, 1] - own[:, 0] - rate * own[:, 1]
+        ahead, uncertainty = _bounds(apart, up, blocks, usual)
+        rates, offset = np.array([0.0, rate]), np.column_stack([np.zeros(len(blocks)), ahead])
+        return AlignedClocks(stamps[0], rates, moment, offset, own[-1], np.full(2, uncertainty), len(up))
+
+    steady, drifting = by_rate(0.0), by_rate(_drift(own, up))
+    # Delays that vary can look like a little drift.
+    return drifting if drifting.uncertainty[0] < _NARROWER * steady.uncertainty[0] else steady
+
+
+def _drift(own: Floats, up: NDArray[np.bool_]) -> float:
+    """Return by how much the higher rank's clock gets ahead per ns, by messages in the same direction."""
+    apart = own[:, 1] - own[:, 0]
+    most = max((up, ~up), key=np.count_nonzero)
+    return float(drift(own[most, 1], apart[most]))
+
+
+def _bounds(
+    apart: Floats, up: NDArray[np.bool_], blocks: Sequence[Ints], usual: float | None
+) -> tuple[Floats, float]:
+    """Return by how much the higher rank's clock is ahead in each block, and the uncertainty."""
+    # By how much it is at most and at least ahead.
     most = np.array([apart[block][up[block]].min(initial=np.inf) for block in blocks])
     least = np.array([apart[block][~up[block]].max(initial=-np.inf) for block in blocks])
     both = np.isfinite(most) & np.isfinite(least)
@@ -102,10 +127,7 @@ def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) 
     ahead = np.where(np.isfinite(most), most - delay, least + delay)
     ahead[both] = (most + least)[both] / 2
     width: Floats = np.abs((most - least)[both]) / 2
-    uncertainty = max(float(width.max(initial=0)), delay)
-    moment = np.array([np.median(own[block], axis=0) for block in blocks])
-    offset = np.column_stack([np.zeros(len(blocks)), ahead])
-    return AlignedClocks(stamps[0], moment, offset, np.full(2, uncertainty), len(up))
+    return ahead, max(float(width.max(initial=0)), delay)
 
 
 def sender_later(pair: MatchedPairs, clock: AlignedClocks) -> Floats:

@@ -13,6 +13,7 @@ from hpcprof.analysis.collectives.across_ranks import NO_COLLECTIVES, unprofiled
 from hpcprof.analysis.collectives.clock_alignment import (
     MIN_COLLECTIVES,
     AlignedClocks,
+    ClockKey,
     align_clocks,
     clock_key,
     later_than_others,
@@ -41,7 +42,8 @@ class _Arrivals:
     wait : ndarray of float64, shape (m, n)
         How long each rank waited for the last one, in ns.
     late : ndarray of float64, shape (m, n)
-        How much later than the median of the others each rank began, in ns; negative if it was earlier.
+        How much later than the median of the others each rank began by its own work, in ns; negative if it
+        was earlier.
     share : ndarray of float64, shape (m,)
         The share of all waiting during which the waiting ranks computed nothing.
     last : ndarray of int64, shape (m,)
@@ -55,6 +57,9 @@ class _Arrivals:
     share: Floats
     last: Ints
 
+
+_MESSAGES = b""
+"""Stands for the messages among the groups of ranks."""
 
 _RankArrivals = tuple[_Arrivals, int]
 """Arrivals of several ranks, and the column of one of them."""
@@ -77,6 +82,11 @@ def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
     multiplied by the share of all waiting during which the waiting ranks computed nothing. The cost of a step
     is the sum over the collectives to which the rank comes late in the other half of the steps too, by more
     than the uncertainty of the clocks.
+
+    Where communicators overlap (data, tensor and pipeline groups), who waited for a late rank in one of them
+    comes late to the next. So a rank is late by no more than it is when all are given back what they
+    communicated exposed in other groups of ranks since their last collective. The same work makes a rank late
+    to several groups, of which the one counts in which that costs most.
 
     Ranks that send each other messages (pipelines) wait for each other by design. Of these the cost of a step
     is by how much longer than the median of the others the rank works, and so waits less for them
@@ -115,11 +125,7 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
     matched, problems = match_collectives(rows)
     pairs, unpaired = match_pairs(rows)
     aligned, lowest = align_clocks(rows), partners(pairs)
-    arrivals = [
-        _arrivals(one, aligned[clock_key(one)])
-        for one in matched
-        if one.op in WAITING and clock_key(one) in aligned
-    ]
+    arrivals = _arrivals(matched, aligned)
     waits = message_waits(pairs, align_pairs(pairs))
     mine: dict[int, list[_RankArrivals]] = {rank: [] for rank in np.unique(rows["rank"]).tolist()}
     for one in arrivals:
@@ -150,14 +156,17 @@ def _latenesses(
     """Return what the lateness of each rank costs, to collectives or among partners of messages.
 
     Ranks that send each other messages take turns, and so come to their collectives one after the other:
-    these are left to the comparison of the ranks. Of a rank with both, it is the lateness that costs more.
+    these are left to the comparison of the ranks. Of a rank with several of these, or in several groups of
+    ranks, it is the lateness that costs most.
     """
-    series: dict[tuple[int, str], StepCosts] = {}
+    series: dict[tuple[int, bytes], StepCosts] = {}
     for rank, parts in mine.items():
-        others = [part for part in parts if not _take_turns(part[0], lowest)]
-        if others:
-            series[rank, "collectives"] = _step_costs(others)
-    series |= {(rank, "messages"): costs for rank, costs in balanced_costs(rows, lowest).items()}
+        groups: dict[bytes, list[_RankArrivals]] = {}
+        for part in parts:
+            if not _take_turns(part[0], lowest):
+                groups.setdefault(part[0].matched.ranks.tobytes(), []).append(part)
+        series |= {(rank, group): _step_costs(others) for group, others in groups.items()}
+    series |= {(rank, _MESSAGES): costs for rank, costs in balanced_costs(rows, lowest).items()}
     intervals = cost_intervals(series)
     found: dict[int, _Lateness] = {}
     for key, costs in series.items():
@@ -202,7 +211,43 @@ def _step_time(times: pd.DataFrame) -> float | None:
     return float(times.groupby("step")["wall_ns"].max().median()) if len(times) else None
 
 
-def _arrivals(one: MatchedCollectives, clock: AlignedClocks) -> _Arrivals:
+def _arrivals(
+    matched: Sequence[MatchedCollectives], aligned: Mapping[ClockKey, AlignedClocks]
+) -> list[_Arrivals]:
+    """Return the arrivals at the collectives in which all ranks wait, on aligned clocks."""
+    groups: dict[bytes, list[MatchedCollectives]] = {}
+    for one in matched:
+        groups.setdefault(one.ranks.tobytes(), []).append(one)
+    found = []
+    for group in groups.values():
+        for one, elsewhere in zip(group, _elsewhere(group), strict=True):
+            if one.op in WAITING and clock_key(one) in aligned:
+                found.append(_arrival(one, aligned[clock_key(one)], elsewhere))
+    return found
+
+
+def _elsewhere(group: Sequence[MatchedCollectives]) -> list[Floats]:
+    """Return how long each rank communicated exposed with others since the last collective of its group.
+
+    The group is all collectives of the same ranks. Of each, the collectives count that have a kernel of their
+    own; in the first one nothing is known of the time before.
+    """
+    of_own = [one.part == 0 for one in group]
+    parts = list(zip(group, of_own, strict=True))
+    start, before, exposed = (
+        np.concatenate([getattr(one, name)[own] for one, own in parts])
+        for name in ("start", "before", "exposed")
+    )
+    order = np.argsort(start, axis=0, kind="stable")
+    before, exposed = (np.take_along_axis(values, order, axis=0) for values in (before, exposed))
+    since = np.zeros(start.shape)
+    since[1:] = np.maximum(np.diff(before, axis=0) - exposed[:-1], 0)
+    result = np.empty_like(since)
+    np.put_along_axis(result, order, since, axis=0)
+    return np.split(result, np.cumsum([np.count_nonzero(own) for own in of_own])[:-1])
+
+
+def _arrival(one: MatchedCollectives, clock: AlignedClocks, elsewhere: Floats) -> _Arrivals:
     # Collectives that share a kernel count only once.
     first = one.part == 0
     start = clock.aligned(one.start[first])
@@ -213,7 +258,10 @@ def _arrivals(one: MatchedCollectives, clock: AlignedClocks) -> _Arrivals:
     exposed = np.clip(one.exposed[first] - transfer, 0, wait).sum(axis=1)
     waited = wait.sum(axis=1)
     share = np.divide(exposed, waited, out=np.zeros_like(waited), where=waited > 0)
-    return _Arrivals(one, clock, wait, later_than_others(start), share, start.argmax(axis=1))
+    late = later_than_others(start)
+    if elsewhere.any():
+        late = np.minimum(late, later_than_others(start - elsewhere))
+    return _Arrivals(one, clock, wait, late, share, start.argmax(axis=1))
 
 
 def _step_costs(mine: Sequence[_RankArrivals]) -> StepCosts:
