@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import WAITING
+from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints
 
 
@@ -60,9 +61,6 @@ class _Arrivals:
 
 _MESSAGES = b""
 """Stands for the messages among the groups of ranks."""
-
-_RankArrivals = tuple[_Arrivals, int]
-"""Arrivals of several ranks, and the column of one of them."""
 
 
 class _Lateness(NamedTuple):
@@ -125,21 +123,14 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
     matched, problems = match_collectives(rows)
     pairs, unpaired = match_pairs(rows)
     aligned, lowest = align_clocks(rows), partners(pairs)
-    arrivals = _arrivals(matched, aligned)
+    groups = _arrivals(matched, aligned)
     waits = message_waits(pairs, align_pairs(pairs))
-    mine: dict[int, list[_RankArrivals]] = {rank: [] for rank in np.unique(rows["rank"]).tolist()}
-    for one in arrivals:
-        for column, rank in enumerate(one.matched.ranks.tolist()):
-            mine[rank].append((one, column))
     step = _step_time(times)
-    late = _latenesses(mine, rows, lowest)
+    late = _latenesses(groups, rows, lowest)
+    counts = _counts(np.unique(rows["rank"]).tolist(), groups, waits)
     # As objects, integers stay integers next to None.
     table = pd.DataFrame(
-        [
-            _counted(rank, parts, waits[waits["rank"] == rank]) | _cost(late.get(rank), step)
-            for rank, parts in mine.items()
-        ],
-        dtype=object,
+        [_counted(rank, one) | _cost(late.get(rank), step) for rank, one in counts.items()], dtype=object
     )
     reasons = [*problems, *unpaired, *_why_unknown(table, step)]
     if None in {one.comm_id for one in matched} | {pair.comm_id for pair in pairs}:
@@ -151,7 +142,7 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
 
 
 def _latenesses(
-    mine: Mapping[int, Sequence[_RankArrivals]], rows: pd.DataFrame, lowest: Mapping[int, int]
+    groups: Mapping[bytes, Sequence[_Arrivals]], rows: pd.DataFrame, lowest: Mapping[int, int]
 ) -> dict[int, _Lateness]:
     """Return what the lateness of each rank costs, to collectives or among partners of messages.
 
@@ -160,12 +151,9 @@ def _latenesses(
     ranks, it is the lateness that costs most.
     """
     series: dict[tuple[int, bytes], StepCosts] = {}
-    for rank, parts in mine.items():
-        groups: dict[bytes, list[_RankArrivals]] = {}
-        for part in parts:
-            if not _take_turns(part[0], lowest):
-                groups.setdefault(part[0].matched.ranks.tobytes(), []).append(part)
-        series |= {(rank, group): _step_costs(others) for group, others in groups.items()}
+    for ranks, group in groups.items():
+        if not _take_turns(group[0], lowest):
+            series |= {(rank, ranks): costs for rank, costs in _step_costs(group).items()}
     series |= {(rank, _MESSAGES): costs for rank, costs in balanced_costs(rows, lowest).items()}
     intervals = cost_intervals(series)
     found: dict[int, _Lateness] = {}
@@ -213,16 +201,16 @@ def _step_time(times: pd.DataFrame) -> float | None:
 
 def _arrivals(
     matched: Sequence[MatchedCollectives], aligned: Mapping[ClockKey, AlignedClocks]
-) -> list[_Arrivals]:
-    """Return the arrivals at the collectives in which all ranks wait, on aligned clocks."""
+) -> dict[bytes, list[_Arrivals]]:
+    """Return the arrivals at the collectives in which all ranks wait, on aligned clocks, by their ranks."""
     groups: dict[bytes, list[MatchedCollectives]] = {}
     for one in matched:
         groups.setdefault(one.ranks.tobytes(), []).append(one)
-    found = []
-    for group in groups.values():
+    found: dict[bytes, list[_Arrivals]] = {}
+    for key, group in groups.items():
         for one, elsewhere in zip(group, _elsewhere(group), strict=True):
             if one.op in WAITING and clock_key(one) in aligned:
-                found.append(_arrival(one, aligned[clock_key(one)], elsewhere))
+                found.setdefault(key, []).append(_arrival(one, aligned[clock_key(one)], elsewhere))
     return found
 
 
@@ -264,57 +252,108 @@ def _arrival(one: MatchedCollectives, clock: AlignedClocks, elsewhere: Floats) -
     return _Arrivals(one, clock, wait, late, share, start.argmax(axis=1))
 
 
-def _step_costs(mine: Sequence[_RankArrivals]) -> StepCosts:
-    """Return what the lateness of a rank cost in each step, in the order of the steps.
+def _step_costs(group: Sequence[_Arrivals]) -> dict[int, StepCosts]:
+    """Return what the lateness of each rank of a group cost in each step, in the order of the steps.
 
     The collectives of a step to which the rank comes late are chosen by the other half of the steps. Choosing
     them by the same steps would make chance look like lateness.
     """
-    parts = [
-        pd.DataFrame(
-            {
-                "part": number,
-                "step": one.matched.step[one.matched.part == 0, column],
-                "late": one.late[:, column],
-                "share": one.share,
-                "error": one.clock.uncertainty[column],
-            }
+    ranks = group[0].matched.ranks
+    step = np.concatenate([one.matched.step[one.matched.part == 0] for one in group])
+    late = np.concatenate([one.late for one in group])
+    share = np.concatenate([one.share for one in group])
+    count = [len(one.share) for one in group]
+    error = np.repeat([one.clock.uncertainty for one in group], count, axis=0)
+    part = np.repeat(np.arange(len(group)), count)
+    # Ranks nearly always have a collective in the same step.
+    _, alike = np.unique(step, axis=1, return_inverse=True)
+    found: dict[int, StepCosts] = {}
+    for number in range(alike.max() + 1):
+        columns = np.flatnonzero(alike.ravel() == number)
+        inside = np.flatnonzero(~np.isnan(step[:, columns[0]]))
+        rows = np.ix_(inside, columns)
+        costs = _costs_of_steps(
+            step[inside, columns[0]], part[inside], share[inside], late[rows], error[rows]
         )
-        for number, (one, column) in enumerate(mine)
-    ]
-    table = pd.concat(parts).dropna(subset=["step"])
-    table["place"] = table.groupby(["part", "step"]).cumcount()
-    steps, number = np.unique(table["step"], return_inverse=True)
-    table["second"] = 2 * number >= len(steps)
-    usual = table.groupby(["part", "place", "second"])["late"].median().rename("usual").reset_index()
-    usual["second"] = ~usual["second"]
-    usual = table.merge(usual, how="left", on=["part", "place", "second"])["usual"].to_numpy()
-    late, share, error = (table[name].to_numpy() for name in ("late", "share", "error"))
+        found |= dict(zip(ranks[columns].tolist(), costs, strict=True))
+    return found
+
+
+def _costs_of_steps(
+    step: Floats, part: Ints, share: Floats, late: Floats, error: Floats
+) -> Iterator[StepCosts]:
+    """Yield the costs of each of n ranks, from the m collectives that all of them have in the same steps.
+
+    ``late`` and ``error`` have the shape (m, n), the others (m,).
+    """
+    steps, number = np.unique(step, return_inverse=True)
+    _, of_part = numbered_rows(part, number)
+    _, kind = numbered_rows(part, position_in_group(of_part))
+    second = 2 * number >= len(steps)
+    usual = np.full(late.shape, np.nan)
+    for one in range(kind.max(initial=-1) + 1):
+        halves = [np.flatnonzero((kind == one) & (second == half)) for half in (False, True)]
+        for mine, other in (halves, halves[::-1]):
+            if len(other):
+                usual[mine] = np.median(late[other], axis=0)
+    order = np.argsort(number, kind="stable")
+    begin = np.searchsorted(number[order], np.arange(len(steps)))
 
     def per_step(values: Floats) -> Floats:
-        return np.bincount(number, values * share, len(steps)).astype(np.float64)
+        weighted = (values * share[:, np.newaxis])[order]
+        return np.add.reduceat(weighted, begin, axis=0) if len(begin) else weighted
 
     # A collective that the other half lacks compares as false.
-    return StepCosts(
-        per_step(late * (usual > error)), per_step(np.maximum(late, 0)), per_step(late), per_step(error)
-    )
+    chosen = late * (usual > error)
+    found = (per_step(values) for values in (chosen, np.maximum(late, 0), late, error))
+    for columns in zip(*(np.ascontiguousarray(values.T) for values in found), strict=True):
+        yield StepCosts(*columns)
 
 
-def _counted(rank: int, mine: Sequence[_RankArrivals], waits: pd.DataFrame) -> dict[str, object]:
+@dataclass
+class _Counts:
+    """How often a rank took part in collectives and messages, and how they went."""
+
+    count: int = 0
+    last: int = 0
+    wait: float = 0.0
+    error: float = 0.0
+
+
+def _counts(
+    ranks: Sequence[int], groups: Mapping[bytes, Sequence[_Arrivals]], waits: pd.DataFrame
+) -> dict[int, _Counts]:
+    """Count the collectives and messages of each rank."""
+    found = {rank: _Counts() for rank in ranks}
+    for one in (one for group in groups.values() for one in group):
+        last = np.bincount(one.last, minlength=len(one.matched.ranks))
+        figures = zip(last, one.wait.sum(axis=0), one.clock.uncertainty, strict=True)
+        for rank, (times, wait, error) in zip(one.matched.ranks.tolist(), figures, strict=True):
+            _add(found[rank], len(one.last), times, wait, error)
+    of_rank = waits.groupby("rank").agg({"start": "size", "last": "sum", "wait": "sum", "clock": "max"})
+    for rank, *message in of_rank.itertuples():
+        _add(found[rank], *message)
+    return found
+
+
+def _add(counts: _Counts, count: int, last: int, wait: float, error: float) -> None:
+    counts.count += int(count)
+    counts.last += int(last)
+    counts.wait += float(wait)
+    counts.error = max(counts.error, float(error))
+
+
+def _counted(rank: int, counts: _Counts) -> dict[str, object]:
     """Return one rank's counts and sums over all its collectives and messages; unknown values are None."""
-    count = sum(len(one.last) for one, _ in mine) + len(waits)
     row: dict[str, object] = dict.fromkeys(["wait_ns", "times_last", "pct_last", "uncertainty_ns"])
-    row |= {"rank": rank, "collectives": count}
-    if not count:
+    row |= {"rank": rank, "collectives": counts.count}
+    if not counts.count:
         return row
-    last = sum(int(np.count_nonzero(one.last == column)) for one, column in mine) + int(waits["last"].sum())
-    wait = sum(float(one.wait[:, column].sum()) for one, column in mine) + float(waits["wait"].sum())
-    errors = [float(one.clock.uncertainty[column]) for one, column in mine]
     return row | {
-        "wait_ns": round(wait),
-        "times_last": last,
-        "pct_last": round(100 * last / count, 2),
-        "uncertainty_ns": round(max([*errors, *waits["clock"].tolist()])),
+        "wait_ns": round(counts.wait),
+        "times_last": counts.last,
+        "pct_last": round(100 * counts.last / counts.count, 2),
+        "uncertainty_ns": round(counts.error),
     }
 
 

@@ -17,10 +17,18 @@ from hpcprof.analysis.statistics.grouped import Floats
 def partners(pairs: Iterable[MatchedPairs]) -> dict[int, int]:
     """Return the lowest of the ranks that each rank is connected with by messages."""
     lowest: dict[int, int] = {}
-    for pair in pairs:
-        both = [lowest.setdefault(rank, rank) for rank in pair.ranks]
-        lowest |= {rank: min(both) for rank, found in lowest.items() if found in both}
-    return lowest
+
+    def root(rank: int) -> int:
+        while lowest.setdefault(rank, rank) != rank:
+            # Halving the way keeps later ones short.
+            lowest[rank] = lowest[lowest[rank]]
+            rank = lowest[rank]
+        return rank
+
+    for ranks in {pair.ranks for pair in pairs}:
+        low, high = sorted(map(root, ranks))
+        lowest[high] = low
+    return {rank: root(rank) for rank in sorted(lowest)}
 
 
 def message_waits(
