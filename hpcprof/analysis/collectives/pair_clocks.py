@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, drift
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.timeline import Ints
 
 _BLOCK = 64
@@ -37,6 +39,12 @@ class _Messages:
     received: Ints
     duration: Ints
     up: NDArray[np.bool_]
+
+
+@computed_once
+def align_matched_pairs(rows: pd.DataFrame) -> dict[tuple[int, int], AlignedClocks]:
+    """Align the clocks of ranks by the messages in ``rank_collectives`` of all ranks; see `align_pairs`."""
+    return align_pairs(match_pairs(rows)[0])
 
 
 def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedClocks]:

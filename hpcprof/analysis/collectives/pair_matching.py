@@ -14,7 +14,7 @@ from hpcprof.analysis.collectives.matching import in_few_sentences, is_whole_wor
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
-from hpcprof.profiles.columns.unique import distinct, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_PEER, Ints
 
 _UNKNOWN = ""
@@ -188,11 +188,13 @@ def _why_unmatched(name: str, lost: int, members: int) -> str:
 
 def _alone(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> NDArray[np.bool_]:
     """Return whether the kernels of each chosen row communicate with one partner only."""
-    keys = tuple(rows[name].to_numpy(np.int64)[chosen] for name in ("rank", "start_ns", "end_ns"))
-    result = np.ones(len(chosen), bool)
-    for _, places in rows_by_key(*keys):
-        result[places] = np.all(partner[places] == partner[places[0]])
-    return result
+    keys = (rows[name].to_numpy(np.int64)[chosen] for name in ("rank", "start_ns", "end_ns"))
+    _, kernel = numbered_rows(*keys)
+    order = np.lexsort((partner, kernel))
+    first = np.searchsorted(kernel[order], kernel, side="left")
+    last = np.searchsorted(kernel[order], kernel, side="right") - 1
+    alone: NDArray[np.bool_] = partner[order][first] == partner[order][last]
+    return alone
 
 
 def _columns(rows: pd.DataFrame, chosen: Ints) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.across_ranks import medians, nullable, six_decimals, unprofiled
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
-from hpcprof.analysis.collectives.pair_clocks import align_pairs, sender_later
+from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs, sender_later
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
@@ -32,7 +32,7 @@ def point_to_point(results: Mapping[str, pd.DataFrame]) -> Outcome:
     pairs = [pair for pair in pairs if len(pair.seq)]
     if not pairs:
         return no_rows("; ".join(problems) or NO_MESSAGES)
-    clocks = align_pairs(pairs)
+    clocks = align_matched_pairs(rows)
     tables = [_table(pair, clocks.get(pair.ranks)) for pair in pairs]
     columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     order = np.lexsort((columns["seq"], columns.pop("begin")))

@@ -20,7 +20,7 @@ from hpcprof.analysis.collectives.clock_alignment import (
 )
 from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
 from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
-from hpcprof.analysis.collectives.pair_clocks import align_pairs
+from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs
 from hpcprof.analysis.collectives.pair_matching import match_pairs
 from hpcprof.analysis.collectives.step_costs import MIN_STEPS, StepCosts, cost_intervals
 from hpcprof.analysis.collectives.waiting_balance import balanced_costs, message_waits, partners
@@ -124,7 +124,7 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
     pairs, unpaired = match_pairs(rows)
     aligned, lowest = align_clocks(rows), partners(pairs)
     groups = _arrivals(matched, aligned)
-    waits = message_waits(pairs, align_pairs(pairs))
+    waits = message_waits(pairs, align_matched_pairs(rows))
     step = _step_time(times)
     late = _latenesses(groups, rows, lowest)
     counts = _counts(np.unique(rows["rank"]).tolist(), groups, waits)

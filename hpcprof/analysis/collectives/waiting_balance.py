@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, later_than_others
 from hpcprof.analysis.collectives.pair_clocks import sender_later
@@ -48,7 +50,8 @@ def message_waits(
     if not ends:
         none: pd.DataFrame = pd.DataFrame(columns=["rank", "start", "wait", "clock", "last"])
         return none
-    kernels = pd.concat(ends, ignore_index=True).groupby(["rank", "start"])
+    columns = {name: np.concatenate([one[name] for one in ends], axis=None) for name in ends[0]}
+    kernels = pd.DataFrame(columns, copy=False).groupby(["rank", "start"])
     found: pd.DataFrame = kernels[["wait", "clock"]].max().assign(last=kernels["last"].min()).reset_index()
     return found
 
@@ -65,18 +68,16 @@ def partner_waits(pair: MatchedPairs, clock: AlignedClocks) -> Floats:
     return np.clip(np.column_stack([-later, later]), 0, longer)
 
 
-def _ends(pair: MatchedPairs, clock: AlignedClocks) -> pd.DataFrame:
-    """Return a row for each end of the messages of a pair."""
+def _ends(pair: MatchedPairs, clock: AlignedClocks) -> dict[str, NDArray[Any]]:
+    """Return the columns of both ends of the messages of a pair, each of shape (m, 2)."""
     later = sender_later(pair, clock)
-    columns = {
+    return {
         "rank": np.broadcast_to([pair.sender, pair.receiver], pair.start.shape),
         "start": pair.start,
         "wait": partner_waits(pair, clock),
         "clock": np.full(pair.start.shape, clock.uncertainty[0]),
         "last": np.column_stack([later > 0, later < 0]),
     }
-    found: pd.DataFrame = pd.DataFrame({name: values.ravel() for name, values in columns.items()})
-    return found
 
 
 def balanced_costs(rows: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int, StepCosts]:

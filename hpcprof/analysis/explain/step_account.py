@@ -10,7 +10,7 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks, clock_key
 from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
-from hpcprof.analysis.collectives.pair_clocks import align_pairs
+from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs
 from hpcprof.analysis.collectives.pair_matching import matched_point_to_point
 from hpcprof.analysis.collectives.waiting_balance import partner_waits
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
@@ -129,13 +129,16 @@ def _waiting_for_peers(
     waited: list[int | None] = [None] * len(parts)
     waits = _waits(collectives) if len(collectives) else {}
     alone = parts["exposed_comm_ns"].to_numpy() == 0
+    bounds = [exposed[name].to_numpy() for name in ("start_ns", "end_ns")]
+    of_rank = exposed.reset_index(drop=True).groupby("rank").indices
+    begin, wall = (parts[name].to_numpy() for name in ("start_ns", "wall_ns"))
     for rank, rows in parts.reset_index(drop=True).groupby("rank").indices.items():
-        start = parts["start_ns"].to_numpy()[rows]
+        start = begin[rows]
         length = np.zeros(len(rows), np.int64)
         if rank in waits:
-            own = exposed[exposed["rank"] == rank]
-            waiting = intersection((own["start_ns"].to_numpy(), own["end_ns"].to_numpy()), waits[rank])
-            length = coverage(start, start + parts["wall_ns"].to_numpy()[rows], waiting)
+            own = of_rank.get(rank, _NEVER)
+            waiting = intersection((bounds[0][own], bounds[1][own]), waits[rank])
+            length = coverage(start, start + wall[rows], waiting)
         for row, time in zip(rows.tolist(), length.tolist(), strict=True):
             waited[row] = time if rank in waits or alone[row] else None
     unknown = sorted(
@@ -173,7 +176,7 @@ def _waits(collectives: pd.DataFrame) -> dict[int, Intervals]:
             before.setdefault(rank, []).append((start, moment))
             after.setdefault(rank, []).append((moment, end))
     pairs = matched_point_to_point(collectives)
-    of_pairs = align_pairs(pairs)
+    of_pairs = align_matched_pairs(collectives)
     for pair in pairs:
         if pair.ranks in of_pairs:
             partner = pair.start + np.rint(partner_waits(pair, of_pairs[pair.ranks])).astype(np.int64)
