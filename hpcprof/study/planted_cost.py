@@ -50,9 +50,7 @@ def planted_costs(result: RankResult) -> dict[str, Cost]:
     costs = {}
     for number, planted in enumerate(plants):
         figures = [
-            figure
-            for epoch in epochs[number :: len(plants)]
-            for figure in _blocks(epoch, every_step=planted.plant.every_step)
+            figure for epoch in epochs[number :: len(plants)] for figure in _blocks(epoch, planted.period)
         ]
         with_it = np.array([figure for on, figure in figures if on])
         without = np.array([figure for on, figure in figures if not on])
@@ -73,13 +71,16 @@ def _epochs(result: RankResult) -> Iterator[Sequence[int]]:
         yield times[epoch * steps : (epoch + 1) * steps]
 
 
-def _blocks(epoch: Sequence[int], *, every_step: bool) -> Iterator[tuple[bool, float]]:
-    """Yield for each block of an epoch whether it has the plant, and the time of its step."""
+def _blocks(epoch: Sequence[int], period: int) -> Iterator[tuple[bool, float]]:
+    """Yield for each block of an epoch whether it has the plant, and the time of its step.
+
+    A plant acts in every ``period``-th step of a block. Only whole periods count, the last ones of the block.
+    """
     steps = len(epoch)
     for block in range(BLOCKS):
         rows = [row for row in range(steps) if block_of(row, steps) == block]
         planted = in_planted_block(rows[0], steps)
-        if every_step:
+        if period == 1:
             yield planted, float(median(epoch[row] for row in rows[len(rows) // _SETTLING :]))
         else:
-            yield planted, float(mean(epoch[row] for row in rows))
+            yield planted, float(mean(epoch[row] for row in rows[len(rows) % period :]))

@@ -155,6 +155,9 @@ def _plan(request: JobRequest, plants: Sequence[str], block_steps: int, repeats:
     site, job = replace(request, profiler="none").resolve()
     given = dict.fromkeys(parse_plant(text).text for text in plants)
     wanted = list(given) or _possible(request.program, job.ranks)
+    for period, text in ((parse_plant(text).period, text) for text in wanted):
+        if period > block_steps:
+            raise UsageError(f"--block-steps {block_steps}: {text} needs blocks of at least {period} steps.")
     runs = []
     for names, profiled in [(wanted, False), *(([name], True) for name in wanted)]:
         words = profiled_arguments(names[0]) if profiled else timed_arguments(names, block_steps, repeats)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from hpcprof.analysis.explain.couplings import MESSAGE
 from hpcprof.analysis.explain.explanation import Cause
@@ -27,7 +29,10 @@ LEAST_SHARE = 0.01
 _MOST_SHORT = 0.5
 _FEWEST_KERNELS = 20
 _MOST_LATE = 4
-_SLOW_HOST = 1.6
+_SLOW_HOST = 1.25
+"""A host that takes so many times as long everywhere is slower; like hosts differ by up to 1.1."""
+
+_ELSEWHERE = 0.2
 _ALIKE = 0.5
 """Several ranks are late together if the least late one is so much as late as the latest."""
 
@@ -71,9 +76,9 @@ class Candidate:
 class Candidates:
     """Lists the candidates of a graph."""
 
-    def __init__(self, replay: Replay, removals: Removals, slow_math: Ints) -> None:
+    def __init__(self, replay: Replay, removals: Removals, slow_math: Ints, tensor_core_gain: float) -> None:
         self.replay, self.removals, self.graph = replay, removals, replay.graph
-        self._slow_math = slow_math
+        self._slow_math, self._tensor_core_gain = slow_math, tensor_core_gain
         self._least = LEAST_SHARE * float(np.median(replay.walls(self.graph.observed)))
         self._every = tuple(range(len(self.graph.ranks)))
 
@@ -307,14 +312,28 @@ class Candidates:
         return float(lag + (measured.alone - changed.alone).sum()) / self.graph.steps
 
     def _slower(self, rank: int) -> float:
-        """Return how many times as long as the others a rank takes between calls, 0 if not longer."""
-        edges = self.graph.edges
-        rows = edges.kind == EdgeKind.HOST
-        of = self.graph.call_rank[edges.row[rows]]
-        usual = [float(np.median(edges.lag[rows][of == one])) for one in self._every]
-        others = float(np.median([*usual[:rank], *usual[rank + 1 :]]))
-        ratio = usual[rank] / others if others else 0.0
-        return ratio if ratio >= _SLOW_HOST else 0.0
+        """Return how many times as long as the others a rank takes between calls, 0 if not longer.
+
+        That holds wherever it spends its time: four fifths of it are in places that are so much slower.
+        """
+        usual, time = self._between_calls
+        own = usual[rank]
+        ratio = (own / usual.drop(columns=rank).median(axis=1)).dropna().sort_values()
+        if not len(ratio):
+            return 0.0
+        share = time.loc[ratio.index, rank].fillna(0).cumsum()
+        least = float(ratio.iloc[int(np.searchsorted(share, _ELSEWHERE * share.iloc[-1]))])
+        return least if least >= _SLOW_HOST else 0.0
+
+    @cached_property
+    def _between_calls(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The median and the sum of the times before calls, by place (rows) and rank (columns)."""
+        graph, edges = self.graph, self.graph.edges
+        rows = np.flatnonzero(edges.kind == EdgeKind.HOST)
+        call = edges.row[rows]
+        by = pd.Series(edges.lag[rows]).groupby([graph.calls.place[call], graph.call_rank[call]])
+        every = list(self._every)
+        return by.median().unstack().reindex(columns=every), by.sum().unstack().reindex(columns=every)
 
     def _math(self) -> Iterator[Candidate]:
         slow = self._slow_math
@@ -325,7 +344,7 @@ class Candidates:
 
         def remove(times: Times, _: tuple[int, ...] | None) -> Times:
             alone = times.alone.copy()
-            alone[slow] /= TENSOR_CORE_GAIN
+            alone[slow] /= self._tensor_core_gain
             return times.with_alone(alone)
 
         place = self.graph.places[int(np.bincount(work.place[slow] + 1).argmax()) - 1]
@@ -354,7 +373,3 @@ def _of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Re
         return times
 
     return remove
-
-
-TENSOR_CORE_GAIN = 4.0
-"""How much faster a product in single precision is with tensor cores (TF32), measured: 3 to 6 times."""

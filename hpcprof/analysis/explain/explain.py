@@ -24,7 +24,7 @@ from hpcprof.analysis.explain.explanation import (
     NotJudged,
     StepSummary,
 )
-from hpcprof.analysis.explain.findings import Judged, Search
+from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.on_host import explain_on_host
@@ -34,7 +34,7 @@ from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
-from hpcprof.analysis.explain.slow_math import slow_products
+from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.step_series import step_series
 from hpcprof.analysis.explain.whole_run import of_capture, of_series
 from hpcprof.common.units import counted, named_ranks
@@ -196,7 +196,8 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
         return Explanation(_sorted(findings), (), unjudged, summary), pd.DataFrame()
     replay = Replay(built.graph)
     removals = Removals(replay)
-    candidates = Candidates(replay, removals, slow_products(built.graph, inputs.gpus)).all()
+    slow_math = slow_products(built.graph, inputs.gpus)
+    candidates = Candidates(replay, removals, slow_math, tensor_core_gain(inputs.gpus)).all()
     search = Search(replay, candidates)
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
@@ -216,11 +217,13 @@ def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
     for one in slow:
         if one.candidate.slower < _SURELY_SLOW:
             rank = graph.ranks[one.ranks[0]]
+            times = one.candidate.slower
+            judged = "so the findings are those without it" if times >= MUCH_SLOWER else "so it is no finding"
             yield NotJudged(
                 f"the host of rank {rank}",
-                f"it takes {one.candidate.slower:.1f} times as long as the others between all of its calls, "
-                f"{one.saving / 1e6:.2f} ms of a step; a profiler does that too, so the findings are those "
-                "without it: compare with steps that are not profiled",
+                f"it takes {times:.1f} times as long as the others between all of its calls, "
+                f"{one.saving / 1e6:.2f} ms of a step; a profiler does that too, {judged}: compare with "
+                "steps that are not profiled",
             )
 
 

@@ -26,6 +26,9 @@ _SAME = 0.9
 
 _HIDDEN_PCT = 3.0
 
+MUCH_SLOWER = 1.6
+"""From so many times on, what a slow host costs is taken out before the other causes are judged."""
+
 _COLLECTIVE = (
     Cause.EXPOSED_COMMUNICATION,
     Cause.CONTENTION,
@@ -80,12 +83,14 @@ class Search:
         """Return the causes that cost time, in the order in which they are taken out, and those that hide.
 
         The third list has the ranks whose host is slower between all of its calls. A profiler does that too,
-        so they are taken out first, and the others are judged as they are without it.
+        so they are no findings; what is slower by much is taken out first, and the others are judged as they
+        are without it.
         """
         slow = self._slow_hosts()
         base = self.replay.measured
         for one in slow:
-            base = one.candidate.remove(base, one.ranks)
+            if one.candidate.slower >= MUCH_SLOWER:
+                base = one.candidate.remove(base, one.ranks)
         begin = self._walls(base) if slow else self.unchanged
         found: list[Judged] = []
         times, walls = base, begin

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hpcprof.analysis.explain.run_graph import RunGraph
+from hpcprof.analysis.operators.matrix_multiplications import peaks_of
 from hpcprof.profiles.timeline import Category, Gpu, Ints
 
 _PRODUCT = re.compile(r"gemm|convolve|fprop|dgrad|wgrad|xmma|cutlass|conv2d", re.IGNORECASE)
@@ -16,6 +18,12 @@ _TENSOR = re.compile(r"tensor_?op|tf32|s1688|s16816|wgmma|hmma|bf16|f16f16", re.
 
 _TF32 = (8, 0)
 """The compute capability from which on products in single precision can use tensor cores."""
+
+_REACHED = 0.8
+"""Of the ratio of the peaks so much is reached: the ordinary cores come closer to theirs."""
+
+_USUAL_GAIN = 4.0
+"""The gain on a GPU whose peaks are unknown."""
 
 
 def runs_without_tensor_cores(name: str) -> bool:
@@ -35,6 +43,17 @@ def slow_products(graph: RunGraph, gpus: Mapping[int, Sequence[Gpu]]) -> Ints:
         (work.category == Category.COMP) & slow[work.name] & np.array(able, bool)[graph.work_rank]
     )
     return found
+
+
+def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
+    """Return how much faster products in single precision get with the tensor cores of the GPUs.
+
+    That lies between what TF32 and what bfloat16 would give: it is the geometric mean of both.
+    """
+    names = {one.name for ones in gpus.values() for one in ones}
+    known = [peaks for name in names if {"tf32", "bf16", "fp32"} <= (peaks := peaks_of(name)).keys()]
+    gains = [_REACHED * math.sqrt(one["tf32"] * one["bf16"]) / one["fp32"] for one in known]
+    return max(1.0, min(gains)) if gains else _USUAL_GAIN
 
 
 def _has_tf32(gpus: Sequence[Gpu]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpcprof.analysis.operators.convolutions import convolution_flops, is_convolution
@@ -39,6 +39,10 @@ _PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
     ("GH200", _H100),
     ("H100", _H100),
     ("H200", _H100),
+    ("L40S", {"fp16": 362.0, "bf16": 362.0, "tf32": 183.0, "fp8": 733.0, "fp32": 91.6}),
+    ("L4", {"fp16": 121.0, "bf16": 121.0, "tf32": 60.0, "fp8": 242.5, "fp32": 30.3}),
+    ("A40", {"fp16": 149.7, "bf16": 149.7, "tf32": 74.8, "fp32": 37.4}),
+    ("A10", {"fp16": 125.0, "bf16": 125.0, "tf32": 62.5, "fp32": 31.2}),
     ("MI250X", {"fp16": 191.5, "bf16": 191.5, "fp64": 47.9}),
     ("MI300X", _MI300X),
     ("MI300A", _MI300A),
@@ -99,8 +103,12 @@ def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iter
     precision = _TYPES.get(str(written[first]))
     if precision == "fp32":
         precision = _of_single(kernels)
-    peaks = next((peaks for part, peaks in _PEAKS if part in gpu), {})
-    return peaks.get(precision or "")
+    return peaks_of(gpu).get(precision or "")
+
+
+def peaks_of(gpu: str) -> Mapping[str, float]:
+    """Return the dense peaks of a GPU in TFLOP/s, by data type; empty if it is unknown."""
+    return next((peaks for part, peaks in _PEAKS if part in gpu), {})
 
 
 def _of_single(kernels: Iterable[str]) -> str | None:

@@ -39,8 +39,6 @@ class Plant:
         Its values.
     on_cpu : bool
         Whether it makes sense without a GPU.
-    every_step : bool
-        Whether each step costs the same: then the median step tells the cost, else only the mean does.
     """
 
     name: str
@@ -49,7 +47,6 @@ class Plant:
     where: str = ""
     keys: Mapping[str, Key] = field(default_factory=dict)
     on_cpu: bool = False
-    every_step: bool = True
 
 
 _LATE = Key(default=1, minimum=0)
@@ -119,7 +116,6 @@ PLANTS: dict[str, Plant] = {
             "sleep for MS milliseconds in the data phase of every EVERY-th step",
             "step_spikes",
             keys={"ms": Key(200), "every": Key(5, minimum=2)},
-            every_step=False,
         ),
     )
 }  # fmt: skip
@@ -137,6 +133,11 @@ class Planted:
         """The plant as `parse_plant` reads it, with all values."""
         values = ",".join(f"{key}={value}" for key, value in self.values.items())
         return f"{self.plant.name}:{values}" if values else self.plant.name
+
+    @property
+    def period(self) -> int:
+        """The number of steps of which one costs: beyond 1, only the mean step tells the cost."""
+        return self.values.get("every", 1)
 
     @property
     def ranks(self) -> tuple[int, ...]:

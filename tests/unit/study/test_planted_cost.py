@@ -69,6 +69,14 @@ def test_a_plant_that_acts_in_some_steps_costs_its_mean() -> None:
     assert (cost.clean_ns, cost.cost_ns) == (10 * MS, 20 * MS)
 
 
+def test_only_whole_periods_of_such_a_plant_count() -> None:
+    rest = [10 * MS, 10 * MS, 10 * MS]
+    spiked = [10 * MS, 10 * MS, 10 * MS, 10 * MS, 110 * MS]
+    times = [*rest, *spiked, *[10 * MS] * 16, *rest, *spiked]
+    (cost,) = planted_costs(result(times, "step_spikes:every=5", epochs=2, warmup=1)).values()
+    assert (cost.clean_ns, cost.cost_ns) == (10 * MS, 20 * MS)
+
+
 def test_a_run_without_blocks_has_no_costs() -> None:
     given = result([MS] * 8, "gc", epochs=2, warmup=1)
     with pytest.raises(HpcprofError, match="no blocks of steps"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -168,6 +169,23 @@ def test_a_host_that_is_slower_everywhere_does_not_hide_another_cause_and_is_no_
     assert [(one.cause, one.ranks, one.confidence) for one in worse] == [(Cause.LATE_RANK_HOST, (1,), "low")]
 
 
+@pytest.mark.parametrize("times", [1.3, 2.0])
+def test_a_host_that_is_slower_everywhere_is_no_finding(times: float) -> None:
+    program = training(layer=[Host(2 * MS)], optimizer=[Host(20 * MS), Launch(MS)])
+    found = explained(program, with_slower_host(program, times), program)
+    assert Cause.LATE_RANK_HOST not in {one.cause for one in found.shown()}
+    assert f"{times:.1f} times as long" in found.not_judged[-1].reason
+
+
+def test_a_host_that_is_slower_in_one_place_is_late_there() -> None:
+    def program(layer: int) -> list[Instruction]:
+        rest = [part for _ in range(LAYERS) for part in (Host(MS), Launch(50 * US))]
+        return training(layer=[Host(layer)], optimizer=rest)
+
+    (first, *_) = explained(program(MS), program(3 * MS), program(MS)).shown()
+    assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_HOST, "forward", (1,))
+
+
 def test_single_steps_that_take_longer_are_spikes() -> None:
     timelines = simulate([training()], STEPS)
     series = np.array([20, 20, 20, 60, 20, 20, 20, 20]) * MS
@@ -242,6 +260,33 @@ def test_a_run_on_cpus_is_explained_by_the_account_of_its_steps() -> None:
     assert first.saving_ns == pytest.approx(20 * MS, rel=0.1)
     assert Cause.EXPOSED_COMMUNICATION in {one.cause for one in found.findings}
     assert "no rank has work on a GPU" in found.not_judged[0].reason
+
+
+@pytest.mark.parametrize(
+    ("plant", "cause", "where", "ranks", "cost_ms", "within"),
+    [
+        ("host_work", Cause.HOST_WORK, "data", (0, 1), 10.97, 0.1),
+        ("late_rank_gpu", Cause.LATE_RANK_GPU, "forward", (1,), 12.0, 0.2),
+    ],
+)
+def test_a_planted_cause_is_found_in_profiles_of_gpus_and_costs_what_was_measured(
+    tmp_path: Path,
+    plant: str,
+    cause: Cause,
+    where: str,
+    ranks: tuple[int, ...],
+    cost_ms: float,
+    within: float,
+) -> None:
+    timelines = {}
+    for rank in (0, 1):
+        packed = DATA / f"planted_{plant}_rank{rank}.sqlite.xz"
+        export = tmp_path / packed.stem
+        export.write_bytes(lzma.decompress(packed.read_bytes()))
+        timelines[rank] = timeline_of(export)
+    first = explain_run(inputs_of(timelines))[0].shown()[0]
+    assert (first.cause, first.where, first.ranks) == (cause, where, ranks)
+    assert first.saving_ns == pytest.approx(cost_ms * MS, rel=within)
 
 
 def timeline_of(path: Path) -> Timeline:
