@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +35,7 @@ _BAR_WIDTH = 24
         "hpcprof collect /data/profiles_of_another_tool",
         "hpcprof collect RUN --step-range train_epoch",
         "hpcprof collect profiles_on_8_ranks --program train",
+        "hpcprof collect --executor dask --jobs 16",
         "hpcprof collect --submit --executor mpi --nodes 2 --jobs 32",
     ),
 )
@@ -45,10 +49,16 @@ _BAR_WIDTH = 24
 )
 @click.option(
     "--executor",
-    type=click.Choice(["processes", "mpi"]),
+    type=click.Choice(["processes", "mpi", "dask"]),
     default="processes",
     show_default=True,
-    help="Where profiles are read: in processes on this machine, or on the ranks of an MPI job.",
+    help="Where profiles are read: in processes on this machine, on the ranks of an MPI job, or by Dask.",
+)
+@click.option(
+    "--dask-address",
+    metavar="ADDRESS",
+    help="With --executor dask: tcp://HOST:PORT or the scheduler file of a cluster that runs.  "
+    "[default: workers on this machine]",
 )
 @click.option(
     "--step-range",
@@ -74,6 +84,7 @@ def command(
     db: str | None,
     jobs: int | None,
     executor: str,
+    dask_address: str | None,
     step_range: str | None,
     program: str | None,
     submit: bool,
@@ -98,15 +109,17 @@ def command(
 
     Over MPI: srun -n 64 python -m mpi4py.futures -m hpcprof collect --executor mpi RUN
 
+    With Dask: --executor dask starts --jobs workers on this machine, or uses the cluster at --dask-address.
+
     --submit collects in a job, which starts when the run has ended: in processes on one node, or with
     --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had).
     """
-    from hpcprof.results.executors.mpi import over_mpi
     from hpcprof.results.run_names import find_known_runs, runs_to_collect
     from hpcprof.results.store.store import open_store
     from hpcprof.submit.runs.directory import typed_name
 
-    mpi = executor == "mpi"
+    if dask_address is not None and executor != "dask":
+        raise UsageError("--dask-address is for --executor dask: give both, or neither.")
     store = open_store(db, runs_dir)
     found = [
         run for named in find_known_runs(runs or ("last",), runs_dir, store) for run in runs_to_collect(named)
@@ -114,7 +127,9 @@ def command(
     if submit:
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
 
-        where = CollectPlacement(mpi, jobs, nodes, queue, walltime, step_range, program)
+        if executor == "dask":
+            raise UsageError("--submit: a job collects in processes or by --executor mpi, not by Dask.")
+        where = CollectPlacement(executor == "mpi", jobs, nodes, queue, walltime, step_range, program)
         started = submit_collect(found, store.url, where, ["hpcprof", *sys.argv[1:]])
         click.echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
@@ -122,21 +137,63 @@ def command(
         if value is not None:
             raise UsageError(f"--{name} is for --submit: give both, or neither.")
     store.prepare()
-    pool = over_mpi if mpi else None
+    with _pool(executor, jobs, dask_address, [run.path for run in found]) as pool:
+        complete = _collect_all(found, store, pool, step_range, program)
+    if not complete:
+        sys.exit(1)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """What reads the profiles, and the number of CPUs that it has; None for those of this machine."""
+
+    executor: Executor | None
+    cpus: int | None
+
+
+@contextmanager
+def _pool(kind: str, jobs: int | None, address: str | None, folders: Sequence[Path]) -> Iterator[_Pool]:
+    if kind != "dask":
+        from hpcprof.results.executors.mpi import over_mpi
+
+        yield _Pool(over_mpi if kind == "mpi" else None, jobs)
+        return
+    from hpcprof.results.executors.dask import existing_cluster, local_cluster
+
+    if address is None:
+        cluster = local_cluster(jobs or _cpus())
+    elif jobs is None:
+        cluster = existing_cluster(address, folders)
+    else:
+        raise UsageError(f"--jobs {jobs}: the cluster at --dask-address has its own workers; leave it out.")
+    with cluster as dask:
+        click.echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
+        yield _Pool(dask, dask.workers)
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _collect_all(
+    runs: Sequence[Run], store: Store, pool: _Pool, step_range: str | None, program: str | None
+) -> bool:
+    """Collect runs one after another, and return whether no profile was skipped."""
     complete = True
-    for run in found:
+    for run in runs:
         try:
-            complete &= collect_and_tell(run, store, jobs, pool, step_range=step_range, program=program)
+            complete &= collect_and_tell(
+                run, store, pool.cpus, pool.executor, step_range=step_range, program=program
+            )
         except StoreError:
             raise
         except HpcprofError as error:
-            if len(found) == 1:
+            if len(runs) == 1:
                 raise
             # Of several runs, the others are collected.
             click.echo(f"hpcprof: skipped: {error}", err=True)
             complete = False
-    if not complete:
-        sys.exit(1)
+    return complete
 
 
 def collect_and_tell(
@@ -168,7 +225,7 @@ def collect_and_tell(
     from hpcprof.results.executors.processes import Processes
     from hpcprof.results.rank_task import PRELOAD
 
-    cpus = cpus or len(os.sched_getaffinity(0))
+    cpus = cpus or _cpus()
     with ProgressBar() as progress:
         summary = collect(
             run, store, progress, executor or Processes(cpus, PRELOAD), cpus, step_range, program

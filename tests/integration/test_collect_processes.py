@@ -108,13 +108,13 @@ def test_a_timeline_that_cannot_be_kept_is_named_and_the_results_are_there(
     assert "rank00003.sqlite was not kept" in done.stderr
 
 
-def start_collect(folder: Path) -> tuple[subprocess.Popen[str], Path]:
+def start_collect(folder: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:
     """Start a collect by two processes of which one is stuck; return the file that tells which, too."""
     site, told = folder.parent / "site", folder.parent / "stuck"
     site.mkdir()
     (site / "sitecustomize.py").write_text(STUCK.format(told=str(told)))
     collecting = subprocess.Popen(
-        [sys.executable, "-m", "hpcprof", "collect", "--jobs", "2", str(folder)],
+        [sys.executable, "-m", "hpcprof", "collect", *options, "--jobs", "2", str(folder)],
         cwd=folder.parent,
         env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,

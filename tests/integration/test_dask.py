@@ -1,0 +1,235 @@
+"""Collecting on Dask: real workers in processes of this machine; batch jobs are in ``test_schedulers.py``."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.results.collect import Collected, collect
+from hpcprof.results.executors.dask import OnDask, existing_cluster, local_cluster
+from hpcprof.results.executors.interface import Executor, Lost, serially
+from hpcprof.results.rank_task import ProfileTask, RankOutcome, analyze_profile
+from hpcprof.results.run_names import find_known_run
+from hpcprof.results.store.store import open_store
+from hpcprof.submit.runs.directory import all_runs
+from tests.conftest import Hpcprof
+from tests.data.many_ranks import write_all
+from tests.integration.test_collect_processes import dump, start_collect, wait_until
+
+pytest.importorskip("distributed", reason="there is no Dask")
+pytestmark = pytest.mark.slow
+
+RANKS = 6
+HOST = os.uname().nodename
+ONE_THREAD: dict[str, Any] = {
+    "n_workers": 1,
+    "processes": False,
+    "protocol": "tcp",
+    "dashboard_address": "127.0.0.1:0",
+}
+"""A cluster that starts quickly, since its worker is in this process."""
+
+
+@pytest.fixture(scope="module")
+def dask() -> Iterator[OnDask]:
+    """A cluster of two workers."""
+    with local_cluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Profiles of some ranks in a folder that hpcprof did not make."""
+    write_all(tmp_path / "profiles", RANKS, 200)
+    return tmp_path / "profiles"
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def fail_on_three(number: int) -> int:
+    if number == 3:
+        raise DamagedInput("three is damaged.")
+    return number
+
+
+def fill_the_disk(number: int) -> int:
+    with Path("/dev/full").open("w", buffering=1) as file:
+        file.write(f"{number}\n")
+    return number
+
+
+def analyze_with_deaths(deaths: Path, task: ProfileTask) -> RankOutcome:
+    """Analyze a profile, but kill the worker at rank 2, and at the first attempt at rank 4."""
+    if task.rank in (2, 4):
+        died = deaths / f"rank {task.rank}"
+        first = not died.exists()
+        with died.open("a") as file:
+            file.write("x")
+        if task.rank == 2 or first:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return analyze_profile(task)
+
+
+def test_every_task_comes_back_with_its_result(dask: OnDask) -> None:
+    assert sorted(dask(square, range(40))) == [(n, n * n) for n in range(40)]
+    assert list(dask(square, [])) == []
+
+
+def test_what_a_task_raises_is_raised_here(dask: OnDask) -> None:
+    with pytest.raises(DamagedInput, match="three is damaged"):
+        list(dask(fail_on_three, range(6)))
+
+
+def test_a_full_disk_of_a_worker_is_named_with_its_host(dask: OnDask) -> None:
+    ((_, lost),) = dask(fill_the_disk, [1])
+    assert lost == Lost(f"No space left on device on {HOST}")
+
+
+def test_a_profile_that_kills_three_workers_is_named_and_the_store_is_that_of_one_process(
+    dask: OnDask, folder: Path, tmp_path: Path
+) -> None:
+    def deadly(function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        dying = function is analyze_profile
+        return dask(partial(analyze_with_deaths, tmp_path) if dying else function, tasks)
+
+    def collected(name: str, executor: Executor) -> Collected:
+        store = open_store(str(tmp_path / name), tmp_path)
+        store.prepare()
+        run = find_known_run(str(folder), tmp_path, store)
+        return collect(run, store, lambda n, *_: done.append(n), executor, dask.workers)
+
+    done: list[int] = []
+    (skipped,) = collected("dask.db", deadly).skipped
+    assert "rank00002.sqlite was not collected: three Dask workers ended" in skipped
+    assert done == list(range(1, RANKS + 1))
+    assert (tmp_path / "rank 2").read_text() == "xxx"
+    (folder / "rank00002.sqlite").unlink()
+    collected("one.db", serially)
+    assert dump(tmp_path / "dask.db") == dump(tmp_path / "one.db")
+
+
+def test_collect_prints_the_dashboard_and_its_progress(
+    hpcprof: Hpcprof, folder: Path, tmp_path: Path
+) -> None:
+    done = hpcprof("collect", "--executor", "dask", "--jobs", "2", "--db", "dask.db", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert f"{RANKS} profiles collected" in done.stdout
+    first, *_, last = done.stderr.splitlines()
+    assert re.fullmatch(r"hpcprof: Dask dashboard: http://127\.0\.0\.1:\d+/status", first)
+    assert last.endswith(f"({RANKS} of {RANKS})")
+    hpcprof("collect", "--db", "reference.db", str(folder))
+    assert dump(tmp_path / "dask.db") == dump(tmp_path / "reference.db")
+
+
+def test_ctrl_c_ends_the_workers_and_says_one_line(folder: Path) -> None:
+    collecting, stuck = start_collect(folder, "--executor", "dask")
+    wait_until(stuck.exists)
+    worker = int(stuck.read_text())
+    os.killpg(collecting.pid, signal.SIGINT)
+    _, said = collecting.communicate(timeout=480)
+    assert collecting.returncode == 130, said
+    assert said.splitlines()[-1] == "hpcprof: interrupted."
+    assert "Traceback" not in said, said
+    wait_until(lambda: not Path(f"/proc/{worker}/exe").exists())
+
+
+def full_disk(folder: Path) -> list[str]:
+    """Return the words before a command that give it a full disk at ``folder``, seen by it alone."""
+    script = (
+        'mount -t tmpfs -o size=64k tmpfs "$0" && mkdir "$0/timeline" && '
+        '{ head -c 1M /dev/zero >"$0/filled"; exec "$@"; } 2>&1'
+    )
+    return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, str(folder)]
+
+
+def test_a_full_disk_is_named_and_the_results_are_there(
+    hpcprof: Hpcprof, folder: Path, tmp_path: Path
+) -> None:
+    assert hpcprof("submit", "--site", "local", "--wait", "--", "true").returncode == 0
+    (run,) = all_runs(tmp_path / "runs")
+    shutil.rmtree(run.path / "profiles")
+    folder.rename(run.path / "profiles")
+    timelines = run.path / "timeline"
+    timelines.mkdir()
+    command = [sys.executable, "-m", "hpcprof", "collect", "--executor", "dask", "--jobs", "2"]
+    done = subprocess.run([*full_disk(timelines), *command], capture_output=True, text=True, cwd=tmp_path)
+    if "unshare" in done.stderr or "mount" in done.stdout:
+        pytest.skip("no file system can be mounted here")
+    assert f"{RANKS} profiles collected" in done.stdout, done.stdout
+    assert done.stdout.count("was not kept in") == RANKS
+    assert "No space left on device" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a cluster of somebody else."""
+    import distributed
+
+    with distributed.LocalCluster(
+        n_workers=1, processes=False, protocol="tcp", dashboard_address=None
+    ) as own:
+        yield own.scheduler_address
+
+
+def test_a_cluster_that_runs_is_used_by_address_or_scheduler_file(address: str, tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    file.write_text(f'{{"type": "Scheduler", "address": "{address}"}}')
+    for where in (address, str(file)):
+        with existing_cluster(where, [tmp_path]) as dask:
+            assert sorted(dask(square, range(3))) == [(0, 0), (1, 1), (2, 4)]
+
+
+def test_a_worker_without_the_profiles_is_named_with_the_folder(address: str, tmp_path: Path) -> None:
+    with (
+        existing_cluster(address, [tmp_path / "elsewhere"]) as dask,
+        pytest.raises(
+            HpcprofError, match=f"the Dask worker on {os.uname().nodename} cannot read .*/elsewhere"
+        ),
+    ):
+        list(dask(square, range(3)))
+
+
+def test_an_address_without_a_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcprof.results.executors.dask._CONNECT_SECONDS", 1)
+    for wrong in ("tcp://127.0.0.1:1", "nonsense://x"):
+        with (
+            pytest.raises(UsageError, match=f"--dask-address {wrong}: no Dask scheduler answers"),
+            existing_cluster(wrong),
+        ):
+            pass
+
+
+def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
+    import distributed
+    from dask import config
+
+    own = distributed.LocalCluster(**ONE_THREAD)
+    quickly = config.set({"distributed.comm.timeouts.connect": "1s"})
+    with quickly, existing_cluster(own.scheduler_address) as dask:
+        results = dask(partial(_signal_and_wait, tmp_path), [0])
+        closing = threading.Thread(target=lambda: (wait_until((tmp_path / "began").exists), own.close()))
+        closing.start()
+        with pytest.raises(HpcprofError, match=r"the connection to the Dask scheduler tcp://.* was lost"):
+            next(results)
+        (tmp_path / "end").touch()
+        closing.join()
+
+
+def _signal_and_wait(folder: Path, number: int) -> int:
+    (folder / "began").touch()
+    wait_until((folder / "end").exists)
+    return number
