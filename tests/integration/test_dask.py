@@ -221,12 +221,17 @@ def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
     quickly = config.set({"distributed.comm.timeouts.connect": "1s"})
     with quickly, existing_cluster(own.scheduler_address) as dask:
         results = dask(partial(_signal_and_wait, tmp_path), [0])
-        closing = threading.Thread(target=lambda: (wait_until((tmp_path / "began").exists), own.close()))
+        closing = threading.Thread(target=_close_when, args=(tmp_path / "began", own))
         closing.start()
         with pytest.raises(HpcprofError, match=r"the connection to the Dask scheduler tcp://.* was lost"):
             next(results)
         (tmp_path / "end").touch()
         closing.join()
+
+
+def _close_when(begun: Path, cluster: Any) -> None:
+    wait_until(begun.exists)
+    cluster.close()
 
 
 def _signal_and_wait(folder: Path, number: int) -> int:
