@@ -1,78 +1,191 @@
-"""How the time of a collect grows with the ranks: ``python benchmarks/scaling.py [KERNELS [RANKS…]]``.
+"""How a collect grows with the ranks: ``python benchmarks/scaling.py [RANKS…]``.
 
-Writes an export of so many kernels (by default 2000) for each rank, and collects some numbers of them (by
-default 16 to 256) into an empty store on all CPUs. Then some numbers of collectives of 64 ranks are matched,
-and their ranks' lateness computed, on rows as a collect has them.
+Writes the exports of a program in tensor, pipeline and data groups for each number of ranks (by default 64,
+256, 1024 and 4096, of 2000 kernels each), and collects them into an empty store. A table has the wall-clock
+time, the CPU time a rank and the largest memory of the first process and of any other one; the analyses over
+ranks are also measured alone, in a process of their own. The last lines say how much the memory of the first
+process, and of that process, grows with each rank.
+
+``--workers 4 8 16`` collects the largest number of ranks with as many jobs instead, and prints how much
+faster that is than with the fewest, as a share of the number of jobs.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
-import pandas as pd
-
-from hpcprof.analysis.collectives.across_ranks import collectives
-from hpcprof.analysis.collectives.skew import skew
 
 ROOT = Path(__file__).parents[1]
 # For what lies beside this file's folder.
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.collect import HPCPROF, cost  # noqa: E402
-from tests.data.many_ranks import write_all  # noqa: E402
+from tests.data.many_ranks import write_program  # noqa: E402
+from tests.data.parallel_program import Program  # noqa: E402
 
-MATCHED_RANKS = 64
-STEP = 10
+HPCPROF = [sys.executable, "-m", "hpcprof"]
+TENSOR, PIPELINE = 8, 4
+ACROSS = """
+import sys
+from pathlib import Path
+from hpcprof.results.over_ranks import analyze_over_ranks
+from hpcprof.results.store.store import open_store
+store = open_store(sys.argv[1], Path("."))
+analyze_over_ranks(store.runs()[0].id, store)
+"""
+NOTHING = """
+import hpcprof.analysis.collectives.skew, hpcprof.analysis.collectives.point_to_point
+import hpcprof.analysis.explain.step_account, hpcprof.results.over_ranks, hpcprof.results.store.store
+"""
+_LOOK_SECONDS = 0.05
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def rows_of_collectives(ranks: int, count: int) -> dict[str, pd.DataFrame]:
-    """Return all-reduces of ranks that come within 5 us, ten a step, as the analyses over ranks get them."""
-    draw = np.random.default_rng(1)
-    rank, number = (column.ravel() for column in np.indices((ranks, count)))
-    begun = number * 1_000_000
-    constant = {"op": "AllReduce", "comm_id": "0x1", "bytes": 4096, "fused": 1, "part": 0, "exposed_ns": 1000}
-    rows = pd.DataFrame({"rank": rank, "seq": number, "step": number // STEP})
-    rows = rows.assign(**constant, comm_ranks=ranks, world_ranks=ranks)
-    rows["start_ns"] = begun + draw.integers(0, 5000, len(rows))
-    rows["end_ns"] = begun + 50_000 + draw.integers(0, 3000, len(rows))
-    rank, step = (column.ravel() for column in np.indices((ranks, count // STEP)))
-    steps = pd.DataFrame({"rank": rank, "step": step, "wall_ns": 1_000_000 * STEP})
-    return {"rank_collectives": rows, "step_times": steps}
+@dataclass
+class Usage:
+    """What the processes of a command used: seconds, and the largest memory of each in MiB by its id."""
+
+    wall: float = 0.0
+    cpu: dict[int, float] = field(default_factory=dict)
+    memory: dict[int, float] = field(default_factory=dict)
+    first: int = 0
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time of all processes."""
+        return sum(self.cpu.values())
+
+    @property
+    def first_mib(self) -> float:
+        """The memory of the first process."""
+        return self.memory[self.first]
+
+    @property
+    def other_mib(self) -> float:
+        """The memory of the largest of the other processes."""
+        return max((mib for pid, mib in self.memory.items() if pid != self.first), default=0.0)
+
+    def look(self, session: int) -> None:
+        """Read what the processes of a session have used until now; a short-lived one may be missed."""
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                values = status.read_text().rpartition(")")[2].split()
+                if int(values[3]) != session:
+                    continue
+                lines = (status.parent / "status").read_text().splitlines()
+            except OSError:  # It has just ended.
+                continue
+            pid = int(status.parent.name)
+            self.cpu[pid] = (int(values[11]) + int(values[12])) / _TICKS
+            peak = next((line.split()[1] for line in lines if line.startswith("VmHWM")), "0")
+            self.memory[pid] = max(self.memory.get(pid, 0.0), int(peak) / 1024)
 
 
-def match() -> None:
-    """Measure the analyses that match collectives, and print a table."""
-    print(f"{'collectives':>11} {'matched ms':>11} {'skew ms':>8}  ({MATCHED_RANKS} ranks)")
-    for count in (500, 1000, 2000, 4000, 8000):
-        rows = rows_of_collectives(MATCHED_RANKS, count)
-        spent = []
-        for analysis in (collectives, skew):
-            began = time.perf_counter()
-            analysis(rows)
-            spent.append((time.perf_counter() - began) * 1e3)
-        print(f"{count:11} {spent[0]:11.0f} {spent[1]:8.0f}")
+def used(command: list[str], folder: Path) -> Usage:
+    """Run a command in a folder and return what it and the processes that it started used."""
+    usage = Usage()
+    began = time.perf_counter()
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        usage.first = process.pid
+        over = threading.Event()
+        looking = threading.Thread(target=_look, args=(usage, process.pid, over))
+        looking.start()
+        _, status, spent = os.wait4(process.pid, 0)
+        usage.wall = time.perf_counter() - began
+        over.set()
+        looking.join()
+    if status:
+        sys.exit(f"{' '.join(command)}: {(folder / 'output.txt').read_text()}")
+    # Of the first process all is known, even where nobody looked in the end.
+    usage.memory[process.pid] = max(usage.memory.get(process.pid, 0.0), spent.ru_maxrss / 1024)
+    own = spent.ru_utime + spent.ru_stime
+    usage.cpu[process.pid] = max(usage.cpu.get(process.pid, 0.0), own) if len(usage.cpu) == 1 else own
+    return usage
+
+
+def _look(usage: Usage, session: int, over: threading.Event) -> None:
+    while not over.wait(_LOOK_SECONDS):
+        usage.look(session)
+
+
+def grow(given: argparse.Namespace, folder: Path) -> None:
+    """Measure collects of each number of ranks, and print a table."""
+    base = used([sys.executable, "-c", NOTHING], folder)
+    print(f"imports for the analyses over ranks: {base.cpu_seconds:.1f} s, {base.first_mib:.0f} MiB")
+    print(f"{given.kernels} kernels a rank, groups of {TENSOR} x {PIPELINE} x data, --jobs {given.jobs}")
+    print(f"{'':6} {'collect':>25} {'MiB of a process':>17} {'analyses over ranks alone':>30}")
+    head = ("ranks", "wall s", "ms a rank", "CPU ms a rank", "first", "others", "s", "CPU ms a rank", "MiB")
+    print("{:>6} {:>6} {:>9} {:>13} {:>6} {:>6} {:>6} {:>14} {:>6}".format(*head))
+    memory = []
+    for ranks in given.ranks:
+        profiles = folder / f"profiles{ranks}"
+        write_program(profiles, Program(ranks, given.kernels, TENSOR, PIPELINE))
+        store = str(folder / f"{ranks}.db")
+        whole = used([*HPCPROF, "collect", "--jobs", str(given.jobs), "--db", store, str(profiles)], folder)
+        alone = used([sys.executable, "-c", ACROSS, store], folder)
+        memory.append((ranks, whole.first_mib, alone.first_mib))
+        print(
+            f"{ranks:6} {whole.wall:6.1f} {whole.wall / ranks * 1e3:9.1f} "
+            f"{whole.cpu_seconds / ranks * 1e3:13.1f} {whole.first_mib:6.0f} {whole.other_mib:6.0f} "
+            f"{alone.wall:6.1f} {(alone.cpu_seconds - base.cpu_seconds) / ranks * 1e3:14.1f} "
+            f"{alone.first_mib:6.0f}",
+            flush=True,
+        )
+        for path in profiles.iterdir():
+            path.unlink()
+    (few, *least), (many, *most) = memory[0], memory[-1]
+    if many > few:
+        grown = [(b - a) / (many - few) * 1024 for a, b in zip(least, most, strict=True)]
+        print(f"growth a rank: {grown[0]:.0f} KiB in the first process, {grown[1]:.0f} KiB alone")
+
+
+def spread(given: argparse.Namespace, folder: Path) -> None:
+    """Measure collects with several numbers of jobs, and print how well they are used."""
+    ranks = max(given.ranks)
+    began = time.perf_counter()
+    write_program(folder / "profiles", Program(ranks, given.kernels, TENSOR, PIPELINE))
+    print(f"{ranks} ranks of {given.kernels} kernels, written in {time.perf_counter() - began:.0f} s")
+    print(f"{'jobs':>5} {'wall s':>7} {'efficiency':>11} {'MiB first':>10} {'MiB others':>11}")
+    first = 0.0
+    for jobs in given.workers:
+        store = str(folder / f"jobs{jobs}.db")
+        one = used(
+            [*HPCPROF, "collect", "--jobs", str(jobs), "--db", store, str(folder / "profiles")], folder
+        )
+        first = first or one.wall * jobs
+        share = 100 * first / (one.wall * jobs)
+        print(
+            f"{jobs:5} {one.wall:7.1f} {share:9.0f} % {one.first_mib:10.0f} {one.other_mib:11.0f}", flush=True
+        )
 
 
 def main() -> None:
-    """Measure and print the tables."""
-    kernels, *counts = map(int, sys.argv[1:] or ["2000"])
-    counts = counts or [16, 32, 64, 128, 256]
-    print(f"{'ranks':>6} {'wall s':>7} {'ms a rank':>10}  ({kernels} kernels a rank)")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_all(folder / "all", max(counts), kernels)
-        for ranks in counts:
-            some = folder / f"first{ranks}"
-            some.mkdir()
-            for path in sorted((folder / "all").iterdir())[:ranks]:
-                (some / path.name).hardlink_to(path)
-            spent = cost([*HPCPROF, "collect", "--db", f"{ranks}.db", str(some)], folder)
-            print(f"{ranks:6} {spent.wall:7.1f} {spent.wall / ranks * 1e3:10.0f}")
-    match()
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("ranks", type=int, nargs="*", default=[64, 256, 1024, 4096])
+    parser.add_argument("--kernels", type=int, default=2000, help="of each rank (default 2000)")
+    parser.add_argument("--jobs", type=int, default=1, help="of each collect (default 1)")
+    parser.add_argument("--workers", type=int, nargs="+", help="numbers of jobs to compare")
+    parser.add_argument("--folder", type=Path, help="where the exports are written for a time")
+    given = parser.parse_args()
+    if any(ranks % (TENSOR * PIPELINE) for ranks in given.ranks):
+        parser.error(f"give multiples of {TENSOR * PIPELINE} ranks: the groups are {TENSOR} x {PIPELINE}")
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        (spread if given.workers else grow)(given, Path(name))
 
 
 if __name__ == "__main__":

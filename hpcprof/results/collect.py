@@ -10,16 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
-from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
+from hpcprof.results.over_ranks import update_run
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import (
     PRELOAD,
@@ -168,7 +166,7 @@ def collect(
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
         collection.describe_run()
-        _collect_run(run, store)
+        update_run(run.id, store)
         summary.losses = over_ranks(store.losses(run.id))
     if run.manifest is not None:
         try:
@@ -307,34 +305,6 @@ def _store_profile(run: RunRow, store: Store, task: ProfileTask, found: ProfileR
         analysis_version=ANALYSIS_VERSION,
     )
     store.put_profile(run, profile, found.tables, origin.gpus, origin.facts, found.losses)
-
-
-def _collect_run(run: Run, store: Store) -> None:
-    """Compute the analyses that span the ranks unless they are stored.
-
-    Should another collect replace a profile in the meantime, they are computed again.
-    """
-    if store.has_run(run.id):
-        return
-    while True:
-        sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
-        if store.put_run(run.id, _analyses_over_ranks(run, store), sha256):
-            return
-
-
-def _analyses_over_ranks(run: Run, store: Store) -> dict[str, AnalysisTable]:
-    # pandas is not needed before this, and not at all if no profile has changed.
-    from hpcprof.analysis.framework.outcome import analyze_run, outcome_from_columns
-
-    analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
-    names = {analysis.name for analysis in analyses}
-    needs = {need for analysis in analyses for need in analysis.needs} - names
-    outcomes = {
-        need: outcome_from_columns(ANALYSES[need], store.read(run.id, need).columns) for need in needs
-    }
-    for analysis in analyses:
-        outcomes[analysis.name] = analyze_run(analysis, outcomes)
-    return {name: AnalysisTable.from_outcome(outcomes[name]) for name in names}
 
 
 def _run_row(run: Run, store: Store, program: str | None) -> RunRow:

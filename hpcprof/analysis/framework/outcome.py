@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind
 from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline import Timeline
@@ -47,19 +48,32 @@ def _values(column: pd.Series[Any]) -> list[Any]:
 
 def outcome_from_columns(analysis: Analysis, columns: Mapping[str, list[Any]]) -> Outcome:
     """Return the outcome of an analysis from its columns, as `Outcome.columns` returns them."""
+    return outcome_from_parts(analysis, [columns])
+
+
+def outcome_from_parts(analysis: Analysis, parts: Iterable[Mapping[str, list[Any]]]) -> Outcome:
+    """Return the outcome of an analysis from the columns of its first rows, of the next ones, and so on."""
+    arrays: dict[str, list[NDArray[Any]]] = {column.name: [] for column in analysis.columns}
+    texts: dict[str | None, str | None] = {}
+    for part in parts:
+        for column in analysis.columns:
+            arrays[column.name].append(_array(part[column.name], column.kind, texts))
     # The declared types save pandas from looking at each value several times.
-    series = {column.name: _series(columns[column.name], column.kind) for column in analysis.columns}
+    series = {}
+    for column in analysis.columns:
+        whole = np.concatenate(arrays.pop(column.name) or [_array([], column.kind, texts)])
+        series[column.name] = pd.Series(whole, dtype=whole.dtype, copy=False)
     return Outcome(pd.DataFrame(series, copy=False))
 
 
-def _series(values: list[Any], kind: Kind) -> Any:
+def _array(values: list[Any], kind: Kind, texts: dict[str | None, str | None]) -> NDArray[Any]:
+    """Return a column as an array; of equal texts only one is kept."""
     if kind is Kind.TEXT:
-        return pd.Series(values, dtype=object)
+        return object_array(texts.setdefault(text, text) for text in values)
     try:
-        numbers = np.fromiter(values, np.int64 if kind is Kind.INT else np.float64, len(values))
+        return np.fromiter(values, np.int64 if kind is Kind.INT else np.float64, len(values))
     except TypeError:  # A value is missing.
-        numbers = np.fromiter(values, np.float64, len(values))
-    return pd.Series(numbers, copy=False)
+        return np.fromiter(values, np.float64, len(values))
 
 
 def no_rows(reason: str) -> Outcome:

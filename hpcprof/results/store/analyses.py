@@ -7,8 +7,7 @@ for single ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -65,22 +64,33 @@ def insert_analyses(
 
 def read_analysis(connection: Connection, run_id: str, name: str) -> AnalysisTable:
     """Read an analysis of a run, ordered by rank and then as the analysis ordered its rows."""
+    reasons = select(REASONS.c.rank, REASONS.c.reason).where(
+        REASONS.c.run_id == run_id, REASONS.c.analysis == name
+    )
+    columns: dict[str, list[Any]] = {column.name: [] for column in ANALYSES[name].columns}
+    for part in read_parts(connection, run_id, name):
+        for column, values in part.items():
+            columns[column] += values
+    return AnalysisTable(columns, dict(connection.execute(reasons.order_by(REASONS.c.rank)).all()))
+
+
+def read_parts(connection: Connection, run_id: str, name: str) -> Iterator[dict[str, list[Any]]]:
+    """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed."""
     table, packed = TABLES[name], ANALYSES[name].packed
     names = [column.name for column in ANALYSES[name].columns]
     order = [column for column in table.primary_key if column.name != "run_id"]
     query = select(*([table.c.packed] if packed else (table.c[column] for column in names)))
-    rows = connection.execute(query.where(table.c.run_id == run_id).order_by(*order)).all()
-    reasons = select(REASONS.c.rank, REASONS.c.reason).where(
-        REASONS.c.run_id == run_id, REASONS.c.analysis == name
-    )
-    columns: dict[str, list[Any]] = {column: [] for column in names}
-    for part in (msgspec.msgpack.decode(row[0]) for row in rows) if packed else [zip(*rows, strict=True)]:
-        written = list(part)
+    rows = connection.execute(query.where(table.c.run_id == run_id).order_by(*order))
+    if not packed:
+        values = list(zip(*rows.all(), strict=True))
+        if values:
+            yield {column: list(of) for column, of in zip(names, values, strict=True)}
+        return
+    for (row,) in rows:
+        written = msgspec.msgpack.decode(row)
         # An earlier version packed fewer columns: the newer ones come last.
-        missing = [None] * len(written[0]) if written else []
-        for values, more in zip_longest(columns.values(), written, fillvalue=missing):
-            values += more
-    return AnalysisTable(columns, dict(connection.execute(reasons.order_by(REASONS.c.rank)).all()))
+        written += [[None] * len(written[0])] * (len(names) - len(written))
+        yield dict(zip(names, written, strict=True))
 
 
 def has_run_analyses(connection: Connection, run_id: str) -> bool:

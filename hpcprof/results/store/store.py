@@ -7,10 +7,10 @@ visible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL
@@ -26,6 +26,7 @@ from hpcprof.results.store.analyses import (
     has_run_analyses,
     insert_analyses,
     read_analysis,
+    read_parts,
 )
 from hpcprof.results.store.bulk import delete, insert_rows
 from hpcprof.results.store.database import Database, store_url
@@ -116,6 +117,11 @@ class Store:
             found = read_analysis(connection, run_id, analysis)
             losses = _read_losses(connection, run_id)
         return replace(found, losses=losses_of(ANALYSES[analysis], losses))
+
+    def read_parts(self, run_id: str, analysis: str) -> Iterator[dict[str, list[Any]]]:
+        """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed."""
+        with self._database.reading() as connection:
+            yield from read_parts(connection, run_id, analysis)
 
     def losses(self, run_id: str) -> list[tuple[int, Loss]]:
         """Return what the profiles of a run lack, each with its rank."""
