@@ -166,7 +166,7 @@ def collect(
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
         collection.describe_run()
-        update_run(run.id, store)
+        update_run(run.id, store, executor)
         summary.losses = over_ranks(store.losses(run.id))
     if run.manifest is not None:
         try:

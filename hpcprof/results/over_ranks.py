@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.store.store import Store
 
 if TYPE_CHECKING:  # pandas is not needed unless a profile has changed
     from hpcprof.analysis.framework.outcome import Outcome
 
 
-def update_run(run_id: str, store: Store) -> None:
+def update_run(run_id: str, store: Store, executor: Executor = serially) -> None:
     """Compute the analyses that span the ranks of a run unless they are stored.
 
     Should another collect replace a profile in the meantime, they are computed again.
@@ -22,20 +23,30 @@ def update_run(run_id: str, store: Store) -> None:
         return
     while True:
         sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run_id).items()}
-        if store.put_run(run_id, analyze_over_ranks(run_id, store), sha256):
+        if store.put_run(run_id, analyze_over_ranks(run_id, store, executor), sha256):
             return
 
 
-def analyze_over_ranks(run_id: str, store: Store) -> dict[str, AnalysisTable]:
-    """Compute the analyses that span the ranks of a run."""
+def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, AnalysisTable]:
+    """Compute the analyses that span the ranks of a run.
+
+    Those that match collectives are computed communicator by communicator, by the executor if the store is a
+    file: no credentials of a server go to other processes.
+    """
     from hpcprof.analysis.framework.outcome import analyze_run
+    from hpcprof.results.communicators import ALSO_NEEDED, match_by_communicator
 
     analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
-    names = {analysis.name for analysis in analyses}
-    needs = {need for analysis in analyses for need in analysis.needs} - names
-    outcomes = {need: _over_all_ranks(run_id, need, store) for need in sorted(needs)}
+    names = [analysis.name for analysis in analyses]
+    outcomes = {need: _over_all_ranks(run_id, need, store) for need in ALSO_NEEDED}
+    is_file = store.url.get_backend_name() == "sqlite"
+    outcomes |= match_by_communicator(run_id, store, executor if is_file else serially, outcomes) or {}
     for analysis in analyses:
-        outcomes[analysis.name] = analyze_run(analysis, outcomes)
+        for need in analysis.needs:
+            if analysis.name not in outcomes and need not in (*outcomes, *names):
+                outcomes[need] = _over_all_ranks(run_id, need, store)
+        if analysis.name not in outcomes:
+            outcomes[analysis.name] = analyze_run(analysis, outcomes)
     return {name: AnalysisTable.from_outcome(outcomes[name]) for name in names}
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from numpy.typing import NDArray
 from hpcprof.analysis.collectives.clock_alignment import (
     MIN_COLLECTIVES,
     AlignedClocks,
-    ClockKey,
     align_clocks,
     clock_key,
 )
-from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
+from hpcprof.analysis.collectives.matching import (
+    MatchedCollectives,
+    in_few_sentences,
+    match_collectives,
+    profiled_ranks,
+)
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.statistics.grouped import Floats
@@ -24,6 +29,41 @@ from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
 
 NO_COLLECTIVES = "no rank has collectives"
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Why values of matched collectives or messages are null.
+
+    ``fused`` of them share a kernel; some have no size, no communicator, a communicator of unknown size, or
+    no aligned clocks.
+    """
+
+    fused: int
+    unsized: bool
+    unnamed: bool
+    uncounted: bool
+    unaligned: bool
+
+    @classmethod
+    def of_all(cls, parts: Sequence[Gaps]) -> Gaps:
+        """Return the gaps of all parts together."""
+        names = ("unsized", "unnamed", "uncounted", "unaligned")
+        return cls(
+            sum(part.fused for part in parts), *(any(getattr(one, name) for one in parts) for name in names)
+        )
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The columns of matched collectives or messages, with ``begin`` for sorting, and what is missing.
+
+    Without any, there are no columns.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    problems: list[str]
+    gaps: Gaps
 
 
 def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -36,21 +76,53 @@ def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
     (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
     """
     rows = results["rank_collectives"]
-    if not len(rows):
-        return no_rows(NO_COLLECTIVES)
+    return (
+        collectives_of([list_collectives(rows)], unprofiled(rows)) if len(rows) else no_rows(NO_COLLECTIVES)
+    )
+
+
+def list_collectives(rows: pd.DataFrame) -> Listed:
+    """List the collectives of all communicators, or of some that share no ranks' collectives with others."""
     matched, problems = match_collectives(rows)
-    if not matched:
+    aligned = align_clocks(rows)
+    tables = [_table(one, aligned.get(clock_key(one))) for one in matched]
+    shown = [one for one in matched if len(one.seq)]
+    gaps = Gaps(
+        fused=sum(int(np.count_nonzero(one.fused > 1)) for one in matched),
+        unsized=any(bool(np.isnan(one.message).any()) for one in matched),
+        unnamed=any(one.comm_id is None for one in matched),
+        uncounted=any(one.size is None for one in shown),
+        unaligned=any(clock_key(one) not in aligned for one in shown),
+    )
+    return Listed(joined(tables), problems, gaps)
+
+
+def collectives_of(parts: Sequence[Listed], missing: str) -> Outcome:
+    """Return the outcome of the collectives in all communicators; ``missing`` is what `unprofiled` says."""
+    problems = in_few_sentences([one for part in parts for one in part.problems])
+    columns = joined([part.columns for part in parts if part.columns])
+    if not columns:
         return no_rows(
             "; ".join(problems) or "all recorded operations are sends and receives, which are not matched"
         )
-    aligned = align_clocks(rows)
-    tables = [_table(one, aligned.get(clock_key(one))) for one in matched]
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    order = np.lexsort((columns["seq"], columns.pop("begin")))
+    gaps = Gaps.of_all([part.gaps for part in parts])
+    return Outcome(in_order(columns), "; ".join([*problems, *_why_null(gaps, missing)]))
+
+
+def joined(tables: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return the columns of several tables as one; empty without tables."""
+    names = tables[0] if tables else ()
+    return {name: np.concatenate([table[name] for table in tables]) for name in names}
+
+
+def in_order(columns: dict[str, NDArray[Any]]) -> pd.DataFrame:
+    """Return rows in the order of ``begin``, which is left out, and their number."""
+    keys = [columns[name] for name in columns if columns[name].dtype != object and name != "begin"]
+    order = np.lexsort((*keys, columns["seq"], columns.pop("begin")))
     # With a given type, pandas does not look for text.
     series = {name: pd.Series(of[order], dtype=of.dtype, copy=False) for name, of in columns.items()}
-    reasons = [*problems, *_why_null(matched, aligned, rows)]
-    return Outcome(pd.DataFrame(series, copy=False), "; ".join(reasons))
+    found: pd.DataFrame = pd.DataFrame(series, copy=False)
+    return found
 
 
 def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -137,40 +209,33 @@ def nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
 
 def unprofiled(rows: pd.DataFrame) -> str:
     """Say how many ranks of the program have no ``rank_collectives``; empty if none or unknown."""
-    world, there = rows["world_ranks"].dropna().max(), rows["rank"].nunique()
+    world, there = rows["world_ranks"].dropna().max(), profiled_ranks(rows)
     return f"{world - there:.0f} of {world:.0f} ranks have no profile" if there < world else ""
 
 
-def _why_null(
-    matched: list[MatchedCollectives],
-    aligned: Mapping[ClockKey, AlignedClocks],
-    rows: pd.DataFrame,
-) -> list[str]:
+def _why_null(gaps: Gaps, missing: str) -> list[str]:
     """Return a sentence for each cause of null values."""
     reasons = []
-    shown = [one for one in matched if len(one.seq)]
-    fused = sum(int(np.count_nonzero(one.fused > 1)) for one in matched)
-    if fused:
+    if gaps.fused:
         reasons.append(
-            f"{fused} collectives were launched in groups that share a kernel: they have the latency of the "
-            "group and no bandwidth"
+            f"{gaps.fused} collectives were launched in groups that share a kernel: they have the latency of "
+            "the group and no bandwidth"
         )
-    missing = unprofiled(rows)
     if missing:
         reasons.append(f"{missing}: latencies may include waiting for them")
-    if any(np.isnan(one.message).any() for one in matched):
+    if gaps.unsized:
         reasons.append(
             "some sizes are unknown: they need NCCL's payloads in nsys exports, and in CPU traces of PyTorch "
             "record_shapes=True"
         )
-    if any(one.comm_id is None for one in matched):
+    if gaps.unnamed:
         reasons.append("communicators are unknown: all ranks are assumed to share one")
-    elif any(one.size is None for one in shown):
+    elif gaps.uncounted:
         reasons.append(
             "the sizes of communicators, and so bandwidths, are unknown: the profiles do not contain them "
             "and may not cover all ranks"
         )
-    if any(clock_key(one) not in aligned for one in shown):
+    if gaps.unaligned:
         reasons.append(
             f"clocks are aligned from 2 ranks and {MIN_COLLECTIVES} all-reduces, all-gathers or barriers on; "
             "with fewer, first, last and spread are unknown"

@@ -79,7 +79,7 @@ def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], lis
     comm = np.array([-1 if name == _UNKNOWN else number for number, name in enumerate(comms)])[comm]
     chosen = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
     columns = {name: rows[name].to_numpy(kind) for name, kind in _COLUMNS.items()}
-    columns["before"] = _exposed_before(columns)
+    columns["before"] = rows["before"].to_numpy() if "before" in rows else exposed_before(columns)
     pairs, _ = numbered_rows(comm, columns["rank"])
     by_comm = np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1)
     members = dict(zip(distinct(comm).tolist(), by_comm, strict=True))
@@ -98,10 +98,10 @@ def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], lis
             problems.append(found)
         else:
             matched.append(found)
-    return matched, in_few_sentences(problems)
+    return matched, problems
 
 
-def _exposed_before(columns: Mapping[str, NDArray[Any]]) -> Ints:
+def exposed_before(columns: Mapping[str, Any]) -> Ints:
     """Return the exposed communication of each row's rank in the rows that begin earlier, in ns."""
     order = np.lexsort((columns["part"], columns["start_ns"], columns["rank"]))
     # Collectives that share a kernel count once.
@@ -116,6 +116,7 @@ def _exposed_before(columns: Mapping[str, NDArray[Any]]) -> Ints:
 
 def in_few_sentences(problems: list[str]) -> list[str]:
     """Return the first sentences about what is not matched, and how many there are more."""
+    problems = sorted(problems)
     more = len(problems) - _SENTENCES
     rest = [f"{more} more are not matched for similar reasons"] if more > 0 else []
     return problems[:_SENTENCES] + rest
@@ -124,7 +125,12 @@ def in_few_sentences(problems: list[str]) -> list[str]:
 def is_whole_world(rows: pd.DataFrame) -> bool:
     """Return whether all ranks of the program were profiled; False if their number is unknown."""
     known = rows["world_ranks"].unique()
-    return len(known) == 1 and rows["rank"].nunique() == known[0]
+    return len(known) == 1 and profiled_ranks(rows) == known[0]
+
+
+def profiled_ranks(rows: pd.DataFrame) -> int:
+    """Return how many ranks were profiled; the rows of some communicators say so in a column."""
+    return int(rows["profiled"].iloc[0]) if "profiled" in rows else int(rows["rank"].nunique())
 
 
 def _match_one(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.matching import in_few_sentences, is_whole_world
+from hpcprof.analysis.collectives.matching import is_whole_world
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
@@ -128,7 +128,7 @@ def match_pairs(rows: pd.DataFrame) -> tuple[list[MatchedPairs], list[str]]:
             problems.append(pair)
         else:
             found.append(pair)
-    return found, in_few_sentences(problems)
+    return found, problems
 
 
 def _communicators(rows: pd.DataFrame) -> tuple[Ints, list[str]]:

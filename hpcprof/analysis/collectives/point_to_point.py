@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.across_ranks import medians, nullable, six_decimals, unprofiled
+from hpcprof.analysis.collectives.across_ranks import (
+    Gaps,
+    Listed,
+    in_order,
+    joined,
+    medians,
+    nullable,
+    six_decimals,
+    unprofiled,
+)
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
+from hpcprof.analysis.collectives.matching import in_few_sentences
 from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs, sender_later
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
@@ -28,17 +38,32 @@ def point_to_point(results: Mapping[str, pd.DataFrame]) -> Outcome:
     on the aligned clocks (`hpcprof.analysis.collectives.pair_clocks.align_pairs`).
     """
     rows = results["rank_collectives"]
-    pairs, problems = match_pairs(rows) if len(rows) else ([], [])
+    return messages_of([list_messages(rows)], unprofiled(rows)) if len(rows) else no_rows(NO_MESSAGES)
+
+
+def list_messages(rows: pd.DataFrame) -> Listed:
+    """List the messages in all communicators, or in some whose pairs of ranks share no others."""
+    pairs, problems = match_pairs(rows)
     pairs = [pair for pair in pairs if len(pair.seq)]
-    if not pairs:
-        return no_rows("; ".join(problems) or NO_MESSAGES)
     clocks = align_matched_pairs(rows)
-    tables = [_table(pair, clocks.get(pair.ranks)) for pair in pairs]
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
-    order = np.lexsort((columns["seq"], columns.pop("begin")))
-    # With a given type, pandas does not look for text.
-    series = {name: pd.Series(of[order], dtype=of.dtype, copy=False) for name, of in columns.items()}
-    return Outcome(pd.DataFrame(series, copy=False), "; ".join([*problems, *_why_null(pairs, clocks, rows)]))
+    gaps = Gaps(
+        fused=sum(int(np.count_nonzero((pair.fused > 1).any(axis=1))) for pair in pairs),
+        unsized=any(bool(np.isnan(pair.message).any()) for pair in pairs),
+        unnamed=any(pair.comm_id is None for pair in pairs),
+        uncounted=False,
+        unaligned=any(pair.ranks not in clocks for pair in pairs),
+    )
+    return Listed(joined([_table(pair, clocks.get(pair.ranks)) for pair in pairs]), problems, gaps)
+
+
+def messages_of(parts: Sequence[Listed], missing: str) -> Outcome:
+    """Return the outcome of the messages in all communicators; ``missing`` is what `unprofiled` says."""
+    problems = in_few_sentences([one for part in parts for one in part.problems])
+    columns = joined([part.columns for part in parts if part.columns])
+    if not columns:
+        return no_rows("; ".join(problems) or NO_MESSAGES)
+    gaps = Gaps.of_all([part.gaps for part in parts])
+    return Outcome(in_order(columns), "; ".join([*problems, *_why_null(gaps, missing)]))
 
 
 def point_to_point_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -79,25 +104,21 @@ def _table(pair: MatchedPairs, clock: AlignedClocks | None) -> dict[str, NDArray
     }
 
 
-def _why_null(
-    pairs: list[MatchedPairs], clocks: Mapping[tuple[int, int], AlignedClocks], rows: pd.DataFrame
-) -> list[str]:
+def _why_null(gaps: Gaps, missing: str) -> list[str]:
     """Return a sentence for each cause of null values and missing rows."""
     reasons = []
-    fused = sum(int(np.count_nonzero((pair.fused > 1).any(axis=1))) for pair in pairs)
-    if fused:
+    if gaps.fused:
         reasons.append(
-            f"{fused} messages share a kernel with others: they have the latency of the group and no "
+            f"{gaps.fused} messages share a kernel with others: they have the latency of the group and no "
             "bandwidth"
         )
-    if any(np.isnan(pair.message).any() for pair in pairs):
+    if gaps.unsized:
         reasons.append("sizes are unknown if the profiles have no payloads of NCCL's calls")
-    if any(pair.comm_id is None for pair in pairs):
+    if gaps.unnamed:
         reasons.append("communicators are unknown: all ranks are assumed to share one")
-    if any(pair.ranks not in clocks for pair in pairs):
+    if gaps.unaligned:
         reasons.append(
             f"the clocks of two ranks are aligned from {MIN_COLLECTIVES} messages on, in both directions or "
             "with receives that wait; otherwise the last rank and the spread are unknown"
         )
-    missing = unprofiled(rows)
     return [*reasons, missing] if missing else reasons

@@ -16,7 +16,7 @@ from hpcprof.analysis.collectives.step_costs import StepCosts
 from hpcprof.analysis.statistics.grouped import Floats
 
 
-def partners(pairs: Iterable[MatchedPairs]) -> dict[int, int]:
+def partners(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
     """Return the lowest of the ranks that each rank is connected with by messages."""
     lowest: dict[int, int] = {}
 
@@ -27,7 +27,7 @@ def partners(pairs: Iterable[MatchedPairs]) -> dict[int, int]:
             rank = lowest[rank]
         return rank
 
-    for ranks in {pair.ranks for pair in pairs}:
+    for ranks in pairs:
         low, high = sorted(map(root, ranks))
         lowest[high] = low
     return {rank: root(rank) for rank in sorted(lowest)}
@@ -80,7 +80,23 @@ def _ends(pair: MatchedPairs, clock: AlignedClocks) -> dict[str, NDArray[Any]]:
     }
 
 
-def balanced_costs(rows: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int, StepCosts]:
+def exposed_by_step(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how long each rank communicated exposed in each step, in ns, from ``rank_collectives``.
+
+    Returns
+    -------
+    DataFrame
+        With columns rank, step and exposed_ns.
+    """
+    # Calls that share a kernel count once.
+    inside = rows[(rows["part"] == 0) & rows["step"].notna()]
+    columns = {"rank": np.int64, "step": np.int64, "exposed_ns": np.float64}
+    inside = inside[list(columns)].astype(columns)
+    found: pd.DataFrame = inside.groupby(["rank", "step"], as_index=False)["exposed_ns"].sum()
+    return found
+
+
+def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int, StepCosts]:
     """Return by how much less than the median of the others each rank communicates in each step.
 
     Ranks that send each other messages take turns, so that each waits for the others by design. A step takes
@@ -91,18 +107,15 @@ def balanced_costs(rows: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int, S
 
     Parameters
     ----------
-    rows : DataFrame
-        Those of ``rank_collectives``.
+    exposed : DataFrame
+        See `exposed_by_step`.
     lowest : mapping of int to int
         Tells which ranks belong together, see `partners`.
     """
-    # Calls that share a kernel count once.
-    inside = rows[(rows["part"] == 0) & rows["step"].notna() & rows["rank"].isin(list(lowest))]
-    columns = {"rank": np.int64, "step": np.int64, "exposed_ns": np.float64}
-    inside = inside[list(columns)].astype(columns)
+    inside = exposed[exposed["rank"].isin(list(lowest))]
     found: dict[int, StepCosts] = {}
     for _, together in inside.groupby(inside["rank"].map(dict(lowest))):
-        times = together.groupby(["step", "rank"])["exposed_ns"].sum().unstack("rank")
+        times = together.set_index(["step", "rank"])["exposed_ns"].sort_index().unstack("rank")
         often = times.columns[times.count() * 2 >= len(times)]
         # A step that lacks a rank was cut by the capture.
         steps = times[often].dropna().iloc[1:]

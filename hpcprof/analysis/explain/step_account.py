@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,18 @@ from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, 
 from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 _NEVER = np.empty(0, np.int64)
+_SIDES = ("before", "after")
+
+
+class RankWaits(NamedTuple):
+    """When the collectives and messages of a rank wait for others, and when no longer, on its own clock."""
+
+    before: Intervals
+    after: Intervals
+
+
+PeerWaits = Mapping[int, RankWaits]
+"""The waits of each rank in some communicators."""
 
 
 @dataclass(frozen=True)
@@ -112,22 +125,31 @@ def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
     ``exposed_mem_ns`` is the time of copies and sets outside both, and ``idle_ns`` what is left.
     ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown.
     """
-    parts = results["step_parts"]
+    collectives = results["rank_collectives"]
+    waits = [peer_waits(collectives)] if len(collectives) else []
+    return account(results["step_parts"], results["exposed_communication"], waits)
+
+
+def account(parts: pd.DataFrame, exposed: pd.DataFrame, waits: Sequence[PeerWaits]) -> Outcome:
+    """Return the outcome of `step_account` from the waits in all communicators."""
     if not len(parts):
         return no_rows("no rank has steps with work on the GPU")
     rows = parts.drop(columns="start_ns").copy()
-    waited, reason = _waiting_for_peers(parts, results["exposed_communication"], results["rank_collectives"])
+    waited, reason = _waiting_for_peers(parts, exposed, waits)
     rows["wait_for_peer_ns"] = object_array(waited)
     rows["exposed_comm_ns"] -= np.array([time or 0 for time in waited], np.int64)
     return Outcome(rows, reason)
 
 
 def _waiting_for_peers(
-    parts: pd.DataFrame, exposed: pd.DataFrame, collectives: pd.DataFrame
+    parts: pd.DataFrame, exposed: pd.DataFrame, waits: Sequence[PeerWaits]
 ) -> tuple[list[int | None], str]:
     """Return the time in each row of ``parts`` that its rank waits for another one, and why some are None."""
     waited: list[int | None] = [None] * len(parts)
-    waits = _waits(collectives) if len(collectives) else {}
+    found: dict[int, list[RankWaits]] = {}
+    for part in waits:
+        for of_part, wait in part.items():
+            found.setdefault(of_part, []).append(wait)
     alone = parts["exposed_comm_ns"].to_numpy() == 0
     bounds = [exposed[name].to_numpy() for name in ("start_ns", "end_ns")]
     of_rank = exposed.reset_index(drop=True).groupby("rank").indices
@@ -135,12 +157,14 @@ def _waiting_for_peers(
     for rank, rows in parts.reset_index(drop=True).groupby("rank").indices.items():
         start = begin[rows]
         length = np.zeros(len(rows), np.int64)
-        if rank in waits:
+        if rank in found:
             own = of_rank.get(rank, _NEVER)
-            waiting = intersection((bounds[0][own], bounds[1][own]), waits[rank])
+            before, after = (union_of(*(getattr(one, name) for one in found[rank])) for name in _SIDES)
+            # Where one collective waits and another one transfers, the rank communicates.
+            waiting = intersection((bounds[0][own], bounds[1][own]), difference(before, after))
             length = coverage(start, start + wall[rows], waiting)
         for row, time in zip(rows.tolist(), length.tolist(), strict=True):
-            waited[row] = time if rank in waits or alone[row] else None
+            waited[row] = time if rank in found or alone[row] else None
     unknown = sorted(
         {rank for rank, time in zip(parts["rank"].tolist(), waited, strict=True) if time is None}
     )
@@ -154,11 +178,10 @@ def _waiting_for_peers(
     )
 
 
-@computed_once
-def _waits(collectives: pd.DataFrame) -> dict[int, Intervals]:
+def peer_waits(collectives: pd.DataFrame) -> PeerWaits:
     """Return when each rank waits in collectives for their last rank, and in messages for its partner.
 
-    The intervals are on the rank's own clock. Ranks are left out if they have no collective in which all
+    Ranks are left out if they have no collective in which all
     ranks were profiled and have aligned clocks, and no message to a partner with aligned clocks.
     """
     matched, _ = match_collectives(collectives)
@@ -183,8 +206,7 @@ def _waits(collectives: pd.DataFrame) -> dict[int, Intervals]:
             for column, rank in enumerate((pair.sender, pair.receiver)):
                 before.setdefault(rank, []).append((pair.start[:, column], partner[:, column]))
                 after.setdefault(rank, []).append((partner[:, column], pair.end[:, column]))
-    # Where one collective waits and another one transfers, the rank communicates.
-    return {rank: difference(union_of(*before[rank]), union_of(*after[rank])) for rank in before}
+    return {rank: RankWaits(union_of(*before[rank]), union_of(*after[rank])) for rank in before}
 
 
 def _last_arrivals(one: MatchedCollectives, clock: AlignedClocks) -> Ints:

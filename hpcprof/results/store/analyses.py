@@ -7,7 +7,7 @@ for single ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -74,12 +74,19 @@ def read_analysis(connection: Connection, run_id: str, name: str) -> AnalysisTab
     return AnalysisTable(columns, dict(connection.execute(reasons.order_by(REASONS.c.rank)).all()))
 
 
-def read_parts(connection: Connection, run_id: str, name: str) -> Iterator[dict[str, list[Any]]]:
-    """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed."""
+def read_parts(
+    connection: Connection, run_id: str, name: str, ranks: Sequence[int] | None = None
+) -> Iterator[dict[str, list[Any]]]:
+    """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed.
+
+    ``ranks`` chooses some of them; by default all.
+    """
     table, packed = TABLES[name], ANALYSES[name].packed
     names = [column.name for column in ANALYSES[name].columns]
     order = [column for column in table.primary_key if column.name != "run_id"]
     query = select(*([table.c.packed] if packed else (table.c[column] for column in names)))
+    if ranks is not None:
+        query = query.where(table.c.rank.in_(ranks))
     rows = connection.execute(query.where(table.c.run_id == run_id).order_by(*order))
     if not packed:
         values = list(zip(*rows.all(), strict=True))

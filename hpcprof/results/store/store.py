@@ -118,10 +118,15 @@ class Store:
             losses = _read_losses(connection, run_id)
         return replace(found, losses=losses_of(ANALYSES[analysis], losses))
 
-    def read_parts(self, run_id: str, analysis: str) -> Iterator[dict[str, list[Any]]]:
-        """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed."""
+    def read_parts(
+        self, run_id: str, analysis: str, ranks: Sequence[int] | None = None
+    ) -> Iterator[dict[str, list[Any]]]:
+        """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed.
+
+        ``ranks`` chooses some of them; by default all.
+        """
         with self._database.reading() as connection:
-            yield from read_parts(connection, run_id, analysis)
+            yield from read_parts(connection, run_id, analysis, ranks)
 
     def losses(self, run_id: str) -> list[tuple[int, Loss]]:
         """Return what the profiles of a run lack, each with its rank."""

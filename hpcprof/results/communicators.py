@@ -1,0 +1,224 @@
+"""The collectives and messages of a run, matched communicator by communicator.
+
+No process needs the rows of all ranks at once: each task reads those of some ranks from the store and matches
+the communicators that these share. What it returns has a few values for each rank and step, and the rows of
+the matched collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from sqlalchemy.engine import URL
+
+from hpcprof.analysis.collectives.across_ranks import Listed, collectives_of, list_collectives, unprofiled
+from hpcprof.analysis.collectives.matching import exposed_before
+from hpcprof.analysis.collectives.point_to_point import list_messages, messages_of
+from hpcprof.analysis.collectives.skew import Waiting, judge, skew_of, skew_summary_of, waiting
+from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
+from hpcprof.analysis.explain.step_account import PeerWaits, account, peer_waits
+from hpcprof.analysis.framework.outcome import Outcome, as_declared, outcome_from_parts
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import StoreError
+from hpcprof.profiles.collective_operations import POINT_TO_POINT
+from hpcprof.results.executors.interface import Executor, Lost, ResultT
+from hpcprof.results.store.store import Store
+
+ALSO_NEEDED = ("step_times", "step_parts", "exposed_communication")
+"""The analyses of single ranks that these need besides the collectives."""
+
+_COLLECTIVES = "rank_collectives"
+_RANKS_A_TASK = 128
+_RANKS_AT_ONCE = 32
+_UNTOLD = "SendRecv"
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Some ranks of a run in a store, and which of their communicators to match; all of them if empty."""
+
+    url: URL
+    run_id: str
+    ranks: tuple[int, ...]
+    communicators: frozenset[str] = frozenset()
+    profiled: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of ranks, by which an executor estimates the work."""
+        return len(self.ranks)
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """Which communicators some ranks have, and what else is known of them as a whole.
+
+    ``messages`` are the communicators with sends and receives, and ``whole`` says that all rows have to be
+    matched at once.
+    """
+
+    members: Mapping[str, set[int]]
+    messages: set[str]
+    worlds: set[float | None]
+    exposed: pd.DataFrame
+    whole: bool
+
+
+class _Part(NamedTuple):
+    """What the rows of some communicators show."""
+
+    collectives: Listed
+    messages: Listed
+    waiting: Waiting
+    waits: PeerWaits
+
+
+def match_by_communicator(
+    run_id: str, store: Store, executor: Executor, others: Mapping[str, Outcome]
+) -> dict[str, Outcome] | None:
+    """Compute the analyses that match the collectives of all ranks.
+
+    Parameters
+    ----------
+    run_id : str
+    store : Store
+    executor : Executor
+        Runs the tasks. Where they cannot read the store, this process does.
+    others : mapping of str to Outcome
+        The rows of `ALSO_NEEDED` on all ranks.
+
+    Returns
+    -------
+    dict of str to Outcome or None
+        None if the rows do not tell the communicators apart, so that all have to be matched at once.
+    """
+    ranks = sorted(store.profiles(run_id))
+    chunks = [tuple(ranks[at : at + _RANKS_A_TASK]) for at in range(0, len(ranks), _RANKS_A_TASK)]
+    surveys = list(_run(_survey, [_Task(store.url, run_id, chunk) for chunk in chunks], executor))
+    tasks = _plan(run_id, store, surveys)
+    if tasks is None:
+        return None
+    parts = list(_run(_match, tasks, executor))
+    rows = {name: others[name].rows for name in ALSO_NEEDED}
+    facts = pd.DataFrame({"world_ranks": [*surveys[0].worlds], "profiled": [tasks[0].profiled]})
+    missing = unprofiled(facts)
+    exposed = pd.concat([survey.exposed for survey in surveys], ignore_index=True)
+    verdicts = judge([part.waiting for part in parts], exposed, rows["step_times"], missing)
+    found = {
+        "collectives": collectives_of([part.collectives for part in parts], missing),
+        "point_to_point": messages_of([part.messages for part in parts], missing),
+        "skew": skew_of(*verdicts),
+        "skew_summary": skew_summary_of(*verdicts),
+        "step_account": account(
+            rows["step_parts"], rows["exposed_communication"], [part.waits for part in parts]
+        ),
+    }
+    return {name: as_declared(outcome, ANALYSES[name]) for name, outcome in found.items()}
+
+
+def _run(
+    function: Callable[[_Task], ResultT | None], tasks: Sequence[_Task], executor: Executor
+) -> Iterator[ResultT]:
+    """Yield the results in the order of the tasks; what another process cannot compute, this one does."""
+    found: dict[_Task, ResultT] = {}
+    for task, result in executor(function, tasks):
+        if result is not None and not isinstance(result, Lost):
+            found[task] = result
+    for task in tasks:
+        result = found.pop(task) if task in found else function(task)
+        if result is None:
+            raise StoreError("the results database cannot be read any more.")
+        yield result
+
+
+def _survey(task: _Task) -> _Survey | None:
+    """Look at the communicators of some ranks; None if the store cannot be read here."""
+    found = _read(task)
+    if found is None:
+        return None
+    rows = pd.concat(found, ignore_index=True)
+    names = rows["comm_id"]
+    known = names.notna() & (names != "")
+    members = {name: set(of["rank"].tolist()) for name, of in rows[known].groupby("comm_id")}
+    return _Survey(
+        members,
+        set(rows["comm_id"][known & rows["op"].isin(POINT_TO_POINT)].tolist()),
+        {None if np.isnan(world) else world for world in rows["world_ranks"].astype(float).unique().tolist()},
+        exposed_by_step(rows),
+        bool((~known).any() or (rows["op"] == _UNTOLD).any()),
+    )
+
+
+def _plan(run_id: str, store: Store, surveys: Sequence[_Survey]) -> list[_Task] | None:
+    """Return a task for each few groups of ranks, with all communicators of just these ranks."""
+    members: dict[str, set[int]] = {}
+    for survey in surveys:
+        for name, ranks in survey.members.items():
+            members.setdefault(name, set()).update(ranks)
+    worlds = set().union(*(survey.worlds for survey in surveys))
+    messages = set().union(*(survey.messages for survey in surveys))
+    if not members or len(worlds) > 1 or any(survey.whole for survey in surveys):
+        return None
+    groups: dict[tuple[int, ...], set[str]] = {}
+    for name, ranks in members.items():
+        groups.setdefault(tuple(sorted(ranks)), set()).add(name)
+    exchanging = [rank for ranks, names in groups.items() if names & messages for rank in ranks]
+    if len(exchanging) > len(set(exchanging)):
+        # The clocks of two ranks are aligned by all their messages, in whatever communicator.
+        return None
+    profiled = len(set().union(*members.values()))
+    return [
+        _Task(store.url, run_id, ranks, names, profiled) for ranks, names in _bundles(sorted(groups.items()))
+    ]
+
+
+def _bundles(
+    groups: Sequence[tuple[tuple[int, ...], set[str]]],
+) -> Iterator[tuple[tuple[int, ...], frozenset[str]]]:
+    """Yield the ranks and communicators of groups of about `_RANKS_A_TASK` ranks together."""
+    ranks: set[int] = set()
+    names: set[str] = set()
+    # Groups of one size are nearly always of one kind, and share few ranks with each other.
+    for of_group, of_names in sorted(groups, key=lambda group: len(group[0])):
+        if ranks and len(ranks.union(of_group)) > _RANKS_A_TASK:
+            yield tuple(sorted(ranks)), frozenset(names)
+            ranks, names = set(), set()
+        ranks.update(of_group)
+        names.update(of_names)
+    yield tuple(sorted(ranks)), frozenset(names)
+
+
+def _match(task: _Task) -> _Part | None:
+    """Match some communicators; None if the store cannot be read here."""
+    found = _read(task)
+    if found is None:
+        return None
+    rows = pd.concat(found, ignore_index=True).assign(profiled=task.profiled)
+    return _Part(list_collectives(rows), list_messages(rows), waiting(rows), peer_waits(rows))
+
+
+def _read(task: _Task) -> list[pd.DataFrame] | None:
+    """Return the rows of a task, a few ranks at a time; None if the store cannot be read here."""
+    analysis = ANALYSES[_COLLECTIVES]
+    found = []
+    try:
+        for at in range(0, len(task.ranks), _RANKS_AT_ONCE):
+            some = task.ranks[at : at + _RANKS_AT_ONCE]
+            parts = _store(task.url).read_parts(task.run_id, _COLLECTIVES, some)
+            rows = outcome_from_parts(analysis, parts).rows
+            columns = ("rank", "part", "start_ns", "exposed_ns")
+            rows["before"] = exposed_before({name: rows[name].to_numpy(np.int64) for name in columns})
+            chosen = rows["comm_id"].isin(task.communicators)
+            found.append(rows[chosen] if task.communicators else rows)
+    except StoreError:
+        return None
+    return found
+
+
+@lru_cache(maxsize=1)
+def _store(url: URL) -> Store:
+    return Store(url)
