@@ -1,0 +1,120 @@
+"""The collectives of many ranks, matched communicator by communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+
+from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.results import communicators
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
+from hpcprof.results.over_ranks import analyze_over_ranks
+from hpcprof.results.store.database import store_url
+from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import ProfileRow, RunRow
+from tests.data.many_ranks import write_program
+from tests.data.parallel_program import Program
+
+RUN = "run"
+NAMES = ("rank_collectives", "step_times", "step_parts", "exposed_communication")
+PROGRAM = Program(
+    16, 600, tensor=2, pipeline=2, slow={5: 4.0}, missing=frozenset({3}), dropped={8: 0.05}, seed=4
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """What the analyses over ranks read of a program in overlapping groups."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_program(folder / "profiles", PROGRAM)
+    found = Store(store_url(str(folder / "store.db"), folder))
+    found.prepare()
+    for path in sorted((folder / "profiles").iterdir()):
+        profile = read_profile(path)
+        rank = profile.origin.rank
+        assert rank is not None
+        tables = {
+            name: AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], profile, rank), rank)
+            for name in NAMES
+        }
+        host = profile.origin.host
+        row = ProfileRow(RUN, rank, path.name, str(rank), 1, "nsys", host, "", None, None, analysis_version=1)
+        found.put_profile(RunRow(RUN, str(folder)), row, tables)
+    return found
+
+
+@pytest.fixture(scope="module")
+def at_once(store: Store) -> dict[str, AnalysisTable]:
+    """What matching the rows of all ranks at once gives."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(communicators, "match_by_communicator", lambda *_: None)
+        return analyze_over_ranks(RUN, store)
+
+
+@pytest.mark.parametrize("together", [2, 5, 1000])
+def test_matching_by_communicator_gives_what_matching_at_once_gives(
+    store: Store, at_once: dict[str, AnalysisTable], together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicators, "_RANKS_A_TASK", together)
+    monkeypatch.setattr(communicators, "_RANKS_AT_ONCE", 3)
+    assert analyze_over_ranks(RUN, store) == at_once
+    assert at_once["skew"].columns["verdict"].count("straggler") == 1
+    assert len(at_once["collectives"].rows) > 50 and len(at_once["point_to_point"].rows) > 50
+
+
+def test_no_task_has_the_rows_of_more_ranks_than_it_was_given(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicators, "_RANKS_A_TASK", 4)
+    asked: list[int] = []
+
+    def counted(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        for task in reversed(tasks):
+            asked.append(len(task))  # type: ignore[arg-type]
+            yield task, function(task)
+
+    analyze_over_ranks(RUN, store, counted)
+    assert len(asked) > 8 and max(asked) == 4
+
+
+def test_what_other_processes_lose_or_cannot_read_this_one_computes(
+    store: Store, at_once: dict[str, AnalysisTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicators, "_RANKS_A_TASK", 4)
+
+    def lossy(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost | None]]:
+        for number, task in enumerate(tasks):
+            yield task, (Lost("its process was killed"), None, function(task))[number % 3]
+
+    assert analyze_over_ranks(RUN, store, lossy) == at_once  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"comm_id": None}, {"op": "SendRecv"}, {"world_ranks": 17}],
+    ids=["an unknown communicator", "sends that look like receives", "another world"],
+)
+def test_rows_that_do_not_tell_communicators_apart_are_matched_at_once(
+    store: Store, changed: Mapping[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Store.read_parts
+
+    def with_an_odd_row(
+        self: Store, run_id: str, name: str, ranks: Sequence[int] | None = None
+    ) -> Iterator[dict[str, list[object]]]:
+        for part in read(self, run_id, name, ranks):
+            if name == "rank_collectives" and part["rank"][0] == 0:
+                for column, value in changed.items():
+                    part[column][0] = value
+            yield part
+
+    monkeypatch.setattr(Store, "read_parts", with_an_odd_row)
+    assert communicators.match_by_communicator(RUN, store, serially, {}) is None
