@@ -247,7 +247,7 @@ def collect_and_tell(
 
 
 class ProgressBar(ProgressLine):
-    """Shows the finished ranks on standard error: a bar on a terminal, elsewhere one line per rank."""
+    """Shows the finished ranks on standard error: a bar on a terminal, elsewhere up to 100 lines."""
 
     def __init__(self) -> None:
         super().__init__(lambda: self._bar, on_error_output=True)
@@ -257,7 +257,8 @@ class ProgressBar(ProgressLine):
     def __call__(self, done: int, ranks: int, path: Path) -> None:
         """Show that the profile at ``path`` is finished, as number ``done`` of ``ranks``."""
         if not self.drawn:
-            click.echo(f"{path} ({done} of {ranks})", err=True)
+            if done % max(1, ranks // 100) == 0 or done == ranks:
+                click.echo(f"{path} ({done} of {ranks})", err=True)
             return
         rate = done / max(time.monotonic() - self._began, 1e-9)
         filled = _BAR_WIDTH * done // ranks

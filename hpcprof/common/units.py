@@ -16,9 +16,22 @@ def counted(number: int, noun: str) -> str:
 
 
 def named_ranks(ranks: Sequence[int], shown: int = 16) -> str:
-    """Return ranks in words, the first ``shown`` of them: ``"rank 3"``, ``"ranks 0, 1 and 7 more"``."""
-    more = f" and {len(ranks) - shown:,} more" if len(ranks) > shown else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:shown]))}{more}"
+    """Return ranks in words: ``"rank 3"``, ``"ranks 0, 1, 5"``.
+
+    More than ``shown`` ranks are written as spans, at most as many: ``"ranks 0-4095"``, or with the number of
+    ranks that are left out ``"ranks 0-6, 9 and 7 more"``.
+    """
+    if len(ranks) <= shown:
+        return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))}"
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    texts = [f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans[:shown]]
+    left = sum(map(len, spans[shown:]))
+    return f"ranks {', '.join(texts)}{f' and {left:,} more' if left else ''}"
 
 
 def format_ns(nanoseconds: float) -> str:

@@ -105,6 +105,8 @@ def format_value(key: str, value: object) -> str:
         return visible(str(value))
     if (scaled := _UNIT_IN_CELL.get(_suffix(key))) is not None:
         return scaled(value)
+    if key == "rank":
+        return str(value)
     text = f"{value:,}" if isinstance(value, int) else f"{value:,.{3 if key in _RATIOS else 1}f}"
     unit = _UNIT_IN_HEADER.get(_suffix(key))
     return f"{text} {unit}" if unit else text

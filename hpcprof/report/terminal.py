@@ -14,11 +14,12 @@ from hpcprof.common.units import counted
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.facts import facts
 from hpcprof.report.formatting import header
+from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.report.table_layout import main_table, whole_table
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import AnalysisTable, Row
 
 ROWS = 16
-"""The number of rows that the full report shows of an analysis; ``--analysis`` shows all of them."""
+"""The number of rows that the full report shows of an analysis of few ranks; ``--analysis`` shows all."""
 
 FAILURES = 3
 """The number of failed ranks that a report shows with their last lines."""
@@ -108,22 +109,53 @@ def _reasons(table: AnalysisTable) -> list[str]:
 
 
 def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[RenderableType]:
-    """Yield an analysis of the full report: its title, its first rows and the notes on them."""
+    """Yield an analysis of the full report: its title, its first rows or a summary, and the notes on them."""
     table = contents.analyses[analysis.name]
-    rows, title = table.rows, analysis.title
+    if spans_many_ranks(analysis, table.rows):
+        yield from _over_ranks(analysis, table, width)
+        yield _more("all rows", contents.in_full(analysis.name))
+    else:
+        rows, title = table.rows, analysis.title
+        if analysis.first_rank_only:
+            first = rows[0]["rank"]
+            rows = [row for row in rows if row["rank"] == first]
+            title += f", rank {first}"
+        yield from _titled(title, analysis, rows[:ROWS], width)
+        hidden = len(table.rows) - len(rows[:ROWS])
+        if hidden > 0:
+            yield _more(counted(hidden, "more row"), contents.in_full(analysis.name))
+    samples = sample_sizes(analysis.name, contents.analyses)
+    yield from (Text(line) for line in (samples, *remarks(table)) if line)
+
+
+def _over_ranks(analysis: Analysis, table: AnalysisTable, width: int) -> Iterator[RenderableType]:
+    """Yield how an analysis spreads over many ranks, and the ranks that deviate most."""
+    ranks = counted(len({row["rank"] for row in table.rows}), "rank")
+    compared = header(measure(analysis))
+    summary, rows = spread(analysis, table.rows)
+    by_name = "quantile" not in rows[0]
+    title = f"{analysis.title}: {compared} over {ranks}" if by_name else f"{analysis.title} over {ranks}"
+    largest = f", the {ROWS} largest of {len(rows):,}" if len(rows) > ROWS else ""
+    yield from _titled(title + largest, summary, rows[:ROWS], width)
     if analysis.first_rank_only:
-        first = rows[0]["rank"]
-        rows = [row for row in rows if row["rank"] == first]
-        title += f", rank {first}"
+        return
+    apart, rows = deviating(analysis, table.rows)
+    if rows:
+        yield from _titled(f"Ranks that deviate most: {compared}", apart, rows, width)
+    else:
+        yield Text(f"no rank deviates from the median of {compared}")
+
+
+def _titled(title: str, analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """Yield a title, the main columns of rows, and the names of those for which there is no room."""
     yield Text(f"\n{title}", style="bold")
     main = analysis.shown_columns
-    layout = main_table(analysis, rows[:ROWS], main, width)
+    layout = main_table(analysis, rows, main, width)
     yield layout.table
     if len(layout.keys) < len(main):
         yield Text(f"(not shown: {_headers(main[len(layout.keys) :])}; widen the terminal)")
-    hidden = len(table.rows) - len(rows[:ROWS])
-    if hidden > 0:
-        more = f"… {counted(hidden, 'more row')}: {contents.in_full(analysis.name)}"
-        yield Text(more, no_wrap=True, overflow="ignore")  # a wrapped command cannot be copied
-    samples = sample_sizes(analysis.name, contents.analyses)
-    yield from (Text(line) for line in (samples, *remarks(table)) if line)
+
+
+def _more(what: str, command: str) -> Text:
+    # A wrapped command cannot be copied.
+    return Text(f"… {what}: {command}", no_wrap=True, overflow="ignore")

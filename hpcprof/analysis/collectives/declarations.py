@@ -91,6 +91,7 @@ ANALYSES = (
         "hpcprof.analysis.collectives.skew:skew",
         needs=("rank_collectives", "step_times"),
         report_position=60,
+        compared_by="lateness_p50_ns",
     ),
     Analysis(
         "skew_summary",

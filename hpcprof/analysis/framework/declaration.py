@@ -87,6 +87,8 @@ class Analysis:
         A column: the full report shows the analysis only if a rank has several values of it.
     first_rank_only : bool
         Whether the full report shows the first rank alone: for long lists that are much alike on every rank.
+    compared_by : str
+        The column by which a report of many ranks compares them; by default the first main column of times.
     sample_basis : SampleBasis
     packed : bool
         Whether the store keeps the rows of a rank as one value: for analyses with so many rows that single
@@ -107,6 +109,7 @@ class Analysis:
     report_position: int | None = field(default=None, kw_only=True)
     only_with_several: str = field(default="", kw_only=True)
     first_rank_only: bool = field(default=False, kw_only=True)
+    compared_by: str = field(default="", kw_only=True)
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
     packed: bool = field(default=False, kw_only=True)
     memory_heavy: bool = field(default=False, kw_only=True)

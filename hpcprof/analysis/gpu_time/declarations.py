@@ -16,6 +16,7 @@ ANALYSES = (
         "hpcprof.analysis.gpu_time.breakdown:breakdown",
         main_columns=("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
         report_position=30,
+        compared_by="compute_pct",
         sample_basis=SampleBasis.OPERATIONS,
         memory_heavy=True,
     ),
@@ -34,6 +35,7 @@ ANALYSES = (
         ),
         report_position=35,
         only_with_several="device",
+        compared_by="compute_pct",
         sample_basis=SampleBasis.OPERATIONS,
     ),
     Analysis(
@@ -43,6 +45,7 @@ ANALYSES = (
         columns("rank comm_ns overlapped_ns overlap_pct:float"),
         "hpcprof.analysis.gpu_time.breakdown:overlap",
         report_position=40,
+        compared_by="overlap_pct",
         sample_basis=SampleBasis.OPERATIONS,
     ),
     Analysis(

@@ -24,11 +24,11 @@ def test_times_share_the_unit_of_the_longest() -> None:
     assert units == ["ns", "ns", "µs", "ms", "s"]
 
 
-def test_ranks_are_named_and_those_beyond_the_first_ones_counted() -> None:
-    assert [named_ranks([3]), named_ranks([0, 2]), named_ranks(range(9), shown=2)] == [
+def test_many_ranks_are_named_as_spans_and_those_of_further_spans_counted() -> None:
+    assert [named_ranks([3]), named_ranks([0, 2]), named_ranks([0, 1, 2, 4, 6, 7, 9], shown=2)] == [
         "rank 3",
         "ranks 0, 2",
-        "ranks 0, 1 and 7 more",
+        "ranks 0-2, 4 and 3 more",
     ]
 
 
