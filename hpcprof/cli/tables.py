@@ -114,9 +114,14 @@ def write_analysis(form: str, analysis: Analysis, table: AnalysisTable, samples:
 
 
 def write_rows(form: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write rows in a form of `format_option`; JSON is a list of objects."""
+    """Write rows in a form of `format_option` as they come; JSON is a list of objects."""
     if form == "json":
-        click.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], indent=1))
+        texts = (json.dumps(dict(zip(columns, row, strict=True)), indent=1) for row in rows)
+        separator = "[\n "
+        for text in texts:
+            click.echo(separator + text.replace("\n", "\n "), nl=False)
+            separator = ",\n "
+        click.echo("[]" if separator.startswith("[") else "\n]")
     elif form == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)

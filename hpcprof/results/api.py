@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from hpcprof.results.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.collect import Collected, collect
 from hpcprof.results.explanation import explain, what_if
 from hpcprof.results.on_demand import read_or_compute
+from hpcprof.results.query import Value
 from hpcprof.results.run_names import find_known_run
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
@@ -176,6 +177,28 @@ class Results:
             raise unknown("rank", str(rank), map(str, found.paths), f" of {self.run.path}")
         return found.read(rank)
 
+    def events(self, sql: str) -> pd.DataFrame:
+        """Return the rows of one SELECT over the events of all ranks, as ``hpcprof query --events`` does.
+
+        ``attrs["missing"]`` has a sentence for each reason why ranks are not among them.
+
+        Raises
+        ------
+        UsageError
+            If the SQL is wrong or more than one SELECT, or DuckDB is not installed.
+        HpcprofError
+            If the run has not been collected, or has no events.
+        """
+        from hpcprof.results.event_query import asking, find_events
+
+        found = find_events([self.run], self.store)
+        with asking(sql, found) as answer:
+            columns = [*zip(*answer.rows, strict=True)] or [()] * len(answer.columns)
+        series = [pd.Series(values, dtype=_type_of(values)) for values in columns]
+        frame: pd.DataFrame = pd.DataFrame(dict(zip(answer.columns, series, strict=True)))
+        frame.attrs["missing"] = found.missing
+        return frame
+
     def __getattr__(self, name: str) -> Callable[[], pd.DataFrame]:
         if name not in ANALYSES:
             raise AttributeError(f"{name!r} is not an analysis: {', '.join(ANALYSES)}")
@@ -201,6 +224,12 @@ def open_results(
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     store = open_store(db, runs)
     return Results(find_known_run(os.fspath(run), runs, store), store)
+
+
+def _type_of(values: Sequence[Value]) -> str | None:
+    """Return the type of a column that pandas does not find: whole numbers of which some are missing."""
+    whole = all(value is None or isinstance(value, int) for value in values)
+    return "Int64" if whole and None in values else None
 
 
 def _frame(analysis: Analysis, table: AnalysisTable) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,8 +73,8 @@ def query(store: Store, sql: str) -> Answer:
             result = reading.exec_driver_sql(sql)
             if not result.returns_rows:
                 raise UsageError("this SQL returns no rows: hpcprof query only reads.")
-            rows = [tuple(map(_plain, row)) for row in result]
-            return Answer(_distinct(list(result.keys())), rows)
+            rows = [tuple(map(plain_value, row)) for row in result]
+            return Answer(distinct_names(list(result.keys())), rows)
     except UnicodeEncodeError:
         raise
     except (SQLAlchemyError, sqlite3.Error, sqlite3.Warning, ValueError) as error:
@@ -148,14 +149,16 @@ def _authorize(action: int, *_: object) -> int:
     return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
 
 
-def _plain(value: Any) -> Value:
+def plain_value(value: Any) -> Value:
     """Convert a value to a type of JSON and CSV; PostgreSQL returns sums of whole numbers as decimals."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     return value if value is None or isinstance(value, (int, float, str)) else str(value)
 
 
-def _distinct(names: list[str]) -> list[str]:
+def distinct_names(names: list[str]) -> list[str]:
     """Return the names with a number after each that occurs again: ``rank``, ``rank_2``."""
     found: list[str] = []
     for name in names:

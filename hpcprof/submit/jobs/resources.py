@@ -23,7 +23,7 @@ _CONSTRAINT = re.compile(_VALUE)
 _PASSED_ON = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 
 
-def parse_memory(text: str) -> str:
+def parse_memory(text: str, option: str = "--mem") -> str:
     """Return an amount of memory as a whole number with K, M, G or T, which are powers of 1024.
 
     Raises
@@ -33,7 +33,7 @@ def parse_memory(text: str) -> str:
     """
     match = _MEMORY.fullmatch(text)
     if match is None:
-        raise UsageError(f"--mem {text}: write a whole number with K, M, G or T, as in 64G.")
+        raise UsageError(f"{option} {text}: write a whole number with K, M, G or T, as in 64G.")
     return match["number"] + match["unit"].upper()
 
 

@@ -1,0 +1,299 @@
+"""Executes SQL over the events of runs: DuckDB on their Parquet files, read-only and in limited memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.units import named_ranks
+from hpcprof.profiles.event_folders import table_path
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.executors.interface import Executor, Lost, serially
+from hpcprof.results.kept_events import KeepTask, event_schemas, events_folder, keep_events
+from hpcprof.results.query import Answer, Value, distinct_names, plain_value
+from hpcprof.results.run_names import command_line, typed_run
+from hpcprof.results.step_choice import stored_step_ranges
+from hpcprof.results.store.store import Store
+from hpcprof.results.timelines import Timelines, find_timelines
+from hpcprof.submit.runs.directory import Run
+
+Progress = Callable[[int, int, Path], None]
+"""As for `hpcprof.results.collect.collect`."""
+
+MEMORY = "50%"
+"""How much of the machine's memory, or of what the job may use, a query takes before it writes to disk."""
+
+_FIRST_VERSION = 2
+_PATIENCE_SECONDS = 0.05
+_ROWS_AT_ONCE = 10_000
+_TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR"}
+
+
+@dataclass(frozen=True)
+class EventFiles:
+    """The events of ranks, and what is missing.
+
+    Attributes
+    ----------
+    files : list of tuple of RankEvents and dict of str to int
+        The files of each rank, with the number of rows of each table.
+    missing : list of str
+        A sentence for each reason why ranks are not among them.
+    """
+
+    files: list[tuple[RankEvents, dict[str, int]]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def schema() -> Answer:
+    """Return the tables of events with their columns."""
+    rows: list[tuple[Value, ...]] = [
+        (table, column.name, _TYPES[column.type].lower())
+        for table, columns in event_schemas().items()
+        for column in columns
+    ]
+    return Answer(["table", "column", "type"], rows)
+
+
+def find_events(
+    runs: Sequence[Run],
+    store: Store,
+    executor: Executor = serially,
+    progress: Progress | None = None,
+) -> EventFiles:
+    """Find the events of runs; profiles whose events were not kept are read once, and theirs are kept.
+
+    Raises
+    ------
+    HpcprofError
+        If a run has not been collected, or no rank has events.
+    """
+    found = EventFiles()
+    for run in runs:
+        _find_events(run, store, executor, progress, found)
+    if not found.files:
+        raise HpcprofError(found.missing[0])
+    return found
+
+
+@dataclass(frozen=True)
+class EventAnswer:
+    """The rows of a query over events, which are fetched when they are iterated over."""
+
+    columns: list[str]
+    rows: Iterator[tuple[Value, ...]]
+
+
+@contextmanager
+def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventAnswer]:
+    """Execute one SELECT over events.
+
+    The SQL can read the files of these events and nothing else. What does not fit into ``memory`` goes to a
+    folder that is removed afterwards.
+
+    Parameters
+    ----------
+    sql : str
+    found : EventFiles
+    memory : str
+        A size such as ``4G``, or a percentage of the machine's memory.
+
+    Raises
+    ------
+    UsageError
+        If DuckDB is not installed, or the SQL is wrong or more than one SELECT; the rows raise it too.
+    """
+    duckdb = _duckdb()
+    with tempfile.TemporaryDirectory(prefix="hpcprof-query-") as folder, ThreadPoolExecutor(1) as pool:
+        connection = duckdb.connect(":memory:")
+        run = partial(_run, pool, connection, duckdb.Error)
+        try:
+            run(_restrict, connection, _views(Path(folder), found), Path(folder), memory)
+            kinds = [statement.type for statement in run(connection.extract_statements, sql)]
+            if kinds != [duckdb.StatementType.SELECT]:
+                raise UsageError("hpcprof query --events takes one SELECT: it only reads.")
+            run(connection.execute, sql)
+            names = distinct_names([column[0] for column in connection.description or ()])
+            yield EventAnswer(names, _rows(partial(run, connection.fetchmany, _ROWS_AT_ONCE)))
+        finally:
+            connection.close()
+
+
+def _duckdb() -> Any:
+    """Return the package, unless it is of a version whose SELECT can start logging to files."""
+    try:
+        import duckdb
+    except ImportError:
+        found = "it is not installed"
+    else:
+        if int(duckdb.__version__.partition(".")[0]) >= _FIRST_VERSION:
+            return duckdb
+        found = f"{duckdb.__version__} is installed"
+    raise UsageError(
+        f"hpcprof query --events needs DuckDB {_FIRST_VERSION}.0 or later, and {found}: "
+        "pip install 'hpcprof[events]' (Python 3.11 or later)."
+    )
+
+
+def _rows(fetch: Callable[[], list[tuple[Any, ...]]]) -> Iterator[tuple[Value, ...]]:
+    while rows := fetch():
+        yield from (tuple(map(plain_value, row)) for row in rows)
+
+
+def _run(
+    pool: ThreadPoolExecutor,
+    connection: Any,
+    error: type[Exception],
+    function: Callable[..., Any],
+    *values: Any,
+) -> Any:
+    """Call a function of DuckDB in another thread, so that Ctrl-C ends it; its error becomes one sentence."""
+    future = pool.submit(function, *values)
+    try:
+        return future.result()
+    except error as problem:
+        why = _sentence(str(problem))
+        raise UsageError(f"{why}. Tables and columns: hpcprof query --events --schema.") from None
+    except BaseException:
+        # Only a query that has begun can be interrupted.
+        while not future.done():
+            connection.interrupt()
+            wait([future], timeout=_PATIENCE_SECONDS)
+        raise
+
+
+def _sentence(message: str) -> str:
+    """Return what DuckDB says, without the SQL that it repeats and without advice on its settings."""
+    if re.search("(disabled|locked)", message) and "onfiguration" in message:
+        return "hpcprof query --events reads nothing but the events of its runs"
+    text = " ".join(message.partition("\n\n")[0].split())
+    text = re.sub(r"^[\w ]+ Error: ", "", text).replace("! Did", "; did")
+    text = text.replace("! ", ". ").rstrip(".!?")
+    return f"{text}: give the query more with --memory" if "failed to allocate" in text else text
+
+
+def _restrict(connection: Any, views: Mapping[str, tuple[list[str], str]], folder: Path, memory: str) -> None:
+    """Create views on files, and then let the connection read these files and change nothing."""
+    spill = folder / "spill"
+    spill.mkdir()
+    files = [file for paths, _ in views.values() for file in paths]
+    settings = {
+        "temp_directory": _quoted(str(spill)),
+        "memory_limit": _quoted(memory),
+        "threads": str(len(os.sched_getaffinity(0))),
+        "python_enable_replacements": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "allowed_paths": f"[{', '.join(map(_quoted, files))}]",
+        "enable_external_access": "false",
+    }
+    for name, value in settings.items():
+        connection.execute(f"SET {name} = {value}")
+    for paths_and_view in views.values():
+        connection.execute(paths_and_view[1])
+    connection.execute("SET lock_configuration = true")
+
+
+def _views(folder: Path, found: EventFiles) -> dict[str, tuple[list[str], str]]:
+    """Return, for each table, its files and the SQL of the view on them.
+
+    The files are reached through links with plain names: in the path of a run, brackets would be a pattern
+    and an equals sign a partition.
+    """
+    links: dict[Path, Path] = {}
+    for events, _ in found.files:
+        if events.folder not in links:
+            links[events.folder] = folder / str(len(links))
+            links[events.folder].symlink_to(events.folder.absolute())
+    views = {}
+    for table, columns in event_schemas().items():
+        paths = [
+            str(table_path(links[events.folder], table, events.run_id, events.rank))
+            for events, rows in found.files
+            if rows.get(table)
+        ]
+        views[table] = paths, f"CREATE VIEW {table} AS {_select(columns, paths)}"
+    return views
+
+
+def _select(columns: pa.Schema, paths: Sequence[str]) -> str:
+    if not paths:
+        nulls = ", ".join(f'CAST(NULL AS {_TYPES[c.type]}) AS "{c.name}"' for c in columns)
+        return f"SELECT {nulls} WHERE false"
+    names = ", ".join(f'"{column.name}"' for column in columns)
+    types = "hive_partitioning = true, hive_types = {'run': VARCHAR, 'rank': BIGINT}"
+    return f"SELECT {names} FROM read_parquet([{', '.join(map(_quoted, paths))}], {types})"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _find_events(
+    run: Run, store: Store, executor: Executor, progress: Progress | None, found: EventFiles
+) -> None:
+    """Add the events of a run, which are kept first where they are not."""
+    profiles = store.profiles(run.id) if store.exists() else {}
+    if not profiles:
+        collecting = command_line(store, "collect", typed_run(run))
+        raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
+    folder = events_folder(run, store)
+    wanted = [
+        RankEvents(folder, run.id, rank, profile.sha256)
+        for rank, profile in sorted(profiles.items())
+        if content_of(profile.kind) is ProfileContent.TIMELINE
+    ]
+    if not wanted:
+        found.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")
+    rows = {events: events.rows() for events in wanted}
+    reasons = _keep(run, store, [events for events in wanted if rows[events] is None], executor, progress)
+    for events in wanted:
+        counts = rows[events] or events.rows()
+        if counts is not None:
+            found.files.append((events, counts))
+    for reason in dict.fromkeys(reasons.values()):
+        ranks = [rank for rank, other in reasons.items() if other == reason]
+        found.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
+
+
+def _keep(
+    run: Run, store: Store, lacking: Sequence[RankEvents], executor: Executor, progress: Progress | None
+) -> dict[int, str]:
+    """Keep the events of ranks, and return by rank why some cannot be."""
+    if not lacking:
+        return {}
+    steps = stored_step_ranges(store, run.id)
+    try:
+        timelines = find_timelines(run)
+    except HpcprofError:
+        timelines = Timelines({}, [])
+    tasks = [
+        KeepTask(
+            timelines.paths.get(events.rank),
+            events,
+            timelines.parts.get(events.rank),
+            steps.step_range(events.rank),
+        )
+        for events in lacking
+    ]
+    reasons = {}
+    for done, (task, result) in enumerate(executor(keep_events, tasks), 1):
+        reason = result.reason if isinstance(result, Lost) else result
+        if reason:
+            reasons[task.events.rank] = reason
+        if progress is not None:
+            progress(done, len(tasks), task.path or task.events.folder)
+    return reasons
