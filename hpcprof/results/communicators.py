@@ -8,8 +8,10 @@ the matched collectives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -40,10 +42,14 @@ _UNTOLD = "SendRecv"
 
 @dataclass(frozen=True)
 class _Task:
-    """Some ranks of a run in a store, and which of their communicators to match; all of them if empty."""
+    """Some ranks of a run in a store, and which of their communicators to match; all of them if empty.
+
+    ``profiles`` identifies the profiles in the store: elsewhere another file may have the same path.
+    """
 
     url: URL
     run_id: str
+    profiles: str
     ranks: tuple[int, ...]
     communicators: frozenset[str] = frozenset()
     profiled: int = 0
@@ -98,8 +104,9 @@ def match_by_communicator(
     """
     ranks = sorted(store.profiles(run_id))
     chunks = [tuple(ranks[at : at + _RANKS_A_TASK]) for at in range(0, len(ranks), _RANKS_A_TASK)]
-    surveys = list(_run(_survey, [_Task(store.url, run_id, chunk) for chunk in chunks], executor))
-    tasks = _plan(run_id, store, surveys)
+    task = _Task(_anywhere(store.url), run_id, _digest(store, run_id), ())
+    surveys = list(_run(_survey, [replace(task, ranks=chunk) for chunk in chunks], executor))
+    tasks = _plan(task, surveys)
     if tasks is None:
         return None
     parts = list(_run(_match, tasks, executor))
@@ -153,7 +160,7 @@ def _survey(task: _Task) -> _Survey | None:
     )
 
 
-def _plan(run_id: str, store: Store, surveys: Sequence[_Survey]) -> list[_Task] | None:
+def _plan(task: _Task, surveys: Sequence[_Survey]) -> list[_Task] | None:
     """Return a task for each few groups of ranks, with all communicators of just these ranks."""
     members: dict[str, set[int]] = {}
     for survey in surveys:
@@ -172,7 +179,8 @@ def _plan(run_id: str, store: Store, surveys: Sequence[_Survey]) -> list[_Task] 
         return None
     profiled = len(set().union(*members.values()))
     return [
-        _Task(store.url, run_id, ranks, names, profiled) for ranks, names in _bundles(sorted(groups.items()))
+        replace(task, ranks=ranks, communicators=names, profiled=profiled)
+        for ranks, names in _bundles(sorted(groups.items()))
     ]
 
 
@@ -206,6 +214,8 @@ def _read(task: _Task) -> list[pd.DataFrame] | None:
     analysis = ANALYSES[_COLLECTIVES]
     found = []
     try:
+        if not _has(task.url, task.run_id, task.profiles):
+            return None
         for at in range(0, len(task.ranks), _RANKS_AT_ONCE):
             some = task.ranks[at : at + _RANKS_AT_ONCE]
             parts = _store(task.url).read_parts(task.run_id, _COLLECTIVES, some)
@@ -217,6 +227,25 @@ def _read(task: _Task) -> list[pd.DataFrame] | None:
     except StoreError:
         return None
     return found
+
+
+def _anywhere(url: URL) -> URL:
+    """Return the URL of a store, with the whole path of a file."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return url
+    return url.set(database=str(Path(url.database).resolve()))
+
+
+def _digest(store: Store, run_id: str) -> str:
+    """Return what identifies the profiles of a run in a store."""
+    profiles = [f"{rank} {profile.sha256}" for rank, profile in store.profiles(run_id).items()]
+    return sha256("\n".join(profiles).encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _has(url: URL, run_id: str, profiles: str) -> bool:
+    """Return whether a store here has these profiles of a run."""
+    return _store(url).exists() and _digest(_store(url), run_id) == profiles
 
 
 @lru_cache(maxsize=1)

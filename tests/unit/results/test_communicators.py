@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -76,7 +78,8 @@ def test_no_task_has_the_rows_of_more_ranks_than_it_was_given(
         function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
     ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
         for task in reversed(tasks):
-            asked.append(len(task))  # type: ignore[arg-type]
+            assert isinstance(task, communicators._Task)
+            asked.append(len(task))
             yield task, function(task)
 
     analyze_over_ranks(RUN, store, counted)
@@ -95,6 +98,27 @@ def test_what_other_processes_lose_or_cannot_read_this_one_computes(
             yield task, (Lost("its process was killed"), None, function(task))[number % 3]
 
     assert analyze_over_ranks(RUN, store, lossy) == at_once  # type: ignore[arg-type]
+
+
+def test_a_process_that_sees_another_file_at_the_same_path_reads_nothing_from_it(
+    store: Store, tmp_path: Path
+) -> None:
+    seen: list[communicators._Task] = []
+
+    def kept(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        seen.extend(task for task in tasks if isinstance(task, communicators._Task))
+        yield from serially(function, tasks)
+
+    analyze_over_ranks(RUN, store, kept)
+    other = Store(store_url(str(tmp_path / "other.db"), tmp_path))
+    other.prepare()
+    assert communicators._match(seen[-1]) is not None
+    assert communicators._match(replace(seen[-1], url=other.url)) is None
+    none = store_url(str(tmp_path / "none.db"), tmp_path)
+    assert communicators._survey(replace(seen[0], url=none)) is None
+    assert not (tmp_path / "none.db").exists()
 
 
 @pytest.mark.parametrize(
