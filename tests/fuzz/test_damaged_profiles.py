@@ -12,6 +12,7 @@ import os
 import random
 import sqlite3
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ EXPORT = lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes())
 TRACE = gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes())
 EXAMPLES = int(os.environ.get("HPCPROF_FUZZ_EXAMPLES", "60"))
 LARGEST = 2**63 - 1
-KERNELS, CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+PUSH_POP, START_END = 59, 60
 
 # A change is made by a generator with this seed: what it changes depends on what the profile holds.
 changes = st.lists(st.integers(0, 2**32), min_size=1, max_size=4)
@@ -76,17 +77,50 @@ def analysed(timeline: Timeline) -> dict[str, pd.DataFrame]:
     return results
 
 
+NSYS_SUBJECTS = {
+    "kernels": (Subject.KERNEL,),
+    "memops": (Subject.COPY, Subject.SET),
+    "calls": (Subject.CALL,),
+    "ranges": (Subject.RANGE,),
+}
+TRACE_SUBJECTS = {
+    "kernels": (Subject.KERNEL,),
+    "memops": (Subject.MEMORY,),
+    "calls": (Subject.CALL,),
+    "ranges": (Subject.RANGE,),
+    "operators": (Subject.OPERATOR,),
+    "gpu_marks": (Subject.MARK,),
+}
+CATEGORIES = {
+    "kernels": ("kernel",),
+    "memops": ("gpu_memcpy", "gpu_memset"),
+    "calls": ("cuda_runtime", "cuda_driver"),
+    "ranges": ("user_annotation",),
+    "operators": ("cpu_op",),
+    "gpu_marks": ("gpu_user_annotation", "cuda_sync"),
+}
+
+
+def counted(timeline: Timeline, subjects: Mapping[str, tuple[Subject, ...]]) -> dict[str, int]:
+    """Return how many rows of each table were read or are said to be left out."""
+    return {
+        table: len(getattr(timeline, table)) + sum(left_out(timeline, subject) for subject in own)
+        for table, own in subjects.items()
+    }
+
+
 def left_out(timeline: Timeline, subject: Subject) -> int:
     """Return how many rows of a table the reader says it left out."""
     losses = timeline.origin.losses
     return sum(loss.count for loss in losses if (loss.kind, loss.subject) == (LossKind.ROW, subject))
 
 
-def rows_of(path: Path, table: str) -> int:
+def rows_of(path: Path, table: str, where: str = "TRUE") -> int:
     """Return the number of rows of a table of an export, 0 if there is none."""
     database = sqlite3.connect(path)
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-    count = database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] if table in tables else 0
+    query = f"SELECT count(*) FROM {table} WHERE {where}"
+    count = database.execute(query).fetchone()[0] if table in tables else 0
     database.close()
     return int(count)
 
@@ -116,8 +150,13 @@ def test_an_export_with_changed_cells_gives_a_sentence_or_right_totals(
     if timeline is not None:
         results = analysed(timeline)
         check_parts(results)
-        assert len(timeline.kernels) + left_out(timeline, Subject.KERNEL) == rows_of(path, KERNELS)
-        assert len(timeline.calls) + left_out(timeline, Subject.CALL) == rows_of(path, CALLS)
+        assert counted(timeline, NSYS_SUBJECTS) == {
+            "kernels": rows_of(path, "CUPTI_ACTIVITY_KIND_KERNEL"),
+            "memops": rows_of(path, "CUPTI_ACTIVITY_KIND_MEMCPY")
+            + rows_of(path, "CUPTI_ACTIVITY_KIND_MEMSET"),
+            "calls": rows_of(path, "CUPTI_ACTIVITY_KIND_RUNTIME"),
+            "ranges": rows_of(path, "NVTX_EVENTS", f"eventType IN ({PUSH_POP}, {START_END})"),
+        }
         found = (
             dict(zip(results["kernels"]["name"], results["kernels"]["total_ns"], strict=True))
             if len(results["kernels"])
@@ -202,9 +241,10 @@ def test_a_trace_with_changed_fields_gives_a_sentence_or_parts_that_add_up(
     timeline = opened(path)
     if timeline is not None:
         check_parts(analysed(timeline))
-        events = trace.get("traceEvents")
-        kernels = [e for e in events if isinstance(e, dict) and e.get("cat") == "kernel"]
-        assert len(timeline.kernels) + left_out(timeline, Subject.KERNEL) == len(kernels)
+        found = [e.get("cat") for e in trace["traceEvents"] if isinstance(e, dict)]
+        assert counted(timeline, TRACE_SUBJECTS) == {
+            table: sum(category in own for category in found) for table, own in CATEGORIES.items()
+        }
     path.unlink()
 
 
