@@ -36,7 +36,7 @@ peers: $(VENV)/.installed
 	HPCPROF_PEERS_DIR=$(CURDIR)/build/peers $(BIN)/python -m pytest -m peers tests/peers
 
 fuzz: $(VENV)/.installed
-	HPCPROF_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest tests/fuzz
+	HPCPROF_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest --timeout 0 -o faulthandler_timeout=0 tests/fuzz
 
 # EXPORT=FILE is an nsys export of some size. The figures of one run compare, those of two days do not.
 bench: $(VENV)/.installed
