@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from hpcprof.submit.launchers import ROOT_VARIABLES
+from tests.command_server import CommandServer
 
 # How long an example takes says nothing on a machine that others use too.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,6 +23,7 @@ settings.load_profile("patient")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Hpcprof = Callable[..., "subprocess.CompletedProcess[str]"]
+_PATIENCE_SECONDS = 480
 
 
 @pytest.fixture(autouse=True)
@@ -38,18 +40,38 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
 
 
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[CommandServer]:
+    """What runs the commands of ``hpcprof``; it starts with the first of them."""
+    with CommandServer() as server:
+        yield server
+
+
 @pytest.fixture
-def hpcprof(tmp_path: Path) -> Hpcprof:
-    """Run the ``hpcprof`` command in ``tmp_path`` and return what it printed."""
+def new_hpcprof(tmp_path: Path) -> Hpcprof:
+    """Run the ``hpcprof`` command in ``tmp_path`` and in an interpreter of its own."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-m", "hpcprof", *arguments],
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=480,
+            timeout=_PATIENCE_SECONDS,
         )
+
+    return run
+
+
+@pytest.fixture
+def hpcprof(tmp_path: Path, command_server: CommandServer, new_hpcprof: Hpcprof) -> Hpcprof:
+    """Run the ``hpcprof`` command in ``tmp_path`` and return what it printed."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        if command_server.serves():
+            done = command_server.run([*arguments], tmp_path, _PATIENCE_SECONDS)
+        else:
+            done = new_hpcprof(*arguments)
         if "no mpiexec beside" in done.stderr and not os.environ.get("CI"):
             pytest.skip("this test starts several ranks, and no mpiexec is installed")
         return done

@@ -25,31 +25,13 @@ from hpcprof.results.query import query as hpcprof_query
 from hpcprof.results.store import analyses
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
+from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database, unpack
 
 AS_JSON = ("--format", "json")
 
-# An hpcprof that is killed before its n-th statement or commit, or else says how many there were.
-KILLED = """
-import os, signal, sys
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
-from hpcprof.cli.main import main
-last, steps = int(sys.argv.pop(1)), 0
-def step(*_):
-    global steps
-    steps += 1
-    if steps == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-for moment in ("before_cursor_execute", "commit"):
-    event.listen(Engine, moment, step)
-try:
-    main()
-finally:
-    print(steps, file=sys.stderr)
-"""
-
+KILLED = "tests.integration.killed_command"
 NewDatabase = Callable[[], Database]
 
 
@@ -124,11 +106,15 @@ def test_both_kinds_of_database_hold_the_same(
 
 @pytest.mark.slow
 def test_a_collect_that_is_killed_at_any_moment_and_run_again_leaves_the_same_store(
-    hpcprof: Hpcprof, profiles: Path, database: Database, new_database: NewDatabase
+    hpcprof: Hpcprof,
+    command_server: CommandServer,
+    profiles: Path,
+    database: Database,
+    new_database: NewDatabase,
 ) -> None:
     def collect(step: int, into: Database) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-c", KILLED, str(step), "collect", "--jobs", "1", str(profiles)]
-        return subprocess.run([*words, "--db", into.url], capture_output=True, text=True, timeout=480)
+        words = [str(step), "collect", "--jobs", "1", str(profiles), "--db", into.url]
+        return command_server.run(words, profiles.parent, 480, KILLED)
 
     steps = int(collect(0, database).stderr.split()[-1])
     reference = database.dump()
@@ -151,7 +137,7 @@ def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_a
     shares = [runs, runs[::-1], runs[1:], runs[:1], runs[1:2], runs[::2]]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "hpcprof", "collect", *share],
+            [sys.executable, "-m", "hpcprof", "collect", "--jobs", "1", *share],
             cwd=tmp_path,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -89,7 +89,8 @@ def test_on_this_machine_so_many_runs_go_at_once(
         tuple(int((run.path / name).read_text()) for name in ("begin", "end"))
         for run in all_runs(tmp_path / "runs")
     ]
-    assert spans == sorted(spans), "the runs start in the order of the sweep"
+    # The runs start in the order of the sweep, those that start together in any.
+    assert all(before < begin for (before, _), (begin, _) in zip(spans, spans[most:], strict=False))
     together = [sum(begin <= other[0] < end for other in spans) for begin, end in spans]
     assert (len(spans), max(together)) == (4, most)
 

@@ -1,0 +1,196 @@
+"""Runs ``hpcprof`` commands in processes that are forked from one that has imported it.
+
+A command costs its own work only, and not a second of imports. Otherwise it is a process of its own, with its
+own arguments, environment, directory and exit code; what an interpreter reads at its start cannot differ.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import pkgutil
+import runpy
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TypedDict
+
+import hpcprof
+
+READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OPENBLAS_", "OMP_")
+"""What the variables begin with that a process reads only when it starts."""
+
+_NUMBER = struct.Struct("i")
+_NOT_IMPORTED = ("hpcprof.workloads", "hpcprof.results.executors", "hpcprof.templates", "hpcprof.__main__")
+"""What commands import only where it is needed: torch, MPI, and what runs as a program."""
+_LIBRARIES = (
+    "pandas",
+    "psycopg",
+    "rich.progress",
+    "sqlalchemy.dialects.sqlite",
+    "sqlalchemy.dialects.postgresql",
+)
+
+
+class Request(TypedDict):
+    """A command as it is sent to the server."""
+
+    module: str
+    arguments: list[str]
+    directory: str
+    environment: dict[str, str]
+    umask: int
+
+
+class CommandServer:
+    """The process that forks, and the connection to it; it ends with the block."""
+
+    def __enter__(self) -> CommandServer:
+        """Start the server, which is ready when it has imported everything."""
+        self._started_with = _read_at_start()
+        self._connection, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.command_server", str(theirs.fileno())],
+                cwd=Path(__file__).parents[1],
+                pass_fds=[theirs.fileno()],
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """End the server, which notices that nobody is connected."""
+        self._connection.close()
+        self._process.wait(timeout=60)
+
+    def serves(self) -> bool:
+        """Return whether the server was started with the environment that a command is to have now."""
+        return _read_at_start() == self._started_with
+
+    def run(
+        self, arguments: list[str], directory: Path, timeout: float, module: str = "hpcprof"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in ``directory``, as ``python -m module`` does, and return what it printed."""
+        umask = os.umask(0)
+        os.umask(umask)
+        request = Request(
+            module=module,
+            arguments=arguments,
+            directory=str(directory),
+            environment=dict(os.environ),
+            umask=umask,
+        )
+        with tempfile.TemporaryFile("w+") as asked, _printed() as stdout, _printed() as stderr:
+            json.dump(request, asked)
+            asked.flush()
+            files = [file.fileno() for file in (asked, stdout, stderr)]
+            socket.send_fds(self._connection, [b"!"], files)
+            self._connection.settimeout(timeout)
+            process = self._number()
+            try:
+                code = self._number()
+            except TimeoutError:
+                os.kill(process, signal.SIGKILL)
+                raise
+            return subprocess.CompletedProcess([module, *arguments], code, _text(stdout), _text(stderr))
+
+    def _number(self) -> int:
+        (number,) = _NUMBER.unpack(self._connection.recv(_NUMBER.size, socket.MSG_WAITALL))
+        return int(number)
+
+
+def _printed() -> IO[str]:
+    return tempfile.TemporaryFile("w+", encoding="utf-8")
+
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def _read_at_start() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(READ_AT_START)}
+
+
+def serve(connection: socket.socket) -> None:
+    """Answer requests until nobody is connected; in each forked process, run the command instead."""
+    import_everything()
+    # The terminal's Ctrl-C is for the command.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        _, files, _, _ = socket.recv_fds(connection, 1, 3)
+        if not files:
+            return
+        process = os.fork()
+        if not process:
+            connection.close()
+            become(*files)
+        for file in files:
+            os.close(file)
+        connection.sendall(_NUMBER.pack(process))
+        _, status = os.waitpid(process, 0)
+        connection.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def import_everything() -> None:
+    """Import what commands import, and leave it out of every later search for garbage."""
+    for module in pkgutil.walk_packages(hpcprof.__path__, "hpcprof."):
+        if not module.name.startswith(_NOT_IMPORTED):
+            import_module(module.name)
+    for name in _LIBRARIES:
+        with contextlib.suppress(ImportError):
+            import_module(name)
+    # A collect without --jobs is to need no further processes, which would import everything again.
+    os.sched_getaffinity = lambda _: {0}
+    gc.collect()
+    gc.freeze()
+
+
+def become(asked: int, stdout: int, stderr: int) -> None:
+    """Turn this process into the command."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with open(asked, encoding="utf-8") as file:
+        file.seek(0)
+        request: Request = json.load(file)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for number, file_number in ((1, stdout), (2, stderr)):
+        os.dup2(file_number, number)
+        os.close(file_number)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.umask(request["umask"])
+    os.chdir(request["directory"])
+    # Python puts the directory there that python -m is started in.
+    sys.path[0] = request["directory"]
+    sys.argv = [request["module"], *request["arguments"]]
+    code = 0
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    _end(code)
+
+
+def _end(code: int) -> None:
+    """End as an interpreter does, but leave its memory to the system: this process shares most of it."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for file in (sys.stdout, sys.stderr):
+        file.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
