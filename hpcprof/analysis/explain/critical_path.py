@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_edges import EdgeKind
@@ -64,11 +65,11 @@ def critical_path(replay: Replay) -> pd.DataFrame:
     return _table(replay, pd.concat(rows), float(np.median(np.diff(bounds))))
 
 
-def _kind_names(kind: Ints, category: Ints) -> list[str]:
-    return [
-        _RUNS[Category(of)] if one == EdgeKind.RUN else _KINDS[EdgeKind(one)]
-        for one, of in zip(kind.tolist(), category.tolist(), strict=True)
-    ]
+def _kind_names(kind: Ints, category: Ints) -> NDArray[np.object_]:
+    of_edge = np.array([_KINDS.get(one, "") for one in EdgeKind], object)[kind]
+    of_work = np.array([_RUNS[one] for one in Category], object)[category]
+    names: NDArray[np.object_] = np.where(kind == EdgeKind.RUN, of_work, of_edge)
+    return names
 
 
 def _path(replay: Replay, moments: Ints) -> Ints:

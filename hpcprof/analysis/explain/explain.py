@@ -40,7 +40,7 @@ from hpcprof.analysis.explain.whole_run import of_capture, of_series
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
 
-MOST_OPERATIONS = 60_000
+MOST_OPERATIONS = 45_000
 """So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
 
 NO_GPU = (

@@ -59,6 +59,28 @@ class Times:
         return replace(self, lag=changed)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """The nodes but the first one, in the order of the graph.
+
+    Attributes
+    ----------
+    first : ndarray of int64
+        The first edge that leads to each node.
+    source : list of int
+        Its source, by position in the order.
+    other : ndarray of int64
+        The other edges.
+    others : list
+        For each node the sources of the other edges that lead to it, and their places in ``other``.
+    """
+
+    first: Ints
+    source: list[int]
+    other: Ints
+    others: list[list[tuple[int, int]] | None]
+
+
 @dataclass(frozen=True, eq=False)
 class Replay:
     """Replays a graph."""
@@ -66,13 +88,21 @@ class Replay:
     graph: RunGraph
 
     @cached_property
-    def _plan(self) -> tuple[list[int], list[int]]:
-        """The sources of the edges, and the first edge of each node, both by position in the order."""
+    def _plan(self) -> _Plan:
+        """How the nodes follow from each other."""
         graph = self.graph
         position = np.empty(len(graph.order), np.int64)
         position[graph.order] = np.arange(len(graph.order))
-        count = np.bincount(position[graph.edges.target], minlength=len(graph.order))
-        return position[graph.edges.source].tolist(), np.cumsum(count).tolist()
+        target, source = position[graph.edges.target], position[graph.edges.source]
+        # The edges are sorted by target, and every node but the first has some.
+        first = np.flatnonzero(np.append(True, target[1:] != target[:-1])[: len(target)])
+        other = np.setdiff1d(np.arange(len(target)), first, assume_unique=True)
+        others: list[list[tuple[int, int]] | None] = [None] * len(graph.order)
+        for place, (node, before) in enumerate(
+            zip(target[other].tolist(), source[other].tolist(), strict=True)
+        ):
+            others[node] = [*(others[node] or ()), (before, place)]
+        return _Plan(first, source[first].tolist(), other, others[1:])
 
     @cached_property
     def _runs(self) -> Ints:
@@ -144,20 +174,18 @@ class Replay:
 
     def _walk(self, lag: Ints) -> Ints:
         """Return when each node happens: as soon as every edge that leads to it lets it."""
-        sources, bounds = self._plan
-        lags = lag.tolist()
-        moment = [0] * len(self.graph.order)
-        moment[0] = 0
-        low = bounds[0]
-        for node in range(1, len(moment)):
-            high = bounds[node]
-            latest = moment[sources[low]] + lags[low]
-            for edge in range(low + 1, high):
-                other = moment[sources[edge]] + lags[edge]
-                if other > latest:
-                    latest = other
-            moment[node] = latest
-            low = high
+        plan = self._plan
+        others = lag[plan.other].tolist()
+        moment = [0]
+        come = moment.append
+        for source, own, more in zip(plan.source, lag[plan.first].tolist(), plan.others, strict=True):
+            latest = moment[source] + own
+            if more is not None:
+                for before, place in more:
+                    other = moment[before] + others[place]
+                    if other > latest:
+                        latest = other
+            come(latest)
         result = np.empty(len(moment), np.int64)
         result[self.graph.order] = moment
         return result
