@@ -1,6 +1,10 @@
-"""Explanations against known costs: ``python benchmarks/explain.py FOLDER``.
+"""Explanations against known costs: ``python benchmarks/explain.py FOLDER [--speed]``.
 
-FOLDER has a folder for each planted cause with the profile of every rank (``rank*.sqlite``,
+With ``--speed``, FOLDER has the exports of one run: it is collected and then explained, and the output has
+the wall-clock and CPU times and the largest memory of both, and their ratio to the unit of
+``benchmarks/collect.py`` for the largest export.
+
+Otherwise FOLDER has a folder for each planted cause with the profile of every rank (``rank*.sqlite``,
 ``rank*.sqlite.xz`` or ``rank*.trace.json*``), and one called ``none`` of the same program without a cause.
 The difference of their wall steps is what the cause costs under the profiler. Prints, for each, the error of
 the unchanged replay of the median step and of the worst single step, the first finding, what it says the
@@ -23,6 +27,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.collect import FETCH, HPCPROF, cost  # noqa: E402
 from hpcprof.analysis.explain.changes import parse_changes  # noqa: E402
 from hpcprof.analysis.explain.explain import Replayable, explain_run, replayable  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
@@ -68,9 +73,28 @@ def step_ms(inputs: ExplainInputs) -> tuple[float, float, float]:
     return median / 1e6, error, 100 * float(np.abs(replayed / measured - 1).max())
 
 
+def speed(source: Path) -> None:
+    """Print what it costs to collect and to explain a run."""
+    largest = max(source.glob("*.sqlite"), key=lambda path: path.stat().st_size)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        (work / source.name).symlink_to(source.resolve())
+        unit = cost([sys.executable, "-c", FETCH, str(largest.resolve())], work)
+        print(f"{'command':10}{'wall s':>9}{'units':>7}{'CPU s':>9}{'units':>7}{'MiB':>7}")
+        print(f"{'unit':10}{unit.wall:9.2f}{1:7.2f}{unit.cpu:9.2f}{1:7.2f}{unit.memory:7.0f}")
+        for command in ("collect", "explain"):
+            spent = cost([*HPCPROF, command, str(work / source.name)], work)
+            units = (spent.wall / unit.wall, spent.cpu / unit.cpu)
+            figures = f"{spent.wall:9.2f}{units[0]:7.2f}{spent.cpu:9.2f}{units[1]:7.2f}"
+            print(f"{command:10}{figures}{spent.memory:7.0f}")
+
+
 def main() -> None:
-    """Explain every cause of a folder."""
+    """Explain every cause of a folder, or measure how long one run takes."""
     source = Path(sys.argv[1])
+    if "--speed" in sys.argv[2:]:
+        speed(source)
+        return
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         causes = sorted(path for path in source.iterdir() if path.is_dir() and path.name != "none")

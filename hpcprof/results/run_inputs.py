@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from hpcprof.results.run_names import command_line
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.results.timelines import find_timelines
+from hpcprof.results.timelines import Timelines, find_timelines
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
 
@@ -57,6 +57,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
             events_folder(run, store),
             timelines,
             stored_step_ranges(store, run.id) if exists else None,
+            cache(partial(find_timelines, run)),
         ),
         submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
         options=run.manifest.job.program_options if run.manifest else {},
@@ -109,11 +110,17 @@ def _table(store: Store, run_id: str, name: str, exists: bool) -> pd.DataFrame:
 
 
 def _read(
-    run: Run, kept: Path, profiles: dict[int, ProfileRow], steps: StoredStepRanges | None, rank: int
+    run: Run,
+    kept: Path,
+    profiles: dict[int, ProfileRow],
+    steps: StoredStepRanges | None,
+    find: Callable[[], Timelines],
+    rank: int,
 ) -> Timeline:
     """Read the timeline of a rank: the one that a collect kept, if it is of the same profile.
 
-    Its steps are those of the collect.
+    Its steps are those of the collect. ``find`` returns the profiles of the run: to look for them at each
+    rank would take longer than to read them.
 
     Raises
     ------
@@ -122,7 +129,7 @@ def _read(
     """
     timeline = RankEvents(kept, run.id, rank, profiles[rank].sha256).load()
     if timeline is None:
-        found = find_timelines(run)
+        found = find()
         if rank not in found.paths:
             raise HpcprofError(
                 f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}."

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from hpcprof.profiles.readers.results import parse_result
+from hpcprof.results import run_inputs
 from hpcprof.results.run_inputs import run_data
 from hpcprof.results.store.store import open_store
+from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
+from hpcprof.results.timelines import Timelines
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import write
 
 DATA = Path(__file__).parents[3] / "docs" / "data"
+TRACES = Path(__file__).parents[2] / "data"
 
 
 @pytest.mark.parametrize("of_version_1", [True, False])
@@ -25,3 +29,24 @@ def test_the_own_clock_of_several_modes_is_that_of_the_first(of_version_1: bool,
     data = run_data(Run("run", tmp_path), open_store(None, tmp_path), ())
     assert list(data.own_step_ns) == result.modes["serial"].latency_ns
     assert data.parameters["mode"] == "serial"
+
+
+def test_the_profiles_of_a_run_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {rank: TRACES / f"cpu_ddp_rank{rank}.pt.trace.json.gz" for rank in (0, 1)}
+    looked: list[Run] = []
+
+    def find(run: Run) -> Timelines:
+        looked.append(run)
+        return Timelines(paths, [])
+
+    monkeypatch.setattr(run_inputs, "find_timelines", find)
+    run, store = Run("run", tmp_path), open_store(str(tmp_path / "results.db"), tmp_path)
+    store.prepare()
+    for rank, path in paths.items():
+        profile = ProfileRow(
+            run.id, rank, path.name, "a" * 64, 1, "torch", None, "", None, None, ANALYSIS_VERSION
+        )
+        store.put_profile(RunRow(run.id, str(run.path)), profile, {}, [], (), ())
+    data = run_data(run, store, ())
+    assert [len(data.read(rank).operators) > 0 for rank in data.timeline_ranks] == [True, True]
+    assert looked == [run]
