@@ -35,8 +35,9 @@ class Waits:
         self._stream = {(device, stream): i for i, (device, stream) in enumerate(activity.streams.tolist())}
         self._numbers = activity.streams[:, 1].tolist()
         self._recorded = _recorded(activity)
-        self._waits_on: dict[int, list[tuple[int, int, int]]] = {}
-        self._found: dict[tuple[int, int], list[int]] = {}
+        self._devices = activity.streams[:, 0].tolist()
+        self._waits_on: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        self._found: dict[tuple[int, int, int], list[int]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
         self._of_correlation = dict(
             zip(
@@ -46,11 +47,11 @@ class Waits:
             )
         )
 
-        for call, (kind, _, stream, source, record) in sorted(self._recorded.items()):
+        for call, (kind, device, stream, source, record) in sorted(self._recorded.items()):
             if kind == SyncKind.STREAM_WAIT:
                 moment = int(self.calls.start[call])
                 wait = (moment, source, self._recorded_at(record, moment))
-                self._waits_on.setdefault(stream, []).append(wait)
+                self._waits_on.setdefault((device, stream), []).append(wait)
 
     def _numbered(self, device: int, stream: int) -> int | None:
         """Return the number of a stream; profilers may number the device of a wait within its process."""
@@ -63,15 +64,16 @@ class Waits:
         These are the last operation on it, and what it was told to wait for since then: an event on a stream
         without work of its own passes on the waits of that stream. Of each stream, the last one is enough.
         """
-        key = (stream, moment)
+        key = (device, stream, moment)
         if key not in self._found:
             number = self._numbered(device, stream)
             found = [] if number is None else self._last_on(number, moment)
             since = int(self.calls.start[self.work.call[found[0]]]) if found else 0
-            waits = self._waits_on.get(stream, [])
+            waits = self._waits_on.get((device, stream), [])
             for waited, source, recorded in waits[bisect(waits, (since,)) : bisect(waits, (moment,))]:
                 if since < waited and recorded < waited and depth < _LONGEST_CHAIN:
-                    found = self._latest([*found, *self._before(device, source, recorded, depth + 1)])
+                    of_source = self._recording(device, stream, source, recorded)
+                    found = self._latest([*found, *self._before(of_source, source, recorded, depth + 1)])
             self._found[key] = found
         return self._found[key]
 
@@ -89,8 +91,26 @@ class Waits:
         place = int(np.searchsorted(self._launched[stream], moment)) - 1
         return [int(self._by_launch[stream][place])] if place >= 0 else []
 
-    def _last_on_all(self, moment: int) -> list[int]:
-        return [one for stream in range(len(self._by_launch)) for one in self._last_on(stream, moment)]
+    def _last_on_all(self, moment: int, device: int | None) -> list[int]:
+        """Return the last operation on each stream of a device, of all where the profile does not know it."""
+        known = device in self._devices
+        streams = [i for i, of in enumerate(self._devices) if of == device or not known]
+        return [one for stream in streams for one in self._last_on(stream, moment)]
+
+    def _recording(self, device: int, stream: int, source: int, moment: int) -> int:
+        """Return the device of the stream that a stream waits for, which profiles do not say.
+
+        It is the same device, but a stream does not wait for itself: then it is another one that has a stream
+        of this number. That is the one that was last given work, since an event is recorded after it.
+        """
+        if source != stream:
+            return device
+        launched = {
+            of: int(self.calls.start[self.work.call[last[0]]])
+            for (of, one), number in self._stream.items()
+            if one == source and of != device and (last := self._last_on(number, moment))
+        }
+        return max(launched, key=launched.__getitem__, default=device)
 
     def _ended_inside(self, call: int) -> list[int]:
         """Return the operation that ended last while a call was executed: what an unknown wait waited for."""
@@ -103,7 +123,7 @@ class Waits:
         moment = int(self.calls.start[call])
         known = self._recorded.get(call)
         if self.calls.kind[call] == CallKind.FREE or (known and known[0] == SyncKind.DEVICE):
-            return self._last_on_all(moment)
+            return self._last_on_all(moment, known[1] if known else None)
         if known is None or known[0] not in (SyncKind.STREAM, SyncKind.EVENT):
             self.inferred += 1
             return self._ended_inside(call)
@@ -153,7 +173,8 @@ class Waits:
         if place == len(self._by_launch[waiting]):
             return []
         target = int(self._by_launch[waiting][place])
-        signalling = self._before(device, source, self._recorded_at(record, moment))
+        recorded = self._recorded_at(record, moment)
+        signalling = self._before(self._recording(device, stream, source, recorded), source, recorded)
         return [(one, target) for one in signalling if self.work.stream[one] != waiting]
 
     def _inferred_wait(self, call: int, moment: int) -> list[tuple[int, int]]:

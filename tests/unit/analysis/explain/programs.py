@@ -74,9 +74,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Wait:
-    """The host waits for a stream."""
+    """The host waits for a stream or, with none, for all of a device."""
 
-    stream: int = 7
+    stream: int | None = 7
+    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class StreamWait:
 
     stream: int
     source: int
+    device: int = 0
+    source_device: int = 0
 
 
 @dataclass(frozen=True)
@@ -131,9 +134,9 @@ class _Rank:
     calls: list[tuple[int, int, str, int]] = field(default_factory=list)
     work: list[tuple[int, int, Launch, int]] = field(default_factory=list)
     ranges: list[tuple[int, int, str]] = field(default_factory=list)
-    syncs: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
-    ends: dict[int, int] = field(default_factory=dict)
-    events: dict[int, int] = field(default_factory=dict)
+    syncs: list[tuple[int, int, int, int, int, int, int, int]] = field(default_factory=list)
+    ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    events: dict[tuple[int, int], int] = field(default_factory=dict)
     collectives: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -183,17 +186,30 @@ def _execute(rank: _Rank, one: Instruction, arrivals: Arrivals) -> None:
         rank.now = (max(begin, *rank.ends.values()) if one.frees and rank.ends else begin) + one.ns
         rank.calls[-1] = (begin, rank.now, name, number)
     elif isinstance(one, Wait):
-        begin, number = rank.now, _call(rank, "cudaStreamSynchronize")
-        rank.now = max(rank.now, rank.ends.get(one.stream, -RETURN) + RETURN)
-        rank.calls[-1] = (begin, rank.now, "cudaStreamSynchronize", number)
-        rank.syncs.append((begin, rank.now, SyncKind.STREAM, number, one.stream, NO_STREAM, NO_CORRELATION))
+        _wait(rank, one)
     else:
         record = _call(rank, "cudaEventRecord")
         begin, number = rank.now, _call(rank, "cudaStreamWaitEvent")
+        source, stream = (one.source_device, one.source), (one.device, one.stream)
         # A stream without work of its own passes on what it waits for.
-        done = max(rank.ends.get(one.source, -EVENT), rank.events.get(one.source, -EVENT))
-        rank.events[one.stream] = max(rank.events.get(one.stream, 0), done + EVENT)
-        rank.syncs.append((begin, rank.now, SyncKind.STREAM_WAIT, number, one.stream, one.source, record))
+        done = max(rank.ends.get(source, -EVENT), rank.events.get(source, -EVENT))
+        rank.events[stream] = max(rank.events.get(stream, 0), done + EVENT)
+        wait = (SyncKind.STREAM_WAIT, number, one.device, one.stream, one.source, record)
+        rank.syncs.append((begin, rank.now, *wait))
+
+
+def _wait(rank: _Rank, one: Wait) -> None:
+    name = "cudaDeviceSynchronize" if one.stream is None else "cudaStreamSynchronize"
+    begin, number = rank.now, _call(rank, name)
+    awaited = [
+        end
+        for (device, stream), end in rank.ends.items()
+        if device == one.device and one.stream in (None, stream)
+    ]
+    rank.now = max(rank.now, *(end + RETURN for end in awaited), 0)
+    rank.calls[-1] = (begin, rank.now, name, number)
+    kind, stream = (SyncKind.DEVICE, NO_STREAM) if one.stream is None else (SyncKind.STREAM, one.stream)
+    rank.syncs.append((begin, rank.now, kind, number, one.device, stream, NO_STREAM, NO_CORRELATION))
 
 
 def _call(rank: _Rank, name: str) -> int:
@@ -207,8 +223,9 @@ def _call(rank: _Rank, name: str) -> int:
 def _launch(rank: _Rank, one: Launch, arrivals: Arrivals) -> None:
     begin, name = rank.now, "cudaMemcpyAsync" if one.category is Category.MEM else "cudaLaunchKernel"
     number = _call(rank, name)
-    ready = rank.ends[one.stream] + GAP if one.stream in rank.ends else 0
-    start = max(begin + LAUNCH, ready, rank.events.pop(one.stream, 0))
+    stream = (one.device, one.stream)
+    ready = rank.ends[stream] + GAP if stream in rank.ends else 0
+    start = max(begin + LAUNCH, ready, rank.events.pop(stream, 0))
     end = start + one.ns
     if one.collective:
         place = len(rank.collectives)
@@ -220,7 +237,7 @@ def _launch(rank: _Rank, one: Launch, arrivals: Arrivals) -> None:
         rank.now = max(rank.now, end + RETURN)
         rank.calls[-1] = (begin, rank.now, name, number)
     rank.work.append((start, end, one, number))
-    rank.ends[one.stream] = end
+    rank.ends[stream] = end
 
 
 def _awaited(rank: int, one: Launch, arrived: Sequence[int]) -> int:
@@ -277,10 +294,11 @@ def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
 
 
 def _synchronizations(rank: _Rank) -> Synchronizations:
-    names = ("start", "end", "kind", "correlation", "stream", "source_stream", "source_correlation")
+    of_event = ("source_stream", "source_correlation")
+    names = ("start", "end", "kind", "correlation", "device", "stream", *of_event)
     table = np.array(rank.syncs, np.int64).reshape(-1, len(names))
     zeros = np.zeros(len(table), np.int64)
-    return Synchronizations(process=zeros, device=zeros, **dict(zip(names, table.T, strict=True)))
+    return Synchronizations(process=zeros, **dict(zip(names, table.T, strict=True)))
 
 
 def _operations(work: Sequence[tuple[int, int, Launch, int]], text: Callable[[str], int]) -> dict[str, Ints]:

@@ -173,6 +173,48 @@ def test_only_the_receivers_of_a_broadcast_wait_for_its_root() -> None:
     assert np.median(predicted) == pytest.approx(np.median(walls(without)), rel=0.01)
 
 
+def two_gpus(first: int, second: int) -> list[Instruction]:
+    """A process with two GPUs, as DataParallel uses them: the streams of both have the same numbers."""
+    return [
+        Place("data", (Host(MS),)),
+        Place("scatter", (Launch(MS, category=Category.MEM), Launch(MS, category=Category.MEM, device=1))),
+        Place("forward", (Launch(first), Launch(second, device=1), Launch(second, device=1))),
+        StreamWait(13, 7, device=1, source_device=1),
+        Launch(2 * MS, 13, device=1),
+        StreamWait(7, 13, device=1, source_device=1),
+        StreamWait(7, 7, source_device=1),
+        Place("gather", (Launch(MS, category=Category.MEM),)),
+        Wait(None),
+    ]
+
+
+@pytest.mark.parametrize(("first", "second"), [(9, 3), (3, 9)])
+def test_two_gpus_of_a_process_wait_for_each_other_only_by_events(first: int, second: int) -> None:
+    replay = replay_of([two_gpus(first * MS, second * MS)])
+    assert walls(replay) == pytest.approx(replay.walls(replay.graph.observed).tolist(), abs=50 * US)
+    without = replay_of([two_gpus(min(first, 4) * MS, min(second, 4) * MS)])
+
+    def change(_: Removals, times: Times) -> Times:
+        work = replay.graph.work
+        return times.with_alone(np.where(work.end - work.start == 9 * MS, 4 * MS, times.alone))
+
+    assert np.median(walls(replay, change)) == pytest.approx(np.median(walls(without)), rel=0.01)
+
+
+def test_a_wait_for_one_gpu_does_not_wait_for_the_other() -> None:
+    def program(other: int) -> list[Instruction]:
+        return [Launch(2 * MS), Launch(other, device=1), Wait(None), Host(3 * MS), Wait(7, device=1)]
+
+    replay, without = replay_of([program(4 * MS)]), replay_of([program(MS)])
+    assert walls(replay) == pytest.approx(replay.walls(replay.graph.observed).tolist(), abs=50 * US)
+
+    def change(_: Removals, times: Times) -> Times:
+        work = replay.graph.work
+        return times.with_alone(np.where(work.end - work.start == 4 * MS, MS, times.alone))
+
+    assert np.median(walls(replay, change)) == pytest.approx(np.median(walls(without)), rel=0.01)
+
+
 durations = st.integers(20, 4000).map(lambda us: us * US)
 instructions = st.one_of(
     durations.map(Host),
