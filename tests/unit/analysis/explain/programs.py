@@ -201,10 +201,10 @@ def _execute(rank: _Rank, one: Instruction, arrivals: Arrivals) -> None:
 def _wait(rank: _Rank, one: Wait) -> None:
     name = "cudaDeviceSynchronize" if one.stream is None else "cudaStreamSynchronize"
     begin, number = rank.now, _call(rank, name)
+    # A stream that waits for an event is not empty before that.
+    given = [*rank.ends.items(), *((stream, end - EVENT) for stream, end in rank.events.items())]
     awaited = [
-        end
-        for (device, stream), end in rank.ends.items()
-        if device == one.device and one.stream in (None, stream)
+        end for (device, stream), end in given if device == one.device and one.stream in (None, stream)
     ]
     rank.now = max(rank.now, *(end + RETURN for end in awaited), 0)
     rank.calls[-1] = (begin, rank.now, name, number)
