@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hpcprof.profiles.event_folders import table_path
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.executors.interface import Executor, Lost, serially
+from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.kept_events import KeepTask, event_schemas, events_folder, keep_events
 from hpcprof.results.query import Answer, Value, distinct_names, plain_value
 from hpcprof.results.run_names import command_line, typed_run
@@ -38,6 +39,10 @@ MEMORY = "50%"
 
 _FIRST_VERSION = 2
 _PATIENCE_SECONDS = 0.05
+
+# Starting a process costs more than keeping the events of a small rank.
+_MOST_IN_A_TASK = 16
+_LEAST_TASKS = 8
 _ROWS_AT_ONCE = 10_000
 _TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR"}
 
@@ -264,6 +269,8 @@ def _find_events(
         counts = rows[events] or events.rows()
         if counts is not None:
             found.files.append((events, counts))
+            # A process that was killed may have kept some of its ranks.
+            reasons.pop(events.rank, None)
     for reason in dict.fromkeys(reasons.values()):
         ranks = [rank for rank, other in reasons.items() if other == reason]
         found.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
@@ -289,11 +296,16 @@ def _keep(
         )
         for events in lacking
     ]
-    reasons = {}
-    for done, (task, result) in enumerate(executor(keep_events, tasks), 1):
-        reason = result.reason if isinstance(result, Lost) else result
-        if reason:
-            reasons[task.events.rank] = reason
+    size = max(1, min(_MOST_IN_A_TASK, len(tasks) // _LEAST_TASKS))
+    chunks = [tuple(tasks[first : first + size]) for first in range(0, len(tasks), size)]
+    reasons, done = {}, 0
+    for chunk, result in executor(keep_events, chunks):
+        for task, reason in zip(
+            chunk, result if isinstance(result, list) else repeat(result.reason), strict=False
+        ):
+            if reason:
+                reasons[task.events.rank] = reason
+        done += len(chunk)
         if progress is not None:
-            progress(done, len(tasks), task.path or task.events.folder)
+            progress(done, len(tasks), chunk[-1].path or chunk[-1].events.folder)
     return reasons

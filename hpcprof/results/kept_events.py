@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -24,6 +24,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, runs_directory
 
@@ -103,8 +104,16 @@ def finish(events: RankEvents, timeline: Timeline, tables: Mapping[str, Analysis
     events.finish(timeline, others)
 
 
-def keep_events(task: KeepTask) -> str:
-    """Read the timeline of a rank and write its events; return a clause that says why not, else empty."""
+def keep_events(tasks: Sequence[KeepTask]) -> list[str]:
+    """Read the timelines of ranks and write their events; return for each a clause why not, empty if kept."""
+    reasons = []
+    for task in tasks:
+        reasons.append(_keep_events(task))
+        return_freed_memory()
+    return reasons
+
+
+def _keep_events(task: KeepTask) -> str:
     kept = task.events.load()
     if kept is None and task.path is None:
         return "its profile is gone"
