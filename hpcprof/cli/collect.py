@@ -6,14 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcprof.cli.completion import complete_queues, complete_runs
+from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.progress import ProgressLine
@@ -21,6 +21,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration
 
 if TYPE_CHECKING:
+    from hpcprof.results.executors.dask import OnDask
     from hpcprof.results.executors.interface import Executor
     from hpcprof.results.store.store import Store
     from hpcprof.submit.runs.directory import Run
@@ -35,7 +36,7 @@ _BAR_WIDTH = 24
         "hpcprof collect /data/profiles_of_another_tool",
         "hpcprof collect RUN --step-range train_epoch",
         "hpcprof collect profiles_on_8_ranks --program train",
-        "hpcprof collect --executor dask --jobs 16",
+        "hpcprof collect --executor dask --nodes 4 --jobs 32",
         "hpcprof collect --submit --executor mpi --nodes 2 --jobs 32",
     ),
 )
@@ -71,13 +72,22 @@ _BAR_WIDTH = 24
     help="The program that ran, for scaling and compare.  [default: as before, else the job's]",
 )
 @click.option("--submit", is_flag=True, help="Collect in a job of its own, on the site of the run.")
-@click.option("--nodes", type=click.IntRange(min=1), help="With --submit: number of nodes.  [default: 1]")
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    help="Number of nodes of the job, or with --executor dask of jobs with workers.  [default: 1]",
+)
+@click.option(
+    "--site",
+    shell_complete=complete_sites,
+    help="With --executor dask: site whose jobs run the workers.  [default: the run's]",
+)
 @click.option(
     "--queue",
     shell_complete=complete_queues,
-    help="With --submit: queue, partition or QOS.  [default: the run's]",
+    help="Queue, partition or QOS of these jobs.  [default: the run's]",
 )
-@click.option("--walltime", help="With --submit: HH:MM:SS, or 90m.  [default: the site's]")
+@click.option("--walltime", help="Walltime of these jobs: HH:MM:SS, or 90m.  [default: the site's]")
 @click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
 def command(
     runs_dir: Path,
@@ -89,6 +99,7 @@ def command(
     program: str | None,
     submit: bool,
     nodes: int | None,
+    site: str | None,
     queue: str | None,
     walltime: str | None,
     runs: tuple[str, ...],
@@ -109,7 +120,8 @@ def command(
 
     Over MPI: srun -n 64 python -m mpi4py.futures -m hpcprof collect --executor mpi RUN
 
-    With Dask: --executor dask starts --jobs workers on this machine, or uses the cluster at --dask-address.
+    With Dask: --executor dask starts --jobs workers on this machine, or with --nodes or --site as many on
+    each node in batch jobs, or it uses the cluster at --dask-address.
 
     --submit collects in a job, which starts when the run has ended: in processes on one node, or with
     --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had).
@@ -118,8 +130,9 @@ def command(
     from hpcprof.results.store.store import open_store
     from hpcprof.submit.runs.directory import typed_name
 
-    if dask_address is not None and executor != "dask":
-        raise UsageError("--dask-address is for --executor dask: give both, or neither.")
+    placed = {"nodes": nodes, "site": site, "queue": queue, "walltime": walltime}
+    given = [name for name, value in placed.items() if value is not None]
+    _check_options(executor, submit, dask_address, given)
     store = open_store(db, runs_dir)
     found = [
         run for named in find_known_runs(runs or ("last",), runs_dir, store) for run in runs_to_collect(named)
@@ -127,18 +140,18 @@ def command(
     if submit:
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
 
-        if executor == "dask":
-            raise UsageError("--submit: a job collects in processes or by --executor mpi, not by Dask.")
         where = CollectPlacement(executor == "mpi", jobs, nodes, queue, walltime, step_range, program)
         started = submit_collect(found, store.url, where, ["hpcprof", *sys.argv[1:]])
         click.echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
-    for name, value in (("nodes", nodes), ("queue", queue), ("walltime", walltime)):
-        if value is not None:
-            raise UsageError(f"--{name} is for --submit: give both, or neither.")
     store.prepare()
-    with _pool(executor, jobs, dask_address, [run.path for run in found]) as pool:
-        complete = _collect_all(found, store, pool, step_range, program)
+    if executor == "dask":
+        dask = _Dask(dask_address, jobs, placed if given else None, runs_dir)
+        pool = dask.started(found)
+    else:
+        pool = _started(executor, jobs)
+    with pool as executing:
+        complete = _collect_all(found, store, executing, step_range, program)
     if not complete:
         sys.exit(1)
 
@@ -152,23 +165,59 @@ class _Pool:
 
 
 @contextmanager
-def _pool(kind: str, jobs: int | None, address: str | None, folders: Sequence[Path]) -> Iterator[_Pool]:
-    if kind != "dask":
-        from hpcprof.results.executors.mpi import over_mpi
+def _started(kind: str, jobs: int | None) -> Iterator[_Pool]:
+    from hpcprof.results.executors.mpi import over_mpi
 
-        yield _Pool(over_mpi if kind == "mpi" else None, jobs)
-        return
-    from hpcprof.results.executors.dask import existing_cluster, local_cluster
+    yield _Pool(over_mpi if kind == "mpi" else None, jobs)
 
-    if address is None:
-        cluster = local_cluster(jobs or _cpus())
-    elif jobs is None:
-        cluster = existing_cluster(address, folders)
-    else:
-        raise UsageError(f"--jobs {jobs}: the cluster at --dask-address has its own workers; leave it out.")
-    with cluster as dask:
-        click.echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
-        yield _Pool(dask, dask.workers)
+
+@dataclass(frozen=True)
+class _Dask:
+    """Which Dask cluster to use; ``placed`` has the options of its batch jobs, None for none."""
+
+    address: str | None
+    jobs: int | None
+    placed: dict[str, Any] | None
+    runs_dir: Path
+
+    @contextmanager
+    def started(self, runs: Sequence[Run]) -> Iterator[_Pool]:
+        with self._cluster(runs) as dask:
+            click.echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
+            yield _Pool(dask, dask.workers)
+
+    def _cluster(self, runs: Sequence[Run]) -> AbstractContextManager[OnDask]:
+        from hpcprof.results.executors.dask import batch_cluster, existing_cluster, local_cluster
+
+        folders = [run.path.absolute() for run in runs]
+        if self.address is not None:
+            if self.jobs is not None:
+                raise UsageError(
+                    f"--jobs {self.jobs}: the cluster at --dask-address has its own workers; leave it out."
+                )
+            return existing_cluster(self.address, folders)
+        if self.placed is None:
+            return local_cluster(self.jobs or _cpus())
+        from hpcprof.submit.worker_jobs import WorkerPlacement, make_worker_jobs
+
+        values = {name: value for name, value in self.placed.items() if value is not None}
+        logs = folders[0] / "collect" if runs[0].manifest else self.runs_dir.absolute()
+        place = WorkerPlacement(workers=self.jobs, **values)
+        return batch_cluster(make_worker_jobs(runs, place, logs / "dask-workers"), folders)
+
+
+def _check_options(executor: str, submit: bool, address: str | None, placed: Sequence[str]) -> None:
+    """Check that the options for jobs and for Dask belong to what was asked for."""
+    if address is not None and executor != "dask":
+        raise UsageError("--dask-address is for --executor dask: give both, or neither.")
+    if submit and executor == "dask":
+        raise UsageError("--submit: a job collects in processes or by --executor mpi, not by Dask.")
+    if address is not None and placed:
+        raise UsageError(f"--{placed[0]}: the cluster at --dask-address already runs; leave it out.")
+    if "site" in placed and executor != "dask":
+        raise UsageError("--site is for --executor dask: give both, or neither.")
+    if placed and not submit and executor != "dask":
+        raise UsageError(f"--{placed[0]} is for --submit: give both, or neither.")
 
 
 def _cpus() -> int:

@@ -12,6 +12,7 @@ import math
 import os
 import socket
 import tempfile
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +23,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError, SchedulerError, UsageError
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.worker_jobs import WorkerJobs
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -36,6 +39,10 @@ _AHEAD = 2
 """How many chunks each worker thread is given: with one in reserve, it never waits for the client."""
 _LOOK_SECONDS = 2.0
 """How often the client looks for new and for lost workers while no chunk ends."""
+_ASK_SECONDS = 15
+"""How often the scheduler is asked about jobs at most."""
+_RESUBMISSIONS = 3
+"""How often a job may end, on average, before the collect gives up."""
 _MISSED_SECONDS = 5
 """After how long without its worker a nanny is taken for lost."""
 _CONNECT_SECONDS = 20
@@ -211,6 +218,82 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
         client = stack.enter_context(cluster.get_client())
         # A nanny starts its worker again, but not one that ended while it started: the cluster replaces both.
         yield OnDask(client, workers, look_after=lambda: cluster.scale(workers))
+
+
+@contextmanager
+def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]:
+    """Start a cluster whose workers run in batch jobs, and end the jobs afterwards.
+
+    Raises
+    ------
+    UsageError
+        If Dask or dask-jobqueue is not installed.
+    HpcprofError
+        If the jobs cannot be submitted.
+    """
+    _dask()
+    try:
+        import dask_jobqueue
+    except ImportError as error:
+        raise UsageError(f"--executor dask needs pip install 'hpcprof[dask]': {error}.") from None
+    Path(jobs.options["log_directory"]).mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(
+            getattr(dask_jobqueue, jobs.cluster)(
+                **jobs.options,
+                security=_security(),
+                scheduler_options={"dashboard_address": "127.0.0.1:0"},
+                silence_logs=logging.CRITICAL,
+            )
+        )
+        cluster.scale(jobs=jobs.nodes)
+        client = stack.enter_context(cluster.get_client())
+        yield OnDask(client, jobs.nodes * jobs.workers, tuple(folders), _Jobs(jobs, cluster))
+
+
+@dataclass
+class _Jobs:
+    """The jobs of a cluster: one that has ended is submitted again, for a bounded number of times."""
+
+    jobs: WorkerJobs
+    cluster: Any
+    left: int = 0
+    looked: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.left = _RESUBMISSIONS * self.jobs.nodes
+
+    def __call__(self) -> None:
+        """Submit ended jobs again.
+
+        Raises
+        ------
+        HpcprofError
+            If jobs keep ending.
+        """
+        if time.monotonic() - self.looked < _ASK_SECONDS:
+            return
+        self.looked = time.monotonic()
+        ended = [name for name, job in list(self.cluster.workers.items()) if self._ended(job.job_id)]
+        self.left -= len(ended)
+        if self.left < 0:
+            raise HpcprofError(
+                f"the jobs of the Dask workers keep ending: see {self.jobs.options['log_directory']}."
+            )
+        for name in ended:
+            # Cancels the job, should the scheduler have failed to answer.
+            self.cluster.sync(self.cluster.workers.pop(name).close)
+        if ended:
+            self.cluster.scale(jobs=self.jobs.nodes)
+
+    def _ended(self, job_id: str | None) -> bool:
+        if job_id is None:
+            return False
+        try:
+            return not find_scheduler(self.jobs.scheduler).client().unfinished([job_id])
+        except SchedulerError:
+            # A job that failed is one for which nobody can wait.
+            return True
 
 
 def _dask() -> Any:

@@ -61,6 +61,24 @@ class JobArrays(msgspec.Struct, frozen=True):
     forbidden_reason: str = ""
 
 
+class DaskJobs(msgspec.Struct, frozen=True):
+    """How dask-jobqueue starts workers in jobs of a scheduler.
+
+    Attributes
+    ----------
+    cluster : str
+        Its class.
+    replaced : sequence of str
+        What its directives begin with that those of hpcprof replace.
+    kept : sequence of str
+        What directives of hpcprof begin with that it writes itself: the job's name and its logs.
+    """
+
+    cluster: str
+    replaced: Sequence[str]
+    kept: Sequence[str]
+
+
 @dataclass(frozen=True)
 class Rendering:
     """What a script needs beyond the site and the job: resolved paths and commands."""
@@ -110,6 +128,8 @@ class Scheduler:
         The file of the run directory that is handed over.
     arrays : JobArrays or None
         How job arrays are spelled, None if there are none.
+    dask_jobs : DaskJobs or None
+        How dask-jobqueue starts workers in its jobs, None if it does not know the scheduler.
     starters : sequence of LauncherName
         The launchers that can start one torchrun on each node of a job.
     resources : sequence of str
@@ -140,6 +160,7 @@ class Scheduler:
     template_filters: ClassVar[Mapping[str, Callable[..., str]]] = {}
     submitted_file: ClassVar[str] = JOB_SCRIPT
     arrays: ClassVar[JobArrays | None] = None
+    dask_jobs: ClassVar[DaskJobs | None] = None
     starters: ClassVar[Sequence[LauncherName]] = ()
     resources: ClassVar[Sequence[str]] = ()
     no_resources: ClassVar[str] = "cannot be asked for that"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, Shortcoming, batch_job_name
+from hpcprof.submit.schedulers.scheduler import DaskJobs, JobArrays, Scheduler, Shortcoming, batch_job_name
 from hpcprof.submit.sites.model import LauncherName, Site
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ class PbsScheduler(Scheduler):
     commands = ("qsub", "qstat", "qdel")
     job_id_variable = "PBS_JOBID"
     silence_remedy = "Ask the operators whether PBS is running."
+    dask_jobs = DaskJobs(
+        "PBSCluster",
+        replaced=tuple(f"#PBS {flag} " for flag in ("-q", "-A", "-l")),
+        kept=("-N ", "-o ", "-e "),
+    )
     arrays = JobArrays(
         "#PBS",
         # PBS accepts no array that cannot be run again.

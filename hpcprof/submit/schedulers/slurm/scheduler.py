@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.schedulers.scheduler import JobArrays, Scheduler, batch_job_name
+from hpcprof.submit.schedulers.scheduler import DaskJobs, JobArrays, Scheduler, batch_job_name
 from hpcprof.submit.schedulers.slurm.options import OWN_SETTINGS, slurm_settings
 from hpcprof.submit.sites.model import LauncherName, NodeRequest, Site
 
@@ -25,6 +25,13 @@ class SlurmScheduler(Scheduler):
     job_id_variable = "SLURM_JOB_ID"
     silence_remedy = "Ask the operators whether Slurm is running."
     arrays = JobArrays("#SBATCH", "#SBATCH --array={}", "SLURM_ARRAY_TASK_ID", "%a")
+    dask_jobs = DaskJobs(
+        "SLURMCluster",
+        replaced=tuple(
+            f"#SBATCH {flag}" for flag in ("-p ", "-A ", "-n ", "--cpus-per-task=", "--mem=", "-t ")
+        ),
+        kept=("--job-name=", "--output=", "--error="),
+    )
     starters = (LauncherName.SRUN,)
     resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
     node_request = NodeRequest.GPUS_PER_NODE

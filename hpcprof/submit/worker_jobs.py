@@ -1,0 +1,143 @@
+"""Batch jobs with Dask workers, at a site.
+
+Each job is one node with several workers. dask-jobqueue submits them; what it submits has the directives,
+modules, set-up lines and environment that every job of the site has.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.rendering.job_scripts import render_scripts
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
+from hpcprof.submit.sites.model import Launcher, LauncherName, Site
+
+_NAME = "dask-worker"
+
+
+@dataclass(frozen=True)
+class WorkerPlacement:
+    """Where the workers run. Values that are None are those of the first run, or of the site.
+
+    ``site`` is a name, ``nodes`` the number of jobs, and ``workers`` that on each node.
+    """
+
+    site: str | None = None
+    nodes: int = 1
+    workers: int | None = None
+    queue: str | None = None
+    walltime: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkerJobs:
+    """Jobs with Dask workers.
+
+    Attributes
+    ----------
+    scheduler : str
+        The name of the scheduler.
+    cluster : str
+        The class of dask-jobqueue.
+    options : dict
+        Its arguments.
+    nodes, workers : int
+        The number of jobs, and of the workers in each.
+    """
+
+    scheduler: str
+    cluster: str
+    options: dict[str, Any]
+    nodes: int
+    workers: int
+
+
+def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) -> WorkerJobs:
+    """Return the jobs for workers that collect runs; ``folder`` is for their logs and certificates.
+
+    Raises
+    ------
+    UsageError
+        If the site is unknown or has no scheduler that dask-jobqueue knows, or a value does not fit it.
+    """
+    site, job = _site_and_job(runs, place)
+    scheduler = find_scheduler(site.scheduler)
+    known = scheduler.dask_jobs
+    if known is None or scheduler.arrays is None:
+        raise UsageError(
+            f"--executor dask: site {site.name} uses {scheduler.title}, but Dask starts workers in jobs of "
+            "PBS and Slurm; leave out --site and --nodes for workers on this machine."
+        )
+    workers = place.workers or site.node.cores
+    if workers is None:
+        raise UsageError(
+            f"--executor dask: site {site.name} does not say how many cores a node has; give --jobs, the "
+            "number of workers on each node."
+        )
+    # One process starts the workers, so no launcher is needed.
+    alone = msgspec.structs.replace(site, launcher=Launcher(LauncherName.NONE))
+    script = render_scripts(alone, job, folder, ["hpcprof", "collect"])[JOB_SCRIPT]
+    mark = f"{scheduler.arrays.mark} "
+    directives = [line.removeprefix(mark) for line in script.splitlines() if line.startswith(mark)]
+    options = {
+        "cores": workers,
+        "processes": workers,
+        # Required, but without effect: the job has the memory that the site gives it, for all its workers.
+        "memory": "1GiB",
+        "worker_extra_args": ["--memory-limit", "0", "--no-dashboard"],
+        "job_name": _NAME,
+        "job_directives_skip": list(known.replaced),
+        "job_extra_directives": [line for line in directives if not line.startswith(tuple(known.kept))],
+        "job_script_prologue": _prologue(site),
+        "log_directory": str(folder),
+        "shared_temp_directory": str(folder),
+    }
+    return WorkerJobs(site.scheduler, known.cluster, options, place.nodes, workers)
+
+
+def _site_and_job(runs: Sequence[Run], place: WorkerPlacement) -> tuple[Site, Job]:
+    """Return the site, and a job on one node of it."""
+    manifest = runs[0].manifest
+    if place.site is None and manifest is None:
+        raise UsageError(
+            f"--executor dask: {runs[0].path} is a folder of profiles that hpcprof did not submit, so its "
+            "site is unknown: give --site."
+        )
+    if manifest is not None and place.site in (None, manifest.site.name):
+        return manifest.site, make_job(
+            manifest.site,
+            arguments=[_NAME],
+            name=_NAME,
+            walltime=place.walltime,
+            queue=place.queue or manifest.job.queue,
+            account=manifest.job.account,
+            cpus_per_rank=place.workers,
+            options=manifest.job.options,
+        )
+    return JobRequest(
+        program=(_NAME,),
+        site=place.site,
+        walltime=place.walltime,
+        queue=place.queue,
+        cpus_per_rank=place.workers,
+        job_name=_NAME,
+    ).resolve()
+
+
+def _prologue(site: Site) -> list[str]:
+    """Return the lines of the shell that prepare the environment, as the template of job.sh has them."""
+    variables = [f"export {name}={shlex.quote(value)}" for name, value in site.environment.items()]
+    folder = [f'export TMPDIR={shlex.quote(site.tmpdir)} && mkdir -p "$TMPDIR"'] if site.tmpdir else []
+    return [*(f"module load {shlex.quote(name)}" for name in site.modules), *site.setup, *variables, *folder]
