@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,7 +85,8 @@ def test_on_cuda_a_step_waits_for_nothing_and_reading_waits_once(monkeypatch: py
         def __init__(self, enable_timing: bool) -> None:
             assert enable_timing
 
-        def record(self) -> None:
+        def record(self, stream: object) -> None:
+            assert stream is times_stream
             happened.append("record")
             self.at = len(happened)
 
@@ -92,6 +94,10 @@ def test_on_cuda_a_step_waits_for_nothing_and_reading_waits_once(monkeypatch: py
             happened.append("elapsed")
             return float(end.at - self.at) * 0.25
 
+    # Another stream takes the times, so that the kernels of the current one need not wait for them.
+    times_stream = SimpleNamespace(wait_stream=lambda current: happened.append(f"wait for {current}"))
+    monkeypatch.setattr(timing, "_stream_for_times", lambda: times_stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "compute")
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(timing, "synchronize", lambda: happened.append("synchronize"))
     clock = clock_for(torch.device("cuda"))
@@ -101,9 +107,9 @@ def test_on_cuda_a_step_waits_for_nothing_and_reading_waits_once(monkeypatch: py
         with timer.step(), timer.phase("a"):
             pass
     times = timer.read()
-    assert happened == ["record"] * 4 + ["synchronize"] + ["elapsed"] * 4
-    assert times.step_ns == [250_000] * 2
-    assert times.phase_ns == {"a": [250_000] * 2}
+    assert happened == ["wait for compute", "record"] * 4 + ["synchronize"] + ["elapsed"] * 4
+    assert times.step_ns == [500_000] * 2
+    assert times.phase_ns == {"a": [500_000] * 2}
 
 
 def test_on_cuda_a_range_is_also_an_nvtx_range_and_is_closed_by_an_error(
