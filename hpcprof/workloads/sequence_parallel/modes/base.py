@@ -8,6 +8,7 @@ import torch
 
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.sequence_parallel.buffers import BackwardBuffers, Buffers, Gradients
+from hpcprof.workloads.sequence_parallel.modes.row_groups import RowGroups
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import PhaseTimer
 
@@ -32,10 +33,17 @@ class Mode(ABC):
         The parts of a step that are timed; empty if they overlap.
     note : str
         Information for readers of the figures; may be empty.
+    row_groups : (RowGroups, RowGroups) or None
+        The groups of rows that the first and the second matmul of the forward multiply at once, if the mode
+        chooses them.
+    adds : bool
+        Whether the second matmul adds its last group to what is there.
     """
 
     phases: tuple[str, ...] = ()
     note: str = ""
+    row_groups: tuple[RowGroups, RowGroups] | None = None
+    adds: bool = False
 
     def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
         self._buffers = buffers
@@ -63,6 +71,9 @@ class Mode(ABC):
     def poison_backward(self) -> None:
         """Fill everything that the backward writes with NaN."""
         self._buffers.poison_backward(gathered=self._regather)
+
+    def close(self) -> None:  # noqa: B027
+        """Free what PyTorch does not free; a collective call after the last step."""
 
     @property
     def _backward(self) -> BackwardBuffers:

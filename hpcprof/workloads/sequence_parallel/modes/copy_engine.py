@@ -3,15 +3,16 @@
 Each rank starts with the first matmul of its own rows while it pulls the rows of its peers, one peer after
 the other, from symmetric memory. Then it multiplies the rows of the peers and pushes each product to its
 owner as soon as it is ready. The second matmul of its own rows comes last, during the last push. Finally
-each rank sums the N parts that it has received. The backward does the same with the gradients; the gradients
-of the weights, which need no peer, come before the last matmul of its own rows.
+each rank sums the N parts that it has received. Where it is faster, only some of its own rows come at the
+start and the others during the last push; the second matmul then adds its product to a part that has arrived,
+which saves one part. The backward does the same with the gradients; the gradients of the weights, which need
+no peer, come before the last matmul of its own rows.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, cast
@@ -21,79 +22,28 @@ import torch
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
+from hpcprof.workloads.sequence_parallel.modes.row_groups import (
+    RowGroups,
+    Schedule,
+    adding_schedules,
+    first_schedules,
+    matmul_order,
+    second_schedules,
+    split_by_peer,
+)
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
+from hpcprof.workloads.sequence_parallel.modes.tuning import fastest
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import PhaseTimer
-
-_TRIALS, _WARM = 12, 4
-# The rows of a matmul tile, and the largest number of places where the rows may be divided.
-_TILE, _CUTS = 128, 32
-
-RowGroups = tuple[int, ...]
-"""The numbers of peer rows that are multiplied at once: ``(a, b)`` is the first a rows, then b rows."""
-
-Grouping = tuple[RowGroups, RowGroups]
-"""The row groups of the first matmul and of the second.
-
-Large groups make matmuls efficient. Small groups start before all rows have arrived, and are sent before all
-products are done.
-"""
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], object]
 """``f(rows, out)``: one of the matmuls of a step."""
 
+MultiplyAdd = Callable[[torch.Tensor, torch.Tensor], object]
+"""``f(rows, part)``: the second matmul, whose product is added to ``part`` in place."""
 
 Sum = Callable[[torch.Tensor, torch.Tensor], object]
 """``f(parts, output)``: the sum of parts [N, R/N, h] over the first dimension into output [R/N, h]."""
-
-
-def candidate_groups(peers: int, rows: int) -> list[RowGroups]:
-    """Return the ways to group ``rows`` rows of each of ``peers`` peers that are worth trying.
-
-    These are: peer by peer, all at once, and any two groups that end at a tile. Groups need not end where the
-    rows of a peer end, so they can fill all multiprocessors where the rows of one peer would leave many idle.
-    """
-    total = peers * rows
-    if not total:
-        return [()]
-    step = _TILE * math.ceil(total / (_TILE * _CUTS))
-    cuts = [(cut, total - cut) for cut in range(step, total, step)]
-    return list(dict.fromkeys([(rows,) * peers, (total,), *cuts]))
-
-
-def matmul_order(grouping: Grouping) -> list[tuple[int, slice]]:
-    """Return the matmuls of a grouping in order, each as 0 (first) or 1 (second) and its rows.
-
-    A second matmul follows as soon as the first matmuls have computed its rows.
-    """
-    matmuls: list[tuple[int, slice]] = []
-    ready, done = 0, 0
-    second = list(grouping[1])
-    for count in grouping[0]:
-        matmuls.append((0, slice(ready, ready + count)))
-        ready += count
-        while second and done + second[0] <= ready:
-            matmuls.append((1, slice(done, done + second[0])))
-            done += second.pop(0)
-    return matmuls
-
-
-def split_by_peer(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
-    """Divide a part of the rows of all peers at the borders between peers.
-
-    Returns
-    -------
-    list of (int, slice, slice)
-        The peer, the rows in its own numbering, and the rows in the numbering over all peers.
-    """
-    found = []
-    start = part.start
-    while start < part.stop:
-        peer = start // rows
-        stop = min(part.stop, (peer + 1) * rows)
-        found.append((peer, slice(start - peer * rows, stop - peer * rows), slice(start, stop)))
-        start = stop
-    return found
 
 
 class CopyEngine(Mode):
@@ -107,7 +57,8 @@ class CopyEngine(Mode):
         dtype = buffers.output.dtype
         # Start with the next rank, so that no two ranks pull from the same peer at once.
         self._peers = [(world.rank + distance) % world.size for distance in range(1, world.size)]
-        self._received = symmetric.empty(world.size, rows, hidden, dtype=dtype, device=world.device)
+        empty = symmetric.empty
+        self._received: torch.Tensor = empty(world.size, rows, hidden, dtype=dtype, device=world.device)
         try:
             self._handle: Any = symmetric.rendezvous(self._received, torch.distributed.group.WORLD)
             self._shards = self._of_peers(symmetric, buffers.inputs)
@@ -116,26 +67,34 @@ class CopyEngine(Mode):
         except RuntimeError as error:
             raise Unavailable(f"the GPUs cannot map each other's memory ({_first_line(error)})") from None
         shape = (world.size, rows, hidden)
-        self._slots = [self._handle.get_buffer(p, shape, dtype)[world.rank] for p in self._peers]
+        # The own part is the first, and the one of a peer at distance d is at -d: the last arrives first.
+        self._slots = [
+            self._handle.get_buffer(peer, shape, dtype)[-distance]
+            for distance, peer in enumerate(self._peers, start=1)
+        ]
         self._rows = rows
         self._copies = torch.cuda.Stream(priority=-1)
         self._sum = _fastest_sum()
-        self._grouping = self._best_grouping(world, self._run_forward)
-        self.note = f"copy-engine multiplies the rows of its peers in groups of {_said(self._grouping)}"
+        self._schedule = self._best_schedule(world, self._run_forward)
+        own = (rows - self._schedule.head,) * (self._schedule.head < rows)
+        self.row_groups = (
+            (self._schedule.head, *self._schedule.first, *own),
+            (*self._schedule.second, rows),
+        )
+        self.adds = self._schedule.add
+        self.note = f"copy-engine multiplies the rows of its peers in groups of {self._schedule}"
         if buffers.backward is not None:
-            self._backward_grouping = self._best_grouping(world, self._run_backward)
-            self.note += f", backward {_said(self._backward_grouping)}"
-        self.note += ", the fastest grouping here"
+            self._backward_schedule = self._best_schedule(world, self._run_backward, late=False)
+            self.note += f", backward {self._backward_schedule}"
+        self.note += ", the fastest here"
 
     def forward(self, index: int, timer: PhaseTimer) -> torch.Tensor:
         """Run one step forward."""
-        self._run_forward(index, self._grouping)
-        return self._buffers.output
+        return self._run_forward(index, self._schedule)
 
     def backward(self, index: int, timer: PhaseTimer) -> Gradients:
         """Run one step backward."""
-        self._run_backward(index, self._backward_grouping)
-        return self._backward.gradients
+        return self._run_backward(index, self._backward_schedule)
 
     def poison(self) -> None:
         """Also fill what the peers write."""
@@ -152,17 +111,23 @@ class CopyEngine(Mode):
         handle = symmetric.rendezvous(rotating, torch.distributed.group.WORLD)
         return [handle.get_buffer(peer, rotating.shape, rotating.dtype) for peer in self._peers]
 
-    def _run_forward(self, index: int, grouping: Grouping) -> None:
-        buffers, rows = self._buffers, self._rows
+    def _run_forward(self, index: int, schedule: Schedule) -> torch.Tensor:
+        buffers, rows, head = self._buffers, self._rows, schedule.head
         self._index = index
-        arrived = self._pull(self._shards, index, buffers.gathered, grouping[0])
-        buffers.multiply_1(buffers.input(index), buffers.inner[:rows])
-        by = buffers.multiply_1, buffers.multiply_2
-        self._multiply(buffers.gathered, buffers.inner, by, grouping, arrived)
-        buffers.multiply_2(buffers.inner[:rows], self._received[self._rank])
-        self._add(buffers.output)
+        source, inner = buffers.input(index), buffers.inner
 
-    def _run_backward(self, index: int, grouping: Grouping) -> None:
+        def add(part: torch.Tensor, to: torch.Tensor) -> None:
+            to.addmm_(part, buffers.weight_2)
+
+        arrived = self._pull(self._shards, index, buffers.gathered, schedule.first)
+        buffers.multiply_1(source[:head], inner[:head])
+        by = buffers.multiply_1, buffers.multiply_2
+        self._multiply(buffers.gathered, inner, by, schedule, arrived)
+        if head < rows:
+            buffers.multiply_1(source[head:], inner[head:rows])
+        return self._finish(inner[:rows], (buffers.multiply_2, add), schedule, buffers.output)
+
+    def _run_backward(self, index: int, schedule: Schedule) -> Gradients:
         buffers, backward, rows, copies = self._buffers, self._backward, self._rows, self._copies
         source = backward.source(index)
 
@@ -172,21 +137,24 @@ class CopyEngine(Mode):
         def second(part: torch.Tensor, out: torch.Tensor) -> None:
             torch.mm(part, buffers.weight_1.t(), out=out)
 
-        arrived = self._pull(self._grad_shards, index, backward.gathered, grouping[0])
+        def add(part: torch.Tensor, to: torch.Tensor) -> None:
+            to.addmm_(part, buffers.weight_1.t())
+
+        arrived = self._pull(self._grad_shards, index, backward.gathered, schedule.first)
         with torch.cuda.stream(copies):
             # The gradients of the weights sum over all rows, including this rank's own.
             backward.gathered[:rows].copy_(source, non_blocking=True)
             buffers.gathered[:rows].copy_(buffers.input(self._index), non_blocking=True)
             if self._regather:
-                self._copy_shards(self._shards, self._index, buffers.gathered, grouping[0])
+                self._copy_shards(self._shards, self._index, buffers.gathered, schedule.first)
             complete = copies.record_event()
         first(source, backward.inner[:rows])
-        self._multiply(backward.gathered, backward.inner, (first, second), grouping, arrived)
+        self._multiply(backward.gathered, backward.inner, (first, second), schedule, arrived)
         torch.cuda.current_stream().wait_event(complete)
         torch.mm(buffers.inner.t(), backward.gathered, out=backward.gradients.weight_2)
         torch.mm(buffers.gathered.t(), backward.inner, out=backward.gradients.weight_1)
-        second(backward.inner[:rows], self._received[self._rank])
-        self._add(backward.gradients.input)
+        found = self._finish(backward.inner[:rows], (second, add), schedule, backward.gradients.input)
+        return Gradients(found, backward.gradients.weight_1, backward.gradients.weight_2)
 
     def _pull(
         self, shards: list[torch.Tensor], index: int, into: torch.Tensor, groups: RowGroups
@@ -216,14 +184,14 @@ class CopyEngine(Mode):
         gathered: torch.Tensor,
         inner: torch.Tensor,
         by: tuple[Multiply, Multiply],
-        grouping: Grouping,
+        schedule: Schedule,
         arrived: dict[int, Any],
     ) -> None:
         """Run both matmuls on the rows of the peers, and push each product to its owner."""
         compute, copies = torch.cuda.current_stream(), self._copies
         gathered, inner = gathered[self._rows :], inner[self._rows :]
         partial = self._buffers.partial[self._rows :]
-        for which, part in matmul_order(grouping):
+        for which, part in matmul_order(schedule.first, schedule.second):
             if which == 0:
                 compute.wait_event(arrived[part.stop])
                 by[0](gathered[part], inner[part])
@@ -234,37 +202,54 @@ class CopyEngine(Mode):
                 for peer, theirs, here in split_by_peer(part, self._rows):
                     self._slots[peer][theirs].copy_(partial[here], non_blocking=True)
 
-    def _add(self, output: torch.Tensor) -> None:
-        """Sum the parts once every rank has sent its own."""
+    def _finish(
+        self,
+        inner: torch.Tensor,
+        by: tuple[Multiply, MultiplyAdd],
+        schedule: Schedule,
+        output: torch.Tensor,
+    ) -> torch.Tensor:
+        """Multiply the own rows, and sum the parts once every rank has sent its own.
+
+        Returns
+        -------
+        Tensor
+            The output, [R/N, h]: ``output``, or the only other part if the own product was added to it.
+        """
+        received = self._received
+        if not schedule.add:
+            by[0](inner, received[0])
         with torch.cuda.stream(self._copies):
             self._handle.barrier(channel=1)
         torch.cuda.current_stream().wait_stream(self._copies)
-        self._sum(self._received, output)
+        if schedule.add:
+            by[1](inner, received[-1])
+            received = received[1:]
+        if len(received) == 1:
+            return received[0]
+        self._sum(received, output)
+        return output
 
-    def _best_grouping(self, world: World, run: Callable[[int, Grouping], None]) -> Grouping:
-        """Return a fast grouping, the same on every rank: tune the first matmul, then the second."""
-        groups = candidate_groups(world.size - 1, self._rows)
-        first, _ = self._fastest(world, run, [(first, groups[0]) for first in groups])
-        return self._fastest(world, run, [(first, second) for second in groups])
+    def _best_schedule(
+        self, world: World, run: Callable[[int, Schedule], object], *, late: bool = True
+    ) -> Schedule:
+        """Return a fast schedule, the same on every rank: tune one part of it after the other.
 
-    def _fastest(
-        self, world: World, run: Callable[[int, Grouping], None], candidates: list[Grouping]
-    ) -> Grouping:
-        """Return the grouping with the shortest time on its slowest rank."""
-        trials: list[list[tuple[Any, Any]]] = [[] for _ in candidates]
-        # In turns and without waiting in between, as in later steps: an idle GPU is cool and fast.
-        for index in range(_TRIALS * len(candidates)):
-            which = index % len(candidates)
+        Without ``late``, all own rows come at the start, since other work follows in any case.
+        """
+
+        def trial(index: int, schedule: Schedule) -> None:
             self._buffers.weights.use(index)
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            run(index, candidates[which])
-            end.record()
-            trials[which].append((start, end))
-        torch.cuda.synchronize()
-        medians = [statistics.median(a.elapsed_time(b) for a, b in mine[_WARM:]) for mine in trials]
-        slowest = [max(ranks) for ranks in zip(*world.comm.allgather(medians), strict=True)]
-        return candidates[slowest.index(min(slowest))]
+            run(index, schedule)
+
+        rows = self._rows
+        best = fastest(world, trial, first_schedules(world.size, rows))
+        best = fastest(world, trial, second_schedules(best, world.size, rows))
+        # A scaled matmul adds nothing, and a single rank receives nothing.
+        if self._buffers.scales is not None or world.size == 1:
+            return best
+        adding = adding_schedules(best, rows)
+        return fastest(world, trial, [one for one in adding if late or one.head == rows])
 
 
 def _fastest_sum() -> Sum:
@@ -281,10 +266,6 @@ def _fastest_sum() -> Sum:
 def sum_by_torch(parts: torch.Tensor, output: torch.Tensor) -> None:
     """Sum the parts with PyTorch; see `Sum`."""
     torch.sum(parts, 0, out=output)
-
-
-def _said(grouping: Grouping) -> str:
-    return " and then ".join(" + ".join(map(str, groups)) or "none" for groups in grouping)
 
 
 def _first_line(error: Exception) -> str:

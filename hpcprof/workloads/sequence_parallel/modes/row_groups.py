@@ -1,0 +1,116 @@
+"""The groups of rows that a matmul multiplies at once, and the order of the matmuls of a step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+# The rows of a matmul tile, and the largest number of places where rows are divided.
+_TILE, _CUTS = 128, 32
+
+RowGroups = tuple[int, ...]
+"""The numbers of rows that are multiplied at once: ``(a, b)`` is the first a rows, then b rows."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The groups of rows of both matmuls in the copy-engine mode.
+
+    Large groups make matmuls efficient. Small groups can start before all rows have arrived, and can be sent
+    before all products are done.
+
+    Attributes
+    ----------
+    first, second : RowGroups
+        The groups of the rows of all peers, in each matmul.
+    head : int
+        The own rows that the first matmul multiplies at the start, while the first rows of the peers arrive.
+        It multiplies the other own rows during the last push.
+    add : bool
+        Whether the second matmul adds the product of the own rows to a part that has arrived before. All
+        parts must have been pushed by then, so there must be other work during the last push.
+    """
+
+    first: RowGroups
+    second: RowGroups
+    head: int
+    add: bool = False
+
+    def __str__(self) -> str:
+        first, second = (" + ".join(map(str, groups)) or "none" for groups in (self.first, self.second))
+        added = f", with {self.head} own rows at the start" if self.add else ""
+        return f"{first} and then {second}{added}"
+
+
+def first_schedules(ranks: int, rows: int) -> list[Schedule]:
+    """Return the schedules that differ in the groups of the first matmul."""
+    groups = peer_groups(ranks - 1, rows)
+    return [Schedule(first, groups[0], rows) for first in groups]
+
+
+def second_schedules(schedule: Schedule, ranks: int, rows: int) -> list[Schedule]:
+    """Return the schedules that differ from ``schedule`` in the groups of the second matmul."""
+    return [replace(schedule, second=groups) for groups in peer_groups(ranks - 1, rows)]
+
+
+def adding_schedules(schedule: Schedule, rows: int) -> list[Schedule]:
+    """Return ``schedule`` with the product added, for every number of rows at the start, and as it is.
+
+    Those that have about half of the rows at the start come first.
+    """
+    heads = sorted((*tile_cuts(rows), rows), key=lambda head: abs(2 * head - rows))
+    return [*(replace(schedule, head=head, add=True) for head in heads), schedule]
+
+
+def peer_groups(peers: int, rows: int) -> list[RowGroups]:
+    """Return the ways to group ``rows`` rows of each of ``peers`` peers that are worth trying.
+
+    These are: peer by peer, all at once, and any two groups that end at a tile. Groups need not end where the
+    rows of a peer end, so they can fill all multiprocessors where the rows of one peer would leave many idle.
+    """
+    total = peers * rows
+    if not total:
+        return [()]
+    pairs = [(cut, total - cut) for cut in tile_cuts(total)]
+    return list(dict.fromkeys([(rows,) * peers, (total,), *pairs]))
+
+
+def tile_cuts(rows: int) -> list[int]:
+    """Return the places between tiles where ``rows`` rows are divided, at most 32."""
+    step = _TILE * math.ceil(rows / (_TILE * _CUTS))
+    return list(range(step, rows, step))
+
+
+def matmul_order(first: RowGroups, second: RowGroups) -> list[tuple[int, slice]]:
+    """Return the matmuls of groups in order, each as 0 (first) or 1 (second) and its rows.
+
+    A second matmul follows as soon as the first matmuls have computed its rows.
+    """
+    matmuls: list[tuple[int, slice]] = []
+    ready, done = 0, 0
+    left = list(second)
+    for count in first:
+        matmuls.append((0, slice(ready, ready + count)))
+        ready += count
+        while left and done + left[0] <= ready:
+            matmuls.append((1, slice(done, done + left[0])))
+            done += left.pop(0)
+    return matmuls
+
+
+def split_by_peer(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
+    """Divide a part of the rows of all peers at the borders between peers.
+
+    Returns
+    -------
+    list of (int, slice, slice)
+        The peer, the rows in its own numbering, and the rows in the numbering over all peers.
+    """
+    found = []
+    start = part.start
+    while start < part.stop:
+        peer = start // rows
+        stop = min(part.stop, (peer + 1) * rows)
+        found.append((peer, slice(start - peer * rows, stop - peer * rows), slice(start, stop)))
+        start = stop
+    return found

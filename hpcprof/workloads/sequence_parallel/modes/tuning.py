@@ -1,0 +1,67 @@
+"""Find the fastest of several variants of a step by trials on all ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from hpcprof.workloads.capture import synchronize
+from hpcprof.workloads.distributed import World
+from hpcprof.workloads.timing import clock_for
+
+# Every variant runs a few times, the fastest third more often, and the fastest of these more often still.
+# The first trials of each do not count.
+_TRIALS = (3, 8, 24)
+_WARM = (1, 2, 4)
+_KEPT = 3
+# At the power cap, medians of trials that differ by less are in another order the next time.
+_NOISE = 0.01
+
+Variant = TypeVar("Variant")
+
+
+def fastest(world: World, run: Callable[[int, Variant], object], variants: Sequence[Variant]) -> Variant:
+    """Return the variant with the shortest time on its slowest rank; a collective call.
+
+    Of several that differ by less than the noise, it is the first.
+
+    Parameters
+    ----------
+    world : World
+        All ranks; each gets the same answer.
+    run : callable
+        ``run(index, variant)`` runs step ``index``, or enqueues it.
+    variants : sequence
+        At least one variant, the same on every rank, with those to prefer first.
+    """
+    left = list(variants)
+    times = [0.0] * len(left)
+    for trials, warm in zip(_TRIALS, _WARM, strict=True):
+        if len(left) > 1:
+            times = _slowest(world, run, left, trials, warm)
+            allowed = max(sorted(times)[math.ceil(len(left) / _KEPT) - 1], (1 + _NOISE) * min(times))
+            kept = [which for which, time in enumerate(times) if time <= allowed]
+            left, times = [left[which] for which in kept], [times[which] for which in kept]
+    limit = (1 + _NOISE) * min(times)
+    return next(one for one, time in zip(left, times, strict=True) if time <= limit)
+
+
+def _slowest(
+    world: World, run: Callable[[int, Variant], object], variants: list[Variant], trials: int, warm: int
+) -> list[float]:
+    """Return the median time of each variant on its slowest rank."""
+    clock = clock_for(world.device)
+    times: list[list[tuple[Any, Any]]] = [[] for _ in variants]
+    # In turns and without waiting in between, as in later steps: an idle GPU is cool and fast. Every second
+    # turn is in reverse, so that no variant always follows the same one.
+    turn = list(range(len(variants)))
+    for which in itertools.chain.from_iterable(turn[:: -1 if odd % 2 else 1] for odd in range(trials)):
+        start = clock.mark()
+        run(sum(map(len, times)), variants[which])
+        times[which].append((start, clock.mark()))
+    synchronize()
+    medians = [statistics.median(clock.elapsed_ns(a, b) for a, b in mine[warm:]) for mine in times]
+    return [max(ranks) for ranks in zip(*world.comm.allgather(medians), strict=True)]
