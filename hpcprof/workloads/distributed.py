@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import socket
@@ -40,6 +41,21 @@ def all_gather(output: torch.Tensor, source: torch.Tensor, async_op: bool = Fals
         # Not every backend supports the type, and copying bytes does not need it.
         output, source = output.view(torch.uint8), source.view(torch.uint8)
     return _all_gather(output, source, async_op=async_op)
+
+
+def nccl_version() -> tuple[int, ...]:
+    """Return the version of the NCCL that this process has loaded.
+
+    `torch.cuda.nccl.version` returns the one that PyTorch was built with.
+    """
+    number = ctypes.c_int()
+    try:
+        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    except OSError:
+        # It is part of PyTorch's own library.
+        return tuple(torch.cuda.nccl.version())
+    # Since NCCL 2.9, 22907 is 2.29.7.
+    return number.value // 10_000, number.value // 100 % 100, number.value % 100
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,7 @@ class World:
         }
         if self.device.type == "cuda":
             found["cuda"] = str(torch.version.cuda)
-            found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+            found["nccl"] = ".".join(map(str, nccl_version()))
         return found
 
     def store(self, timeout: timedelta) -> Any:

@@ -11,7 +11,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 
 DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
 DIRECTIONS = ("forward", "backward", "both")
-MODES = ("serial", "chunked", "symmetric", "copy-engine")
+MODES = ("serial", "chunked", "symmetric", "copy-engine", "cublasmp")
 _FLOAT8_UNIT = 16
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
 from hpcprof.workloads.sequence_parallel.modes.copy_engine import CopyEngine
+from hpcprof.workloads.sequence_parallel.modes.cublasmp import CublasMp
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
 from hpcprof.workloads.sequence_parallel.modes.symmetric import Symmetric
 
@@ -13,6 +14,7 @@ MODES: dict[str, type[Mode]] = {
     "chunked": Chunked,
     "symmetric": Symmetric,
     "copy-engine": CopyEngine,
+    "cublasmp": CublasMp,
 }
 
 __all__ = ["MODES", "Mode", "Unavailable"]
