@@ -54,6 +54,13 @@ def charts(contents: Contents) -> list[Chart]:
     return made
 
 
+# Results of earlier versions and of profiled runs have no parts.
+_BOUND = {
+    True: "the fastest matmuls and of the bytes over the links, each measured alone in turns with the modes",
+    False: "the serial mode's matmuls and collectives",
+}
+
+
 def _modes(result: RankResult) -> Chart:
     names = [escape(name) for name in result.modes]
     steps = [summarize(mode.latency_ns) for mode in result.modes.values()]
@@ -76,11 +83,11 @@ def _modes(result: RankResult) -> Chart:
         figure.add_scatter(
             x=names,
             y=[bound / size] * len(names),
-            name="perfect overlap",
+            name="bound",
             mode="lines+markers",
             line={"width": 2, "color": COLOURS[5], "dash": "dot"},
         )
-        note += " Perfect overlap is the larger of matmuls and collectives, each measured alone."
+        note += f" The bound is the larger of {_BOUND[bool(result.bound_parts_ns)]}."
     title = "Step time by mode"
     return f"{title}, {result.point}" if result.point else title, note, figure
 

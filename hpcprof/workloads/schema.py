@@ -68,6 +68,11 @@ class Figures:
         GB/s.
     of_bound_pct, hidden_pct : float or None
         The bound over the median latency, and (serial - latency) over (serial - bound), in percent.
+    of_bound_low_pct, of_bound_high_pct : float or None
+        The 95 % confidence interval of the bound over the latency; each step is compared with the bound of
+        its round. None where the result has no ``bound_parts_ns``.
+    of_alone_pct : float or None
+        ``alone_bound_ns`` over the median latency, in percent.
     of_peak_pct : float or None
         ``tflops`` in percent of the peak in the datasheet.
     marks_pct : float
@@ -95,6 +100,9 @@ class Figures:
     hidden_high_pct: float | None = None
     marked: Summary | None = None
     overlapped: bool | None = None
+    of_bound_low_pct: float | None = None
+    of_bound_high_pct: float | None = None
+    of_alone_pct: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,10 +164,13 @@ class RankResult:
     ``correctness`` is None if there is no reference to compare with.
 
     If several modes were measured in turns, ``modes`` holds all of them, ``mode`` is the name of the first,
-    and the fields above and ``figures`` are empty or None. ``bound_ns`` is the time of a step whose
-    communication and compute overlap perfectly, computed from the phases of the serial mode; None unless the
-    serial mode was measured next to others. The result of a sweep is that of its first point, and ``points``
-    holds the complete results of all points, with the name of each in ``point``.
+    and the fields above and ``figures`` are empty or None. ``bound_ns`` is the time that no mode can beat:
+    the larger of the fastest matmuls and of the bytes over the links, each measured alone in turns with the
+    modes. ``bound_parts_ns`` has both by direction; it is empty in results of earlier versions and of
+    profiled runs, where ``bound_ns`` is the larger of the serial mode's matmuls and collectives.
+    ``alone_bound_ns`` is that in any run. All of these are None or empty unless the serial mode was measured
+    next to others. The result of a sweep is that of its first point, and ``points`` holds the complete
+    results of all points, with the name of each in ``point``.
     """
 
     schema_version: int
@@ -193,6 +204,8 @@ class RankResult:
     marked_ns: list[int] = field(default_factory=list)
     point: str = ""
     points: list[RankResult] = field(default_factory=list)
+    alone_bound_ns: int | None = None
+    bound_parts_ns: dict[str, int] = field(default_factory=dict)
 
     def every_point(self) -> list[RankResult]:
         """Return the results of all points of a sweep; without a sweep, this result only."""

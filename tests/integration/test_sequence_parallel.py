@@ -106,9 +106,15 @@ def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tm
         # On a CPU, communication and compute share the cores.
         assert all(mode.figures.overlapped is None for mode in result.modes.values())
         medians = [summarize(times).p50_ns for times in result.modes["serial"].phase_ns.values()]
-        assert result.bound_ns is not None
+        assert result.bound_ns is not None and result.alone_bound_ns is not None
         # It is computed from maxima over the ranks, which are at least the values of any rank.
-        assert result.bound_ns >= max(medians[0] + medians[3], medians[1] + medians[2]) * 0.99
+        assert result.alone_bound_ns >= max(medians[0] + medians[3], medians[1] + medians[2]) * 0.99
+        # Nothing can be copied from a peer here, so the links are the collectives alone.
+        links = result.bound_parts_ns["links forward"]
+        assert links == result.parts_ns["allgather"] + result.parts_ns["reduce_scatter"]
+        assert result.bound_ns >= links
+        assert None not in (serial.of_bound_low_pct, chunked.of_bound_high_pct, serial.of_alone_pct)
+    assert "cublasmp is left out: cuBLASMp needs CUDA and NCCL" in run.stdout
     assert "symmetric is left out: symmetric memory needs CUDA" in run.stdout
     assert "fastest: " in run.stdout
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from hpcprof.workloads.schema import Figures, summarize
 from hpcprof.workloads.sequence_parallel.cost_model import (
@@ -17,6 +18,14 @@ from hpcprof.workloads.sequence_parallel.cost_model import (
 )
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 
+MATMULS = {"forward": "matmuls forward", "backward": "matmuls backward"}
+"""How the names of the probes of matmuls begin, by direction."""
+LINKS = "links"
+"""The name of the probe of the links, and of the phase in which it copies."""
+
+DIRECTIONS = {"forward": FORWARD_PHASES, "backward": BACKWARD_PHASES}
+"""The phases of each direction."""
+
 # A smaller share may be due to launches and marks: the extra marks of the serial mode cost up to 4 %.
 _SEEN_PCT = 10
 # If perfect overlap would save less than this part of a serial step, the result would be noise.
@@ -25,11 +34,66 @@ _RELEVANT = 0.05
 _HALF_WIDTH = 0.98
 
 
-def bound_ns(parts: Mapping[str, int]) -> int:
-    """Return the time of a step whose communication and compute overlap perfectly, in nanoseconds.
+@dataclass(frozen=True)
+class Bound:
+    """The time that no mode can beat, since all of them multiply and move the same data.
 
-    It is max(matmuls, collectives), separately for forward and backward, since the backward begins after the
-    forward.
+    Attributes
+    ----------
+    rounds_ns : list of int
+        The bound in each round of steps, in nanoseconds.
+    parts_ns : dict of str to int
+        The medians that it was computed from: the matmuls of each direction with the fastest groups of rows,
+        and the bytes of its collectives over the links.
+    """
+
+    rounds_ns: list[int]
+    parts_ns: dict[str, int]
+
+    @property
+    def p50_ns(self) -> int:
+        """The median over the rounds."""
+        return summarize(self.rounds_ns).p50_ns
+
+
+def step_bound(
+    probes: Mapping[str, Sequence[int]], parts: Mapping[str, int], moved: Mapping[str, int]
+) -> Bound:
+    """Return the bound of a step: for each direction, the larger of its matmuls and its bytes over the links.
+
+    Parameters
+    ----------
+    probes : mapping of str to sequence of int
+        The latency of each probe in each round, in nanoseconds.
+    parts : mapping of str to int
+        The median time of each phase of the serial mode, in nanoseconds.
+    moved : mapping of str to int
+        The bytes that each collective moves, from `link_bytes`.
+    """
+    rounds: list[int] = []
+    found: dict[str, int] = {}
+    copied = [collective for collective in moved if collective in ("allgather", "grad_allgather")]
+    for direction, names in DIRECTIONS.items():
+        groupings = [times for name, times in probes.items() if name.startswith(MATMULS[direction])]
+        if not groupings:
+            continue
+        matmuls = min(groupings, key=lambda times: summarize(times).p50_ns)
+        mine = [name for name in names if name in moved]
+        links = sum(parts[name] for name in mine)
+        if LINKS in probes:
+            rate = summarize(probes[LINKS]).p50_ns / moved[copied[0]]
+            links = min(links, round(rate * sum(moved[name] for name in mine)))
+        found |= {MATMULS[direction]: summarize(matmuls).p50_ns, f"{LINKS} {direction}": links}
+        of_direction = [max(time, links) for time in matmuls]
+        rounds = [a + b for a, b in zip(rounds, of_direction, strict=True)] if rounds else of_direction
+    return Bound(rounds, found)
+
+
+def alone_bound_ns(parts: Mapping[str, int]) -> int:
+    """Return the larger of the serial mode's matmuls and collectives, in nanoseconds.
+
+    The directions are added, since the backward begins after the forward. A mode can beat this if smaller
+    groups of rows fill the GPU better than all of them.
 
     Parameters
     ----------
@@ -37,7 +101,7 @@ def bound_ns(parts: Mapping[str, int]) -> int:
         The time of each phase of the serial mode, in nanoseconds.
     """
     total = 0
-    for names in (FORWARD_PHASES, BACKWARD_PHASES):
+    for names in DIRECTIONS.values():
         present = [name for name in names if name in parts]
         compute = sum(parts[name] for name in present if is_matmul(name))
         total += max(compute, sum(parts[name] for name in present) - compute)
@@ -73,8 +137,7 @@ def hidden_interval(
 ) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the median share of hideable communication that is hidden.
 
-    Each step gives one share, compared with the serial step of its round. The limits of the interval are two
-    of these shares, so nothing is assumed about their distribution.
+    Each step gives one share, compared with the serial step of its round.
 
     Parameters
     ----------
@@ -91,9 +154,14 @@ def hidden_interval(
     hideable = summarize(serial_ns).p50_ns - bound
     if hideable <= 0:
         return None
-    shares = sorted(100 * (s - t) / hideable for s, t in zip(serial_ns, latency_ns, strict=True))
-    outside = max(0, math.floor(len(shares) / 2 - _HALF_WIDTH * math.sqrt(len(shares))) - 1)
-    return shares[outside], shares[-1 - outside]
+    return median_interval([100 * (s - t) / hideable for s, t in zip(serial_ns, latency_ns, strict=True)])
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the median: two of the values, so it assumes no distribution."""
+    ordered = sorted(values)
+    outside = max(0, math.floor(len(ordered) / 2 - _HALF_WIDTH * math.sqrt(len(ordered))) - 1)
+    return ordered[outside], ordered[-1 - outside]
 
 
 def overlapped(
@@ -121,15 +189,27 @@ def no_overlap(mode: str, found: Figures) -> str | None:
     )
 
 
+def beyond_bound(mode: str, found: Figures) -> str | None:
+    """Return a warning if a mode is faster than the bound, beyond its interval, else None."""
+    if found.of_bound_low_pct is None or found.of_bound_low_pct <= 100:
+        return None
+    return (
+        f"WARNING: {mode} is faster than the bound, at {found.of_bound_low_pct:.1f} to "
+        f"{found.of_bound_high_pct:.1f} % of it (95 % interval): its matmuls ran at a higher clock, or as no "
+        "probe groups them"
+    )
+
+
 def mode_figures(
     ranks_ns: Sequence[Sequence[int]],
     parameters: Parameters,
     *,
     device: str,
     backend: str,
-    bound: int | None,
+    bound: Bound | None,
     serial_ns: Sequence[int] | None,
     marks_pct: float,
+    alone: int | None = None,
     overlaps: bool = True,
     marked_ns: Sequence[int] | None = None,
 ) -> Figures:
@@ -143,12 +223,14 @@ def mode_figures(
         The shape.
     device, backend : str
         The name of the GPU and the communication library.
-    bound : int or None
-        The time of a step with perfect overlap, in nanoseconds.
+    bound : Bound or None
+        The time that no mode can beat.
     serial_ns : sequence of int or None
         The latencies of the serial mode in the same rounds, in nanoseconds.
     marks_pct : float
         The cost of the time marks of a step, in percent of its time.
+    alone : int or None
+        The larger of the serial mode's matmuls and collectives, in nanoseconds.
     overlaps : bool
         Whether the mode is meant to overlap communication; the serial mode is not.
     marked_ns : sequence of int or None
@@ -162,12 +244,16 @@ def mode_figures(
     tflops = step_flops(parameters, ranks) / p50 / 1e3
     peak = peak_tflops(device, parameters.dtype)
     serial = None if serial_ns is None else summarize(serial_ns).p50_ns
-    hidden_pct, hidden, did = None, None, None
+    hidden_pct, hidden, did, of_bound = None, None, None, None
+    if bound is not None and bound.parts_ns:
+        of_bound = median_interval(
+            [100 * b / max(t, 1) for b, t in zip(bound.rounds_ns, latencies, strict=True)]
+        )
     if serial_ns is not None and serial is not None and bound is not None:
-        hidden = hidden_interval(latencies, serial_ns, bound)
-        hidden_pct = None if hidden is None else 100 * (serial - p50) / (serial - bound)
+        hidden = hidden_interval(latencies, serial_ns, bound.p50_ns)
+        hidden_pct = None if hidden is None else 100 * (serial - p50) / (serial - bound.p50_ns)
         if overlaps:
-            did = overlapped(hidden, serial=serial, bound=bound, device=device, ranks=ranks)
+            did = overlapped(hidden, serial=serial, bound=bound.p50_ns, device=device, ranks=ranks)
     moved = sum(link_bytes(parameters, ranks).values())
     return Figures(
         step=latency,
@@ -175,7 +261,7 @@ def mode_figures(
         skew_p50_ns=round(statistics.median(max(step) - min(step) for step in steps)),
         tflops=tflops,
         bus_gbps=moved / p50 if backend == "nccl" else None,
-        of_bound_pct=None if bound is None else 100 * bound / p50,
+        of_bound_pct=None if bound is None else 100 * bound.p50_ns / p50,
         hidden_pct=hidden_pct,
         of_peak_pct=None if peak is None else 100 * tflops / peak,
         marks_pct=marks_pct,
@@ -183,4 +269,7 @@ def mode_figures(
         hidden_high_pct=hidden[1] if hidden else None,
         marked=summarize(marked_ns) if marked_ns else None,
         overlapped=did,
+        of_bound_low_pct=of_bound[0] if of_bound else None,
+        of_bound_high_pct=of_bound[1] if of_bound else None,
+        of_alone_pct=None if alone is None else 100 * alone / p50,
     )

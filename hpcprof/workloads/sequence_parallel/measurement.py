@@ -13,17 +13,20 @@ from hpcprof.workloads.gpu_state import GpuMonitor
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import GpuState
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.probes import Links, Matmuls
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import Timer, Times, UntimedPhases, clock_for
 from hpcprof.workloads.watchdog import Watchdog
 
 Steps = Mapping[str, Step | GraphedStep]
+Probes = Mapping[str, Matmuls | Links]
 
 # The warm-up ends when the medians of two windows differ by less than 1 %, or after 5 times --warmup.
 _STABLE = 0.01
 _PATIENCE = 5
-# The cost of marks is measured on pairs of blocks of steps.
-_PAIRS, _BLOCK = 24, 4
+# The cost of marks is measured on pairs of blocks of steps; a GPU at its power cap needs many.
+_PAIRS, _PAIRS_ON_GPU = 24, 96
+_BLOCK, _BLOCK_NS = 4, 5_000_000
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Measured:
     """The times of each mode, and the conditions of the measurement; see `RankResult`.
 
     ``marked_ns`` has the modes whose phases were timed in separate steps, with the times of these steps.
-    ``steps`` counts the steps of all modes, including those before the measured ones.
+    ``steps`` counts the steps of all modes, including those before the measured ones. ``probes`` has the time
+    of each probe in each round.
     """
 
     times: dict[str, Times]
@@ -42,6 +46,7 @@ class Measured:
     gpu_before: GpuState | None
     gpu_after: GpuState | None
     marks_pct: dict[str, float]
+    probes: dict[str, list[int]]
 
 
 class Measurement:
@@ -58,11 +63,14 @@ class Measurement:
         world: World,
         steps: Steps,
         watchdog: Watchdog,
+        probes: Probes | None = None,
     ) -> None:
         self._parameters, self._environment, self._world = parameters, environment, world
         self._steps, self._watchdog = steps, watchdog
         # If any rank is profiled, all ranks time the steps that the profile contains.
         self._profiled = any(world.comm.allgather(environment.profiler is not Profiler.NONE))
+        # A profile has the steps of modes only.
+        self._probes = {} if self._profiled else dict(probes or {})
         self._monitor = GpuMonitor(world.device)
         self._index = self._rounds = 0
 
@@ -77,6 +85,7 @@ class Measurement:
                 with capture.step():
                     self._round(timers)
             after = self._monitor.read()
+        probes = {name: timers.pop(name)[0].read() for name in self._probes}
         times, marked = {}, {}
         for name, (plain, *apart) in timers.items():
             times[name] = plain.read()
@@ -84,10 +93,14 @@ class Measurement:
                 found = timer.read()
                 times[name] = Times(times[name].step_ns, found.phase_ns)
                 marked[name] = found.step_ns
-        marks = {name: self._cost_of_marks(step) for name, step in self._steps.items()}
-        return Measured(times, marked, self._index, warmed, stable, before, after, marks)
+        marks = {
+            name: self._cost_of_marks(step, round(statistics.median(times[name].step_ns)))
+            for name, step in self._steps.items()
+        }
+        alone = {name: times.phase_ns.get(name, times.step_ns) for name, times in probes.items()}
+        return Measured(times, marked, self._index, warmed, stable, before, after, marks, alone)
 
-    def _cost_of_marks(self, step: Step | GraphedStep) -> float:
+    def _cost_of_marks(self, step: Step | GraphedStep, step_ns: int) -> float:
         """Return how much longer steps with marks take than steps without, in percent.
 
         Blocks of steps with and without marks alternate, and the result is the median over the pairs. The
@@ -96,11 +109,12 @@ class Measurement:
         clock = clock_for(self._world.device)
         timer = Timer(clock, step.phases)
         blocks = []
-        for block in range(2 * _PAIRS):
+        steps = self._world.comm.bcast(max(1, min(_BLOCK, _BLOCK_NS // max(step_ns, 1))))
+        for block in range(2 * (_PAIRS if clock.follows_host else _PAIRS_ON_GPU)):
             # With, without, without, with: a drift of the clocks affects both.
             marked = block % 4 in (0, 3)
             start = clock.mark()
-            for _ in range(_BLOCK):
+            for _ in range(steps):
                 if marked:
                     with timer.step():
                         step(self._next(), timer)
@@ -115,7 +129,7 @@ class Measurement:
         return 100 * statistics.median(a / b - 1 for a, b in zip(times[True], times[False], strict=True))
 
     def _timers(self) -> dict[str, list[Timer]]:
-        """Return the timers of each mode; each timer times its own step in a round.
+        """Return the timers of each mode and probe; each timer times its own step in a round.
 
         Phase marks lengthen a step. A mode with phases therefore has two timers, the first without phases
         and the second with them. Under a profiler, one timer does both.
@@ -128,10 +142,13 @@ class Measurement:
             kinds = [(), step.phases] if step.phases and not self._profiled else [step.phases]
             called = "iteration" if single else f"iteration {name}"
             timers[name] = [Timer(clock, phases, called, self._watchdog) for phases in kinds]
+        for name, probe in self._probes.items():
+            timers[name] = [Timer(clock, probe.phases, f"probe {name}", self._watchdog)]
         return timers
 
     def _round(self, timers: dict[str, list[Timer]]) -> None:
-        turns = [(step, timer) for name, step in self._steps.items() for timer in timers[name]]
+        parts = {**self._steps, **self._probes}
+        turns = [(step, timer) for name, step in parts.items() for timer in timers[name]]
         for step, timer in reversed(turns) if self._rounds % 2 else turns:
             with timer.step():
                 step(self._next(), timer)

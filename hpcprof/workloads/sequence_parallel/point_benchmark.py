@@ -25,11 +25,21 @@ from hpcprof.workloads.schema import (
 )
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
-from hpcprof.workloads.sequence_parallel.efficiency import bound_ns, mode_figures, no_overlap, part_rates
+from hpcprof.workloads.sequence_parallel.cost_model import link_bytes
+from hpcprof.workloads.sequence_parallel.efficiency import (
+    Bound,
+    alone_bound_ns,
+    beyond_bound,
+    mode_figures,
+    no_overlap,
+    part_rates,
+    step_bound,
+)
 from hpcprof.workloads.sequence_parallel.measurement import Measured, Measurement, Steps
-from hpcprof.workloads.sequence_parallel.modes import MODES, Unavailable
+from hpcprof.workloads.sequence_parallel.modes import MODES, Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.probes import probes
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import UntimedPhases
 from hpcprof.workloads.watchdog import Watchdog
@@ -68,12 +78,17 @@ def measure_point(
     watchdog.enter("the allocation")
     buffers = allocate(parameters, world.rank, world.size, world.device, _input_memory(parameters, world))
     watchdog.enter("the creation of the modes")
-    steps, notes = _make(parameters, world, buffers)
-    measured = Measurement(parameters, environment, world, steps, watchdog).run()
+    steps, modes, notes = _make(parameters, world, buffers)
+    # Without the serial mode next to others there is no bound.
+    bounded = len(modes) > 1 and "serial" in parameters.modes
+    parts = dict(probes(parameters, world, buffers, modes) if bounded else ())
+    measured = Measurement(parameters, environment, world, steps, watchdog, parts).run()
     checks = {}
     for mode, step in steps.items():
         begin = functools.partial(watchdog.enter, f"the check of {mode}")
         checks[mode] = _check(parameters, world, buffers, step, measured.steps, begin)
+    for one in modes:
+        one.close()
     watchdog.enter("the results")
     result = _result(parameters, environment, world, measured, checks, notes)
     everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
@@ -89,8 +104,8 @@ def _input_memory(parameters: Parameters, world: World) -> Callable[..., torch.T
     return empty
 
 
-def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps, list[str]]:
-    """Create the steps of the modes that can run here, and notes on the others.
+def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps, list[Mode], list[str]]:
+    """Create the modes that can run here and their steps, and notes on the others.
 
     Raises
     ------
@@ -98,6 +113,7 @@ def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps
         No mode can run.
     """
     steps: dict[str, Step | GraphedStep] = {}
+    modes: list[Mode] = []
     notes = list(world.notes)
     copies = len(buffers.weights.first)
     if copies > 1:
@@ -111,6 +127,7 @@ def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps
             continue
         if mode.note:
             notes.append(mode.note)
+        modes.append(mode)
         step = Step(parameters, kept, mode)
         if parameters.cuda_graph:
             if mode.phases:
@@ -121,7 +138,7 @@ def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps
             steps[name] = step
     if not steps:
         raise UsageError(" ".join(notes))
-    return steps, notes
+    return steps, modes, notes
 
 
 def _apart(buffers: Buffers, parameters: Parameters) -> Buffers:
@@ -185,7 +202,8 @@ def _result(
     latencies = {name: slowest_rank_ns(ranks) for name, ranks in everyone.items()}
     marked = {name: slowest_rank_ns(world.comm.allgather(mine)) for name, mine in measured.marked_ns.items()}
     parts = _parts(world, measured)
-    bound = bound_ns(parts) if parts and len(measured.times) > 1 else None
+    alone = alone_bound_ns(parts) if parts and len(measured.times) > 1 else None
+    bound = None if alone is None else _bound(parameters, world, measured, parts)
     modes = {}
     for name, times in measured.times.items():
         check, peak = checks[name]
@@ -201,6 +219,7 @@ def _result(
                 device=device,
                 backend=world.backend,
                 bound=bound,
+                alone=alone,
                 serial_ns=latencies.get("serial"),
                 marks_pct=measured.marks_pct[name],
                 overlaps=not name.startswith("serial"),
@@ -235,7 +254,9 @@ def _result(
         correctness=only.correctness if only else None,
         notes=notes + _unseen(modes) + _conditions(world.comm.allgather(change), measured.stable),
         modes={} if only else modes,
-        bound_ns=bound,
+        bound_ns=bound.p50_ns if bound else None,
+        alone_bound_ns=alone,
+        bound_parts_ns=bound.parts_ns if bound else {},
         figures=only.figures if only else None,
         parts_ns=parts,
         rates=part_rates(parts, parameters, world.size, world.backend),
@@ -252,9 +273,20 @@ def _summary(mode: ModeResult) -> dict[str, Summary]:
 
 
 def _unseen(modes: dict[str, ModeResult]) -> list[str]:
-    """Return a note for each mode that should overlap but does not."""
-    notes = (no_overlap(name, mode.figures) for name, mode in modes.items() if mode.figures is not None)
+    """Return a note for each mode that should overlap but does not, or that is faster than the bound."""
+    known = {name: mode.figures for name, mode in modes.items() if mode.figures is not None}
+    notes = [said(name, figures) for said in (no_overlap, beyond_bound) for name, figures in known.items()]
     return [note for note in notes if note]
+
+
+def _bound(parameters: Parameters, world: World, measured: Measured, parts: dict[str, int]) -> Bound:
+    """Return the time that no mode can beat; in a profiled run, what the serial mode's phases tell of it."""
+    latencies = {
+        name: slowest_rank_ns(world.comm.allgather(times)) for name, times in measured.probes.items()
+    }
+    if not latencies:
+        return Bound([alone_bound_ns(parts)] * parameters.steps, {})
+    return step_bound(latencies, parts, link_bytes(parameters, world.size))
 
 
 def _parts(world: World, measured: Measured) -> dict[str, int]:

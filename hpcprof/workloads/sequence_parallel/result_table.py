@@ -24,7 +24,8 @@ class ResultFormatter:
         if self._head:
             self._head = False
             points = _count(len(self._sweep.points), "point")
-            lines = [f"{_ranks(result, nodes)}; {points}", "of bound and hidden in percent", _columns(result)]
+            legend = "of bound: bound / step, %; hidden: (serial - step) / (serial - bound), %"
+            lines = [f"{_ranks(result, nodes)}; {points}", legend, _columns(result)]
         known = _figures(result)
         # A note that holds at every point is printed once; a warning belongs to its point.
         notes = [note for note in result.notes if note not in self._notes or note.startswith("WARNING")]
@@ -36,6 +37,7 @@ class ResultFormatter:
                 f"{result.point}: {_shape(parameters)}, {parameters.dtype}, {parameters.direction}",
                 *(_mode(name, found) for name, found in known.items()),
                 _fastest(known),
+                *(_bounds(result, known)[:1] if result.bound_ns is not None else ()),
                 *(_correct(name, error, check) for name, error in worst.items()),
                 *(f"note: {note}" for note in notes),
             ]
@@ -96,12 +98,7 @@ def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
     lines = [_columns(result), *(_mode(name, found) for name, found in known.items())]
     lines += ["", _fastest(known)]
     if result.bound_ns is not None:
-        parts = [f"{name} {time / 1e6:.3f}" for name, time in result.parts_ns.items()]
-        lines += [
-            f"bound {result.bound_ns / 1e6:.3f} ms: the longer of matmuls and collectives, each alone",
-            "of bound and hidden in percent; GB/s: bytes of all collectives over the step, per rank",
-            f"phases of serial, ms, slowest rank: {', '.join(parts)}",
-        ]
+        lines += [*_bounds(result, known), f"phases of serial, ms, slowest rank: {_times(result.parts_ns)}"]
     if result.rates:
         parts = [
             f"{name} {_digits(rate)} {'TFLOP/s' if is_matmul(name) else 'GB/s'}"
@@ -109,6 +106,40 @@ def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
         ]
         lines.append(f"rates of the phases: {', '.join(parts)}")
     return lines + _conditions(result, known)
+
+
+def _bounds(result: RankResult, known: dict[str, Figures]) -> list[str]:
+    """Define the bounds and the percentages."""
+    assert result.bound_ns is not None
+    legend = [
+        "of bound: bound / step, %; hidden: (serial - step) / (serial - bound), %",
+        "GB/s: bytes of all collectives over the step, per rank",
+    ]
+    if not result.bound_parts_ns:
+        meaning = "the larger of the serial mode's matmuls and collectives"
+        return [f"bound {result.bound_ns / 1e6:.3f} ms: {meaning}", *legend]
+    lines = [
+        f"bound {result.bound_ns / 1e6:.3f} ms: the larger of the fastest matmuls and of the bytes over the "
+        f"links, each alone, ms: {_times(result.bound_parts_ns)}",
+        *legend,
+        "of bound, 95 % interval: "
+        + ", ".join(
+            f"{name} {found.of_bound_low_pct:.1f} to {found.of_bound_high_pct:.1f}"
+            for name, found in known.items()
+            if found.of_bound_low_pct is not None and found.of_bound_high_pct is not None
+        ),
+    ]
+    if result.alone_bound_ns is not None:
+        shares = [f"{name} {found.of_alone_pct:.1f}" for name, found in known.items() if found.of_alone_pct]
+        lines.append(
+            f"of {result.alone_bound_ns / 1e6:.3f} ms, the larger of the serial mode's matmuls and "
+            f"collectives, %: {', '.join(shares)}"
+        )
+    return lines
+
+
+def _times(parts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {time / 1e6:.3f}" for name, time in parts.items())
 
 
 def _ranks(result: RankResult, nodes: int) -> str:

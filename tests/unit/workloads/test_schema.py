@@ -115,7 +115,7 @@ def test_the_points_of_a_sweep_are_read_back_each_whole() -> None:
         parse_result(to_json(dataclasses.replace(swept, points=[result(latency_ns=[1, 2])])))
 
 
-@pytest.mark.parametrize("path", sorted(DATA.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(DATA.glob("h200x4-*.json")), ids=lambda path: path.stem)
 def test_a_file_of_version_1_is_read_without_its_second_copy_of_the_first_mode(path: Path) -> None:
     text = path.read_text()
     old = json.loads(text)

@@ -8,13 +8,27 @@ from typing import Any, cast
 import torch
 
 from hpcprof.workloads.distributed import World
-from hpcprof.workloads.rankenv import RankEnvironment
+from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.sequence_parallel.measurement import Measurement, Steps
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import PhaseTimer
 from hpcprof.workloads.watchdog import Watchdog
 
 COMM = SimpleNamespace(allgather=lambda value: [value], bcast=lambda value: value, Barrier=lambda: None)
+
+
+def test_a_profile_has_the_steps_of_modes_only() -> None:
+    probe = SimpleNamespace(phases=())
+    environment = RankEnvironment(profiler=Profiler.NCU)
+    measurement = Measurement(
+        Parameters(warmup=0, burn_in=0, steps=2),
+        environment,
+        world(),
+        {},
+        cast(Watchdog, SimpleNamespace(enter=lambda *where: None)),
+        cast(Any, {"probe": probe}),
+    )
+    assert measurement.run().probes == {}
 
 
 def world() -> World:
@@ -48,8 +62,11 @@ def test_modes_are_measured_in_turns_and_every_second_round_in_reverse() -> None
     steps = cast(Steps, {"serial": Noting("serial", ("allgather",)), "chunked": Noting("chunked", ())})
     parameters = Parameters(warmup=0, burn_in=0, steps=3)
     watchdog = cast(Watchdog, SimpleNamespace(enter=lambda *where: None))
-    measured = Measurement(parameters, RankEnvironment(), world(), steps, watchdog).run()
-    # The serial mode has a step for its time and one for its phases in each round.
-    assert "".join(name[0] for name in done[:9]) == "ssc" + "css" + "ssc"
+    probes = cast(Any, {"probe": Noting("probe", ()), "links": Noting("links", ("ready", "links"))})
+    measured = Measurement(parameters, RankEnvironment(), world(), steps, watchdog, probes).run()
+    # The serial mode has a step for its time and one for its phases in each round, and the probes take turns.
+    assert "".join(name[0] for name in done[:15]) == "sscpl" + "lpcss" + "sscpl"
+    assert {name: len(times) for name, times in measured.probes.items()} == {"probe": 3, "links": 3}
+    assert measured.times.keys() == {"serial", "chunked"}
     assert [len(measured.times[name].step_ns) for name in ("serial", "chunked")] == [3, 3]
     assert len(measured.marked_ns["serial"]) == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, ModeResult, RankResult
-from hpcprof.workloads.sequence_parallel.efficiency import mode_figures
+from hpcprof.workloads.sequence_parallel.efficiency import Bound, mode_figures
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.result_table import result_table
 
@@ -22,7 +22,7 @@ def result(serial_ns: int, other_ns: int, bound_ns: int) -> RankResult:
                 Parameters(),
                 device="NVIDIA H200",
                 backend="nccl",
-                bound=bound_ns,
+                bound=Bound([bound_ns] * 3, {"matmuls forward": bound_ns}),
                 serial_ns=[serial_ns] * 3,
                 marks_pct=0.1,
                 marked_ns=[time + 20_000] * 3 if phases else None,
