@@ -24,6 +24,7 @@ from hpcprof.analysis.explain.host_activity import (
     marking_thread,
     threads_of,
 )
+from hpcprof.analysis.explain.rank_activity import CallKind, kind_of_call
 from hpcprof.analysis.explain.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, text_column
@@ -59,13 +60,12 @@ class Cause(IntEnum):
     UNKNOWN = 6
 
 
-_BLOCKING = (
-    (re.compile(r"(Malloc|Alloc|Free)(FromPool)?Async"), Cause.HOST),
-    (re.compile(r"Malloc|Alloc|Free|Host(Unr|R)egister|MemCreate|Mem(Unm|M)ap"), Cause.ALLOCATION),
-    (re.compile(r"Synchronize"), Cause.SYNC),
-    (re.compile(r"Mem(cpy|set)"), Cause.COPY),
-)
-"""What holds a thread up that is in a call while the GPU becomes idle; the first part of a name that fits."""
+_BLOCKING = {
+    CallKind.ALLOCATE: Cause.ALLOCATION,
+    CallKind.FREE: Cause.ALLOCATION,
+    CallKind.WAIT: Cause.SYNC,
+}
+"""What holds a thread up that is in a call while the GPU becomes idle; a copy does too."""
 
 _AT_ONCE = 1 << 16
 """How many gaps are explained at a time, which limits the memory."""
@@ -210,7 +210,9 @@ def _kinds(timeline: Timeline) -> _Kinds:
 
 
 def _cause_of(name: str | None) -> Cause:
-    return next((cause for pattern, cause in _BLOCKING if pattern.search(name or "")), Cause.HOST)
+    cause = _BLOCKING.get(kind_of_call(name or ""), Cause.HOST)
+    is_copy = cause is Cause.HOST and re.search(r"Mem(cpy|set)", name or "")
+    return Cause.COPY if is_copy else cause
 
 
 def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:

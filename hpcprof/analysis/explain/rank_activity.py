@@ -192,7 +192,7 @@ def _calls(
     launching = np.zeros(len(calls), bool)
     launching[launched] = True
     used, name = numbered(calls.name)
-    by_name = np.array([_kind_of(text or "") for text in timeline.names(used)], np.int64)[name]
+    by_name = np.array([kind_of_call(text or "") for text in timeline.names(used)], np.int64)[name]
     _, thread = numbered_rows(calls.process, calls.thread)
     working = np.zeros(int(thread.max(initial=-1)) + 1, bool)
     working[thread[launching]] = True
@@ -230,7 +230,8 @@ class _Kind(Table):
     category: Ints
 
 
-def _kind_of(name: str) -> CallKind:
+def kind_of_call(name: str) -> CallKind:
+    """Return the kind of a call that launches nothing, by its name."""
     return next((kind for pattern, kind in _KINDS if pattern.search(name)), CallKind.OTHER)
 
 
