@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcprof.analysis.explain.candidates import Candidate
-from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.places import is_inside
+from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
@@ -199,3 +200,41 @@ def half_width(savings: Floats) -> float:
         return 0.0
     spread = 1.4826 * float(np.median(np.abs(savings - np.median(savings))))
     return 1.96 * 1.2533 * spread / float(np.sqrt(len(savings)))
+
+
+def estimated_finding(
+    cause: Cause,
+    ranks: tuple[int, ...],
+    where: str,
+    saving: float,
+    half: float,
+    wall: float,
+    evidence: tuple[Evidence, ...],
+) -> Finding:
+    """Return a finding whose saving is estimated without a replay.
+
+    Parameters
+    ----------
+    cause : Cause
+    ranks : tuple of int
+    where : str
+    saving : float
+        In ns of a step.
+    half : float
+        Half of the interval of the saving, in ns.
+    wall : float
+        The time of a step in ns.
+    evidence : tuple of Evidence
+    """
+    return Finding(
+        cause=cause,
+        ranks=ranks,
+        where=where,
+        saving_ns=round(saving),
+        saving_low_ns=round(max(0.0, saving - half)),
+        saving_high_ns=round(saving + half),
+        share_pct=round(100 * saving / wall, 3),
+        evidence=evidence,
+        remedy=remedy(cause, where, ranks),
+        confidence="medium",
+    )

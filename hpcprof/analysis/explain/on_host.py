@@ -14,8 +14,7 @@ import pandas as pd
 
 from hpcprof.analysis.explain.evidence import Tables, largest
 from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
-from hpcprof.analysis.explain.findings import half_width
-from hpcprof.analysis.explain.remedies import remedy
+from hpcprof.analysis.explain.findings import estimated_finding, half_width
 from hpcprof.analysis.statistics.grouped import Floats
 
 _LEAST_SHARE = 0.01
@@ -83,7 +82,7 @@ def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Findi
         spread = half_width(account.idle.min(axis=1)) if len(account.idle) > 1 else 0.0
         rows = idle[idle["range"] == place]
         evidence = tuple(largest("idle_causes", "idle_ns_per_step", rows))
-        yield _finding(Cause.HOST_WORK, account.ranks, str(place), least, spread, wall, evidence)
+        yield estimated_finding(Cause.HOST_WORK, account.ranks, str(place), least, spread, wall, evidence)
 
 
 def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
@@ -97,7 +96,9 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
         if excess < _LATE_SHARE * wall or excess < 0:
             continue
         place, evidence = _where_late(tables, rank)
-        yield _finding(Cause.LATE_RANK_HOST, (rank,), place, excess, half_width(later), wall, evidence)
+        yield estimated_finding(
+            Cause.LATE_RANK_HOST, (rank,), place, excess, half_width(later), wall, evidence
+        )
 
 
 def _where_late(tables: Tables, rank: int) -> tuple[str, tuple[Evidence, ...]]:
@@ -131,7 +132,7 @@ def _exposed(account: _Account, tables: Tables, wall: float) -> Iterator[Finding
     least = account.communication.min(axis=1)
     table = tables["step_account"]
     evidence = tuple(largest("step_account", "exposed_comm_ns", table))
-    yield _finding(
+    yield estimated_finding(
         Cause.EXPOSED_COMMUNICATION,
         account.ranks,
         _where_communicating(tables),
@@ -149,26 +150,3 @@ def _where_communicating(tables: Tables) -> str:
         return ""
     time = (rows["end_ns"] - rows["start_ns"]).groupby(rows["op"]).sum()
     return str(time.idxmax())
-
-
-def _finding(
-    cause: Cause,
-    ranks: tuple[int, ...],
-    where: str,
-    saving: float,
-    half: float,
-    wall: float,
-    evidence: tuple[Evidence, ...],
-) -> Finding:
-    return Finding(
-        cause=cause,
-        ranks=ranks,
-        where=where,
-        saving_ns=round(saving),
-        saving_low_ns=round(max(0.0, saving - half)),
-        saving_high_ns=round(saving + half),
-        share_pct=round(100 * saving / wall, 3),
-        evidence=evidence,
-        remedy=remedy(cause, where, ranks),
-        confidence="medium",
-    )

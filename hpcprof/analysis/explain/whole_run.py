@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcprof.analysis.explain.evidence import largest, step_evidence
 from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding, NotJudged
-from hpcprof.analysis.explain.findings import half_width
+from hpcprof.analysis.explain.findings import estimated_finding, half_width
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.pauses import outside_steps, spikes_and_pauses
 from hpcprof.analysis.explain.remedies import remedy
@@ -52,18 +52,9 @@ def _series_finding(
 ) -> Finding:
     half = half_width(series.wall.astype(float))
     named = ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
-    return Finding(
-        cause=cause,
-        ranks=inputs.ranks,
-        where=f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture",
-        saving_ns=round(saving),
-        saving_low_ns=round(max(0.0, saving - half)),
-        saving_high_ns=round(saving + half),
-        share_pct=round(100 * saving / series.p50, 3),
-        evidence=step_evidence(inputs.tables, steps),
-        remedy=remedy(cause, "", inputs.ranks),
-        confidence="medium",
-    )
+    where = f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture"
+    evidence = step_evidence(inputs.tables, steps)
+    return estimated_finding(cause, inputs.ranks, where, saving, half, series.p50, evidence)
 
 
 def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
