@@ -81,9 +81,7 @@ def slowdown(
     """
     command_line = ["hpcprof", *sys.argv[1:]]
     if resume is not None:
-        refuse_others(context)
-        folder = Path(resume)
-        folder = folder if folder.is_dir() else request.runs_dir / resume
+        folder = folder_to_resume(context, resume, request.runs_dir)
         with WaitingLine() as line:
             study = resume_slowdown(folder, db=db, progress=line.show_message, command_line=command_line)
     else:
@@ -103,19 +101,21 @@ def slowdown(
     _show(study)
 
 
-def refuse_others(context: click.Context) -> None:
-    """Refuse options that would change a study that is resumed.
+def folder_to_resume(context: click.Context, resume: str, runs_dir: Path) -> Path:
+    """Return the folder of a study that is resumed, which ``resume`` names as a path or below ``runs_dir``.
 
     Raises
     ------
     UsageError
-        If there is one.
+        If an option would change the study.
     """
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
         if given and parameter.name not in ("resume", "runs_dir", "db"):
             name = parameter.opts[0] if isinstance(parameter, click.Option) else "the program"
             raise UsageError(f"--resume continues a study as it was planned: leave out {name}.")
+    folder = Path(resume)
+    return folder if folder.is_dir() else runs_dir / resume
 
 
 def _show(study: SlowdownStudy) -> None:

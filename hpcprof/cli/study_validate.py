@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,7 @@ import click
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, job_options
 from hpcprof.cli.progress import WaitingLine
-from hpcprof.cli.study_slowdown import refuse_others
+from hpcprof.cli.study_slowdown import folder_to_resume
 from hpcprof.study.validation import resume_validation, run_validation
 
 if TYPE_CHECKING:
@@ -80,9 +79,7 @@ def validate(
     """
     command_line = ["hpcprof", *sys.argv[1:]]
     if resume is not None:
-        refuse_others(context)
-        folder = Path(resume)
-        folder = folder if folder.is_dir() else request.runs_dir / resume
+        folder = folder_to_resume(context, resume, request.runs_dir)
         with WaitingLine() as line:
             study = resume_validation(folder, db=db, progress=line.show_message, command_line=command_line)
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -10,9 +11,9 @@ import msgspec
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
-from hpcprof.study.runs import MessageKind, NoProfile, StudyRuns, resume_command
+from hpcprof.study.runs import MessageKind, NoProfile, Progress, StudyRuns, resume_command
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
+from hpcprof.submit.runs.directory import MANIFEST, Run, new_run_id, open_run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.sites.model import Site
@@ -20,12 +21,14 @@ from hpcprof.submit.sites.model import Site
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from hpcprof.results.store.store import Store
+
 RECORD = "study.json"
 """The name of the file."""
 
 
 class PlannedJob(Protocol):
-    """One run of a study: its job, and its id, which is empty until it is submitted."""
+    """One run of a study: its job, its title, and its id, which is empty until it is submitted."""
 
     @property
     def run(self) -> str:
@@ -34,6 +37,14 @@ class PlannedJob(Protocol):
     @property
     def job(self) -> Job:
         """Its job."""
+
+    @property
+    def profiled(self) -> bool:
+        """Whether it leaves profiles to collect."""
+
+    @property
+    def title(self) -> str:
+        """What tells it from the other runs."""
 
 
 class StudyRecord(Protocol):
@@ -60,6 +71,7 @@ class StudyRecord(Protocol):
 
 
 R = TypeVar("R", bound=StudyRecord)
+T = TypeVar("T")
 
 
 class _Name(msgspec.Struct):
@@ -69,6 +81,29 @@ class _Name(msgspec.Struct):
 def begun(record: StudyRecord) -> bool:
     """Return whether any run of a study has been submitted."""
     return any(planned.run for planned in record.runs)
+
+
+def begin(record: R, runs_dir: Path, complete: Callable[[R, Path], T]) -> T:
+    """Write the record of a new study into a folder of its own and complete the study.
+
+    If the first job is refused, no folder is left behind.
+
+    Parameters
+    ----------
+    record : StudyRecord
+    runs_dir : Path
+        The folder of runs, in which the folder of the study is made.
+    complete : callable
+        Makes the runs, given the record and the folder of the study, and returns the complete study.
+    """
+    folder = runs_dir / new_run_id(record.study, runs_dir)
+    try:
+        write_record(folder, record)
+        return complete(record, folder)
+    except (HpcprofError, UnicodeEncodeError):
+        if not (folder / RECORD).is_file() or not begun(read_record(folder, record.study, type(record))):
+            shutil.rmtree(folder)
+        raise
 
 
 def write_record(folder: Path, record: StudyRecord) -> None:
@@ -120,20 +155,59 @@ def read_record(folder: Path, study: str, form: type[R]) -> R:
     return record
 
 
-def make_run(record: R, index: int, runs: StudyRuns, folder: Path, *, profiled: bool = True) -> R:
-    """Make and collect one run, unless it was made before; return the record with its id.
+def read_to_resume(folder: Path, study: str, form: type[R]) -> R:
+    """Read the record of a study that is to go on; see `read_record`.
+
+    Raises
+    ------
+    HpcprofError
+        If the record cannot be written: a run that is submitted by then would be lost.
+    """
+    record = read_record(folder, study, form)
+    write_record(folder, record)
+    return record
+
+
+def make_runs(
+    record: R,
+    store: Store,
+    folder: Path,
+    runs_dir: Path,
+    progress: Progress | None,
+    command_line: Sequence[str] | None,
+) -> tuple[R, StudyRuns]:
+    """Make and collect the runs that were not made before.
 
     Parameters
     ----------
     record : StudyRecord
-    index : int
-        The place of the run in the record.
-    runs : StudyRuns
+    store : Store
     folder : Path
-        The folder of the study, in the folder of runs.
-    profiled : bool
-        Whether the run leaves profiles to collect.
+        The folder of the study.
+    runs_dir : Path
+        The folder of runs, in which it is.
+    progress, command_line
+        As for `StudyRuns`.
+
+    Returns
+    -------
+    StudyRecord
+        The record with the ids of all runs.
+    StudyRuns
+        What has made them, for the messages that follow.
     """
+    template = Path(record.template) if record.template else None
+    resume = resume_command(record.study, folder)
+    runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder, resume)
+    with runs.cancelled_on_interrupt():
+        for index, planned in enumerate(record.runs):
+            runs.begin(index + 1, planned.title)
+            record = _make_run(record, index, runs, folder)
+    return record, runs
+
+
+def _make_run(record: R, index: int, runs: StudyRuns, folder: Path) -> R:
+    """Make and collect one run, unless it was made before; return the record with its id."""
     try:
         earlier = _earlier(record.runs[index].run, folder.resolve().parent)
         if earlier is None:
@@ -146,7 +220,7 @@ def make_run(record: R, index: int, runs: StudyRuns, folder: Path, *, profiled: 
             runs.tell(f"{'kept' if status.state.ended else 'submitted before:'} {run.id}")
             if not status.state.ended:
                 runs.wait(run)
-        runs.collect(run, profiled=profiled)
+        runs.collect(run, profiled=record.runs[index].profiled)
     except HpcprofError as error:
         if isinstance(error, NoProfile):
             record = record.with_run(index, "")

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.study.runs import (
-    Progress,
-    StudyRuns,
-    prepared_store,
-    resume_command,
-    without_profiler,
-)
+from hpcprof.common.errors import UsageError
+from hpcprof.study.runs import Progress, prepared_store, without_profiler
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
@@ -96,22 +89,16 @@ def run_slowdown(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         If the study ends early; `resume_slowdown` continues it.
     """
-    from hpcprof.study.resumable import RECORD, begun, read_record, write_record
-    from hpcprof.study.slowdown_record import SlowdownRecord
-    from hpcprof.submit.runs.directory import new_run_id
+    from hpcprof.study.resumable import begin
 
     record = _plan(request, alone, sweep or {}, repeats)
     runs_dir = request.runs_dir
     store = prepared_store(db, runs_dir)
-    folder = runs_dir / new_run_id(STUDY, runs_dir)
-    try:
-        write_record(folder, record)
-        return _complete(record, store, folder, runs_dir, progress, command_line)
-    except (HpcprofError, UnicodeEncodeError):
-        # If the first job is refused, nothing is left behind.
-        if not (folder / RECORD).is_file() or not begun(read_record(folder, STUDY, SlowdownRecord)):
-            shutil.rmtree(folder)
-        raise
+    return begin(
+        record,
+        runs_dir,
+        lambda begun, folder: _complete(begun, store, folder, runs_dir, progress, command_line),
+    )
 
 
 def resume_slowdown(
@@ -139,14 +126,12 @@ def resume_slowdown(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         As `run_slowdown`.
     """
-    from hpcprof.study.resumable import read_record, write_record
+    from hpcprof.study.resumable import read_to_resume
     from hpcprof.study.slowdown_record import SlowdownRecord
 
     path = Path(folder)
     runs_dir = path.resolve().parent
-    record = read_record(path, STUDY, SlowdownRecord)
-    # If the record could not be written later, a run that was submitted by then would be lost.
-    write_record(path, record)
+    record = read_to_resume(path, STUDY, SlowdownRecord)
     return _complete(record, prepared_store(db, runs_dir), path, runs_dir, progress, command_line)
 
 
@@ -191,17 +176,10 @@ def _complete(
     command_line: Sequence[str] | None,
 ) -> SlowdownStudy:
     """Make the runs that are missing, and compute the tables of all."""
-    from hpcprof.study.resumable import make_run
+    from hpcprof.study.resumable import make_runs
     from hpcprof.study.slowdown_tables import compare_arms, slowdown_tables
-    from hpcprof.workloads.sweep import label
 
-    template = Path(record.template) if record.template else None
-    resume = resume_command(record.study, folder)
-    runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder, resume)
-    with runs.cancelled_on_interrupt():
-        for index, planned in enumerate(record.runs):
-            runs.begin(index + 1, f"{planned.arm.value} {label(planned.point)}".rstrip())
-            record = make_run(record, index, runs, folder)
+    record, _ = make_runs(record, store, folder, runs_dir, progress, command_line)
     comparisons = compare_arms(record.runs, store, runs_dir)
     return SlowdownStudy(
         folder, slowdown_tables(folder.name, record.keys, record.runs, comparisons, store), comparisons

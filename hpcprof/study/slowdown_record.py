@@ -10,7 +10,7 @@ import msgspec
 
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads.sweep import Point
+from hpcprof.workloads.sweep import Point, label
 
 
 class Arm(Enum):
@@ -41,9 +41,19 @@ class PlannedRun(msgspec.Struct, frozen=True):
 
 
 class StudyRun(PlannedRun, frozen=True, kw_only=True):
-    """One run of a study with its job."""
+    """One run of a study with its job; every run is profiled."""
 
     job: Job
+
+    @property
+    def profiled(self) -> bool:
+        """Whether it leaves profiles to collect."""
+        return True
+
+    @property
+    def title(self) -> str:
+        """The arm and the point of the sweep."""
+        return f"{self.arm.value} {label(self.point)}".rstrip()
 
 
 class SlowdownRecord(msgspec.Struct, frozen=True):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.study.runs import MessageKind, Progress, StudyRuns, prepared_store, resume_command
+from hpcprof.study.runs import MessageKind, Progress, StudyRuns, prepared_store
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.analysis.explain.explanation import Explanation
@@ -86,22 +85,14 @@ def run_validation(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         If the study ends early; `resume_validation` continues it.
     """
-    from hpcprof.study.resumable import RECORD, begun, read_record, write_record
-    from hpcprof.study.validation_record import ValidationRecord
-    from hpcprof.submit.runs.directory import new_run_id
+    from hpcprof.study.resumable import begin
 
     record = _plan(request, plants, block_steps, repeats)
     runs_dir = request.runs_dir
     store = prepared_store(db, runs_dir)
-    folder = runs_dir / new_run_id(STUDY, runs_dir)
-    try:
-        write_record(folder, record)
-        return _complete(record, store, folder, progress, command_line)
-    except (HpcprofError, UnicodeEncodeError):
-        # If the first job is refused, nothing is left behind.
-        if not (folder / RECORD).is_file() or not begun(read_record(folder, STUDY, ValidationRecord)):
-            shutil.rmtree(folder)
-        raise
+    return begin(
+        record, runs_dir, lambda begun, folder: _complete(begun, store, folder, progress, command_line)
+    )
 
 
 def resume_validation(
@@ -130,13 +121,11 @@ def resume_validation(
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         As `run_validation`.
     """
-    from hpcprof.study.resumable import read_record, write_record
+    from hpcprof.study.resumable import read_to_resume
     from hpcprof.study.validation_record import ValidationRecord
 
     path = Path(folder)
-    record = read_record(path, STUDY, ValidationRecord)
-    # If the record could not be written later, a run that was submitted by then would be lost.
-    write_record(path, record)
+    record = read_to_resume(path, STUDY, ValidationRecord)
     store = prepared_store(db, path.resolve().parent)
     return _complete(record, store, path, progress, command_line)
 
@@ -217,17 +206,10 @@ def _complete(
 ) -> ValidationStudy:
     """Make the runs that are missing, and explain all that are profiled."""
     from hpcprof.results.explanation import explain
-    from hpcprof.study.resumable import make_run
+    from hpcprof.study.resumable import make_runs
 
     runs_dir = folder.resolve().parent
-    template = Path(record.template) if record.template else None
-    resume = resume_command(STUDY, folder)
-    runs = StudyRuns(len(record.runs), store, runs_dir, template, progress, command_line, folder, resume)
-    with runs.cancelled_on_interrupt():
-        for index, planned in enumerate(record.runs):
-            what = planned.plants[0] if planned.profiled else "costs of all plants, without a profiler"
-            runs.begin(index + 1, what)
-            record = make_run(record, index, runs, folder, profiled=planned.profiled)
+    record, runs = make_runs(record, store, folder, runs_dir, progress, command_line)
     return ValidationStudy(folder, _validate(record, store, runs_dir, explain, runs))
 
 

@@ -34,6 +34,11 @@ class ValidationRun(msgspec.Struct, frozen=True):
     job: Job
     run: str = ""
 
+    @property
+    def title(self) -> str:
+        """The plant, or that the costs of all are measured."""
+        return self.plants[0] if self.profiled else "costs of all plants, without a profiler"
+
 
 class ValidationRecord(msgspec.Struct, frozen=True):
     """The runs of a study in the order in which they are made; the first one measures the costs.
