@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.analysis.explain.couplings import MESSAGE
 from hpcprof.analysis.explain.explanation import Cause
@@ -29,10 +27,9 @@ LEAST_SHARE = 0.01
 _MOST_SHORT = 0.5
 _FEWEST_KERNELS = 20
 _MOST_LATE = 4
-_SLOW_HOST = 1.25
-"""A host that takes so many times as long everywhere is slower; like hosts differ by up to 1.1."""
+_EVERYWHERE = 0.5
+"""A host is slower, not held up at one point, if so much of its excess is everywhere."""
 
-_ELSEWHERE = 0.2
 _ALIKE = 0.5
 """Several ranks are late together if the least late one is so much as late as the latest."""
 
@@ -61,7 +58,7 @@ class Candidate:
     only : int
         The position of the only rank that has it, or `NONE`.
     slower : float
-        If it is no event at one place but a host that is slower everywhere, by how many times; else 0.
+        If no long pauses make a rank late but a host that is slower, by how many times; else 0.
     """
 
     cause: Cause
@@ -189,7 +186,7 @@ class Candidates:
 
     def _copies(self, place: str) -> Candidate:
         work = self.graph.work
-        chosen = np.flatnonzero((work.category == Category.MEM) & self.removals.inside(place)[work.place])
+        chosen = np.flatnonzero(self.removals.with_host & self.removals.inside(place)[work.place])
         own = self._per_step(self.graph.work_rank[chosen], work.end[chosen] - work.start[chosen])
         return Candidate(
             Cause.BLOCKING_COPY,
@@ -312,28 +309,35 @@ class Candidates:
         return float(lag + (measured.alone - changed.alone).sum()) / self.graph.steps
 
     def _slower(self, rank: int) -> float:
-        """Return how many times as long as the others a rank takes between calls, 0 if not longer.
+        """Return how many times as long as the others a rank takes for its calls and between them.
 
-        That holds wherever it spends its time: four fifths of it are in places that are so much slower.
+        It is 0 if a rank is late by what it does at some point: then most of its excess lies in long pauses,
+        and is more than the rank is slower in most places. It is 1 if the rank is slower in few places only.
         """
-        usual, time = self._between_calls
-        own = usual[rank]
-        ratio = (own / usual.drop(columns=rank).median(axis=1)).dropna().sort_values()
-        if not len(ratio):
-            return 0.0
-        share = time.loc[ratio.index, rank].fillna(0).cumsum()
-        least = float(ratio.iloc[int(np.searchsorted(share, _ELSEWHERE * share.iloc[-1]))])
-        return least if least >= _SLOW_HOST else 0.0
+        pieces, removals, measured = self.graph.pieces, self.removals, self.replay.measured
+        calls, between = removals.host_excess(measured, rank)
+        short = ~removals.long_gap[pieces.call]
+        least = _EVERYWHERE * float(calls.sum() + between.sum())
+        excess = float(calls.sum() + between[short].sum())
+        usual = self._usual_ratio(rank)
+        mine = self.graph.call_rank[pieces.call] == rank
+        if excess >= least:
+            own = measured.lag[removals.edge_of_call[EdgeKind.CALL]]
+            time = float(own[calls > 0].sum() + pieces.length[short & (between > 0)].sum())
+            # In other places it may be quicker.
+            return time / max(time - excess, 1.0) if usual > 1 else 1.0
+        return usual if usual > 1 and pieces.length[mine].sum() * (1 - 1 / usual) >= least else 0.0
 
-    @cached_property
-    def _between_calls(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The median and the sum of the times before calls, by place (rows) and rank (columns)."""
-        graph, edges = self.graph, self.graph.edges
-        rows = np.flatnonzero(edges.kind == EdgeKind.HOST)
-        call = edges.row[rows]
-        by = pd.Series(edges.lag[rows]).groupby([graph.calls.place[call], graph.call_rank[call]])
-        every = list(self._every)
-        return by.median().unstack().reindex(columns=every), by.sum().unstack().reindex(columns=every)
+    def _usual_ratio(self, rank: int) -> float:
+        """Return how many times as long as the others a rank takes between calls in half of what they do."""
+        pieces = self.graph.pieces
+        total = np.zeros((len(self.graph.places) + 1, len(self._every)))
+        np.add.at(total, (pieces.place, self.graph.call_rank[pieces.call]), pieces.length)
+        others = np.median(np.delete(total, rank, axis=1), axis=1)
+        ratio = np.divide(total[:, rank], others, out=np.ones(len(others)), where=others > 0)
+        order = np.argsort(ratio)
+        done = np.cumsum(others[order])
+        return float(ratio[order][np.searchsorted(done, 0.5 * done[-1])])
 
     def _math(self) -> Iterator[Candidate]:
         slow = self._slow_math

@@ -204,11 +204,15 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     wall = wall or round(search.wall)
     error = 100 * search.error / search.wall
     trust = _trust(inputs, built, error)
+    doubts = []
+    if error > _POOR_REPLAY_PCT and any(one.candidate.cause is Cause.CONTENTION for one in found):
+        found = [one for one in found if one.candidate.cause is not Cause.CONTENTION]
+        doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
     findings += [_finding(inputs, built, one, wall, trust) for one in found]
     hiding = tuple(_finding(inputs, built, one, wall, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
-    unjudged = (*built.problems, *_slow_hosts(built.graph, slow), *pauses)
+    unjudged = (*built.problems, *doubts, *_slow_hosts(built.graph, slow), *pauses)
     return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
 
 
@@ -221,7 +225,7 @@ def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
             judged = "so the findings are those without it" if times >= MUCH_SLOWER else "so it is no finding"
             yield NotJudged(
                 f"the host of rank {rank}",
-                f"it takes {times:.1f} times as long as the others between all of its calls, "
+                f"its calls and the time between them take {times:.1f} times as long as on the others, "
                 f"{one.saving / 1e6:.2f} ms of a step; a profiler does that too, {judged}: compare with "
                 "steps that are not profiled",
             )

@@ -83,7 +83,7 @@ class Search:
     def findings(self) -> tuple[list[Judged], list[Judged], list[Judged]]:
         """Return the causes that cost time, in the order in which they are taken out, and those that hide.
 
-        The third list has the ranks whose host is slower between all of its calls. A profiler does that too,
+        The third list has the ranks whose host is slower without long pauses. A profiler does that too,
         so they are no findings; what is slower by much is taken out first, and the others are judged as they
         are without it.
         """
@@ -117,7 +117,7 @@ class Search:
         times, walls = self.replay.measured, self.unchanged
         found = []
         for one in self.candidates:
-            if one.slower:
+            if one.slower > 1:
                 judged = self._judged(times, walls, one, one.ranks)
                 if 100 * judged.saving >= _LEAST_PCT * self.wall:
                     found.append(judged)

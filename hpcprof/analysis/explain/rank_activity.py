@@ -18,6 +18,7 @@ from hpcprof.analysis.explain.places import Places, places_of
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_calls, launch_starts
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Ints, Table, Timeline, concatenate
 
 _PACKED = np.array([1 << 32, 1 << 16, 1])
@@ -74,7 +75,8 @@ class Work(Table):
 
     ``row`` is the row among the operations of the timeline, ``stream`` the number of the stream, ``call`` the
     call that launched the operation, or `NONE`, ``before`` the operation before it on the stream, or `NONE`.
-    ``grid`` is the size of the grid of a kernel as one number, 0 for other operations.
+    ``grid`` is the size of the grid of a kernel as one number, 0 for other operations. ``host_memory`` is the
+    `hpcprof.profiles.host_memory.HostMemory` of a copy, ``NONE`` for other operations.
     """
 
     row: Ints
@@ -84,6 +86,7 @@ class Work(Table):
     category: Ints
     name: Ints
     grid: Ints
+    host_memory: Ints
     call: Ints
     place: Ints
     step: Ints
@@ -292,7 +295,10 @@ def _work(timeline: Timeline, calls: Calls, owner: dict[int, int], places: Place
     work = every.take(rows)
     again = np.append(False, stream[1:] == stream[:-1])
     grid = np.zeros(timeline.operation_count, np.int64)
-    grid[: len(timeline.kernels)] = timeline.kernels.grid @ _PACKED
+    kernels = len(timeline.kernels)
+    grid[:kernels] = timeline.kernels.grid @ _PACKED
+    host_memory = np.full(timeline.operation_count, int(HostMemory.NONE))
+    host_memory[kernels : kernels + len(timeline.memops)] = timeline.memops.host_memory
     return (
         Work(
             row=rows,
@@ -302,6 +308,7 @@ def _work(timeline: Timeline, calls: Calls, owner: dict[int, int], places: Place
             category=work.category,
             name=work.name,
             grid=grid[rows],
+            host_memory=host_memory[rows],
             call=call,
             place=calls.place[call],
             step=calls.step[call],

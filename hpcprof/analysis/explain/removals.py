@@ -21,6 +21,7 @@ from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Ints
 
 Mask = NDArray[np.bool_]
@@ -70,6 +71,13 @@ class Removals:
             usual = float(np.median(gap[mine])) if mine.any() else 0.0
             result |= mine & (gap > max(_LONG_NS, _LONG_TIMES * usual))
         return result
+
+    @cached_property
+    def with_host(self) -> Mask:
+        """Which operations are copies between host and device, or may be: not those within a device."""
+        work = self.graph.work
+        found: Mask = (work.category == Category.MEM) & (work.host_memory != HostMemory.NONE)
+        return found
 
     def inside(self, place: str) -> Mask:
         """Return which places are a place or lie in it; the last element stands for no place."""
@@ -126,7 +134,7 @@ class Removals:
     def copies(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
         """Hide copies: they take no time on their stream, and their calls return at once."""
         work = self.graph.work
-        chosen = (work.category == Category.MEM) & self.inside(place)[work.place]
+        chosen = self.with_host & self.inside(place)[work.place]
         rows = np.flatnonzero(chosen & self.of_ranks(self.graph.work_rank, ranks))
         calls = np.unique(work.call[rows])
         hidden = self.call_time(self.waits(times, calls), calls)

@@ -177,13 +177,19 @@ def test_a_host_that_is_slower_everywhere_is_no_finding(times: float) -> None:
     assert f"{times:.1f} times as long" in found.not_judged[-1].reason
 
 
-def test_a_host_that_is_slower_in_one_place_is_late_there() -> None:
-    def program(layer: int) -> list[Instruction]:
-        rest = [part for _ in range(LAYERS) for part in (Host(MS), Launch(50 * US))]
-        return training(layer=[Host(layer)], optimizer=rest)
-
-    (first, *_) = explained(program(MS), program(3 * MS), program(MS)).shown()
+def test_a_host_that_pauses_in_one_place_is_late_there() -> None:
+    (first, *_) = explained(training(), training(layer=[Host(3 * MS)]), training()).shown()
     assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_HOST, "forward", (1,))
+
+
+def test_copies_within_a_gpu_are_no_blocking_copies() -> None:
+    copy = Launch(9 * MS, category=Category.MEM, blocks=True)
+    timelines = simulate([training(data=[copy])] * 2, STEPS)
+    for rank, timeline in timelines.items():
+        memops = replace(timeline.memops, host_memory=np.zeros(len(timeline.memops), np.int64))
+        timelines[rank] = replace(timeline, memops=memops)
+    found = explain_run(inputs_of(timelines))[0].shown()
+    assert Cause.BLOCKING_COPY not in {one.cause for one in found}
 
 
 def test_single_steps_that_take_longer_are_spikes() -> None:
