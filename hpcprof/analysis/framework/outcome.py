@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.extensions import ExtensionArray
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind
 from hpcprof.analysis.framework.run_data import RunData
@@ -31,13 +32,11 @@ class Outcome:
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the rows in Python's own types; missing values are None."""
-        return {name: _values(self.rows[name]) for name in self.rows.columns}
+        return {name: _values(self.rows[name].array) for name in self.rows.columns}
 
 
-def _values(column: pd.Series[Any]) -> list[Any]:
+def _values(column: ExtensionArray) -> list[Any]:
     found: list[Any] = column.tolist()
-    if column.dtype == np.int64:
-        return found
     kinds = {*map(type, found)}
     if kinds <= _PLAIN:
         # Only NaN differs from itself.
@@ -91,12 +90,23 @@ def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int
 
     There are no rows if the analysis reads another kind of profile.
     """
+    return as_declared(_of_rank(analysis, profile), analysis, rank)
+
+
+def columns_of_rank(
+    analysis: Analysis, profile: Timeline | KernelReport, rank: int
+) -> tuple[dict[str, list[Any]], str]:
+    """Return the columns and the reason of `analyze_rank`, without making a DataFrame of them."""
+    outcome = _of_rank(analysis, profile)
+    arrays = _declared_arrays(outcome.rows, analysis, rank)
+    return {name: _values(array) for name, array in arrays.items()}, outcome.reason
+
+
+def _of_rank(analysis: Analysis, profile: Timeline | KernelReport) -> Outcome:
     if analysis.reads is content_of(profile.origin.kind):
         outcome: Outcome = _function(analysis)(profile)
-    else:
-        file = profile.origin.path.name
-        outcome = no_rows(f"{analysis.name} needs {analysis.reads.value}, and {file} is not one")
-    return as_declared(Outcome(outcome.rows.assign(rank=rank), outcome.reason), analysis)
+        return outcome
+    return no_rows(f"{analysis.name} needs {analysis.reads.value}, and {profile.origin.path.name} is not one")
 
 
 def analyze_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
@@ -117,21 +127,41 @@ def analyze_runs(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
     return as_declared(_function(analysis)(runs), analysis)
 
 
-def as_declared(outcome: Outcome, analysis: Analysis) -> Outcome:
-    """Return an outcome with the columns and the sort order that the analysis declares."""
-    names = [column.name for column in analysis.columns]
+def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -> Outcome:
+    """Return an outcome with the columns and the sort order that the analysis declares.
+
+    ``rank`` is the value of the column of this name, if the rows do not have it.
+    """
+    arrays = _declared_arrays(outcome.rows, analysis, rank)
     if not len(outcome.rows):
-        return Outcome(pd.DataFrame(columns=names), outcome.reason)
-    rows: pd.DataFrame = outcome.rows[names]
+        return Outcome(pd.DataFrame(columns=[*arrays]), outcome.reason)
+    # With their types: pandas would turn None among texts into NaN.
+    series = {name: pd.Series(values, dtype=values.dtype) for name, values in arrays.items()}
+    return Outcome(pd.DataFrame(series, copy=False), outcome.reason)
+
+
+def _declared_arrays(rows: pd.DataFrame, analysis: Analysis, rank: int | None) -> dict[str, ExtensionArray]:
+    """Return the declared columns, sorted.
+
+    Column by column: of a few rows, pandas takes ten times as long to select and sort a DataFrame
+    (docs/explanation/performance.md, "The fixed cost of a rank").
+    """
+    names = [column.name for column in analysis.columns]
+    if not len(rows):
+        return {name: pd.array([], dtype=object) for name in names}
+    arrays = {name: rows[name].array for name in names if rank is None or name != "rank"}
+    if rank is not None:
+        ranks = pd.Series(np.full(len(rows), rank)).array
+        arrays = {name: ranks if name == "rank" else arrays[name] for name in names}
     if analysis.sort_by:
         # lexsort is stable, and its last key decides.
-        order = np.lexsort([_sort_key(rows, name) for name in reversed(analysis.sort_by)])
-        rows = rows.iloc[order].reset_index(drop=True)
-    return Outcome(rows, outcome.reason)
+        order = np.lexsort([_sort_key(arrays, name) for name in reversed(analysis.sort_by)])
+        arrays = {name: values.take(order) for name, values in arrays.items()}
+    return arrays
 
 
-def _sort_key(rows: pd.DataFrame, name: str) -> NDArray[Any]:
+def _sort_key(columns: Mapping[str, ExtensionArray], name: str) -> NDArray[Any]:
     """Return the numbers that sort rows by a column, downwards if its name begins with ``-``."""
-    values = rows[name.removeprefix("-")].to_numpy()
+    values = columns[name.removeprefix("-")].to_numpy()
     key: NDArray[Any] = -values if name.startswith("-") else values
     return key
