@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import select
-
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.nsys.export import PROCESS_SHIFT, NsysExport, open_export
@@ -171,7 +169,7 @@ def _pairs(export: NsysExport, table: str) -> Pairs:
     found = export.table(table)
     if found is None or not {"name", "value"} <= found.columns:
         return []
-    rows = export.rows(select(found.clause.c.name, found.clause.c.value))
+    rows = found.rows(("name", "value"))
     return [(str(name), str(value)) for name, value in rows if value is not None]
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Select
-from sqlalchemy.dialects import sqlite
 
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.timeline import Ints
@@ -32,8 +30,8 @@ _INTEGER_ROWS, _ALL_ROWS = 1 << 16, 1 << 30
 class ColumnQuery:
     """A query of integers, none NULL, and of texts or blobs, and the query of the number of its rows."""
 
-    query: Select[Any]
-    count: Select[Any]
+    query: str
+    count: str
     integers: tuple[str, ...]
     binary: tuple[str, ...] = ()
 
@@ -55,11 +53,11 @@ class ArrowQueries:
 
     def begin(self, query: ColumnQuery) -> None:
         """Begin to execute in another thread what `fetch` will be called for."""
-        self._begun[_sql(query.query)] = self._threads.submit(self._fetch, query)
+        self._begun[query.query] = self._threads.submit(self._fetch, query)
 
     def fetch(self, query: ColumnQuery) -> TableColumns | None:
         """Return the columns of a query, or None where the driver cannot read them."""
-        begun = self._begun.pop(_sql(query.query), None)
+        begun = self._begun.pop(query.query, None)
         return begun.result() if begun else self._fetch(query)
 
     def close(self) -> None:
@@ -104,18 +102,14 @@ class ArrowQueries:
 
 
 @contextmanager
-def _batches(connection: Any, query: Select[Any], rows: int) -> Iterator[Any]:
+def _batches(connection: Any, query: str, rows: int) -> Iterator[Any]:
     """Execute a query, and yield a `pyarrow.RecordBatchReader` of so many rows a batch."""
     import adbc_driver_manager as adbc
     import pyarrow as pa
 
     with adbc.AdbcStatement(connection) as statement:
         statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
-        statement.set_sql_query(_sql(query))
+        statement.set_sql_query(query)
         stream, _ = statement.execute_query()
         with pa.RecordBatchReader.from_stream(stream) as reader:
             yield reader
-
-
-def _sql(query: Select[Any]) -> str:
-    return str(query.compile(dialect=sqlite.dialect(), compile_kwargs={"literal_binds": True}))

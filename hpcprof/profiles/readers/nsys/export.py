@@ -12,24 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    TableClause,
-    and_,
-    case,
-    cast,
-    column,
-    create_engine,
-    func,
-    inspect,
-    literal,
-    select,
-    table,
-)
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, TableColumns
@@ -69,20 +51,18 @@ class BulkColumns(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportTable:
-    """One table of an export; ``clause`` is the table in a query."""
+    """One table of an export, with the names of the columns that this version has."""
 
     export: NsysExport
-    clause: TableClause
+    name: str
+    columns: frozenset[str]
 
-    @property
-    def name(self) -> str:
-        """The table's name in the export."""
-        return self.clause.name
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """The names of the columns that this version has."""
-        return frozenset(self.clause.c.keys())
+    def rows(
+        self, expressions: Sequence[str], rest: str = "", parameters: Sequence[str | int] = ()
+    ) -> Iterator[Sequence[Any]]:
+        """Select columns or other expressions; ``rest`` is what follows the name of the table."""
+        selected = ", ".join(quoted(one) if one in self.columns else one for one in expressions)
+        return self.export.rows(f"SELECT {selected} FROM {quoted(self.name)} {rest}", parameters)
 
     def require(self, *names: str) -> None:
         """Raise `DamagedInput` if a key column is absent."""
@@ -130,7 +110,7 @@ class ExportTable:
         odd: dict[str, int] = {}
         if not found:
             query = self._query(integers, texts, blobs, lenient=True)
-            found = (arrow and arrow.fetch(query)) or self._by_sqlalchemy(query)
+            found = (arrow and arrow.fetch(query)) or self._by_python(query)
             odd = self._odd(query.integers)
         return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], found), odd)
 
@@ -148,30 +128,30 @@ class ExportTable:
     ) -> ColumnQuery:
         """Select the columns that the table has, in one query: several could order the rows differently."""
         self.require(*(name for name, default in integers.items() if default is REQUIRED))
-        columns = self.clause.c
-        defaults = {name: default for name, default in integers.items() if name in columns}
+        defaults = {name: default for name, default in integers.items() if name in self.columns}
         integer = _lenient if lenient else _strict
-        numbers = (integer(columns[name], default).label(name) for name, default in defaults.items())
-        contents = {name: columns[name] for name in texts if name in columns} | {
-            name: case((func.typeof(columns[name]) == "blob", columns[name])).label(name)
+        numbers = (
+            f"{integer(quoted(name), default)} AS {quoted(name)}" for name, default in defaults.items()
+        )
+        contents = {name: quoted(name) for name in texts if name in self.columns} | {
+            name: f"CASE WHEN typeof({quoted(name)}) = 'blob' THEN {quoted(name)} END AS {quoted(name)}"
             for name in blobs
-            if name in columns
+            if name in self.columns
         }
         return ColumnQuery(
-            select(*numbers, *contents.values()),
-            select(func.count()).select_from(self.clause),
+            f"SELECT {', '.join((*numbers, *contents.values()))} FROM {quoted(self.name)}",
+            f"SELECT count(*) FROM {quoted(self.name)}",
             tuple(defaults),
             tuple(contents),
         )
 
     def _odd(self, names: Sequence[str]) -> dict[str, int]:
         """Count the values of each column that are neither integers nor NULL."""
-        columns = [self.clause.c[name] for name in names]
-        sums = (func.sum(case((and_(c.is_not(None), ~_is_integer(c)), 1), else_=0)) for c in columns)
-        counts = next(self.export.rows(select(*sums)))
+        sums = [f"sum(NOT ({_is_integer(quoted(name))}))" for name in names]
+        counts = next(self.rows(sums))
         return {name: int(count) for name, count in zip(names, counts, strict=True) if count}
 
-    def _by_sqlalchemy(self, query: ColumnQuery) -> TableColumns:
+    def _by_python(self, query: ColumnQuery) -> TableColumns:
         """Execute a query whose numbers are all integers."""
         rows = self.export.rows(query.query)
         count = len(query.integers)
@@ -209,10 +189,10 @@ class ExportTable:
 
 @dataclass(frozen=True)
 class NsysExport:
-    """An open export; ``arrow`` executes queries of large tables, None where SQLAlchemy has to."""
+    """An open export; ``arrow`` executes queries of large tables, None where Python's SQLite has to."""
 
     path: Path
-    connection: Connection
+    connection: sqlite3.Connection
     tables: frozenset[str]
     arrow: ArrowQueries | None
     _found_tables: dict[str, ExportTable | None] = field(default_factory=dict)
@@ -230,15 +210,17 @@ class NsysExport:
         versions = [t for t in self.tables if re.fullmatch(re.escape(name) + r"_V\d+", t)]
         versions.sort(key=lambda t: int(t.rpartition("_V")[2]), reverse=True)
         for candidate in [*(n for n in (name,) if n in self.tables), *versions]:
-            columns = inspect(self.connection).get_columns(candidate)
-            clause = table(candidate, *(column(c["name"]) for c in columns))
-            if next(self.rows(select(literal(1)).select_from(clause).limit(1)), None):
-                return ExportTable(self, clause)
+            described = self.rows(f"PRAGMA table_xinfo({quoted(candidate)})")
+            found = ExportTable(
+                self, candidate, frozenset(name for _, name, *_, hidden in described if hidden != 1)
+            )
+            if next(found.rows(["1"], "LIMIT 1"), None):
+                return found
         return None
 
-    def rows(self, query: Any) -> Iterator[Sequence[Any]]:
+    def rows(self, query: str, parameters: Sequence[str | int] = ()) -> Iterator[Sequence[Any]]:
         """Execute a query."""
-        return iter(self.connection.execute(query))
+        return iter(self.connection.execute(query, parameters))
 
     def strings(self, ids: Ints) -> dict[int, str]:
         """Return the texts of the ids that occur in StringIds; `NO_NAME` has none.
@@ -255,28 +237,34 @@ class NsysExport:
         if source is None:
             raise DamagedInput(f"{self.path}: names are missing, because it has no StringIds table.")
         source.require("id", "value")
-        texts = source.clause
         found: dict[int, str] = {}
         for at in range(0, len(wanted), _CHUNK):
-            query = select(texts.c.id, texts.c.value).where(texts.c.id.in_(wanted[at : at + _CHUNK]))
-            found |= {int(i): str(value) for i, value in self.rows(query) if value is not None}
+            some = wanted[at : at + _CHUNK]
+            rows = source.rows(("id", "value"), f"WHERE id IN ({', '.join('?' * len(some))})", some)
+            found |= {int(i): str(value) for i, value in rows if value is not None}
         return found
 
 
-def _strict(column: ColumnElement[Any], default: int | None) -> ColumnElement[Any]:
+def quoted(name: str) -> str:
+    """Return a name of an export as it is written in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _strict(column: str, default: int | None) -> str:
     """Return a column in a query, with the value for NULL."""
-    return func.coalesce(column, MISSING if default is REQUIRED else default)
+    return f"coalesce({column}, {MISSING if default is REQUIRED else default})"
 
 
-def _lenient(column: ColumnElement[Any], default: int | None) -> ColumnElement[Any]:
+def _lenient(column: str, default: int | None) -> str:
     """Do as `_strict`, with a value for what is not an integer too, so that the result is of one type."""
     null, other = (MISSING, UNREADABLE) if default is REQUIRED else (default, default)
-    return case((column.is_(None), null), (_is_integer(column), cast(column, BigInteger)), else_=other)
+    whole = f"WHEN {_is_integer(column)} THEN CAST({column} AS BIGINT)"
+    return f"CASE WHEN {column} IS NULL THEN {null} {whole} ELSE {other} END"
 
 
-def _is_integer(column: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Whether a value is an integer, also one that is stored as ``7.0`` or ``'7'``."""
-    return cast(column, BigInteger) == column
+def _is_integer(column: str) -> str:
+    """Whether a value is an integer, also one that is stored as ``7.0`` or ``'7'``; NULL for NULL."""
+    return f"CAST({column} AS BIGINT) = {column}"
 
 
 def _integer(value: Any) -> int:
@@ -304,26 +292,26 @@ def open_export(path: Path) -> Iterator[NsysExport]:
     """
     _check(path)
 
-    def connect() -> sqlite3.Connection:
-        # as_uri quotes what has a meaning in a URI: spaces, '?', '#' and '%'.
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        return connection
-
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool)
     try:
-        with engine.connect() as connection, closing(ArrowQueries(path)) as arrow:
+        # as_uri quotes what has a meaning in a URI: spaces, '?', '#' and '%'.
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with (
+            closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection,
+            closing(ArrowQueries(path)) as arrow,
+        ):
+            connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             # One transaction: no other process changes the file while it is read.
-            connection.exec_driver_sql("BEGIN")
-            inspector = inspect(connection)
-            tables = frozenset(inspector.get_table_names()) | frozenset(inspector.get_view_names())
+            connection.execute("BEGIN")
+            listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            tables = frozenset(name for (name,) in listed)
             # With a write-ahead log others may change the file, and each transaction sees its own state.
-            logged = connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
-            yield NsysExport(path, connection, tables, None if logged else arrow)
-    except (SQLAlchemyError, sqlite3.Error, UnicodeDecodeError) as error:
+            (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
+            yield NsysExport(path, connection, tables, None if journal == "wal" else arrow)
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         # Python's sqlite3 decodes the names of tables and columns itself.
-        reason = str(getattr(error, "orig", error)).splitlines()[0]
-        raise DamagedInput(f"{path} cannot be read as an nsys SQLite export: {reason}.") from None
+        raise DamagedInput(
+            f"{path} cannot be read as an nsys SQLite export: {str(error).splitlines()[0]}."
+        ) from None
 
 
 def _check(path: Path) -> None:

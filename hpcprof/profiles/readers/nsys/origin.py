@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from sqlalchemy import null, or_, select
-
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
@@ -106,17 +104,12 @@ def _environment_items(export: NsysExport) -> Iterator[str]:
     """Yield ``NAME=value`` of the processes' environment, then of the device's."""
     source = export.table("META_DATA_CAPTURE")
     if source and {"name", "value"} <= source.columns:
-        capture = source.clause
         # Filtered in the query: the rest of the environment is never read.
-        listed = (f"{name}=" for name in environment_allowlist.EXACT)
-        known = or_(
-            *(
-                capture.c.value.startswith(begin, autoescape=True)
-                for begin in (*listed, *environment_allowlist.PREFIXES)
-            )
-        )
-        query = select(capture.c.value).where(capture.c.name.endswith("ENVIRONMENT_VARIABLE"), known)
-        yield from (str(value) for (value,) in export.rows(query))
+        begins = [*(f"{name}=" for name in environment_allowlist.EXACT), *environment_allowlist.PREFIXES]
+        known = " OR ".join(["value LIKE ? ESCAPE '/'"] * len(begins))
+        patterns = [re.sub("[/%_]", r"/\g<0>", begin) + "%" for begin in begins]
+        where = f"WHERE name LIKE '%ENVIRONMENT_VARIABLE' AND ({known})"
+        yield from (str(value) for (value,) in source.rows(["value"], where, patterns))
     yield from (_text(export, "TARGET_INFO_SYSTEM_ENV", "DeviceEnvironment") or "").split(";")
 
 
@@ -125,7 +118,7 @@ def _options(export: NsysExport) -> list[tuple[str, str]]:
     source = export.table("META_DATA_CAPTURE")
     if source is None or not {"name", "value"} <= source.columns:
         return []
-    pairs = export.rows(select(source.clause.c.name, source.clause.c.value))
+    pairs = source.rows(("name", "value"))
     found: dict[str, str] = {}
     for name, value in pairs:
         option = _OPTION.fullmatch(str(name))
@@ -156,11 +149,10 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     source = export.table("DIAGNOSTIC_EVENT")
     if source is None or not {"severity", "text"} <= source.columns:
         return []
-    events = source.clause.c
-    owner = events.globalPid if "globalPid" in source.columns else null()
+    owner = "globalPid" if "globalPid" in source.columns else "NULL"
     severe = [
         text
-        for severity, text, process in export.rows(select(events.severity, events.text, owner))
+        for severity, text, process in source.rows(("severity", "text", owner))
         if severity in _SEVERE
         and isinstance(text, str)
         and not (processes and _NOTHING.search(text) and _another(process, processes))
@@ -186,8 +178,7 @@ def _text(export: NsysExport, table: str, name: str) -> str | None:
     source = export.table(table)
     if source is None or not {"name", "value"} <= source.columns:
         return None
-    pairs = source.clause
-    value = next(export.rows(select(pairs.c.value).where(pairs.c.name == name)), (None,))[0]
+    value = next(source.rows(["value"], "WHERE name = ?", [name]), (None,))[0]
     return str(value) if value else None
 
 
@@ -205,9 +196,8 @@ def _gpus(export: NsysExport) -> tuple[Gpu, ...]:
     source = export.table("TARGET_INFO_GPU")
     if source is None or "name" not in source.columns:
         return ()
-    table = source.clause
     wanted = [n for n in ("id", "name", "computeMajor", "computeMinor", *_GPU_COLUMNS) if n in source.columns]
-    rows = [dict(zip(wanted, row, strict=True)) for row in export.rows(select(*(table.c[n] for n in wanted)))]
+    rows = [dict(zip(wanted, row, strict=True)) for row in source.rows(wanted)]
     if "id" in wanted:
         rows.sort(key=lambda row: row["id"] if isinstance(row["id"], int) else 0)
     return tuple(_gpu(i, row) for i, row in enumerate(rows))
@@ -233,5 +223,5 @@ def _start(export: NsysExport) -> int | None:
     source = export.table("TARGET_INFO_SESSION_START_TIME")
     if source is None or "utcEpochNs" not in source.columns:
         return None
-    stamp = next(export.rows(select(source.clause.c.utcEpochNs)), (None,))[0]
+    stamp = next(source.rows(["utcEpochNs"]), (None,))[0]
     return stamp if isinstance(stamp, int) and stamp > 0 else None

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from sqlalchemy import select
-
 from hpcprof.profiles.readers.declaration import SeveralRanks
 from hpcprof.profiles.readers.nsys.export import PROCESS_SHIFT, REQUIRED, NsysExport, open_export
 
@@ -49,5 +47,5 @@ def _gpu_users(export: NsysExport) -> list[int]:
     table = export.table("CUPTI_ACTIVITY_KIND_KERNEL")
     if table is None or "globalPid" not in table.columns:
         return []
-    owners = export.rows(select(table.clause.c.globalPid).distinct())
+    owners = table.rows(["DISTINCT globalPid"])
     return sorted({owner >> PROCESS_SHIFT for (owner,) in owners if isinstance(owner, int)})

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import literal, select
 
 from hpcprof.profiles.columns.joins import pair_keys
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -121,7 +120,7 @@ def _devices(export: NsysExport, only_process: int) -> dict[tuple[int, int], int
     """Return the device of each context, by the number of its process and its own."""
     table = export.table("TARGET_INFO_CUDA_CONTEXT_INFO")
     if table is not None and table.columns >= {*_CONTEXT}:
-        rows = export.rows(select(*(table.clause.c[name] for name in _CONTEXT)))
+        rows = table.rows(_CONTEXT)
     else:
         rows = _contexts_of_operations(export, only_process)
     whole = (row for row in rows if all(isinstance(one, int) for one in row))
@@ -132,10 +131,9 @@ def _contexts_of_operations(export: NsysExport, only_process: int) -> Iterator[S
     """Yield the contexts with work in them, for an export without a table of contexts."""
     for table in filter(None, map(export.table, OPERATIONS)):
         if table.columns >= {"contextId", "deviceId"}:
-            column = table.clause.c
             known = "globalPid" in table.columns
-            process = column.globalPid.op(">>")(PROCESS_SHIFT) if known else literal(only_process)
-            yield from export.rows(select(process, column.contextId, column.deviceId).distinct())
+            process = f"globalPid >> {PROCESS_SHIFT}" if known else str(only_process)
+            yield from table.rows([f"DISTINCT {process}", "contextId", "deviceId"])
 
 
 def _by_type(kind: Ints, event: Ints) -> Ints:
