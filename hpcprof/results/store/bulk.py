@@ -7,11 +7,12 @@ SQLAlchemy takes longer than the database needs to execute them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, groupby
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table
+from sqlalchemy import Connection, Dialect, Table
 from sqlalchemy.types import TypeEngine
 
 from hpcprof.results.store.tables import Finite, Plain, finite, plain
@@ -20,12 +21,15 @@ from hpcprof.results.store.tables import Finite, Plain, finite, plain
 _MOST_PARAMETERS = 999
 
 
-def delete(connection: Connection, tables: Iterable[Table], key: Mapping[str, str | int | None]) -> None:
-    """Delete the rows of each table whose columns equal ``key``."""
+def delete(connection: Connection, tables: Iterable[Table], key: Mapping[str, str | int | None]) -> int:
+    """Delete the rows of each table whose columns equal ``key``, and return how many there were."""
     mark = "?" if connection.dialect.paramstyle == "qmark" else "%s"
     where = " AND ".join(f"{name} = {mark}" for name in key)
-    for table in tables:
-        connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE {where}", tuple(key.values()))
+    values = tuple(key.values())
+    return sum(
+        connection.exec_driver_sql(f"DELETE FROM {table.name} WHERE {where}", values).rowcount
+        for table in tables
+    )
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[msgspec.Struct]) -> None:
@@ -36,16 +40,23 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[msgspec.Str
 
 def insert_columns(connection: Connection, table: Table, columns: Mapping[str, list[Any]]) -> None:
     """Insert rows that are given as columns of equal length, many rows in one statement."""
-    insert = table.insert().compile(dialect=connection.dialect, column_keys=[*columns])
-    assert insert.positiontup is not None
-    head, _, row = str(insert).partition(" VALUES ")
-    values = (storable(columns[name], table.c[name].type) for name in insert.positiontup)
+    names, head, row = _insert(table, connection.dialect, tuple(columns))
+    values = (storable(columns[name], table.c[name].type) for name in names)
     rows = list(zip(*values, strict=True))
     size = _MOST_PARAMETERS // len(columns)
     parts = [tuple(chain.from_iterable(rows[at : at + size])) for at in range(0, len(rows), size)]
     for length, alike in groupby(parts, len):
         marks = ", ".join([row] * (length // len(columns)))
         connection.exec_driver_sql(f"{head} VALUES {marks}", list(alike))
+
+
+@lru_cache(maxsize=256)
+def _insert(table: Table, dialect: Dialect, columns: tuple[str, ...]) -> tuple[list[str], str, str]:
+    """Return the order of the columns, and the text of an INSERT before and after ``VALUES``."""
+    insert = table.insert().compile(dialect=dialect, column_keys=columns)
+    assert insert.positiontup is not None
+    head, _, row = str(insert).partition(" VALUES ")
+    return insert.positiontup, head, row
 
 
 def storable(values: list[Any], kind: TypeEngine[Any]) -> list[Any]:

@@ -164,12 +164,10 @@ class Store:
         for gpu in gpus:
             by_device.setdefault(gpu.device, gpu)  # The first of two with the same number counts.
         with self._database.writing(run.id) as connection:
-            delete(
-                connection,
-                [PROFILES, GPUS, FACTS, LOSSES],
-                {"run_id": plain(run.id), "rank": profile.rank},
-            )
-            delete_rank_analyses(connection, *key)
+            of_rank = {"run_id": plain(run.id), "rank": profile.rank}
+            if delete(connection, [PROFILES], of_rank):  # else nothing else of the rank is stored
+                delete(connection, [GPUS, FACTS, LOSSES], of_rank)
+                delete_rank_analyses(connection, *key)
             delete_run_analyses(connection, run.id)
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
