@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -46,7 +45,7 @@ _BAR_WIDTH = 24
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="CPUs to use: one process per rank, and threads within a rank.  [default: all]",
+    help="CPUs to use, by processes that share the ranks and threads within a rank.  [default: all]",
 )
 @click.option(
     "--executor",
@@ -188,6 +187,7 @@ class _Dask:
 
     def _cluster(self, runs: Sequence[Run]) -> AbstractContextManager[OnDask]:
         from hpcprof.results.executors.dask import batch_cluster, existing_cluster, local_cluster
+        from hpcprof.results.executors.planning import usable_cpus
 
         folders = [run.path.absolute() for run in runs]
         if self.address is not None:
@@ -197,7 +197,7 @@ class _Dask:
                 )
             return existing_cluster(self.address, folders)
         if self.placed is None:
-            return local_cluster(self.jobs or _cpus())
+            return local_cluster(self.jobs or usable_cpus())
         from hpcprof.submit.worker_jobs import WorkerPlacement, make_worker_jobs
 
         values = {name: value for name, value in self.placed.items() if value is not None}
@@ -218,10 +218,6 @@ def _check_options(executor: str, submit: bool, address: str | None, placed: Seq
         raise UsageError("--site is for --executor dask: give both, or neither.")
     if placed and not submit and executor != "dask":
         raise UsageError(f"--{placed[0]} is for --submit: give both, or neither.")
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _collect_all(
@@ -271,14 +267,14 @@ def collect_and_tell(
         As for `hpcprof.collect_profiles`.
     """
     from hpcprof.results.collect import collect
+    from hpcprof.results.executors.planning import usable_cpus
     from hpcprof.results.executors.processes import Processes
-    from hpcprof.results.rank_task import PRELOAD
+    from hpcprof.results.rank_task import PRELOAD, work_of
 
-    cpus = cpus or _cpus()
+    jobs = cpus or usable_cpus()
+    here = Processes(jobs, PRELOAD, work_of, if_quicker=cpus is None)
     with ProgressBar() as progress:
-        summary = collect(
-            run, store, progress, executor or Processes(cpus, PRELOAD), cpus, step_range, program
-        )
+        summary = collect(run, store, progress, executor or here, jobs, step_range, program)
     for sentence in summary.warnings:
         click.echo(f"hpcprof: {sentence}", err=True)
     for sentence in summary.losses:

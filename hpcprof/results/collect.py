@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from hpcprof.results.rank_task import (
     Unchanged,
     WithoutSteps,
     analyze_profile,
+    work_of,
 )
 from hpcprof.results.run_names import find_known_runs, runs_to_collect
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
@@ -93,7 +95,7 @@ def collect_profiles(
     named = [run] if isinstance(run, Run) else find_known_runs([os.fspath(run)], runs, store)
     found = [one for each in named for one in runs_to_collect(each)]
     store.prepare()
-    executor = serially if jobs is None else Processes(jobs, PRELOAD)
+    executor = serially if jobs is None else Processes(jobs, PRELOAD, work_of)
     whole = Collected()
     for one in found:
         try:
@@ -149,13 +151,15 @@ def collect(
     if not files:
         place = f"{run.path} or its profiles/" if run.manifest else run.path
         raise HpcprofError(f"no profiles ({PROFILES}) in {place}{profiler_complaint(run)}.")
-    profiles = profiles_by_rank(files, executor, jobs)
     summary = Collected()
-    for damage in profiles.damaged:
-        summary.skip(damage)
     # hpcprof may have launched one process that started ranks of its own (torchrun).
     ranks_known = run.manifest is not None and run.manifest.job.ranks > 1
     collection = _Collection(_run_row(run, store, program), ranks_known, store, summary)
+    if not store.profiles(run.id):
+        _prepare(executor, files)
+    profiles = profiles_by_rank(files, executor, jobs)
+    for damage in profiles.damaged:
+        summary.skip(damage)
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     for done, (task, result) in enumerate(executor(analyze_profile, tasks), 1):
         collection.take(task, result)
@@ -174,6 +178,13 @@ def collect(
         except OSError as error:
             summary.warnings.append(f"the list of files in {run.path} was not updated: {error.strerror}.")
     return summary
+
+
+def _prepare(executor: Executor, files: list[Path]) -> None:
+    """While another process imports what workers need, import what this one will need in the end."""
+    if isinstance(executor, Processes) and executor.expect([ProfileTask(path, 0) for path in files]):
+        for analysis in (one for one in ANALYSES.values() if one.scope is Scope.RUN):
+            import_module(analysis.function.partition(":")[0])
 
 
 @dataclass

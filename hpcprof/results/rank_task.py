@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,9 @@ ranks (docs/explanation/performance.md, "Tricks kept and removed").
 """
 
 _HASHED_AT_ONCE = 1 << 22
+
+# Shares of the time in which a worker starts.
+_TO_IDENTIFY, _PER_RANK, _PER_BYTE, _PER_BYTE_KNOWN = 0.003, 0.03, 2e-8, 2e-9
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
 _LARGE = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
@@ -106,6 +109,17 @@ class WithoutSteps:
 
 
 RankOutcome = ProfileResults | Unchanged | WithoutSteps | DamagedInput
+
+
+def work_of(task: ProfileTask | Sequence[Path]) -> float:
+    """Estimate the work of collecting a profile, or of finding the ranks of some, in starts of a worker."""
+    if not isinstance(task, ProfileTask):
+        return len(task) * _TO_IDENTIFY
+    try:
+        size = task.path.stat().st_size
+    except OSError:
+        size = 0
+    return _PER_RANK + size * (_PER_BYTE_KNOWN if task.known else _PER_BYTE)
 
 
 def analyze_profile(task: ProfileTask) -> RankOutcome:
@@ -241,6 +255,7 @@ def _large_analyses(profile: Timeline | KernelReport, rank: int) -> dict[str, An
 
 
 def _table(name: str, profile: Timeline | KernelReport, rank: int) -> AnalysisTable:
-    from hpcprof.analysis.framework.outcome import analyze_rank
+    from hpcprof.analysis.framework.outcome import columns_of_rank
 
-    return AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], profile, rank), rank)
+    columns, reason = columns_of_rank(ANALYSES[name], profile, rank)
+    return AnalysisTable(columns, {rank: reason} if reason else {})

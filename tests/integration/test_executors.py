@@ -38,6 +38,14 @@ def fail_on_three(number: int) -> int:
     return number
 
 
+KEPT: list[bytearray] = []
+
+
+def keep_memory(number: int) -> int:
+    KEPT.append(bytearray(b"1" * (4 << 20)))
+    return os.getpid()
+
+
 def linger(folder: Path) -> None:
     (folder / f"{os.getpid()}.running").touch()
     time.sleep(600)
@@ -48,9 +56,25 @@ def test_every_task_comes_back_with_its_result() -> None:
         assert sorted(executor(square, range(8))) == [(n, n * n) for n in range(8)]
 
 
-def test_each_task_has_a_process_of_its_own() -> None:
-    found = [process for _, process in Processes(2)(own_process, range(4))]
-    assert len({*found, os.getpid()}) == 5
+def test_the_workers_start_once_and_take_many_tasks() -> None:
+    found = {process for _, process in Processes(2)(own_process, range(40))}
+    assert 1 <= len(found) <= 2
+    assert os.getpid() not in found
+
+
+def test_where_workers_save_no_time_none_starts() -> None:
+    quick = Processes(2, work=lambda task: 0.01, if_quicker=True)
+    assert {process for _, process in quick(own_process, range(40))} == {os.getpid()}
+    assert not quick.expect(range(40))
+    slow = Processes(2, work=lambda task: 1.0, if_quicker=True)
+    assert slow.expect(range(4))
+    assert os.getpid() not in {process for _, process in slow(own_process, range(4))}
+
+
+def test_a_worker_that_has_grown_is_replaced_and_no_task_is_lost() -> None:
+    found = dict(Processes(2)(keep_memory, range(48)))
+    assert found.keys() == {*range(48)}
+    assert len({*found.values()}) > 2
 
 
 def test_a_single_task_and_a_single_job_need_no_other_process() -> None:
@@ -62,6 +86,12 @@ def test_a_task_whose_process_is_killed_is_lost_and_the_others_are_not() -> None
     results = dict(Processes(2)(die_on_three, range(6)))
     assert results.pop(3) == Lost("its process was killed, as happens when memory runs out")
     assert results == {n: n for n in (0, 1, 2, 4, 5)}
+
+
+def test_a_worker_that_is_killed_loses_one_task_of_its_chunk() -> None:
+    results = dict(Processes(2)(die_on_three, range(100)))
+    assert isinstance(results.pop(3), Lost)
+    assert results == {n: n for n in range(100) if n != 3}
 
 
 def test_what_a_task_raises_is_raised_here() -> None:

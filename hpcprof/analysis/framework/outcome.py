@@ -143,8 +143,7 @@ def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -
 def _declared_arrays(rows: pd.DataFrame, analysis: Analysis, rank: int | None) -> dict[str, ExtensionArray]:
     """Return the declared columns, sorted.
 
-    Column by column: of a few rows, pandas takes ten times as long to select and sort a DataFrame
-    (docs/explanation/performance.md, "The fixed cost of a rank").
+    Column by column: of a few rows, pandas takes ten times as long to select and sort a DataFrame.
     """
     names = [column.name for column in analysis.columns]
     if not len(rows):

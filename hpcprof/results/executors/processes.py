@@ -4,66 +4,183 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Generic, cast
 
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
+from hpcprof.results.executors.planning import chunks, worker_count
 
 _PATIENCE_SECONDS = 5.0
+_PAGES = Path("/proc/self/statm")
+
+
+def _one_start(task: object) -> float:
+    return 1.0
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Runs each task in a process of its own, ``jobs`` at a time.
+    """Runs tasks in ``jobs`` workers, which start once and take chunks of tasks, those with most work first.
 
-    The memory of a task is freed with its process, and a process that is killed loses only one task. The
-    processes are forked from a server that has imported the modules ``preload``, never from this process,
-    which may have threads. They end when this process ends, however that happens.
+    A single task, or one job at a time, runs in this process. A worker that is killed loses only the task
+    that it was working on, and another takes its place. The workers are forked from a server that has
+    imported the modules ``preload``, never from this process, which may have threads. They end when this
+    process ends, however that happens.
+
+    Parameters
+    ----------
+    jobs : int
+    preload : tuple of str
+    work : callable
+        Estimates the work of a task, in starts of a worker; see `hpcprof.results.executors.planning`.
+    if_quicker : bool
+        Whether tasks of little work run in this process too: where workers would save no time.
     """
 
     jobs: int
     preload: tuple[str, ...] = ()
+    work: Callable[[Any], float] = _one_start
+    if_quicker: bool = False
 
     def __call__(
         self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
     ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-        """Yield each task with its result; a single task, or one job at a time, runs in this process."""
-        if self.jobs == 1 or len(tasks) <= 1:
+        """Yield each task with its result."""
+        work = [self.work(task) for task in tasks]
+        count = self._workers(work)
+        if not count:
             yield from serially(function, tasks)
             return
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([*self.preload])
-        waiting = list(reversed(tasks))
-        running: dict[Connection, tuple[TaskT, BaseProcess]] = {}
+        self._serve()
+        team = _Team(function, tasks, deque(chunks(work, count)))
         try:
-            while waiting or running:
-                while waiting and len(running) < self.jobs:
-                    task = waiting.pop()
-                    receiver, sender = context.Pipe(duplex=False)
-                    process = context.Process(target=_answer, args=(sender, function, task))
-                    with _interrupted_later():
-                        process.start()
-                        running[receiver] = task, process
-                    # Without a copy here, the pipe closes when the process dies.
-                    sender.close()
-                for receiver in cast("list[Connection]", wait(list(running))):
-                    task, answering = running[receiver]
-                    result = _received(receiver, answering)
-                    del running[receiver]
-                    yield task, result
+            for _ in range(count):
+                team.hire()
+            for task, result in team.results():
+                yield tasks[task], result
         finally:
-            for _, left in running.values():
-                left.terminate()
-            for _, left in running.values():
-                left.join(_PATIENCE_SECONDS)
-                left.kill()
+            team.dismiss()
+
+    def expect(self, tasks: Sequence[Any]) -> bool:
+        """Begin to import ``preload`` in another process if workers will run the tasks; return whether."""
+        needed = self._workers([self.work(task) for task in tasks]) > 0
+        if needed:
+            self._serve()
+        return needed
+
+    def _workers(self, work: Sequence[float]) -> int:
+        if self.if_quicker:
+            return worker_count(work, self.jobs)
+        return min(self.jobs, len(work)) if min(self.jobs, len(work)) > 1 else 0
+
+    def _serve(self) -> None:
+        forkserver.set_forkserver_preload([*self.preload])
+        with _interrupted_later():
+            forkserver.ensure_running()
+
+
+@dataclass
+class _Worker:
+    """A process, and the tasks that it was given and has not answered, in order."""
+
+    process: BaseProcess
+    sender: Connection
+    receiver: Connection
+    tasks: deque[int] = field(default_factory=deque)
+
+
+@dataclass
+class _Team(Generic[TaskT, ResultT]):
+    """The workers of one call, and the chunks that none has taken yet."""
+
+    function: Callable[[TaskT], ResultT]
+    tasks: Sequence[TaskT]
+    waiting: deque[list[int]]
+    workers: dict[Connection, _Worker] = field(default_factory=dict)
+
+    def hire(self) -> None:
+        """Start a worker if there is something to do, and give it a chunk."""
+        if not self.waiting:
+            return
+        context = multiprocessing.get_context("forkserver")
+        orders, sender = context.Pipe(duplex=False)
+        receiver, answers = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(orders, answers, self.function))
+        with _interrupted_later():
+            process.start()
+            self.workers[receiver] = _Worker(process, sender, receiver)
+        # Without copies here, the pipes close when the process dies.
+        orders.close()
+        answers.close()
+        self._give(self.workers[receiver])
+
+    def results(self) -> Iterator[tuple[int, ResultT | Lost]]:
+        """Yield the number of each task with its result."""
+        while self.workers:
+            for receiver in cast("list[Connection]", wait([*self.workers])):
+                worker = self.workers[receiver]
+                try:
+                    answer = receiver.recv()
+                except EOFError:
+                    yield from self._replaced(worker)
+                    continue
+                if answer is None:  # It has grown too much.
+                    self._part_with(worker)
+                    self.hire()
+                    continue
+                task = worker.tasks.popleft()
+                if not worker.tasks:
+                    self._give(worker)
+                succeeded, value = answer
+                if not succeeded:
+                    raise value
+                yield task, value
+
+    def dismiss(self) -> None:
+        """End the workers that are left."""
+        for worker in self.workers.values():
+            worker.process.terminate()
+        for worker in [*self.workers.values()]:
+            self._part_with(worker)
+
+    def _give(self, worker: _Worker) -> None:
+        """Give an idle worker a chunk; without one it ends."""
+        if self.waiting:
+            worker.tasks.extend(self.waiting.popleft())
+            with suppress(BrokenPipeError):  # The end of its answers will tell.
+                worker.sender.send([self.tasks[task] for task in worker.tasks])
+        else:
+            self._part_with(worker)
+
+    def _part_with(self, worker: _Worker) -> None:
+        """Let a worker end; what it has not done waits again."""
+        del self.workers[worker.receiver]
+        if worker.tasks:
+            self.waiting.appendleft([*worker.tasks])
+        worker.sender.close()
+        worker.process.join(_PATIENCE_SECONDS)
+        worker.process.kill()
+        worker.receiver.close()
+
+    def _replaced(self, worker: _Worker) -> Iterator[tuple[int, Lost]]:
+        """Name the task of a worker that died, and start another worker."""
+        worker.process.join()
+        lost = worker.tasks.popleft() if worker.tasks else None
+        self._part_with(worker)
+        self.hire()
+        if lost is not None:
+            yield lost, Lost(_how(worker.process.exitcode or 0))
 
 
 @contextmanager
@@ -88,19 +205,52 @@ def _interrupted_later() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def _answer(sender: Connection, function: Callable[[Any], Any], task: Any) -> None:
-    """Run one task in a process of its own, and send its result or its exception."""
+def _work(orders: Connection, answers: Connection, function: Callable[[Any], Any]) -> None:
+    """Run chunks of tasks in a worker, and send the result or the exception of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Exiting by an exception removes temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    first = _memory()
+    settled = 0
+    # The first process may have been interrupted and no longer be there.
+    with suppress(EOFError, OSError):
+        while True:
+            for task in orders.recv():
+                answers.send(_answer(function, task))
+            settled = settled or _memory()
+            needed = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - first
+            if has_grown(_memory() - settled, needed):
+                answers.send(None)
+                return
+
+
+def _answer(function: Callable[[Any], Any], task: Any) -> tuple[bool, Any]:
     try:
-        answer = True, function(task)
+        return True, function(task)
     except Exception as error:
-        answer = False, error
-    # The first process may have been interrupted and no longer be listening.
-    with suppress(OSError):
-        sender.send(answer)
+        return False, error
+
+
+def has_grown(kept: int, needed: int) -> bool:
+    """Return whether a worker shall be replaced by a fresh one.
+
+    Parameters
+    ----------
+    kept : int
+        By how many bytes it has grown since its first chunk.
+    needed : int
+        The most bytes that it has used at a time since it started.
+    """
+    return kept > needed // 2 > 0
+
+
+def _memory() -> int:
+    """Return the resident memory of this process in bytes; 0 where the system does not tell."""
+    try:
+        return int(_PAGES.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def _end_with_parent() -> None:
@@ -108,20 +258,6 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _received(receiver: Connection, process: BaseProcess) -> Any:
-    try:
-        succeeded, value = receiver.recv()
-    except EOFError:
-        process.join()
-        return Lost(_how(process.exitcode or 0))
-    finally:
-        receiver.close()
-    process.join()
-    if not succeeded:
-        raise value
-    return value
 
 
 def _how(code: int) -> str:

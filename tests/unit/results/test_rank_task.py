@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.common.errors import DamagedInput, UsageError
 from hpcprof.results import rank_task
-from hpcprof.results.rank_task import ProfileTask, Unchanged, analyze_profile
+from hpcprof.results.rank_task import ProfileTask, Unchanged, analyze_profile, work_of
 
 
 def test_a_profile_whose_results_are_known_is_not_read(
@@ -70,3 +70,14 @@ def test_a_mistake_in_the_users_own_table_of_kernels_is_no_damage(
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     found = analyze_profile(ProfileTask(tmp_path / "rank0.sqlite", 0))
     assert isinstance(found, DamagedInput) and "rank0.sqlite cannot be read" in str(found)
+
+
+def test_much_content_is_much_work_unless_it_is_known(tmp_path: Path) -> None:
+    small, large = tmp_path / "small.sqlite", tmp_path / "large.sqlite"
+    small.write_bytes(b"")
+    with large.open("wb") as file:
+        file.truncate(1 << 30)
+    assert 0 < work_of(ProfileTask(small, 0)) < work_of(ProfileTask(large, 0, "known"))
+    assert 2 * work_of(ProfileTask(large, 0, "known")) < work_of(ProfileTask(large, 0))
+    assert work_of(ProfileTask(tmp_path / "missing.sqlite", 0)) == work_of(ProfileTask(small, 0))
+    assert work_of([small] * 10) < work_of([small] * 1000)
