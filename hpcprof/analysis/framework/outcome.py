@@ -98,6 +98,8 @@ def columns_of_rank(
 ) -> tuple[dict[str, list[Any]], str]:
     """Return the columns and the reason of `analyze_rank`, without making a DataFrame of them."""
     outcome = _of_rank(analysis, profile)
+    if not len(outcome.rows):
+        return {column.name: [] for column in analysis.columns}, outcome.reason
     arrays = _declared_arrays(outcome.rows, analysis, rank)
     return {name: _values(array) for name, array in arrays.items()}, outcome.reason
 
@@ -132,22 +134,20 @@ def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -
 
     ``rank`` is the value of the column of this name, if the rows do not have it.
     """
-    arrays = _declared_arrays(outcome.rows, analysis, rank)
     if not len(outcome.rows):
-        return Outcome(pd.DataFrame(columns=[*arrays]), outcome.reason)
+        return Outcome(pd.DataFrame(columns=[column.name for column in analysis.columns]), outcome.reason)
+    arrays = _declared_arrays(outcome.rows, analysis, rank)
     # With their types: pandas would turn None among texts into NaN.
     series = {name: pd.Series(values, dtype=values.dtype) for name, values in arrays.items()}
     return Outcome(pd.DataFrame(series, copy=False), outcome.reason)
 
 
 def _declared_arrays(rows: pd.DataFrame, analysis: Analysis, rank: int | None) -> dict[str, ExtensionArray]:
-    """Return the declared columns, sorted.
+    """Return the declared columns of some rows, sorted.
 
     Column by column: of a few rows, pandas takes ten times as long to select and sort a DataFrame.
     """
     names = [column.name for column in analysis.columns]
-    if not len(rows):
-        return {name: pd.array([], dtype=object) for name in names}
     arrays = {name: rows[name].array for name in names if rank is None or name != "rank"}
     if rank is not None:
         ranks = pd.Series(np.full(len(rows), rank)).array
