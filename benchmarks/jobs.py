@@ -1,10 +1,10 @@
 """Measures collects of many ranks by numbers of jobs: ``python benchmarks/jobs.py [--before TREE] [SIZE…]``.
 
 A SIZE such as 64x5000 is ranks times kernels. Each is collected into an empty store with ``--jobs 1``, with
-``--jobs 2`` and by default, and once more when nothing is new, all in turns. With ``--before``, another checkout
-collects with ``--jobs 1`` in turns too. The output has the least wall-clock times, what the default takes
-of the better of the two numbers of jobs, how much faster it is than the other checkout, and the memory of
-the first process. The last lines have what a further rank costs: with one job, and if it is unchanged.
+``--jobs 2`` and by default, and once more when nothing is new, all in turns. With ``--before``, another
+checkout collects with ``--jobs 1`` in turns too. The output has the least wall-clock times, the ratio of the
+default to the better number of jobs, how much faster it is than the other checkout, and the memory of the
+first process. The last line has what a further rank costs if it is unchanged, and one with one job.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
     given = parser.parse_args()
     print(f"{len(os.sched_getaffinity(0))} cores, least of {given.rounds}; seconds")
     print(
-        f"{'ranks x kernels':>16} {'before':>7} {'jobs 1':>7} {'jobs 2':>7} {'default':>8} {'of best':>8} "
+        f"{'ranks x kernels':>16} {'before':>7} {'jobs 1':>7} {'jobs 2':>7} {'default':>7} {'of best':>8} "
         f"{'x before':>9} {'unchanged':>10} {'MiB':>5}"
     )
     with tempfile.TemporaryDirectory() as name:
@@ -77,19 +77,18 @@ def main() -> None:
             best = min(costs["jobs 1"].wall, costs["jobs 2"].wall)
             wall = {what: one.wall for what, one in costs.items()}
             before = wall.get(BEFORE, float("nan"))
+            times = "".join(f" {wall[what]:7.2f}" for what in COLLECTS)
             print(
-                f"{size:>16} {before:7.2f} {wall['jobs 1']:7.2f} {wall['jobs 2']:7.2f} {wall['default']:8.2f} "
-                f"{wall['default'] / best:8.2f} {before / wall['default']:9.2f} {wall[UNCHANGED]:10.2f} "
-                f"{costs['default'].memory:5.0f}",
+                f"{size:>16} {before:7.2f}{times} {wall['default'] / best:8.2f} "
+                f"{before / wall['default']:9.2f} {wall[UNCHANGED]:10.2f} {costs['default'].memory:5.0f}",
                 flush=True,
             )
             found[ranks], single[ranks] = costs[UNCHANGED], costs["jobs 1"]
     fewest, most = min(found), max(found)
     if most > fewest:
         further = (found[most].wall - found[fewest].wall) / (most - fewest) * 1e3
-        print(
-            f"a further unchanged rank: {further:.2f} ms; with jobs 1: {single[most].wall / most * 1e3:.0f} ms"
-        )
+        alone = single[most].wall / most * 1e3
+        print(f"a further unchanged rank: {further:.2f} ms; a rank with --jobs 1: {alone:.0f} ms")
 
 
 if __name__ == "__main__":
