@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from hpcprof.analysis.framework.declaration import Scope
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import EVENTS

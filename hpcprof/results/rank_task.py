@@ -42,7 +42,7 @@ ranks (docs/explanation/performance.md, "Tricks kept and removed").
 _HASHED_AT_ONCE = 1 << 22
 
 # Shares of the time in which a worker starts.
-_TO_IDENTIFY, _PER_RANK, _PER_BYTE, _PER_BYTE_KNOWN = 0.003, 0.06, 4e-8, 2e-9
+_TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.003, 0.06, 4e-8, 2e-9
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
 _LARGE = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
@@ -119,7 +119,7 @@ def work_of(task: ProfileTask | Sequence[Path]) -> float:
         size = task.path.stat().st_size
     except OSError:
         size = 0
-    return _PER_RANK + size * (_PER_BYTE_KNOWN if task.known else _PER_BYTE)
+    return _TO_IDENTIFY + size * _TO_HASH if task.known else _PER_RANK + size * _PER_BYTE
 
 
 def analyze_profile(task: ProfileTask) -> RankOutcome:
