@@ -17,6 +17,8 @@ from hpcprof.analysis.explain.common_clock import common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
+    LEAST_ESTIMATE_PCT,
+    LEAST_PCT,
     Cause,
     Confidence,
     Explanation,
@@ -37,7 +39,7 @@ from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.step_series import step_series
 from hpcprof.analysis.explain.whole_run import of_capture, of_series
-from hpcprof.common.units import counted, named_ranks
+from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
 
 MOST_OPERATIONS = 45_000
@@ -212,7 +214,8 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     hiding = tuple(_finding(inputs, built, one, wall, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
-    unjudged = (*built.problems, *doubts, *_slow_hosts(built.graph, slow), *pauses)
+    doubts += [*_slow_hosts(built.graph, slow), *_due_to_profiler(built, found, wall)]
+    unjudged = (*built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
 
 
@@ -277,6 +280,20 @@ def _profiler_ns(built: Replayable, cause: Cause) -> float:
         return 0.0
     graph = built.graph
     return _CALL_COST_NS.get(built.profiler, 0) * len(graph.calls) / graph.steps / len(graph.ranks)
+
+
+def _due_to_profiler(built: Replayable, found: Sequence[Judged], wall: int) -> Iterator[NotJudged]:
+    """Yield the causes that would be shown if the profiler cost nothing."""
+    for one in found:
+        cause, cost = one.candidate.cause, _profiler_ns(built, one.candidate.cause)
+        large = 100 * one.saving >= LEAST_ESTIMATE_PCT * wall and 100 * one.low >= LEAST_PCT * wall
+        if large and 100 * (one.low - cost) < LEAST_PCT * wall:
+            where, saving = one.candidate.where or built.step, format_ns(one.saving)
+            yield NotJudged(
+                cause.value,
+                f"in {where} it seems to cost {saving} of a step, but the profiler itself adds about "
+                f"{format_ns(cost)} to the calls of a step: compare with steps that are not profiled",
+            )
 
 
 def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:

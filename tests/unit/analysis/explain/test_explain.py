@@ -235,6 +235,15 @@ def test_a_range_after_every_step_is_a_part_of_the_steps() -> None:
     assert not found.not_judged
 
 
+def test_a_cause_that_the_profiler_may_make_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcprof.analysis.explain.explain._CALL_COST_NS", {"nsys": 200 * US})
+    program = PLANTED["a wait in each layer"][2]
+    found = explained(program, program)
+    assert Cause.HOST_SYNC not in {one.cause for one in found.shown()}
+    (said,) = [one for one in found.not_judged if one.what == "host_sync"]
+    assert said.reason.startswith("in forward it seems to cost ")
+
+
 def test_lost_events_are_shown_by_an_analysis_that_they_touch() -> None:
     inputs = inputs_of(simulate([training()], STEPS))
     lost = Loss(LossKind.ROW, Subject.CALL, 57, 172, "end")
