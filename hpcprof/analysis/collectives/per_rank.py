@@ -14,6 +14,7 @@ from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.operators.host_time import host_compute, measured_on_host
 from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
+from hpcprof.common.units import counted
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
@@ -213,9 +214,9 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     lost = len(calls) - len(kept)
     reasons = [f"{lost} collectives of {file} have no kernel of their own and are left out"] if lost else []
     if spare:
-        reasons.append(
-            f"{spare} communication kernels of {file} belong to no recorded collective and are left out"
-        )
+        kernels = f"{counted(spare, 'communication kernel')} of {file}"
+        verbs = ("belongs", "is") if spare == 1 else ("belong", "are")
+        reasons.append(f"{kernels} {verbs[0]} to no recorded collective and {verbs[1]} left out")
     return found, reasons
 
 

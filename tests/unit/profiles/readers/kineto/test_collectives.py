@@ -99,7 +99,7 @@ def test_a_kernel_without_a_record_and_without_calls_is_counted(tmp_path: Path) 
     events = [communication("send", 100, peer=1), *launch(120, 9), *launch(300, 10)]
     outcome = rank_collectives(trace(tmp_path / "rank0.trace.json", events))
     assert len(outcome.rows) == 1
-    assert "1 communication kernels of rank0.trace.json belong to no recorded collective" in outcome.reason
+    assert "1 communication kernel of rank0.trace.json belongs to no recorded collective" in outcome.reason
 
 
 def test_batches_of_two_ranks_are_matched_by_pair_and_order(tmp_path: Path) -> None:
