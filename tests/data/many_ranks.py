@@ -248,9 +248,12 @@ class _Template:
         """Write the export of a rank."""
         process = MACHINE + (1000 + rank) * 2**24
         fixed = [process + 1, process + 2, process, rank, 1_790_000_000_000_000_000 - 1000 * rank]
-        values = np.concatenate([np.array(fixed, np.int64), stamps])[self.number]
+        numbers = np.concatenate([np.array(fixed, np.int64), stamps])
+        # What looks like a mark by chance, in a large file, has a higher number than there are.
+        real = self.number < len(numbers)
+        values = numbers[self.number[real]]
         content = self.content.copy()
-        content[self.bytes] = values.astype(">i8").view(np.uint8).reshape(-1, 8)
+        content[self.bytes[real]] = values.astype(">i8").view(np.uint8).reshape(-1, 8)
         host = f"node-{rank // _GPUS_A_HOST:05d}".encode()
         identities = (number.to_bytes(8, "little") for number in communicators)
         texts = [(self.host, host), *zip(self.communicator, identities, strict=True)]
