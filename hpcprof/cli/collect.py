@@ -186,7 +186,7 @@ class _Dask:
             yield _Pool(dask, dask.workers)
 
     def _cluster(self, runs: Sequence[Run]) -> AbstractContextManager[OnDask]:
-        from hpcprof.results.executors.dask import batch_cluster, existing_cluster, local_cluster
+        from hpcprof.results.executors.dask import existing_cluster, local_cluster
         from hpcprof.results.executors.planning import usable_cpus
 
         folders = [run.path.absolute() for run in runs]
@@ -198,6 +198,7 @@ class _Dask:
             return existing_cluster(self.address, folders)
         if self.placed is None:
             return local_cluster(self.jobs or usable_cpus())
+        from hpcprof.results.executors.dask_jobs import batch_cluster
         from hpcprof.submit.worker_jobs import WorkerPlacement, make_worker_jobs
 
         values = {name: value for name, value in self.placed.items() if value is not None}

@@ -65,7 +65,7 @@ class WorkerJobs:
 
 
 def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) -> WorkerJobs:
-    """Return the jobs for workers that collect runs; ``folder`` is for their logs and certificates.
+    """Return the jobs for workers that collect runs; ``folder`` is for their logs.
 
     Raises
     ------
@@ -102,7 +102,6 @@ def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) 
         "job_extra_directives": [line for line in directives if not line.startswith(tuple(known.kept))],
         "job_script_prologue": _prologue(site),
         "log_directory": str(folder),
-        "shared_temp_directory": str(folder),
     }
     return WorkerJobs(site.scheduler, known.cluster, options, place.nodes, workers)
 

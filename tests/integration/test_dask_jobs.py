@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,19 +23,42 @@ pytest.importorskip("dask_jobqueue", reason="there is no dask-jobqueue")
 pytestmark = pytest.mark.slow
 
 RANKS = 6
+WORDS = ["--executor", "dask", "--site", "slurm", "--nodes", "2", "--jobs", "2", "--walltime", "5m"]
 
 
-def test_workers_in_jobs_of_slurm_make_the_store_that_one_process_makes(
+def test_jobs_that_are_cancelled_are_replaced_and_the_store_is_that_of_one_process(
     slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # All nodes are this machine: nothing listens on another interface.
     monkeypatch.setenv("DASK_JOBQUEUE__SLURM__INTERFACE", "lo")
     write_all(tmp_path / "profiles", RANKS, 200)
-    words = ["--executor", "dask", "--site", "slurm", "--nodes", "2", "--jobs", "2", "--walltime", "5m"]
-    done = hpcprof("collect", *words, "--db", "dask.db", "profiles")
-    assert done.returncode == 0, done.stderr
-    assert f"{RANKS} profiles collected" in done.stdout
-    assert re.search(r"Dask dashboard: http://127\.0\.0\.1:\d+/status", done.stderr)
     hpcprof("collect", "--db", "reference.db", "profiles")
+    command = [sys.executable, "-m", "hpcprof", "collect", *WORDS, "--db", "dask.db", "profiles"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        assert running.stderr is not None
+        said = [running.stderr.readline(), running.stderr.readline()]
+        assert re.fullmatch(r"hpcprof: Dask dashboard: http://127\.0\.0\.1:\d+/status\n", said[0])
+        assert f"(1 of {RANKS})" in said[1]
+        for job in slurm.command("squeue", "--noheader", "--format=%i").split():
+            slurm.command("scancel", job)
+        printed, _ = running.communicate(timeout=480)
+    assert f"{RANKS} profiles collected" in printed
     assert dump(tmp_path / "dask.db") == dump(tmp_path / "reference.db")
+    until(lambda: not slurm.command("squeue", "--noheader").strip())
+    assert {path.suffix for path in (tmp_path / "runs/dask-workers").iterdir()} == {".out", ".err"}
+
+
+def test_ctrl_c_ends_the_jobs(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASK_JOBQUEUE__SLURM__INTERFACE", "lo")
+    write_all(tmp_path / "profiles", RANKS, 200)
+    command = [sys.executable, "-m", "hpcprof", "collect", *WORDS, "profiles"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+        assert running.stderr is not None
+        assert "Dask dashboard" in running.stderr.readline()
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=480)
+    assert running.returncode == 130, said
+    assert said.strip() == "hpcprof: interrupted."
     until(lambda: not slurm.command("squeue", "--noheader").strip())

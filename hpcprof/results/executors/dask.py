@@ -10,23 +10,22 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 import socket
 import tempfile
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from hpcprof.common.errors import HpcprofError, SchedulerError, UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT
-from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.worker_jobs import WorkerJobs
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -39,10 +38,6 @@ _AHEAD = 2
 """How many chunks each worker thread is given: with one in reserve, it never waits for the client."""
 _LOOK_SECONDS = 2.0
 """How often the client looks for new and for lost workers while no chunk ends."""
-_ASK_SECONDS = 15
-"""How often the scheduler is asked about jobs at most."""
-_RESUBMISSIONS = 3
-"""How often a job may end, on average, before the collect gives up."""
 _MISSED_SECONDS = 5
 """After how long without its worker a nanny is taken for lost."""
 _CONNECT_SECONDS = 20
@@ -164,7 +159,7 @@ def existing_cluster(address: str, folders: Sequence[Path] = ()) -> Iterator[OnD
     HpcprofError
         If the cluster has no worker, or a worker has other versions than this process.
     """
-    client_class = _dask().Client
+    client_class = load_dask().Client
     is_file = Path(address).is_file()
     where: dict[str, Any] = {"scheduler_file": address} if is_file else {"address": address}
     with ExitStack() as stack:
@@ -196,23 +191,24 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
     HpcprofError
         If the workers do not start.
     """
-    distributed = _dask()
+    distributed = load_dask()
     with ExitStack() as stack:
         try:
             # Where a worker keeps its files; /tmp/dask-scratch-space would be shared with other users.
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="hpcprof-dask-"))
-            cluster = stack.enter_context(
-                distributed.LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    host="127.0.0.1",
-                    dashboard_address="127.0.0.1:0",
-                    security=_security(),
-                    memory_limit=0,
-                    local_directory=scratch,
-                    silence_logs=logging.CRITICAL,
+            with interrupts_held():
+                cluster = stack.enter_context(
+                    distributed.LocalCluster(
+                        n_workers=workers,
+                        threads_per_worker=1,
+                        host="127.0.0.1",
+                        dashboard_address="127.0.0.1:0",
+                        security=certificates(),
+                        memory_limit=0,
+                        local_directory=scratch,
+                        silence_logs=logging.CRITICAL,
+                    )
                 )
-            )
         except (OSError, RuntimeError, TimeoutError) as error:
             raise HpcprofError(f"no Dask cluster starts on this machine: {_cause(error)}.") from error
         client = stack.enter_context(cluster.get_client())
@@ -221,82 +217,22 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
 
 
 @contextmanager
-def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]:
-    """Start a cluster whose workers run in batch jobs, and end the jobs afterwards.
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block, and for ever from what the block starts.
 
-    Raises
-    ------
-    UsageError
-        If Dask or dask-jobqueue is not installed.
-    HpcprofError
-        If the jobs cannot be submitted.
+    Ctrl-C reaches all processes of a terminal. The threads and the processes of a cluster that is started in
+    the block inherit the mask; the first process handles Ctrl-C, and ends them.
     """
-    _dask()
+    # The first process that multiprocessing starts starts this one too, which lifts the mask.
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        import dask_jobqueue
-    except ImportError as error:
-        raise UsageError(f"--executor dask needs pip install 'hpcprof[dask]': {error}.") from None
-    Path(jobs.options["log_directory"]).mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        cluster = stack.enter_context(
-            getattr(dask_jobqueue, jobs.cluster)(
-                **jobs.options,
-                security=_security(),
-                scheduler_options={"dashboard_address": "127.0.0.1:0"},
-                silence_logs=logging.CRITICAL,
-            )
-        )
-        cluster.scale(jobs=jobs.nodes)
-        client = stack.enter_context(cluster.get_client())
-        yield OnDask(client, jobs.nodes * jobs.workers, tuple(folders), _Jobs(jobs, cluster))
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-@dataclass
-class _Jobs:
-    """The jobs of a cluster: one that has ended is submitted again, for a bounded number of times."""
-
-    jobs: WorkerJobs
-    cluster: Any
-    left: int = 0
-    looked: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.left = _RESUBMISSIONS * self.jobs.nodes
-
-    def __call__(self) -> None:
-        """Submit ended jobs again.
-
-        Raises
-        ------
-        HpcprofError
-            If jobs keep ending.
-        """
-        if time.monotonic() - self.looked < _ASK_SECONDS:
-            return
-        self.looked = time.monotonic()
-        ended = [name for name, job in list(self.cluster.workers.items()) if self._ended(job.job_id)]
-        self.left -= len(ended)
-        if self.left < 0:
-            raise HpcprofError(
-                f"the jobs of the Dask workers keep ending: see {self.jobs.options['log_directory']}."
-            )
-        for name in ended:
-            # Cancels the job, should the scheduler have failed to answer.
-            self.cluster.sync(self.cluster.workers.pop(name).close)
-        if ended:
-            self.cluster.scale(jobs=self.jobs.nodes)
-
-    def _ended(self, job_id: str | None) -> bool:
-        if job_id is None:
-            return False
-        try:
-            return not find_scheduler(self.jobs.scheduler).client().unfinished([job_id])
-        except SchedulerError:
-            # A job that failed is one for which nobody can wait.
-            return True
-
-
-def _dask() -> Any:
+def load_dask() -> Any:
     """Return the module ``distributed``, with hpcprof's settings for the clusters of this process.
 
     Raises
@@ -320,7 +256,7 @@ def _dask() -> Any:
     return distributed
 
 
-def _security() -> Any:
+def certificates() -> Any:
     """Return certificates for the cluster of this process.
 
     Raises
