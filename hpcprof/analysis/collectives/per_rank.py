@@ -214,9 +214,9 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     lost = len(calls) - len(kept)
     reasons = [f"{lost} collectives of {file} have no kernel of their own and are left out"] if lost else []
     if spare:
-        kernels = f"{counted(spare, 'communication kernel')} of {file}"
+        left = f"{counted(spare, 'communication kernel')} of {file}"
         verbs = ("belongs", "is") if spare == 1 else ("belong", "are")
-        reasons.append(f"{kernels} {verbs[0]} to no recorded collective and {verbs[1]} left out")
+        reasons.append(f"{left} {verbs[0]} to no recorded collective and {verbs[1]} left out")
     return found, reasons
 
 
