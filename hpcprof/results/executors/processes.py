@@ -170,7 +170,9 @@ class _Team(Generic[TaskT, ResultT]):
             self.waiting.appendleft([*worker.tasks])
         worker.sender.close()
         worker.process.join(_PATIENCE_SECONDS)
-        worker.process.kill()
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join(_PATIENCE_SECONDS)
         worker.receiver.close()
 
     def _replaced(self, worker: _Worker) -> Iterator[tuple[int, Lost]]:
