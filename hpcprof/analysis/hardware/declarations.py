@@ -13,10 +13,10 @@ _ROOFLINE = Analysis(
     Scope.RUN,
     columns(
         "name:text grid:text block:text ai_flop_per_byte:float achieved_flops:float bound:text "
-        "pct_of_bound:float ncu_ns in_situ_ns device"
+        "pct_of_bound:float ncu_ns in_situ_ns"
     ),
     "hpcprof.analysis.hardware.roofline:roofline_of_run",
-    needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape"),
+    needs=("ncu_kernels", "ncu_peaks", "kernels_by_shape", "device_breakdown"),
     reads=ProfileContent.KERNEL_REPORT,
     main_columns=("name", "ai_flop_per_byte", "achieved_flops", "bound", "pct_of_bound", "in_situ_ns"),
     report_position=90,

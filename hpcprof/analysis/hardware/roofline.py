@@ -12,6 +12,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
 from hpcprof.analysis.hardware.ncu_peaks import DRAM
+from hpcprof.common.units import named_ranks
 from hpcprof.profiles.kernel_names import KernelLookup
 
 _SHAPE = ["name", "grid", "block"]
@@ -27,7 +28,8 @@ def roofline_of_run(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
     The times in situ come from the run's other ranks, if these ran under Nsight Systems.
     """
-    return roofline(results["ncu_kernels"], results["kernels_by_shape"], results["ncu_peaks"])
+    outcome = roofline(results["ncu_kernels"], results["kernels_by_shape"], results["ncu_peaks"])
+    return _with(outcome, _several_devices(results["device_breakdown"]) if len(outcome.rows) else [])
 
 
 def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -40,8 +42,26 @@ def roofline_against(runs: Sequence[RunData], against: Sequence[RunData]) -> Out
         for name, side in (("ncu_kernels", runs), ("ncu_peaks", runs), ("kernels_by_shape", against))
     )
     outcome = roofline(kernels, shapes, peaks)
-    said = describe_differences(runs, against, SIDE_NAMES, ("profiler",))
+    devices = [one for run in against for one in _several_devices(run.tables["device_breakdown"])]
+    said = list(dict.fromkeys(devices)) if len(outcome.rows) else []
+    return _with(outcome, [*said, *describe_differences(runs, against, SIDE_NAMES, ("profiler",))])
+
+
+def _with(outcome: Outcome, said: Sequence[str]) -> Outcome:
+    """Add sentences to the reason of an outcome."""
     return Outcome(outcome.rows, "; ".join(filter(None, [outcome.reason, *said])))
+
+
+def _several_devices(breakdown: pd.DataFrame) -> list[str]:
+    """Return a sentence if ranks used several devices, which the times in situ do not tell apart."""
+    devices = breakdown.groupby("rank")["device"].nunique() if len(breakdown) else pd.Series(dtype=int)
+    several = devices[devices > 1]
+    if several.empty:
+        return []
+    ranks = named_ranks([int(rank) for rank in several.index])
+    return [
+        f"in_situ_ns of {ranks} is the median over all launches on {int(several.max())} devices of a rank"
+    ]
 
 
 def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -> Outcome:
@@ -61,48 +81,33 @@ def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -
     bytes divided by its peak rate. ``bound`` is the resource that needs the most time, and ``pct_of_bound``
     that time in percent of the kernel's time. With one precision this is the roofline
     min(peak, intensity x bandwidth). The kernel's time is the time in situ or, if unknown, that of ncu;
-    ``achieved_flops`` is per second of it. If a rank uses several devices, a kernel has a row for each
-    ``device`` on which it runs in situ; otherwise ``device`` is None.
+    ``achieved_flops`` is per second of it.
     """
     if kernels.empty:
         return no_rows("roofline needs a profile of Nsight Compute, and this run has none with kernels")
     peak = dict(zip(peaks["resource"], peaks["peak_per_s"], strict=True)) if len(peaks) else {}
     in_situ = _in_situ(shapes)
     groups = kernels.groupby(_SHAPE, sort=False, dropna=False)
-    rows = [
-        {"device": device} | _row(key, group, peak, time)
-        for key, group in groups
-        for device, time in _times(in_situ, key)
-    ]
+    rows = [_row(key, group, peak, in_situ) for key, group in groups]
     frame = pd.DataFrame(rows, dtype=object)
     order = frame["in_situ_ns"].fillna(frame["ncu_ns"]).fillna(0).astype(float)
     frame = frame.iloc[order.argsort(kind="stable")[::-1]].reset_index(drop=True)
-    return Outcome(frame.where(frame.notna(), None), _reasons(frame.drop_duplicates(_SHAPE), shapes))
+    return Outcome(frame.where(frame.notna(), None), _reasons(frame, shapes))
 
 
-def _in_situ(shapes: pd.DataFrame) -> dict[int | None, KernelLookup[int]]:
-    """Return the times of the kernels under Nsight Systems, in ns, by device if a rank uses several."""
+def _in_situ(shapes: pd.DataFrame) -> KernelLookup[int]:
+    """Return the times of the kernels under Nsight Systems, in ns."""
     named = shapes.dropna(subset="name") if len(shapes) else pd.DataFrame(columns=[*_SHAPE, "med_ns"])
-    if not len(shapes) or shapes.groupby("rank")["device"].nunique().max() < 2:
-        return {None: _lookup(named)}
-    return {int(device): _lookup(rows) for device, rows in named.groupby("device")}
-
-
-def _lookup(shapes: pd.DataFrame) -> KernelLookup[int]:
-    medians = dict(shapes["med_ns"].astype(float).groupby([shapes[key] for key in _SHAPE]).median())
+    medians = named["med_ns"].astype(float).groupby([named[key] for key in _SHAPE]).median()
     return KernelLookup((*kernel, round(float(time))) for kernel, time in medians.items())
 
 
-def _times(in_situ: Mapping[int | None, KernelLookup[int]], key: Any) -> list[tuple[int | None, int | None]]:
-    """Return the devices that ran a kernel and its time on each; one None if none did."""
-    times = [(device, lookup.find(*key)) for device, lookup in in_situ.items()]
-    return [(device, time) for device, time in times if time is not None] or [(None, None)]
-
-
 def _row(
-    key: Any, launches: pd.DataFrame, peak: Mapping[str, float], in_situ_ns: int | None
+    key: Any, launches: pd.DataFrame, peak: Mapping[str, float], in_situ: KernelLookup[int]
 ) -> dict[str, object]:
+    name, grid, block = key
     ncu_ns = _median(launches["duration_ns"])
+    in_situ_ns = in_situ.find(name, grid, block)
     time = ncu_ns if in_situ_ns is None else in_situ_ns
     counts = {column: _median(launches[column]) for column in [*_FLOPS, "dram_bytes"]}
     types = launches["tensor_type"].dropna().unique()

@@ -33,7 +33,7 @@ ANALYSES = (
         "kernels_by_shape",
         "Kernel time by name, grid and block",
         Scope.RANK,
-        columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text device"),
+        columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text"),
         "hpcprof.analysis.summaries.kernels:kernels_by_shape",
         sort_by=("-total_ns", "instances"),
         main_columns=("rank", "name", "grid", "block", "instances", "total_ns", "med_ns"),

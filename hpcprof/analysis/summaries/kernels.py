@@ -48,15 +48,12 @@ def kernels(timeline: Timeline) -> Outcome:
 def kernels_by_shape(timeline: Timeline) -> Outcome:
     """Summarize the kernels by name, grid and block, as cuda_gpu_kern_gb_sum of ``nsys stats`` does.
 
-    ``grid`` and ``block`` are x, y and z, joined by spaces. Each device of a process has rows of its own.
+    ``grid`` and ``block`` are x, y and z, joined by spaces.
     """
     if not len(timeline.kernels):
         return _no_kernels(timeline)
-    shapes, shape = number_kernel_shapes(timeline)
-    keys, group = numbered_rows(shape, timeline.kernels.device)
-    columns = {name: column.take(keys[:, 0]) for name, column in shapes.columns().items()}
-    rows = pd.DataFrame(columns).reset_index(drop=True).assign(device=keys[:, 1])
-    return Outcome(rows.assign(**_summary(timeline.kernels, group, len(keys))))
+    shapes, group = number_kernel_shapes(timeline)
+    return Outcome(pd.DataFrame(shapes.columns() | _summary(timeline.kernels, group, len(shapes))))
 
 
 @computed_once

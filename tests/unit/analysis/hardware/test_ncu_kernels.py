@@ -13,7 +13,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.hardware.ncu_counts import dram_bytes, flops, tensor_flops
 from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
 from hpcprof.analysis.hardware.ncu_peaks import ncu_peaks
-from hpcprof.analysis.hardware.roofline import roofline
+from hpcprof.analysis.hardware.roofline import roofline, roofline_of_run
 from hpcprof.analysis.summaries.kernels import kernels_by_shape
 from hpcprof.profiles.kernel_names import without_namespaces
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
@@ -234,7 +234,7 @@ def test_bytes_of_memory_come_from_whatever_tells_them() -> None:
 
 
 PEAKS = pd.DataFrame({"resource": ["dram", "fp32", "tensor_bf16"], "peak_per_s": [1e12, 1e13, 1e14]})
-SHAPES = pd.DataFrame(columns=["rank", "name", "grid", "block", "device", "med_ns"])
+SHAPES = pd.DataFrame(columns=["rank", "name", "grid", "block", "med_ns"])
 
 
 def launch(**values: object) -> dict[str, object]:
@@ -265,25 +265,16 @@ def test_a_roofline_computed_by_hand() -> None:
     assert tensor["achieved_flops"] == 16_000_000 / 200e-9
 
 
-def in_situ(*times: tuple[int, int, float]) -> Any:
-    """Return rows of kernels_by_shape, given rank, device and median time."""
-    shape = {"name": "k", "grid": "1 1 1", "block": "32 1 1"}
-    return pd.DataFrame([shape | {"rank": r, "device": d, "med_ns": t} for r, d, t in times])
-
-
-def test_several_devices_of_one_rank_have_rows_of_their_own() -> None:
-    rows = rows_of(launch(), launch(name="other"), shapes=in_situ((1, 0, 150.0), (1, 3, 250.0))).rows
-    chosen = rows[["name", "device", "in_situ_ns", "pct_of_bound"]]
-    assert sorted(chosen.itertuples(index=False, name=None), key=str) == [
-        ("k", 0, 150, 66.67),
-        ("k", 3, 250, 40.0),
-        ("other", None, None, 50.0),
-    ]
-
-
-def test_ranks_with_a_device_each_count_together() -> None:
-    (row,) = rows_of(launch(), shapes=in_situ((0, 0, 150.0), (1, 1, 250.0))).rows.to_dict("records")
-    assert (row["device"], row["in_situ_ns"]) == (None, 200)
+def test_times_of_several_devices_of_a_rank_are_said_to_count_together() -> None:
+    shape = {"rank": 1, "name": "k", "grid": "1 1 1", "block": "32 1 1", "med_ns": 150.0}
+    tables = {"ncu_kernels": pd.DataFrame([launch()]), "ncu_peaks": PEAKS}
+    tables["kernels_by_shape"] = pd.DataFrame([shape])
+    one = pd.DataFrame({"rank": [0, 1], "device": [0, 0]})
+    two = pd.DataFrame({"rank": [0, 1, 1], "device": [0, 0, 3]})
+    assert roofline_of_run(tables | {"device_breakdown": one}).reason == ""
+    outcome = roofline_of_run(tables | {"device_breakdown": two})
+    assert outcome.reason == "in_situ_ns of rank 1 is the median over all launches on 2 devices of a rank"
+    assert outcome.rows["in_situ_ns"].tolist() == [150]
 
 
 def test_a_kernel_that_only_copies_is_bound_by_memory() -> None:
@@ -335,7 +326,7 @@ def test_the_time_in_situ_is_the_median_over_ranks_of_the_same_kernel_grid_and_b
             {"rank": 1, "name": "k", "grid": "1 1 1", "block": "64 1 1", "med_ns": 999.0},
             {"rank": 1, "name": None, "grid": "1 1 1", "block": "32 1 1", "med_ns": 999.0},
         ]
-    ).assign(device=0)
+    )
     outcome = rows_of(launch(), launch(name="other"), shapes=shapes)
     row, other = outcome.rows.to_dict("records")
     assert (row["name"], row["ncu_ns"], row["in_situ_ns"]) == ("k", 200, 250)
@@ -364,7 +355,7 @@ SHORT = (
 def test_a_name_that_ncu_shortened_is_found_by_what_is_left_of_it() -> None:
     assert without_namespaces(FULL) == without_namespaces(SHORT)
     assert without_namespaces(FULL) != without_namespaces(FULL.replace("(int)4", "(int)2"))
-    shape = {"rank": 0, "device": 0, "grid": "1 1 1", "block": "32 1 1"}
+    shape = {"rank": 0, "grid": "1 1 1", "block": "32 1 1"}
     shapes = pd.DataFrame([{**shape, "name": FULL, "med_ns": 70.0}, {**shape, "name": "k", "med_ns": 80.0}])
     assert rows_of(launch(name=SHORT), shapes=shapes).rows["in_situ_ns"].tolist() == [70]
     # Two kernels that differ only in what was shortened: neither is taken.
@@ -375,7 +366,7 @@ def test_a_name_that_ncu_shortened_is_found_by_what_is_left_of_it() -> None:
 
 
 def test_a_real_kernel_is_found_in_its_timeline(sequence_parallel: Timeline) -> None:
-    kernels, shapes = kernels_of("sp.details.csv.gz"), kernels_by_shape(sequence_parallel).rows.assign(rank=0)
+    kernels, shapes = kernels_of("sp.details.csv.gz"), kernels_by_shape(sequence_parallel).rows
     outcome = roofline(kernels, shapes, pd.DataFrame(columns=["resource", "peak_per_s"]))
     # The timeline is of a run with other sizes, which has one of the two kernels: 1425933.5 ns by nsys stats.
     times = dict(zip(outcome.rows["name"].str[:22], outcome.rows["in_situ_ns"], strict=True))
