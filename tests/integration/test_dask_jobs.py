@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ RANKS = 6
 WORDS = ["--executor", "dask", "--site", "slurm", "--nodes", "2", "--jobs", "2", "--walltime", "5m"]
 
 
-def test_jobs_that_are_cancelled_are_replaced_and_the_store_is_that_of_one_process(
+def test_the_store_of_workers_in_jobs_is_that_of_one_process(
     slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # All nodes are this machine: nothing listens on another interface.
@@ -34,16 +35,19 @@ def test_jobs_that_are_cancelled_are_replaced_and_the_store_is_that_of_one_proce
     write_all(tmp_path / "profiles", RANKS, 200)
     hpcprof("collect", "--db", "reference.db", "profiles")
     command = [sys.executable, "-m", "hpcprof", "collect", *WORDS, "--db", "dask.db", "profiles"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as running:
+    with (
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as running,
+        ExitStack() as stopped,
+    ):
         assert running.stderr is not None
+        stopped.callback(running.kill)
         said = [running.stderr.readline(), running.stderr.readline()]
         assert re.fullmatch(r"hpcprof: Dask dashboard: http://127\.0\.0\.1:\d+/status\n", said[0])
         assert f"(1 of {RANKS})" in said[1]
-        for job in slurm.command("squeue", "--noheader", "--format=%i").split():
-            slurm.command("scancel", job)
-        printed, _ = running.communicate(timeout=480)
+        assert slurm.command("squeue", "--noheader", "--format=%i").split()
+        printed, _ = running.communicate(timeout=120)
     assert f"{RANKS} profiles collected" in printed
     assert dump(tmp_path / "dask.db") == dump(tmp_path / "reference.db")
     until(lambda: not slurm.command("squeue", "--noheader").strip())
@@ -54,11 +58,15 @@ def test_ctrl_c_ends_the_jobs(slurm: Cluster, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("DASK_JOBQUEUE__SLURM__INTERFACE", "lo")
     write_all(tmp_path / "profiles", RANKS, 200)
     command = [sys.executable, "-m", "hpcprof", "collect", *WORDS, "profiles"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running,
+        ExitStack() as stopped,
+    ):
         assert running.stderr is not None
+        stopped.callback(running.kill)
         assert "Dask dashboard" in running.stderr.readline()
         os.killpg(running.pid, signal.SIGINT)
-        _, said = running.communicate(timeout=480)
+        _, said = running.communicate(timeout=120)
     assert running.returncode == 130, said
     assert said.strip() == "hpcprof: interrupted."
     until(lambda: not slurm.command("squeue", "--noheader").strip())
