@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,11 @@ from tests.integration.test_schedulers import running_slurm as running_slurm
 from tests.integration.test_schedulers import slurm as slurm
 from tests.integration.test_schedulers import until
 
-pytest.importorskip("dask_jobqueue", reason="there is no dask-jobqueue")
-pytestmark = pytest.mark.slow
+# To import dask-jobqueue here would change what Ctrl-C does in all tests of this process.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("dask_jobqueue") is None, reason="there is no dask-jobqueue"),
+]
 
 RANKS = 6
 WORDS = ["--executor", "dask", "--site", "slurm", "--nodes", "2", "--jobs", "2", "--walltime", "5m"]
