@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= local
 
-.PHONY: run check test coverage peers fuzz bench lint docs clean
+.PHONY: run check test coverage peers fuzz bench lint docs page clean
 
 # PyTorch for the CPU is enough for the quickstart and the tests; on a machine with a GPU the wheel that
 # PyPI has by default brings CUDA, and the same command uses it.
@@ -60,6 +60,10 @@ lint: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html \
 	    --doctree-dir build/doctrees docs build/docs
+
+# What the lock file names, and nothing newer; dist/ is committed, so that users need no npm.
+page:
+	cd hpcprof/report/web && npm ci --ignore-scripts --no-audit --no-fund && npm run build
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

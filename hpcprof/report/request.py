@@ -102,10 +102,10 @@ def make_report(
     contents = gather(run, store, poll([run]).get(run.id), threshold)
     if request.html is not None:
         # Only this format needs the libraries of pages.
-        from hpcprof.report.html import html_report
+        from hpcprof.report.page.page import html_report
 
         with writing(request.html):
-            write_atomically(request.html, html_report(contents))
+            write_atomically(request.html, html_report(contents, store))
     if analysis is None:
         return contents
     if not contents.profiles:

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import MetaData, create_engine, select, text
 
+from tests.integration.chromium import browser as browser
+from tests.integration.chromium import chromium as chromium
+from tests.integration.chromium import web_packages as web_packages
 from tests.integration.postgresql import Unavailable, server
 from tests.submitted_run import make_run as make_run
 

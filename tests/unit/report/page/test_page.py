@@ -15,7 +15,7 @@ from rich.console import Console
 from hpcprof.analysis.framework.declaration import Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
-from hpcprof.report.html import html_report
+from hpcprof.report.page.page import html_report
 from hpcprof.report.terminal import analysis_report, full_report
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.submit.runs.directory import Run

@@ -1,0 +1,70 @@
+"""The report of a run as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from hpcprof.common import __version__
+from hpcprof.common.paths import packaged
+from hpcprof.report.contents import Contents
+from hpcprof.report.explanation import HIDDEN, written
+from hpcprof.report.facts import facts
+from hpcprof.report.page.blocks import block, bundle
+from hpcprof.report.page.page_tables import PageTable, analysis_table
+from hpcprof.report.terminal import FAILURES
+from hpcprof.results.store.store import Store
+
+PARTS = (("timeline", "Timeline"), ("heat-map", "Ranks and steps"), ("charts", "Charts"))
+"""The parts that the page's script draws, each from the block ``<part>-data``; others stay hidden."""
+
+
+def html_report(contents: Contents, store: Store | None = None) -> str:
+    """Return the report of a run as HTML.
+
+    Parameters
+    ----------
+    contents : Contents
+    store : Store or None
+        Where the run's other data are; without it, the page has no timeline.
+    """
+    explanation = contents.explanation
+    return render_page(
+        "report/report.html.j2",
+        [analysis_table(name, contents) for name in contents.shown()],
+        _data(contents, store),
+        contents=contents,
+        facts=facts(contents, findings=explanation is None),
+        explained=written(explanation) if explanation else None,
+        hidden_title=HIDDEN,
+        failures=contents.failures[:FAILURES],
+    )
+
+
+def _data(contents: Contents, store: Store | None) -> dict[str, object]:
+    """Return the data of each part that the run has any for."""
+    return {}
+
+
+def render_page(template: str, tables: Sequence[PageTable], data: dict[str, object], **values: object) -> str:
+    """Render a page.
+
+    Parameters
+    ----------
+    template : str
+        A template that extends ``report/page.html.j2``.
+    tables : sequence of PageTable
+    data : dict
+        The data of each part by its name, as in `PARTS`.
+    **values
+        What else the template needs.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(packaged("templates")), autoescape=True, undefined=StrictUndefined
+    )
+    blocks: list[Markup] = [block(f"{part}-data", value) for part, value in data.items()]
+    return environment.get_template(template).render(
+        parts=PARTS, blocks=blocks, tables=tables, bundle=bundle(), version=__version__, **values
+    )

@@ -1,0 +1,44 @@
+// The script of a page: mounts each part that the page has data for.
+import { readBlock } from "./data.js";
+import { followTheme } from "./theme.js";
+
+/** What draws a part: a function of its element and its data. The data are the block `<part>-data`. */
+const PARTS = {};
+
+async function mount(element) {
+  const draw = PARTS[element.dataset.part];
+  const data = draw ? await readBlock(`${element.dataset.part}-data`) : null;
+  if (data === null) return;
+  element.hidden = false;
+  await draw(element, data);
+}
+
+/** Tells the parts what the address names: `#rank=3&step=7`. */
+function showAddress() {
+  const named = new URLSearchParams(location.hash.slice(1));
+  if (!named.has("rank")) return;
+  const detail = { rank: Number(named.get("rank")), step: named.has("step") ? Number(named.get("step")) : null };
+  document.dispatchEvent(new CustomEvent("hpcprof:show", { detail }));
+}
+
+async function start() {
+  followTheme();
+  for (const element of document.querySelectorAll("[data-part]")) {
+    try {
+      await mount(element);
+    } catch (error) {
+      // The other parts are still worth reading.
+      element.hidden = false;
+      const said = document.createElement("p");
+      said.className = "warning";
+      said.textContent = `This part cannot be shown: ${error.message}`;
+      element.append(said);
+      console.error(error);
+    }
+  }
+  document.documentElement.dataset.ready = "";
+  showAddress();
+  window.addEventListener("hashchange", showAddress);
+}
+
+start();
