@@ -19,7 +19,10 @@ import pandas as pd
 from sqlalchemy.engine import URL
 
 from hpcprof.analysis.collectives.across_ranks import Listed, collectives_of, list_collectives, unprofiled
+from hpcprof.analysis.collectives.clock_alignment import align_clocks
+from hpcprof.analysis.collectives.common_clock import Aligned
 from hpcprof.analysis.collectives.matching import exposed_before
+from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs
 from hpcprof.analysis.collectives.point_to_point import list_messages, messages_of
 from hpcprof.analysis.collectives.skew import Waiting, judge, skew_of, skew_summary_of, waiting
 from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
@@ -28,7 +31,7 @@ from hpcprof.analysis.framework.outcome import Outcome, as_declared, outcome_fro
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
-from hpcprof.results.executors.interface import Executor, Lost, ResultT
+from hpcprof.results.executors.interface import Executor, Lost, ResultT, serially
 from hpcprof.results.store.store import Store
 
 ALSO_NEEDED = ("step_times", "step_parts", "exposed_communication")
@@ -125,6 +128,42 @@ def match_by_communicator(
         ),
     }
     return {name: as_declared(outcome, ANALYSES[name]) for name, outcome in found.items()}
+
+
+def aligned_by_communicator(run_id: str, store: Store) -> list[Aligned]:
+    """Align the clocks in each communicator, and of each two ranks that send each other messages.
+
+    The rows are those that `match_by_communicator` has, so the clocks are those of its analyses.
+    """
+    ranks = sorted(store.profiles(run_id))
+    task = _Task(_anywhere(store.url), run_id, _digest(store, run_id), tuple(ranks))
+    chunks = [
+        replace(task, ranks=tuple(ranks[at : at + _RANKS_A_TASK]))
+        for at in range(0, len(ranks), _RANKS_A_TASK)
+    ]
+    tasks = _plan(task, list(_run(_survey, chunks, serially)))
+    return [one for part in _run(_clocks, tasks or [task], serially) for one in part]
+
+
+def _clocks(task: _Task) -> list[Aligned] | None:
+    """Align the clocks of some communicators; None if the store cannot be read here."""
+    found = _read(task)
+    if found is None:
+        return None
+    rows = pd.concat(found, ignore_index=True)
+    if not len(rows):
+        return []
+    if task.communicators:
+        rows["profiled"] = task.profiled
+    together = [
+        (np.frombuffer(ranks, np.int64).tolist(), clock) for (_, ranks), clock in align_clocks(rows).items()
+    ]
+    # The first rank's clock is that of both, so it has no error of its own.
+    pairs = [
+        (list(ranks), replace(clock, uncertainty=clock.uncertainty * [0, 1]))
+        for ranks, clock in align_matched_pairs(rows).items()
+    ]
+    return together + pairs
 
 
 def _run(

@@ -8,21 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.framework.outcome import analyze_rank
-from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.results import communicators
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
 from hpcprof.results.over_ranks import analyze_over_ranks
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
-from hpcprof.results.store.tables import ProfileRow, RunRow
-from tests.data.many_ranks import write_program
 from tests.data.parallel_program import Program
+from tests.data.stored_program import RUN, store_program
 
-RUN = "run"
-NAMES = ("rank_collectives", "step_times", "step_parts", "exposed_communication")
 PROGRAM = Program(
     16, 600, tensor=2, pipeline=2, slow={5: 4.0}, missing=frozenset({3}), dropped={8: 0.05}, seed=4
 )
@@ -31,22 +25,7 @@ PROGRAM = Program(
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """What the analyses over ranks read of a program in overlapping groups."""
-    folder = tmp_path_factory.mktemp("ranks")
-    write_program(folder / "profiles", PROGRAM)
-    found = Store(store_url(str(folder / "store.db"), folder))
-    found.prepare()
-    for path in sorted((folder / "profiles").iterdir()):
-        profile = read_profile(path)
-        rank = profile.origin.rank
-        assert rank is not None
-        tables = {
-            name: AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], profile, rank), rank)
-            for name in NAMES
-        }
-        host = profile.origin.host
-        row = ProfileRow(RUN, rank, path.name, str(rank), 1, "nsys", host, "", None, None, analysis_version=1)
-        found.put_profile(RunRow(RUN, str(folder)), row, tables)
-    return found
+    return store_program(tmp_path_factory.mktemp("ranks"), PROGRAM)[0]
 
 
 @pytest.fixture(scope="module")

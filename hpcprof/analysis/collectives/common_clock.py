@@ -1,0 +1,165 @@
+"""One clock for all ranks of a run, from the clocks that their collectives and messages align."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks
+from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Ints
+
+
+@dataclass(frozen=True)
+class RankClock:
+    """How the clock of a rank goes on the common clock.
+
+    Attributes
+    ----------
+    zero : int
+        A time stamp of the rank; the other times on its clock are relative to it.
+    base : int
+        The time on the common clock where the rank's clock shows ``zero`` and is ahead by 0.
+    moment, ahead : ndarray of float64, shape (k,)
+        By how much the clock is ahead (``ahead``) at a moment; interpolated between moments.
+    rate : float
+        By how much it gets ahead per ns before the first moment and after the last.
+    """
+
+    zero: int
+    base: int
+    moment: Floats
+    ahead: Floats
+    rate: float
+
+    @classmethod
+    def shifted(cls, zero: int) -> RankClock:
+        """Return a clock on which the common clock's zero is the time stamp ``zero``."""
+        return cls(zero, 0, np.zeros(1), np.zeros(1), 0.0)
+
+    def to_common(self, stamps: Ints) -> Ints:
+        """Return time stamps of the rank on the common clock, in whole ns."""
+        own = (stamps - self.zero).astype(float)
+        ahead = _along(own, self.moment, self.ahead, self.rate)
+        result: Ints = stamps + (self.base - self.zero) - np.rint(ahead).astype(np.int64)
+        return result
+
+    def to_rank(self, stamps: Ints) -> Ints:
+        """Return times of the common clock on the rank's clock, in whole ns."""
+        common = (stamps - self.base).astype(float)
+        ahead = _along(common, self.moment - self.ahead, self.ahead, self.rate / (1 - self.rate))
+        result: Ints = stamps + (self.zero - self.base) + np.rint(ahead).astype(np.int64)
+        return result
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Ranks whose clocks are aligned with each other.
+
+    Attributes
+    ----------
+    clocks : dict of int to RankClock
+        By rank, on the clock of the first communicator's first rank.
+    uncertainty : dict of int to float
+        By rank, in ns: the sum along the communicators that connect the rank with the first one.
+    """
+
+    clocks: dict[int, RankClock]
+    uncertainty: dict[int, float]
+
+
+Aligned = tuple[Sequence[int], AlignedClocks]
+"""Ranks in their order, and their aligned clocks in the same order."""
+
+
+def connect(aligned: Iterable[Aligned]) -> list[Alignment]:
+    """Connect the aligned clocks of communicators that share ranks; the largest connected part comes first.
+
+    The communicator with the most ranks gives the common clock of its part, so that times on it differ as
+    `hpcprof.analysis.collectives.skew` has them. The others follow in the order of their uncertainty, each
+    through one rank that it shares with those before.
+    """
+    sets = sorted(aligned, key=lambda one: (-len(one[0]), -one[1].collectives, tuple(one[0])))
+    of_rank: dict[int, list[int]] = {}
+    for number, (ranks, _) in enumerate(sets):
+        for rank in ranks:
+            of_rank.setdefault(rank, []).append(number)
+    left = set(range(len(sets)))
+    found = [_connected(sets, of_rank, number, left) for number in range(len(sets)) if number in left]
+    return sorted(found, key=lambda part: -len(part.clocks))
+
+
+def _connected(
+    sets: Sequence[Aligned], of_rank: Mapping[int, Sequence[int]], first: int, left: set[int]
+) -> Alignment:
+    """Connect what shares ranks with the first set, and remove it from those that are left."""
+    ranks, clocks = sets[first]
+    base = int(clocks.zero[0])
+    found = {rank: _alone(clocks, column, base) for column, rank in enumerate(ranks)}
+    uncertainty = dict(zip(ranks, clocks.uncertainty.tolist(), strict=True))
+    left.remove(first)
+    waiting: list[tuple[float, int, int]] = []
+    new = list(ranks)
+    while True:
+        for rank in new:
+            for number in left.intersection(of_rank[rank]):
+                heapq.heappush(waiting, (uncertainty[rank] + _error(sets[number], rank), number, rank))
+        if not waiting:
+            return Alignment(found, uncertainty)
+        error, number, through = heapq.heappop(waiting)
+        new = []
+        if number in left:
+            left.remove(number)
+            members, own = sets[number]
+            new = [rank for rank in members if rank not in found]
+            for rank in new:
+                column = bisect_left(members, rank)
+                found[rank] = _through(own, column, bisect_left(members, through), found[through])
+                uncertainty[rank] = error + float(own.uncertainty[column])
+
+
+def _error(one: Aligned, rank: int) -> float:
+    ranks, clocks = one
+    return float(clocks.uncertainty[bisect_left(ranks, rank)])
+
+
+def _alone(clocks: AlignedClocks, column: int, base: int) -> RankClock:
+    """Return the clock of a rank on the common clock of its set, on which ``base`` is the first moment."""
+    rate, moment = float(clocks.rate[column]), clocks.moment[:, column]
+    ahead = clocks.offset[:, column] + rate * moment
+    return RankClock(int(clocks.zero[column]), base, moment, ahead, rate)
+
+
+def _through(clocks: AlignedClocks, column: int, shared: int, on_common: RankClock) -> RankClock:
+    """Return the clock of a rank on the common clock, on which another rank of its set already is."""
+    own, other = _alone(clocks, column, 0), _alone(clocks, shared, 0)
+    # Between the knots of all three, the way from the rank to the common clock is a straight line.
+    apart = other.zero - on_common.zero
+    of_other = on_common.moment - apart
+    shared_ahead = _along(of_other, other.moment, other.ahead, other.rate)
+    moment = np.unique(
+        np.concatenate([own.moment - own.ahead, other.moment - other.ahead, of_other - shared_ahead])
+    )
+    of_rank = moment + _backwards(own, moment)
+    of_other = moment + _backwards(other, moment) + apart
+    common = of_other - _along(of_other, on_common.moment, on_common.ahead, on_common.rate)
+    base = on_common.base + round(float(common[0] - of_rank[0]))
+    ahead = of_rank - (common - (base - on_common.base))
+    rate = 1 - (1 - own.rate) * (1 - on_common.rate) / (1 - other.rate)
+    return replace(own, base=base, moment=of_rank, ahead=ahead, rate=rate)
+
+
+def _backwards(clock: RankClock, common: Floats) -> Floats:
+    """Return by how much a clock is ahead at times of the common clock since its base."""
+    return _along(common, clock.moment - clock.ahead, clock.ahead, clock.rate / (1 - clock.rate))
+
+
+def _along(at: Floats, moment: Floats, value: Floats, rate: float) -> Floats:
+    """Interpolate values between moments; outside they change at a constant rate."""
+    outside = np.minimum(at - moment[0], 0.0) + np.maximum(at - moment[-1], 0.0)
+    result: Floats = np.interp(at, moment, value) + rate * outside
+    return result

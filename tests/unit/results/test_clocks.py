@@ -1,0 +1,148 @@
+"""The common clock of a run's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pytest
+
+from hpcprof.analysis.collectives.clock_alignment import align_clocks
+from hpcprof.analysis.framework.outcome import outcome_from_parts
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.profiles.timeline import Ints
+from hpcprof.results.clocks import ClockSource, aligned_clocks
+from hpcprof.results.store.store import Store
+from hpcprof.submit.runs.directory import Run
+from tests.data.parallel_program import Program, Simulation
+from tests.data.stored_program import RUN, store_program
+
+PROGRAMS = {
+    "one group": Program(6, 2000, slow={2: 3.0}, seed=3),
+    "groups and a pipeline": Program(16, 1200, tensor=2, pipeline=2, seed=7, missing=frozenset({3})),
+}
+
+
+class Stored(NamedTuple):
+    """A collected program."""
+
+    run: Run
+    store: Store
+    simulation: Simulation
+
+
+def _without_communication(monkeypatch: pytest.MonkeyPatch, ranks: Collection[int]) -> None:
+    """Let the store have no collectives of some ranks."""
+    read = Store.read_parts
+
+    def changed(
+        self: Store, run_id: str, name: str, some: Sequence[int] | None = None
+    ) -> Iterator[dict[str, list[object]]]:
+        for part in read(self, run_id, name, some):
+            lacks = name == "rank_collectives" and part["rank"][0] in ranks
+            yield {column: [] for column in part} if lacks else part
+
+    monkeypatch.setattr(Store, "read_parts", changed)
+
+
+@pytest.fixture(scope="module", params=list(PROGRAMS))
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    folder = tmp_path_factory.mktemp("clocks")
+    store, simulation = store_program(folder, PROGRAMS[request.param])
+    return Stored(Run(RUN, folder / "profiles"), store, simulation)
+
+
+def _true_and_own(simulation: Simulation, rank: int) -> tuple[Ints, Ints]:
+    """Return when operations of a rank begin, in true time and on its own clock."""
+    program = simulation.program
+    stage, data, tensor = program.place(rank)
+    true = simulation.times[stage].begin[:, :, data, tensor].ravel()
+    ahead, fast = program.clocks()
+    return np.rint(true).astype(np.int64), np.rint(true * fast[rank] + ahead[rank]).astype(np.int64)
+
+
+def test_aligned_clocks_are_as_exact_as_they_say(stored: Stored) -> None:
+    clocks = aligned_clocks(stored.run, stored.store)
+    assert set(clocks.sources.values()) == {ClockSource.COMMUNICATION}
+    program = stored.simulation.program
+    assert sorted(clocks.clocks) == [rank for rank in range(program.ranks) if rank not in program.missing]
+    common = {}
+    for rank in clocks.clocks:
+        true, own = _true_and_own(stored.simulation, rank)
+        common[rank] = clocks.to_common(rank, own), true
+    # The common clock is that of a rank, so it has an offset and a drift of its own.
+    times, true = (np.concatenate(part) for part in zip(*common.values(), strict=True))
+    line = np.polynomial.Polynomial.fit(true.astype(float), (times - times[0]).astype(float), 1)
+    for rank, (of_rank, at) in common.items():
+        error = np.abs((of_rank - times[0]) - line(at.astype(float)))
+        allowed = clocks.uncertainty_ns(rank)
+        assert allowed is not None
+        assert np.percentile(error, 95) <= allowed + 5_000
+
+
+def test_times_go_to_the_common_clock_and_back(stored: Stored) -> None:
+    clocks = aligned_clocks(stored.run, stored.store)
+    for rank in clocks.clocks:
+        _, own = _true_and_own(stored.simulation, rank)
+        stamps = np.concatenate([own, own[:1] - 10**10, own[-1:] + 10**10])
+        assert np.abs(clocks.to_rank(rank, clocks.to_common(rank, stamps)) - stamps).max() <= 1
+
+
+def test_lateness_on_the_common_clock_is_that_of_the_tables(stored: Stored) -> None:
+    parts = stored.store.read_parts(RUN, "rank_collectives")
+    rows = outcome_from_parts(ANALYSES["rank_collectives"], parts).rows
+    clocks = aligned_clocks(stored.run, stored.store)
+    for (_, ranks), clock in align_clocks(rows).items():
+        members = np.frombuffer(ranks, np.int64).tolist()
+        starts = rows[rows["rank"] == members[0]]["start_ns"].to_numpy()
+        own = np.stack([starts] * len(members), axis=1) - clock.zero[0] + clock.zero
+        expected = clock.aligned(own)
+        found = np.column_stack([clocks.to_common(r, own[:, n]) for n, r in enumerate(members)])
+        apart = np.abs((found - found[:, :1]) - (expected - expected[:, :1])).max()
+        # One group gives the common clock; the others are compared across several.
+        most = max(clocks.uncertainty_ns(r) or 0 for r in members)
+        assert apart <= (1 if len(stored.simulation.operations) == 1 else 2 * most + 5_000)
+
+
+def test_ranks_without_communication_follow_the_utc_times(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without_communication(monkeypatch, range(16))
+    clocks = aligned_clocks(stored.run, stored.store)
+    assert set(clocks.sources.values()) == {ClockSource.UTC}
+    profiles = stored.store.profiles(RUN)
+    utc = {rank: profiles[rank].start_utc_ns for rank in clocks.clocks}
+    zero = utc[0]
+    assert zero is not None and clocks.start_utc_ns == zero
+    for rank, own in utc.items():
+        assert own is not None
+        assert clocks.to_common(rank, np.array([5])).tolist() == [own - zero + 5]
+        assert clocks.uncertainty_ns(rank) == (0 if rank == 0 else None)
+    assert clocks.note() == (
+        "The clocks are aligned by the UTC times of their profiles, to an unknown precision."
+    )
+
+
+def test_a_rank_without_communication_and_utc_starts_its_first_step_with_the_others(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without_communication(monkeypatch, [1])
+    profiles = Store.profiles
+    monkeypatch.setattr(
+        Store,
+        "profiles",
+        lambda *of: {
+            rank: msgspec.structs.replace(p, start_utc_ns=None) for rank, p in profiles(*of).items()
+        },
+    )
+    clocks = aligned_clocks(stored.run, stored.store)
+    assert clocks.sources[1] is ClockSource.STEPS and clocks.sources[0] is ClockSource.COMMUNICATION
+    assert clocks.start_utc_ns is None
+    parts = {part["rank"][0]: min(part["start_ns"]) for part in stored.store.read_parts(RUN, "step_parts")}
+    first = {rank: int(clocks.to_common(rank, np.array([start]))[0]) for rank, start in parts.items()}
+    assert first[1] == min(start for rank, start in first.items() if rank != 1)
+    assert clocks.note().endswith(
+        "; the clocks of rank 1 are unknown, so that each rank's first step starts with that of the others."
+    )
