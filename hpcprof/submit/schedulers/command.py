@@ -104,19 +104,23 @@ def ask_again_while_silent(ask: Callable[[], Answer]) -> Answer:
     """Return the answer to a question that changes nothing; ask again while the scheduler is silent.
 
     Slurm's commands retry for 9 to 18 seconds before they give up (seen on 22.05), so they are not run again.
+    Where the time for all answers ends during a further question, what the scheduler said before is raised.
     """
     began = time.monotonic()
-    for pause in retry_pauses():
+    before: Unreachable | None = None
+    pauses = retry_pauses()
+    while True:
         try:
             return ask()
-        except Unreachable:
-            limit = _limit.get()
-            if time.monotonic() - began > _RETRY_SECONDS or (
-                limit is not None and time.monotonic() + pause > limit.ends
-            ):
+        except Unreachable as error:
+            limit, now, pause = _limit.get(), time.monotonic(), next(pauses, None)
+            if before is not None and limit is not None and now >= limit.ends:
+                raise before from None
+            slow = now - began > _RETRY_SECONDS
+            if pause is None or slow or (limit is not None and now + pause > limit.ends):
                 raise
+            before = error
             time.sleep(pause)
-    return ask()
 
 
 def complaint(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from hpcprof.common.errors import SchedulerError
@@ -62,3 +64,19 @@ def test_all_questions_together_stop_at_their_limit() -> None:
     with all_answers_within(0), pytest.raises(Unreachable, match="squeue was not asked"):
         seconds_left("squeue", 120)
     assert seconds_left("squeue", 120) == 120
+
+
+def test_what_a_scheduler_said_is_not_lost_when_the_limit_cuts_a_further_question_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "retry_pauses", lambda: iter([0.0, 0.0]))
+    reasons = iter(["the server is down", "no answer within 0 s"])
+
+    def silent() -> None:
+        reason = next(reasons)
+        if reason.startswith("no answer"):
+            time.sleep(0.2)
+        raise Unreachable(reason)
+
+    with all_answers_within(0.2), pytest.raises(Unreachable, match="the server is down"):
+        ask_again_while_silent(silent)
