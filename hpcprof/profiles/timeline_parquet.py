@@ -8,6 +8,7 @@ row group has the least and the greatest time of its rows.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -19,6 +20,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.profiles.event_columns import (
@@ -46,6 +48,12 @@ _KEY = b"hpcprof"
 _GROWING = ("start", "start_ns", "end", "end_ns", "time_ns", "correlation", "source_correlation")
 _GROUP = 1 << 16
 """Rows in a group: the smallest part of a file that a reader can skip, and that is written at a time."""
+
+
+class _OriginOnly(msgspec.Struct):
+    """The second line of a rank's description without the texts, which can be many."""
+
+    origin: dict[str, Any]
 
 
 class _Described(msgspec.Struct):
@@ -149,6 +157,30 @@ class RankEvents:
         except (OSError, pa.ArrowException, msgspec.ValidationError, ValueError, KeyError, TypeError):
             return None
 
+    def window(self, start_ns: int, end_ns: int) -> Timeline | None:
+        """Read the rows that overlap a window of time, see `overlapping`; others are skipped by row groups.
+
+        The timeline has only the texts of these row groups, so its numbers of texts are others than those of
+        `load`.
+
+        Returns
+        -------
+        Timeline or None
+            None if there is none of this profile and version, or it is damaged.
+        """
+        rows = self.rows()
+        if rows is None:
+            return None
+        number: defaultdict[str, int] = defaultdict()
+        number.default_factory = number.__len__
+        try:
+            described = self._origin.read_bytes().partition(b"\n")[2]
+            origin = msgspec.json.decode(described, type=_OriginOnly).origin
+            tables = _tables(partial(self._read, rows, window=(start_ns, end_ns)), number)
+            return Timeline(origin=_described_origin(origin), strings=_texts(list(number)), **tables)
+        except (OSError, pa.ArrowException, msgspec.MsgspecError, ValueError, KeyError, TypeError):
+            return None
+
     @property
     def _origin(self) -> Path:
         return origin_path(self.folder, self.run_id, self.rank)
@@ -192,8 +224,16 @@ class RankEvents:
             writer.add_key_value_metadata({_KEY: self._identity(schema.names)})
             yield writer
 
-    def _read(self, rows: Mapping[str, int], field: str, kind: type[Table]) -> _Columns | None:
+    def _read(
+        self,
+        rows: Mapping[str, int],
+        field: str,
+        kind: type[Table],
+        window: tuple[int, int] | None = None,
+    ) -> _Columns | None:
         """Return the columns of a table by their names in the timeline; None if it has no rows.
+
+        With a window, only those rows that overlap it are returned.
 
         Raises
         ------
@@ -209,7 +249,8 @@ class RankEvents:
             identity = self._identity(file.schema_arrow.names)
             if found.metadata[_KEY] != identity or found.num_rows != rows[name]:
                 raise ValueError(f"{self.path(name)} is of another profile")
-            columns = file.read(table_schema(kind).names)
+            wanted = table_schema(kind).names
+            columns = file.read(wanted) if window is None else _rows_in_window(file, wanted, *window)
         names = {part: f.name for f in fields(kind) if f.name not in SHAPES for part in column_names(f.name)}
         return {names.get(part, part): columns.column(part) for part in columns.column_names}
 
@@ -234,14 +275,48 @@ def _with_step(rows: pa.Table, step: Ints) -> pa.Table:
 def _timeline(described: Mapping[str, Any], read: Callable[[str, type[Table]], _Columns | None]) -> Timeline:
     """Return the timeline of a description; ``read`` returns the columns of a table, None without rows."""
     number = {plain_text(value): i for i, value in enumerate(described["strings"])}
-    tables: dict[str, Any] = {}
+    strings = _texts(described["strings"])
+    return Timeline(origin=_described_origin(described["origin"]), strings=strings, **_tables(read, number))
+
+
+def _tables(read: Callable[[str, type[Table]], _Columns | None], number: Mapping[str, int]) -> dict[str, Any]:
+    """Return the tables of a timeline by their names in it."""
+    found = {}
     for field, kind in timeline_tables().items():
         columns = read(field, kind)
-        tables[field] = kind.empty() if columns is None else table_of(kind, columns, number)
-    strings = np.empty(len(described["strings"]), object)
-    strings[:] = described["strings"]
-    origin = msgspec.convert(described["origin"], Origin, dec_hook=lambda kind, value: kind(value))
-    return Timeline(origin=origin, strings=strings, **tables)
+        found[field] = kind.empty() if columns is None else table_of(kind, columns, number)
+    return found
+
+
+def _texts(values: Sequence[str]) -> NDArray[np.object_]:
+    strings = np.empty(len(values), object)
+    strings[:] = values
+    return strings
+
+
+def _described_origin(described: Mapping[str, Any]) -> Origin:
+    return msgspec.convert(described, Origin, dec_hook=lambda kind, value: kind(value))
+
+
+def overlapping(start: Ints, end: Ints, start_ns: int, end_ns: int) -> NDArray[np.bool_]:
+    """Return which rows overlap a window of time, without its end; one of no duration lies in it."""
+    return (start < end_ns) & ((end > start_ns) | (start >= start_ns))
+
+
+def _rows_in_window(file: pq.ParquetFile, names: list[str], start_ns: int, end_ns: int) -> pa.Table:
+    """Read the rows of a file that overlap a window; groups of rows that lie outside are not read."""
+    metadata, columns = file.metadata, file.schema_arrow.names
+    first, last = ("start_ns", "end_ns") if "start_ns" in columns else ("time_ns", "time_ns")
+    places = columns.index(first), columns.index(last)
+    groups = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        starts, ends = (group.column(place).statistics for place in places)
+        if starts.min < end_ns and max(starts.max, ends.max) >= start_ns:
+            groups.append(number)
+    rows = file.read_row_groups(groups, names)
+    start, end = (rows.column(name).to_numpy() for name in (first, last))
+    return rows.filter(pa.array(overlapping(start, end, start_ns, end_ns)))
 
 
 def _load_version_1(folder: Path, rank: int, sha256: str) -> Timeline | None:

@@ -1,0 +1,158 @@
+"""What happens on a rank in a window of time, or in some of its steps.
+
+The events that a collect kept are read group by group, so that a window takes time and memory for what is in
+it and not for the whole profile. Where none were kept, the profile is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hpcprof.analysis.steps.streams import NO_CALL, OperationTimes, launch_calls
+from hpcprof.common.errors import HpcprofError
+from hpcprof.profiles.event_columns import timeline_tables
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.profiles.timeline import Allocations, Ints, Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents, overlapping
+from hpcprof.results.kept_events import events_folder
+from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
+from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import ProfileRow
+from hpcprof.results.timelines import Timelines, find_timelines
+from hpcprof.submit.runs.directory import Run
+
+_ON_GPU = ("kernels", "memops", "graphs", "gpu_marks")
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """The steps of a rank; arrays have shape (steps,).
+
+    Attributes
+    ----------
+    number : ndarray of int64
+        As in all tables of the run.
+    start, end : ndarray of int64
+        The interval of each step's wall time, on the rank's clock.
+    """
+
+    number: Ints
+    start: Ints
+    end: Ints
+
+
+class RunWindows:
+    """Reads windows of the timelines of a collected run; what all of them need is looked up once."""
+
+    def __init__(self, run: Run, store: Store) -> None:
+        self._run, self._store = run, store
+        self._folder = events_folder(run, store)
+
+    @cached_property
+    def profiles(self) -> dict[int, ProfileRow]:
+        """The profiles that hold timelines, by rank."""
+        found = self._store.profiles(self._run.id)
+        return {r: p for r, p in sorted(found.items()) if content_of(p.kind) is ProfileContent.TIMELINE}
+
+    @cached_property
+    def _step_ranges(self) -> StoredStepRanges:
+        return stored_step_ranges(self._store, self._run.id)
+
+    @cached_property
+    def _timelines(self) -> Timelines:
+        return find_timelines(self._run)
+
+    def read(self, rank: int, start_ns: int, end_ns: int) -> Timeline:
+        """Read all events of a rank that overlap a window of time, without its end.
+
+        Parameters
+        ----------
+        rank : int
+            One of `profiles`.
+        start_ns, end_ns : int
+            On the clock of the rank's profile.
+
+        Returns
+        -------
+        Timeline
+            Its tables have the rows of the whole timeline that overlap the window, in their order.
+
+        Raises
+        ------
+        HpcprofError
+            If neither kept events nor the profile can be read.
+        """
+        events = RankEvents(self._folder, self._run.id, rank, self.profiles[rank].sha256)
+        found = events.window(start_ns, end_ns)
+        if found is None:
+            found = cut(events.load() or self._profile(rank), start_ns, end_ns)
+        return replace(found, step_range=self._step_ranges.step_range(rank))
+
+    def steps(self, rank: int) -> RankSteps:
+        """Return the steps of a rank, which may be none."""
+        names = ("step", "start_ns", "wall_ns")
+        parts = list(self._store.read_parts(self._run.id, "step_parts", [rank]))
+        columns = (np.array(parts[0][name] if parts else (), np.int64) for name in names)
+        number, start, wall = columns
+        return RankSteps(number, start, start + wall)
+
+    def read_steps(self, rank: int, first: int, last: int) -> Timeline:
+        """Read the events of the steps of a rank from ``first`` to ``last``.
+
+        On the GPU these are the events while the steps last, and on the host also those since the first of
+        the calls that launched them. Such calls are looked for in one more step before.
+
+        Raises
+        ------
+        HpcprofError
+            If the rank has none of these steps, or cannot be read.
+        """
+        steps = self.steps(rank)
+        inside = np.flatnonzero((steps.number >= first) & (steps.number <= last))
+        if not len(inside):
+            which = f"step {first}" if first == last else f"steps {first} to {last}"
+            raise HpcprofError(f"rank {rank} of {self._run.id} has no {which}: {_has(steps)}.")
+        start, end = int(steps.start[inside[0]]), int(steps.end[inside[-1]])
+        before = int(steps.start[max(inside[0] - 1, 0)])
+        return _from_first_launch(self.read(rank, min(before, start), end), start, end)
+
+    def _profile(self, rank: int) -> Timeline:
+        if rank not in self._timelines.paths:
+            file = self.profiles[rank].file
+            raise HpcprofError(f"the profile of rank {rank} is no longer in {self._run.path}: {file}.")
+        return self._timelines.read(rank)
+
+
+def _has(steps: RankSteps) -> str:
+    if not len(steps.number):
+        return "it has no steps"
+    return f"its steps are {steps.number.min()} to {steps.number.max()}"
+
+
+def read_window(run: Run, store: Store, rank: int, start_ns: int, end_ns: int) -> Timeline:
+    """Read one window of a rank; see `RunWindows.read`, which is quicker for several."""
+    return RunWindows(run, store).read(rank, start_ns, end_ns)
+
+
+def cut(timeline: Timeline, start_ns: int, end_ns: int, tables: tuple[str, ...] = ()) -> Timeline:
+    """Return a timeline with those rows that overlap a window, of some tables or by default of all."""
+    found = {}
+    for field in tables or timeline_tables():
+        table = getattr(timeline, field)
+        start, end = (table.time, table.time) if isinstance(table, Allocations) else (table.start, table.end)
+        found[field] = table.take(overlapping(start, end, start_ns, end_ns))
+    return replace(timeline, **found)
+
+
+def _from_first_launch(timeline: Timeline, start_ns: int, end_ns: int) -> Timeline:
+    """Return the GPU's events of a window, and the host's since the first call that launched one of them."""
+    work = timeline.columns_of_operations(OperationTimes)
+    call = launch_calls(timeline)[overlapping(work.start, work.end, start_ns, end_ns)]
+    launched = timeline.calls.start[call[call != NO_CALL]]
+    host_start = min(start_ns, int(launched.min(initial=start_ns)))
+    host = tuple(field for field in timeline_tables() if field not in _ON_GPU)
+    return cut(cut(timeline, start_ns, end_ns, _ON_GPU), host_start, end_ns, host)
