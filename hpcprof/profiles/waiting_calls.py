@@ -60,6 +60,11 @@ def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: It
     return kind
 
 
+def host_waits(name: str) -> bool:
+    """Return whether the API call of this name makes the host wait for the GPU."""
+    return _kind(name) in (SyncKind.EVENT, SyncKind.STREAM, SyncKind.DEVICE)
+
+
 def _kind(name: str) -> int:
     found = _CALL.fullmatch(name)
     return _KINDS.get(found[1] + found[2], UNKNOWN) if found else UNKNOWN

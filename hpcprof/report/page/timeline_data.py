@@ -1,0 +1,352 @@
+"""The data of a page's timeline: a median and the worst step of chosen ranks on one clock.
+
+Columns are lists of whole numbers. Starts are written as differences, which compress well, and a column whose
+values are all equal is written as that value. The page's ``timeline/embedded.js`` reads them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from statistics import median
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from hpcprof.analysis.collectives.matching import match_collectives
+from hpcprof.analysis.framework.outcome import outcome_from_parts
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.units import counted, format_bytes, named_ranks
+from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.timeline import Ints, Timeline, concatenate
+from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
+from hpcprof.report.page.timeline_tracks import (
+    NONE,
+    RankTracks,
+    SliceKind,
+    Slices,
+    Track,
+    TrackKind,
+    in_window,
+    merge_short,
+    rank_tracks,
+)
+from hpcprof.results.clocks import RunClocks, aligned_clocks
+from hpcprof.results.store.store import Store
+from hpcprof.results.timelines import find_timelines
+from hpcprof.submit.runs.directory import Run
+
+BUDGET = 1_800_000
+"""The most bytes of compressed slices; in base64 they take a third more."""
+
+_PIXELS = 2000
+"""Slices are merged that are too short to see where a step is as wide as this number of pixels."""
+
+
+class Window(NamedTuple):
+    """A step of a rank on the clock of its profile."""
+
+    step: int
+    start: int
+    end: int
+
+
+Windows = Mapping[int, Sequence[Window]]
+"""The steps of each rank, by rank."""
+
+
+class Steps(NamedTuple):
+    """The steps that a page shows."""
+
+    median: int
+    worst: int
+
+
+class _Collective(NamedTuple):
+    """A collective that ranks carried out together; ``number`` is the same on all of them."""
+
+    number: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What the page shows of a rank; ``shortest`` is the length of what is too short to see."""
+
+    rank: int
+    tracks: RankTracks
+    strings: Sequence[str]
+    collectives: Mapping[int, _Collective]
+    shortest: int
+
+
+@dataclass
+class _Texts:
+    """The texts of all ranks, each once, and the short names of kernels."""
+
+    number: dict[str, int] = field(default_factory=dict)
+    short: dict[int, str] = field(default_factory=dict)
+
+    def add(self, text: str, is_kernel: bool = False) -> int:
+        """Return the number of a text."""
+        number = self.number.setdefault(text, len(self.number))
+        if is_kernel and number not in self.short and (short := short_name(text)) != text:
+            self.short[number] = short
+        return number
+
+
+def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any]:
+    """Return what the timeline of a page shows, as plain data.
+
+    Up to `MOST_IN_FULL` ranks are all shown. Of more, these are a median rank and the `DEVIATING` ones that
+    deviate most, by their lateness or else by their step time. If the slices take more than ``budget`` bytes,
+    short ones are merged first, then ranks are left out, and ``notes`` says so. Without ranks, ``notes`` says
+    why there is nothing to show.
+    """
+    windows = step_windows(store, run.id)
+    if not windows:
+        return _nothing("No steps were found, so there is no step to show.")
+    try:
+        timelines = find_timelines(run)
+    except HpcprofError as error:
+        return _nothing(str(error))
+    clocks = aligned_clocks(run, store)
+    readable = [rank for rank in clocks.clocks if rank in windows and rank in timelines.paths]
+    if not readable:
+        return _nothing("The profiles of this run cannot be found here.")
+    steps = median_and_worst(windows)
+    ranks, note = chosen_ranks(readable, deviations(store, run.id, windows))
+    collectives = _collectives(store, run.id, ranks)
+    found = (
+        _rank(rank, timelines.read(rank), _own(windows[rank], steps), collectives.get(rank, {}))
+        for rank in ranks
+    )
+    return assembled(list(found), clocks, windows, steps, [clocks.note(), *note], budget)
+
+
+def step_windows(store: Store, run_id: str) -> dict[int, list[Window]]:
+    """Return the steps of each rank with work on its GPU, or on the host without one."""
+    found: dict[int, list[Window]] = {}
+    for part in store.read_parts(run_id, "step_parts"):
+        columns = (part[name] for name in ("rank", "step", "start_ns", "wall_ns"))
+        for rank, step, start, wall in zip(*columns, strict=True):
+            found.setdefault(rank, []).append(Window(step, start, start + wall))
+    return found
+
+
+def median_and_worst(windows: Windows) -> Steps:
+    """Return the step of median and that of greatest wall time; that of a step is the maximum over ranks."""
+    longest: dict[int, int] = {}
+    for window in (window for of_rank in windows.values() for window in of_rank):
+        longest[window.step] = max(longest.get(window.step, 0), window.end - window.start)
+    by_time = sorted(longest, key=lambda step: (longest[step], step))
+    worst = min(step for step in longest if longest[step] == longest[by_time[-1]])
+    return Steps(by_time[(len(by_time) - 1) // 2], worst)
+
+
+def deviations(store: Store, run_id: str, windows: Windows) -> dict[int, float]:
+    """Return how late each rank is or, where that is unknown, the median wall time of its steps."""
+    late = {
+        row["rank"]: row["lateness_p50_ns"]
+        for row in store.read(run_id, "skew_summary").rows
+        if row["lateness_p50_ns"] is not None
+    }
+    return late or {rank: median(end - start for _, start, end in own) for rank, own in windows.items()}
+
+
+def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[list[int], list[str]]:
+    """Return the ranks to show, the most important ones first, and a note if some are left out."""
+    if len(ranks) <= MOST_IN_FULL:
+        return sorted(ranks), []
+    middle = median(measure.get(rank, 0) for rank in ranks)
+    by_distance = sorted(ranks, key=lambda rank: (abs(measure.get(rank, 0) - middle), rank))
+    typical, furthest = by_distance[0], by_distance[: -DEVIATING - 1 : -1]
+    note = (
+        f"Of {counted(len(ranks), 'rank')}, the page has a median one, rank {typical}, and the "
+        f"{len(furthest)} that deviate most: {named_ranks(sorted(furthest))}. hpcprof serve shows all."
+    )
+    return [typical, *furthest], [note]
+
+
+def assembled(
+    ranks: Sequence[_Rank],
+    clocks: RunClocks,
+    windows: Windows,
+    steps: Steps,
+    notes: Sequence[str],
+    budget: int = BUDGET,
+) -> dict[str, Any]:
+    """Return the data of a page's timeline within the budget."""
+    zero = min(_common(clocks, rank.rank, w.start) for rank in ranks for w in _own(windows[rank.rank], steps))
+    texts = _Texts()
+    kept, more = _fit(ranks, budget, lambda rank: _encoded(rank, clocks, zero, texts))
+    own = {rank: _own(windows[rank], steps) for rank in kept}
+    of_rank = {
+        rank: [[w.step, *(_common(clocks, rank, stamp) - zero for stamp in w[1:])] for w in own[rank]]
+        for rank in kept
+    }
+    return {
+        "notes": [*notes, *more],
+        "median": steps.median,
+        "worst": steps.worst,
+        "strings": [*texts.number],
+        "short": texts.short,
+        "ranks": [
+            {
+                "rank": rank,
+                "uncertainty_ns": clocks.uncertainty_ns(rank) if len(ranks) > 1 else 0,
+                "steps": of_rank[rank],
+                "tracks": kept[rank],
+            }
+            for rank in sorted(kept)
+        ],
+    }
+
+
+def _nothing(why: str) -> dict[str, Any]:
+    return {"notes": [why], "median": NONE, "worst": NONE, "strings": [], "short": {}, "ranks": []}
+
+
+def _own(windows: Sequence[Window], steps: Steps) -> list[Window]:
+    return [window for window in windows if window.step in steps]
+
+
+def _common(clocks: RunClocks, rank: int, stamp: int) -> int:
+    return int(clocks.to_common(rank, np.array([stamp]))[0])
+
+
+def _rank(
+    rank: int, timeline: Timeline, windows: Sequence[Window], collectives: Mapping[int, _Collective]
+) -> _Rank:
+    """Return what a rank did in its windows, from the first call on that launched work of theirs."""
+    shortest = max((w.end - w.start for w in windows), default=0) // _PIXELS
+    extents = disjoint((_with_launches(timeline, window), window.end) for window in windows)
+    whole = rank_tracks(timeline)
+    parts = [in_window(whole, *extent) for extent in extents]
+    slices: dict[tuple[TrackKind, str], list[Slices]] = {}
+    for track in (track for part in parts for track in part.tracks):
+        slices.setdefault((track.kind, track.label), []).append(track.slices)
+    order = {(track.kind, track.label): place for place, track in enumerate(whole.tracks)}
+    tracks = [Track(*key, concatenate(Slices, slices[key])) for key in sorted(slices, key=order.__getitem__)]
+    return _Rank(rank, RankTracks(tracks, whole.infos), timeline.strings.tolist(), collectives, shortest)
+
+
+def _with_launches(timeline: Timeline, window: Window) -> int:
+    """Return when the first call of a step's work began, but at most the length of the step before it."""
+    work, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
+    rows = (work.start >= window.start) & (work.start < window.end) & (launched != NEVER)
+    first = int(launched[rows].min(initial=window.start))
+    return max(first, 2 * window.start - window.end)
+
+
+def disjoint(extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield extents by start, those that overlap or touch joined."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(extents):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    yield from found
+
+
+def _fit(ranks: Sequence[_Rank], budget: int, encode: Any) -> tuple[dict[int, Any], list[str]]:
+    """Return the encoded ranks that the budget allows, and sentences on what is merged and left out."""
+    encoded = [encode(rank) for rank in ranks]
+    sizes = [_compressed(one) for one in encoded]
+    notes = []
+    if sum(sizes) > budget:
+        encoded = [encode(_merged(rank)) for rank in ranks]
+        sizes = [_compressed(one) for one in encoded]
+        shortest = max(rank.shortest for rank in ranks)
+        notes.append(
+            f"Neighbours shorter than {shortest / 1e3:,.0f} µs are merged, to keep this page small. "
+            "hpcprof serve shows each of them."
+        )
+    fitting = max(1, sum(total <= budget for total in accumulate(sizes)))
+    if fitting < len(ranks):
+        out = [rank.rank for rank in ranks[fitting:]]
+        notes.append(
+            f"Left out, to keep this page small: {named_ranks(sorted(out))}. hpcprof serve shows all."
+        )
+    return {rank.rank: one for rank, one in zip(ranks[:fitting], encoded, strict=False)}, notes
+
+
+def _compressed(value: object) -> int:
+    return len(zlib.compress(msgspec.json.encode(value)))
+
+
+def _merged(rank: _Rank) -> _Rank:
+    tracks = [replace(track, slices=merge_short(track.slices, rank.shortest)) for track in rank.tracks.tracks]
+    return replace(rank, tracks=replace(rank.tracks, tracks=tracks))
+
+
+def _encoded(rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts) -> list[dict[str, Any]]:
+    infos = np.array([*map(texts.add, rank.tracks.infos), NONE])
+    return [_encoded_track(track, rank, clocks, zero, texts, infos) for track in rank.tracks.tracks]
+
+
+def _encoded_track(
+    track: Track, rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts, infos: Ints
+) -> dict[str, Any]:
+    own = track.slices
+    start = clocks.to_common(rank.rank, own.start) - zero
+    on_gpu = track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION)
+    names, number = np.unique(own.name, return_inverse=True)
+    known = [NONE if name == NONE else texts.add(rank.strings[name], on_gpu) for name in names.tolist()]
+    info = infos[own.info]
+    collective = np.full(len(own), NONE)
+    for row in np.flatnonzero(own.kind == SliceKind.COMMUNICATION).tolist():
+        found = rank.collectives.get(int(own.start[row]))
+        if found is not None:
+            collective[row], info[row] = found.number, texts.add(found.text)
+    return {
+        "kind": track.kind.value,
+        "label": track.label,
+        "count": len(own),
+        "start": _differences(start),
+        "duration": _column(own.end - own.start),
+        "depth": _column(own.depth),
+        "name": _column(np.array(known)[number.reshape(-1)]),
+        "slice_kind": _column(own.kind),
+        "launch": _differences(own.launch),
+        "collective": _differences(collective),
+        "info": _column(info),
+    }
+
+
+def _column(values: Ints) -> list[int] | int:
+    """Return a column as a list, or as one value if all are equal."""
+    same = len(values) > 0 and bool(np.all(values == values[0]))
+    return int(values[0]) if same else values.tolist()
+
+
+def _differences(values: Ints) -> list[int] | int:
+    """Return the first value and the difference of each other one from the value before it, as a column."""
+    return (
+        int(values[0]) if len(values) and np.all(values == values[0]) else np.diff(values, prepend=0).tolist()
+    )
+
+
+def _collectives(store: Store, run_id: str, ranks: Sequence[int]) -> dict[int, dict[int, _Collective]]:
+    """Return the matched collectives of some ranks by rank and by their start on its clock."""
+    analysis = ANALYSES["rank_collectives"]
+    rows = outcome_from_parts(analysis, store.read_parts(run_id, analysis.name, ranks)).rows
+    found: dict[int, dict[int, _Collective]] = {rank: {} for rank in ranks}
+    number = 0
+    for one in match_collectives(rows)[0] if len(rows) else []:
+        where = f"communicator {one.comm_id}" if one.comm_id else "an unknown communicator"
+        rows_of = zip(one.seq.tolist(), one.message.tolist(), one.part.tolist(), one.start, strict=True)
+        for seq, size, part, starts in rows_of:
+            number += 1
+            message = "" if np.isnan(size) else f", {format_bytes(size)}"
+            text = f"{one.op} {seq} of {where}{message}"
+            if part == 0:
+                for rank, start in zip(one.ranks.tolist(), starts.tolist(), strict=True):
+                    found[rank][start] = _Collective(number, text)
+    return found

@@ -1,0 +1,287 @@
+"""The tracks of one rank in a timeline: its ranges, GPU streams, communication and API calls.
+
+A track is a row of slices. Those of a thread are nested; work of one stream that overlaps has several levels
+too. Communication has tracks of its own, so that it can be seen beside the compute that it should overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
+from hpcprof.common.units import format_bytes
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
+from hpcprof.profiles.timeline import (
+    NO_NAME,
+    Category,
+    Collectives,
+    GpuMarks,
+    Ints,
+    Operators,
+    Ranges,
+    Style,
+    Table,
+    Timeline,
+    concatenate,
+)
+from hpcprof.profiles.waiting_calls import host_waits
+
+NONE = -1
+"""Stands for no launch, no collective and no name."""
+
+_LEVELS = 64
+"""A track has no more levels; whatever overlaps even more is drawn on the last one."""
+
+
+class TrackKind(Enum):
+    """What a track shows, in the order in which the tracks of a rank follow each other."""
+
+    RANGES = "ranges"
+    COMMUNICATION = "communication"
+    STREAM = "stream"
+    CALLS = "calls"
+
+
+class SliceKind(IntEnum):
+    """What a slice is, which decides its colour."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    COPY = 2
+    RANGE = 3
+    CALL = 4
+    WAIT = 5
+    MERGED = 6
+
+
+@dataclass(frozen=True)
+class Slices(Table):
+    """The slices of a track by start; of those that start together the longer one comes first.
+
+    ``start`` and ``end`` are on the clock of the profile, ``depth`` counts from 0 at the top, ``name`` is one
+    of the timeline's strings or `NONE`, and ``kind`` holds `SliceKind` values. A call and the work that it
+    launched share the number ``launch``, which is unique in the rank, or have `NONE`. ``info`` is one of
+    `RankTracks.infos` or `NONE`.
+    """
+
+    start: Ints
+    end: Ints
+    depth: Ints
+    name: Ints
+    kind: Ints
+    launch: Ints
+    info: Ints
+
+
+@dataclass(frozen=True)
+class Track:
+    """One row of a timeline; ``label`` says what it shows, such as ``GPU 0 stream 7``."""
+
+    kind: TrackKind
+    label: str
+    slices: Slices
+
+
+@dataclass(frozen=True)
+class RankTracks:
+    """The tracks of a rank, and the texts about single slices to which ``Slices.info`` points."""
+
+    tracks: list[Track]
+    infos: list[str]
+
+
+@dataclass(frozen=True)
+class _Named(Table):
+    """Events of a thread."""
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    name: Ints
+
+
+@dataclass(frozen=True)
+class _Placed(Table):
+    """Work on a GPU."""
+
+    start: Ints
+    end: Ints
+    device: Ints
+    stream: Ints
+    name: Ints
+    category: Ints
+
+
+def rank_tracks(timeline: Timeline) -> RankTracks:
+    """Return the tracks of a rank: ranges by thread, communication and other work by stream, calls by thread.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        All of a profile, or what of it overlaps a window.
+    """
+    shapes, infos = _infos(timeline)
+    tracks = [
+        *_range_tracks(timeline),
+        *_gpu_tracks(timeline, shapes),
+        *_call_tracks(timeline),
+    ]
+    order = list(TrackKind)
+    return RankTracks(sorted(tracks, key=lambda track: order.index(track.kind)), infos)
+
+
+def in_window(tracks: RankTracks, start: int, end: int) -> RankTracks:
+    """Return the slices that overlap a window on the profile's clock; tracks without any are left out.
+
+    A slice without length counts if it lies in the window.
+    """
+    kept = []
+    for track in tracks.tracks:
+        own = track.slices
+        rows = (own.start < end) & (np.maximum(own.end, own.start + 1) > start)
+        if rows.any():
+            kept.append(replace(track, slices=own.take(rows)))
+    return replace(tracks, tracks=kept)
+
+
+def merge_short(slices: Slices, shortest: int) -> Slices:
+    """Merge neighbours on a level that are all shorter, and closer together, than a length in ns.
+
+    A merged slice runs from the start of its first to the end of its last one and has the kind `MERGED`, the
+    first one's name and no launch.
+    """
+    order = np.lexsort((slices.start, slices.depth))
+    own = slices.take(order)
+    short = own.end - own.start < shortest
+    apart = own.start[1:] - own.end[:-1] >= shortest
+    begins = np.append(True, ~short[1:] | ~short[:-1] | apart | (np.diff(own.depth) != 0))[: len(own)]
+    first = np.flatnonzero(begins)
+    count = np.diff(np.append(first, len(own)))
+    last = first + count - 1
+    merged = own.take(first)
+    several = count > 1
+    merged = replace(
+        merged,
+        end=np.where(several, own.end[last], merged.end),
+        kind=np.where(several, int(SliceKind.MERGED), merged.kind),
+        launch=np.where(several, NONE, merged.launch),
+        info=np.where(several, NONE, merged.info),
+    )
+    return merged.take(_by_start(merged.start, merged.end))
+
+
+def _range_tracks(timeline: Timeline) -> Iterator[Track]:
+    """Yield the ranges, operators and modules of each thread, then those that belong to no single thread."""
+    ranges = timeline.ranges
+    on_thread = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
+    tables: list[Ranges | Operators] = [ranges.take(on_thread), timeline.operators, timeline.modules]
+    for label, part in _by_thread(concatenate(_Named, tables)):
+        yield _track(TrackKind.RANGES, f"Ranges, {label}", part, SliceKind.RANGE)
+    free = ranges.take(~on_thread)
+    if len(free):
+        yield _track(TrackKind.RANGES, "Ranges across threads", free, SliceKind.RANGE)
+    host = timeline.host_collectives
+    if len(host):
+        yield _track(TrackKind.COMMUNICATION, "Communication on the host", host, SliceKind.COMMUNICATION)
+
+
+def _call_tracks(timeline: Timeline) -> Iterator[Track]:
+    calls = timeline.calls
+    names, place = np.unique(calls.name, return_inverse=True)
+    waits = np.array([name is not None and host_waits(name) for name in timeline.names(names)], bool)
+    kind = np.where(waits[place.reshape(-1)], int(SliceKind.WAIT), int(SliceKind.CALL))
+    for label, rows in _threads(calls.process, calls.thread):
+        part = concatenate(_Named, [calls.take(rows)])
+        yield _track(TrackKind.CALLS, f"API calls, {label}", part, kind[rows], launch=rows)
+
+
+def _gpu_tracks(timeline: Timeline, shapes: Ints) -> Iterator[Track]:
+    """Yield two tracks for each stream that has both: its communication and its other work."""
+    work = timeline.columns_of_operations(_Placed)
+    # The values of `Category` are those of the first slices.
+    launch = launch_calls(timeline)
+    launch = np.where(launch == NO_CALL, NONE, launch)
+    communicates = work.category == Category.COMM
+    for (device, stream, comm), rows in rows_by_key(work.device, work.stream, communicates.astype(np.int64)):
+        place = f"GPU {device} stream {stream}"
+        kind, label = (
+            (TrackKind.COMMUNICATION, f"Communication, {place}") if comm else (TrackKind.STREAM, place)
+        )
+        yield _track(
+            kind, label, work.take(rows), work.category[rows], launch=launch[rows], info=shapes[rows]
+        )
+
+
+def _track(
+    kind: TrackKind,
+    label: str,
+    table: _Named | _Placed | Ranges | Collectives | GpuMarks,
+    slice_kind: SliceKind | Ints,
+    launch: Ints | None = None,
+    info: Ints | None = None,
+) -> Track:
+    none = np.full(len(table), NONE)
+    name = table.operation if isinstance(table, Collectives) else table.name
+    end = np.maximum(table.end, table.start)  # A damaged profile may have events that end before they start.
+    slices = Slices(
+        start=table.start,
+        end=end,
+        depth=_depth(table.start, end),
+        name=np.where(name == NO_NAME, NONE, name),
+        kind=np.broadcast_to(np.asarray(slice_kind, np.int64), none.shape),
+        launch=none if launch is None else launch,
+        info=none if info is None else info,
+    )
+    return Track(kind, label, slices.take(_by_start(slices.start, slices.end)))
+
+
+def _by_thread(table: _Named) -> Iterator[tuple[str, _Named]]:
+    for label, rows in _threads(table.process, table.thread):
+        yield label, table.take(rows)
+
+
+def _threads(process: Ints, thread: Ints) -> list[tuple[str, Ints]]:
+    """Return the rows of each thread with its label, which names the process if there are several."""
+    parts = rows_by_key(process, thread)
+    several = len({key[0] for key, _ in parts}) > 1
+    return [
+        (f"process {key[0]} thread {key[1]}" if several else f"thread {key[1]}", rows) for key, rows in parts
+    ]
+
+
+def _by_start(start: Ints, end: Ints) -> NDArray[np.intp]:
+    return np.lexsort((-end, start))
+
+
+def _depth(start: Ints, end: Ints) -> Ints:
+    """Return a level for each slice such that those of a level do not overlap; nested ones go down.
+
+    Each pass keeps what begins after all earlier ones have ended; the others go to the next level.
+    """
+    depth = np.zeros(len(start), np.int64)
+    rows = _by_start(start, end)
+    for _ in range(_LEVELS - 1):
+        reach = np.maximum.accumulate(end[rows])
+        rows = rows[1:][start[rows][1:] < reach[:-1]]
+        if not len(rows):
+            break
+        depth[rows] += 1
+    return depth
+
+
+def _infos(timeline: Timeline) -> tuple[Ints, list[str]]:
+    """Return the texts on the work of the GPU, and for each operation the number of its text."""
+    kernels, memory = timeline.kernels, timeline.memops
+    launches, of_kernel = numbered_rows(*kernels.grid.T, *kernels.block.T)
+    texts = [f"grid ({x}, {y}, {z}), block ({i}, {j}, {k})" for x, y, z, i, j, k in launches.tolist()]
+    sizes, of_size = np.unique(memory.bytes, return_inverse=True)
+    texts += [f"{size:,} bytes ({format_bytes(size)})" for size in sizes.tolist()]
+    of_memory = np.where(memory.bytes < 0, NONE, of_size.reshape(-1) + len(launches))
+    none = np.full(len(timeline.graphs), NONE)
+    return np.concatenate((of_kernel, of_memory, none)), texts

@@ -1,0 +1,156 @@
+"""The data of a page's timeline."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.report.page.timeline_data import (
+    Steps,
+    Window,
+    chosen_ranks,
+    disjoint,
+    median_and_worst,
+    timeline_data,
+)
+from hpcprof.results.clocks import aligned_clocks
+from hpcprof.results.store.database import store_url
+from hpcprof.results.store.store import Store
+from hpcprof.results.timelines import find_timelines
+from hpcprof.submit.runs.directory import Run
+from tests.data.parallel_program import Program
+from tests.data.stored_program import RUN, store_program
+
+
+class Stored(NamedTuple):
+    """A collected program."""
+
+    run: Run
+    store: Store
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    folder = tmp_path_factory.mktemp("timeline")
+    store, _ = store_program(folder, Program(3, 400, slow={2: 3.0}, seed=3))
+    return Stored(Run(RUN, folder / "profiles"), store)
+
+
+def whole(column: Any, count: int) -> list[int]:
+    """Return a column that is a single value where all are equal."""
+    return [column] * count if isinstance(column, int) else list(column)
+
+
+def summed(column: Any, count: int) -> list[int]:
+    """Return a column that is written as differences."""
+    return [column] * count if isinstance(column, int) else list(accumulate(column))
+
+
+def test_the_slices_are_those_of_the_profile_on_the_common_clock(stored: Stored) -> None:
+    data = timeline_data(*stored)
+    clocks, timelines = aligned_clocks(*stored), find_timelines(stored.run)
+    zero = None
+    for of_rank in data["ranks"]:
+        rank = of_rank["rank"]
+        kernels = timelines.read(rank).kernels
+        own = {
+            *zip(
+                clocks.to_common(rank, kernels.start).tolist(),
+                (kernels.end - kernels.start).tolist(),
+                strict=True,
+            )
+        }
+        steps = step_intervals(timelines.read(rank))
+        front = int(clocks.to_common(rank, steps.start[of_rank["steps"][0][0] :][:1])[0])
+        zero = front - of_rank["steps"][0][1] if zero is None else zero
+        shown = 0
+        for track in of_rank["tracks"]:
+            if track["kind"] in ("stream", "communication"):
+                starts, lengths = (
+                    summed(track["start"], track["count"]),
+                    whole(track["duration"], track["count"]),
+                )
+                assert {(start + zero, length) for start, length in zip(starts, lengths, strict=True)} <= own
+                shown += track["count"]
+        # All that runs inside the steps is there.
+        stamps = clocks.to_common(rank, kernels.start) - zero
+        inside = sum(np.count_nonzero((stamps >= low) & (stamps < high)) for _, low, high in of_rank["steps"])
+        assert shown >= inside > 0
+        assert of_rank["uncertainty_ns"] == clocks.uncertainty_ns(rank)
+    assert data["notes"][0] == clocks.note()
+
+
+def test_matched_collectives_have_one_number_on_all_ranks(stored: Stored) -> None:
+    numbers = []
+    data = timeline_data(*stored)
+    for of_rank in data["ranks"]:
+        (track,) = (track for track in of_rank["tracks"] if track["kind"] == "communication")
+        numbers.append({*summed(track["collective"], track["count"])} - {-1})
+        said = {data["strings"][number] for number in whole(track["info"], track["count"])}
+        assert all(text.startswith("AllReduce ") and "communicator" in text for text in said)
+    assert len(numbers) == 3
+    # A collective may begin just before the step on one rank and just after it on another.
+    assert len(numbers[0] & numbers[1] & numbers[2]) >= 0.8 * max(map(len, numbers)) > 0
+
+
+def test_a_launch_leads_from_a_call_to_its_kernel(stored: Stored) -> None:
+    data = timeline_data(*stored)
+    tracks = data["ranks"][0]["tracks"]
+    calls = {n for t in tracks if t["kind"] == "calls" for n in summed(t["launch"], t["count"])}
+    work = [n for t in tracks if t["kind"] == "stream" for n in summed(t["launch"], t["count"])]
+    assert sum(number in calls for number in work) >= 0.9 * len(work) > 0
+
+
+def test_a_small_budget_merges_short_slices_and_then_leaves_out_ranks(stored: Stored) -> None:
+    full = timeline_data(*stored)
+    assert len(full["notes"]) == 1
+    few = timeline_data(*stored, budget=2_000)
+    assert len(few["ranks"]) < 3
+    assert few["notes"][1].startswith("Neighbours shorter than ")
+    assert few["notes"][2].startswith("Left out, to keep this page small: rank")
+
+
+def test_without_profiles_the_data_say_why(stored: Stored, tmp_path: Path) -> None:
+    gone = timeline_data(Run(RUN, tmp_path / "gone"), stored.store)
+    assert not gone["ranks"]
+    assert "there is no folder" in gone["notes"][0]
+    (tmp_path / "empty").mkdir()
+    empty = timeline_data(Run(RUN, tmp_path / "empty"), stored.store)
+    assert empty["notes"] == ["The profiles of this run cannot be found here."]
+
+
+def test_without_steps_the_data_say_so(tmp_path: Path) -> None:
+    store = Store(store_url(str(tmp_path / "store.db"), tmp_path))
+    store.prepare()
+    data = timeline_data(Run(RUN, tmp_path), store)
+    assert data["notes"] == ["No steps were found, so there is no step to show."]
+
+
+def test_the_time_of_a_step_is_that_of_its_slowest_rank() -> None:
+    windows = {
+        0: [Window(0, 0, 10), Window(1, 10, 22), Window(2, 22, 33)],
+        1: [Window(0, 0, 50), Window(2, 60, 70)],
+    }
+    assert median_and_worst(windows) == Steps(median=1, worst=0)
+
+
+def test_up_to_16_ranks_are_all_shown() -> None:
+    assert chosen_ranks([*range(16)], {}) == ([*range(16)], [])
+
+
+def test_of_more_ranks_a_median_one_and_the_ten_furthest_are_shown() -> None:
+    measure = {rank: float(rank % 3) for rank in range(100)} | {40 + i: 100.0 + i for i in range(10)}
+    ranks, (note,) = chosen_ranks([*range(100)], measure)
+    assert ranks == [1, *range(49, 39, -1)]
+    assert note.startswith(
+        "Of 100 ranks, the page has a median one, rank 1, and the 10 that deviate most: ranks 40"
+    )
+
+
+def test_overlapping_windows_are_joined() -> None:
+    assert [*disjoint([(5, 9), (0, 3), (8, 12), (12, 13)])] == [(0, 3), (5, 13)]
