@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,9 +181,11 @@ class _Dask:
 
     @contextmanager
     def started(self, runs: Sequence[Run]) -> Iterator[_Pool]:
+        from hpcprof.results.rank_task import work_of
+
         with self._cluster(runs) as dask:
             click.echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
-            yield _Pool(dask, dask.workers)
+            yield _Pool(replace(dask, work=work_of), dask.workers)
 
     def _cluster(self, runs: Sequence[Run]) -> AbstractContextManager[OnDask]:
         from hpcprof.results.executors.dask import existing_cluster, local_cluster

@@ -213,6 +213,35 @@ def test_an_address_without_a_scheduler_is_named(monkeypatch: pytest.MonkeyPatch
             pass
 
 
+def test_results_that_went_with_their_worker_are_computed_again_by_another() -> None:
+    import distributed
+
+    with distributed.LocalCluster(**ONE_THREAD) as own, own.get_client() as client:
+
+        def replace_lost() -> bool:
+            own.scale(2)
+            return False
+
+        results = OnDask(client, 1, look_after=replace_lost)(square, range(2))
+        first = next(results)
+        wait_until(lambda: not any(client.processing().values()))
+        own.sync(own.workers[0].close)
+        assert sorted([first, *results]) == [(0, 0), (1, 1)]
+
+
+def test_a_cluster_without_workers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    import distributed
+
+    monkeypatch.setattr("hpcprof.results.executors.dask._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("hpcprof.results.executors.dask._LOOK_SECONDS", 0.1)
+    with distributed.LocalCluster(**{**ONE_THREAD, "n_workers": 0}) as own, own.get_client() as client:
+        queued = iter([True] * 3)
+        dask = OnDask(client, 1, look_after=lambda: next(queued, False), name="the Dask cluster at X")
+        with pytest.raises(HpcprofError, match=r"the Dask cluster at X has had no worker for .* is kept"):
+            list(dask(square, [1]))
+        assert not [*queued]
+
+
 def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
     import distributed
     from dask import config

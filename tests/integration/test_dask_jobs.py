@@ -31,7 +31,7 @@ RANKS = 6
 WORDS = ["--executor", "dask", "--site", "slurm", "--nodes", "2", "--jobs", "2", "--walltime", "5m"]
 
 
-def test_the_store_of_workers_in_jobs_is_that_of_one_process(
+def test_cancelled_jobs_are_replaced_and_the_store_is_that_of_one_process(
     slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # All nodes are this machine: nothing listens on another interface.
@@ -50,12 +50,23 @@ def test_the_store_of_workers_in_jobs_is_that_of_one_process(
         said = [running.stderr.readline(), running.stderr.readline()]
         assert re.fullmatch(r"hpcprof: Dask dashboard: http://127\.0\.0\.1:\d+/status\n", said[0])
         assert f"(1 of {RANKS})" in said[1]
-        assert slurm.command("squeue", "--noheader", "--format=%i").split()
-        printed, _ = running.communicate(timeout=120)
+        for job in slurm.command("squeue", "--noheader", "--format=%i").split():
+            slurm.command("scancel", job)
+        printed, _ = running.communicate(timeout=240)
     assert f"{RANKS} profiles collected" in printed
     assert dump(tmp_path / "dask.db") == dump(tmp_path / "reference.db")
     until(lambda: not slurm.command("squeue", "--noheader").strip())
     assert {path.suffix for path in (tmp_path / "runs/dask-workers").iterdir()} == {".out", ".err"}
+
+
+def test_a_queue_that_slurm_does_not_have_is_named_at_once(
+    slurm: Cluster, new_hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DASK_JOBQUEUE__SLURM__INTERFACE", "lo")
+    write_all(tmp_path / "profiles", 1, 200)
+    done = new_hpcprof("collect", *WORDS, "--queue", "nowhere", "profiles")
+    assert done.returncode == 1
+    assert "the jobs of the Dask workers cannot be submitted: sbatch: error: invalid partition" in done.stderr
 
 
 def test_ctrl_c_ends_the_jobs(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,18 +7,19 @@ certificate: whoever can reach a Dask scheduler can otherwise run any code as it
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import math
 import os
 import signal
 import socket
 import tempfile
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -26,18 +27,19 @@ from typing import TYPE_CHECKING, Any
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT
+from hpcprof.results.executors.planning import chunks, one_start
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
 _LOST = "three Dask workers ended while they worked on it, as happens when memory runs out"
 
-_CHUNKS_PER_WORKER = 4
-_LARGEST_CHUNK = 64
 _AHEAD = 2
 """How many chunks each worker thread is given: with one in reserve, it never waits for the client."""
 _LOOK_SECONDS = 2.0
-"""How often the client looks for new and for lost workers while no chunk ends."""
+"""How often the client looks for new and for lost workers while it waits."""
+_PATIENCE_SECONDS = 600.0
+"""For how long there may be no worker at all, nor any that waits in a queue."""
 _MISSED_SECONDS = 5
 """After how long without its worker a nanny is taken for lost."""
 _CONNECT_SECONDS = 20
@@ -58,14 +60,21 @@ class OnDask:
         The number of workers that the cluster is meant to have.
     folders : tuple of Path
         Folders that each worker must see.
+    work : callable
+        Estimates the work of a task, in starts of a worker; see `hpcprof.results.executors.planning`.
     look_after : callable
-        Called while no chunk ends: replaces lost workers, or raises an `HpcprofError` if none can come.
+        Called while no chunk ends: replaces lost workers, and returns whether some wait in a queue. Raises an
+        `HpcprofError` if none can come.
+    name : str
+        The cluster's name in messages, and a clause that says where more can be read.
     """
 
     client: Client
     workers: int
     folders: tuple[Path, ...] = ()
-    look_after: Callable[[], None] = lambda: None
+    work: Callable[[Any], float] = one_start
+    look_after: Callable[[], bool] = lambda: False
+    name: str = "the Dask cluster"
 
     @property
     def dashboard(self) -> str:
@@ -83,23 +92,20 @@ class OnDask:
         Raises
         ------
         HpcprofError
-            If the cluster is lost, or a worker does not see a folder.
+            If the cluster is lost, has no worker for long, or a worker does not see a folder.
         """
-        left = list(tasks)
-        for chunk_size, alone in ((self._chunk_size(len(left)), False), (1, False), (1, True)):
-            killed: list[TaskT] = []
-            chunks = [left[i : i + chunk_size] for i in range(0, len(left), chunk_size)]
-            for chunk, results in self._stream(function, chunks, alone):
+        work = [self.work(task) for task in tasks]
+        left = [[tasks[number] for number in chunk] for chunk in chunks(work, self.workers)]
+        for alone in (False, False, True):
+            killed: list[list[TaskT]] = []
+            for chunk, results in self._stream(function, left, alone):
                 if results is None:
-                    killed += chunk
+                    killed += [[task] for task in chunk]
                 else:
                     yield from zip(chunk, results, strict=True)
             left = killed
-        for task in left:
+        for (task,) in left:
             yield task, Lost(_LOST)
-
-    def _chunk_size(self, tasks: int) -> int:
-        return max(1, min(_LARGEST_CHUNK, math.ceil(tasks / (self.workers * _CHUNKS_PER_WORKER))))
 
     def _stream(
         self, function: Callable[[TaskT], ResultT], chunks: Sequence[list[TaskT]], alone: bool
@@ -108,6 +114,7 @@ class OnDask:
         waiting, ended = deque(chunks), SimpleQueue[Any]()
         # Dask drops a task whose future is dropped: the one in the queue is not enough.
         running: dict[Any, tuple[Future[Any], list[TaskT]]] = {}
+        watch = _Watch(self)
         while waiting or running:
             for _ in range(min(len(waiting), self._at_once(alone) - len(running))):
                 chunk = waiting.popleft()
@@ -117,26 +124,40 @@ class OnDask:
             try:
                 key = ended.get(timeout=_LOOK_SECONDS).key
             except Empty:
-                self.look_after()
+                watch.look()
                 continue
             future, chunk = running.pop(key)
-            yield chunk, self._results(future)
+            results = self._results(future, watch)
+            del future  # The worker frees its results.
+            yield chunk, results
 
     def _at_once(self, alone: bool) -> int:
-        if alone:
-            return 1
-        with self._connected():
-            threads: int = sum(self.client.nthreads().values())
-        return max(1, _AHEAD * threads)
+        return 1 if alone else max(1, _AHEAD * self.threads())
 
-    def _results(self, future: Future[Any]) -> Any:
+    def threads(self) -> int:
+        """Return the number of threads that the workers have now."""
+        with self._connected():
+            return sum(self.client.nthreads().values())
+
+    def _results(self, future: Future[Any], watch: _Watch) -> Any:
+        """Fetch the results of a chunk.
+
+        They are on the worker until then, and go with it: Dask computes them again once it has a worker, and
+        one comes only if the client goes on looking after them.
+        """
         from distributed import KilledWorker
 
+        loop: Any = self.client.loop
+        fetching = asyncio.run_coroutine_threadsafe(_fetch(self.client, future), loop.asyncio_loop)
         try:
+            while not wait([fetching], _LOOK_SECONDS).done:
+                watch.look()
             with self._connected():
-                return future.result()
+                return fetching.result()
         except KilledWorker:
             return None
+        finally:
+            fetching.cancel()
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
@@ -146,6 +167,34 @@ class OnDask:
             yield
         except (CancelledError, OSError, TimeoutError) as error:
             raise HpcprofError(f"the connection to the Dask scheduler {address} was lost.") from error
+
+
+@dataclass
+class _Watch:
+    """Looks after the workers of a cluster while the client waits."""
+
+    dask: OnDask
+    seen: float = field(default_factory=time.monotonic)
+
+    def look(self) -> None:
+        """Let the cluster replace workers.
+
+        Raises
+        ------
+        HpcprofError
+            If there has been none for long.
+        """
+        if self.dask.look_after() or self.dask.threads():
+            self.seen = time.monotonic()
+        elif time.monotonic() - self.seen > _PATIENCE_SECONDS:
+            raise HpcprofError(
+                f"{self.dask.name} has had no worker for {_PATIENCE_SECONDS / 60:.0f} minutes. What was "
+                "collected is kept: collect again for the rest."
+            )
+
+
+async def _fetch(client: Client, future: Future[Any]) -> Any:
+    return await client.gather(future, asynchronous=True)
 
 
 @contextmanager
@@ -177,7 +226,7 @@ def existing_cluster(address: str, folders: Sequence[Path] = ()) -> Iterator[OnD
         if not threads:
             raise HpcprofError(f"the Dask cluster at {address} has no worker: start one with dask worker.")
         _check_versions(client)
-        yield OnDask(client, sum(threads.values()), tuple(folders))
+        yield OnDask(client, sum(threads.values()), tuple(folders), name=f"the Dask cluster at {address}")
 
 
 @contextmanager
@@ -210,10 +259,15 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
                     )
                 )
         except (OSError, RuntimeError, TimeoutError) as error:
-            raise HpcprofError(f"no Dask cluster starts on this machine: {_cause(error)}.") from error
+            raise HpcprofError(f"no Dask cluster starts on this machine: {cause(error)}.") from error
         client = stack.enter_context(cluster.get_client())
-        # A nanny starts its worker again, but not one that ended while it started: the cluster replaces both.
-        yield OnDask(client, workers, look_after=lambda: cluster.scale(workers))
+
+        def replace_lost() -> bool:
+            # A nanny starts its worker again, but not one that ended while it started.
+            cluster.scale(workers)
+            return False
+
+        yield OnDask(client, workers, look_after=replace_lost, name="the Dask cluster on this machine")
 
 
 @contextmanager
@@ -319,7 +373,7 @@ def _result(function: Callable[[TaskT], ResultT], task: TaskT) -> ResultT | Lost
         return Lost(f"{error.strerror or error} on {socket.gethostname()}{place}")
 
 
-def _cause(error: BaseException) -> str:
+def cause(error: BaseException) -> str:
     """Return the first line of the exception at the root of an error."""
     while (cause := error.__cause__ or error.__context__) is not None:
         error = cause

@@ -9,19 +9,27 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from hpcprof.common.errors import HpcprofError, SchedulerError, UsageError
-from hpcprof.results.executors.dask import OnDask, certificates, interrupts_held, load_dask
+from hpcprof.results.executors.dask import OnDask, cause, certificates, interrupts_held, load_dask
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.batch import BatchClient
+from hpcprof.submit.schedulers.command import complaint
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.worker_jobs import WorkerJobs
 
 _ASK_SECONDS = 15
 """How often the scheduler is asked about jobs at most."""
+_SUBMIT_SECONDS = 300
+"""For how long the scheduler may take to accept jobs."""
 _RESUBMISSIONS = 3
 """How often a job may end, on average, before the collect gives up."""
+_CLOCKS_DIFFER = timedelta(hours=1)
 
 
 @contextmanager
@@ -42,19 +50,26 @@ def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]
     with ExitStack() as stack:
         # dask-jobqueue leaves the files with the certificates there.
         shared = stack.enter_context(tempfile.TemporaryDirectory(prefix="certificates-", dir=folder))
-        with interrupts_held():
-            cluster = stack.enter_context(
-                getattr(known, jobs.cluster)(
-                    **jobs.options,
-                    shared_temp_directory=shared,
-                    security=certificates(),
-                    scheduler_options={"dashboard_address": "127.0.0.1:0"},
-                    silence_logs=logging.CRITICAL,
+        try:
+            with interrupts_held():
+                cluster = stack.enter_context(
+                    getattr(known, jobs.cluster)(
+                        **jobs.options,
+                        shared_temp_directory=shared,
+                        security=certificates(),
+                        scheduler_options={"dashboard_address": "127.0.0.1:0"},
+                        silence_logs=logging.CRITICAL,
+                    )
                 )
-            )
-        cluster.scale(jobs=jobs.nodes)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise HpcprofError(f"no Dask scheduler starts on this machine: {cause(error)}.") from error
+        submitted = _Jobs(jobs, cluster)
+        submitted.submit()
+        if submitted.refusal:
+            raise HpcprofError(f"the jobs of the Dask workers cannot be submitted: {submitted.refusal}.")
         client = stack.enter_context(cluster.get_client())
-        yield OnDask(client, jobs.nodes * jobs.workers, tuple(folders), _Jobs(jobs, cluster))
+        name = f"the Dask cluster in jobs (see {folder})"
+        yield OnDask(client, jobs.nodes * jobs.workers, tuple(folders), look_after=submitted, name=name)
 
 
 def _dask_jobqueue() -> Any:
@@ -79,44 +94,89 @@ def _dask_jobqueue() -> Any:
 
 @dataclass
 class _Jobs:
-    """The jobs of a cluster: one that has ended is submitted again, for a bounded number of times."""
+    """The jobs of a cluster: one that has ended is submitted again, for a bounded number of times.
+
+    Attributes
+    ----------
+    jobs : WorkerJobs
+    cluster : JobQueueCluster
+    refusal : str
+        Why the last jobs could not be submitted; empty if they could.
+    """
 
     jobs: WorkerJobs
     cluster: Any
-    left: int = 0
-    looked: float = 0.0
+    refusal: str = ""
+    _lost: int = 0
+    _queued: bool = False
+    _looked: float = 0.0
+    _numbers: Iterator[int] = field(default_factory=count)
+    _began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
-    def __post_init__(self) -> None:
-        self.left = _RESUBMISSIONS * self.jobs.nodes
-
-    def __call__(self) -> None:
-        """Submit ended jobs again.
+    def __call__(self) -> bool:
+        """Submit ended jobs again, and return whether jobs wait in the queue.
 
         Raises
         ------
         HpcprofError
             If jobs keep ending.
         """
-        if time.monotonic() - self.looked < _ASK_SECONDS:
-            return
-        self.looked = time.monotonic()
-        for name, job in list(self.cluster.workers.items()):
-            if self._ended(job.job_id):
-                # Cancels the job, should the scheduler have failed to answer.
-                self.cluster.sync(self.cluster.workers.pop(name).close)
+        if time.monotonic() - self._looked < _ASK_SECONDS:
+            return self._queued
+        self._looked = time.monotonic()
+        states = self._states()
+        if states is None:
+            return self._queued
         # Dask itself drops a job of one worker that has left.
-        self.left -= self.jobs.nodes - len(self.cluster.workers)
-        if self.left < 0:
-            raise HpcprofError(
-                f"the jobs of the Dask workers keep ending: see {self.jobs.options['log_directory']}."
-            )
-        self.cluster.scale(jobs=self.jobs.nodes)
+        lost = [name for name in self.cluster.worker_spec if states.get(name, JobState.FAILED).ended]
+        self._lost += len(lost)
+        if self._lost > _RESUBMISSIONS * self.jobs.nodes:
+            why = self.refusal or f"see {self.jobs.options['log_directory']}"
+            raise HpcprofError(f"the jobs of the Dask workers keep ending: {why}.")
+        if lost:
+            self.submit(lost)
+        self._queued = bool(lost) or JobState.QUEUED in states.values()
+        return self._queued
 
-    def _ended(self, job_id: str | None) -> bool:
-        if job_id is None:
-            return False
+    def submit(self, lost: Sequence[str] = ()) -> None:
+        """Submit as many jobs as there shall be, once ``lost`` ones are forgotten."""
         try:
-            return not find_scheduler(self.jobs.scheduler).client().unfinished([job_id])
+            self.cluster.sync(self._replace, lost, callback_timeout=_SUBMIT_SECONDS)
+            self.refusal = ""
+        except TimeoutError:
+            self.refusal = f"the scheduler has not answered for {_SUBMIT_SECONDS} s"
+        except (OSError, RuntimeError, ValueError) as error:
+            self.refusal = complaint(str(error).partition("stderr:\n")[2] or str(error))
+
+    async def _replace(self, lost: Sequence[str]) -> None:
+        from distributed import Status
+
+        for name in lost:
+            self.cluster.worker_spec.pop(name, None)
+            job = self.cluster.workers.pop(name, None)
+            if job is not None:
+                # It may still be there, should the scheduler have forgotten it.
+                await job.close()
+        while len(self.cluster.worker_spec) < self.jobs.nodes:
+            # Dask refuses a worker with the name of one that it has not missed yet.
+            self.cluster.worker_spec[f"{self.jobs.options['job_name']}-{next(self._numbers)}"] = (
+                self.cluster.new_spec
+            )
+        try:
+            await self.cluster
+        finally:
+            for job in self.cluster.workers.values():
+                if job.job_id is None:
+                    # Dask closes no cluster with a job that it believes to be there.
+                    job.status = Status.failed
+
+    def _states(self) -> dict[str, JobState] | None:
+        """Return the states of the jobs that the scheduler knows, by name; None if it does not answer."""
+        ids = {name: job.job_id for name, job in self.cluster.workers.items() if job.job_id}
+        client = find_scheduler(self.jobs.scheduler).client()
+        assert isinstance(client, BatchClient)
+        try:
+            records = client.records([*ids.values()], self._began - _CLOCKS_DIFFER)
         except SchedulerError:
-            # A job that failed is one for which nobody can wait.
-            return True
+            return None
+        return {name: records[job_id].state for name, job_id in ids.items() if job_id in records}

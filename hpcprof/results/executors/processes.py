@@ -19,14 +19,10 @@ from pathlib import Path
 from typing import Any, Generic, cast
 
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
-from hpcprof.results.executors.planning import chunks, worker_count
+from hpcprof.results.executors.planning import chunks, one_start, worker_count
 
 _PATIENCE_SECONDS = 5.0
 _PAGES = Path("/proc/self/statm")
-
-
-def _one_start(task: object) -> float:
-    return 1.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Processes:
 
     jobs: int
     preload: tuple[str, ...] = ()
-    work: Callable[[Any], float] = _one_start
+    work: Callable[[Any], float] = one_start
     if_quicker: bool = False
 
     def __call__(

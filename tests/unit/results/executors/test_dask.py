@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.results.executors.dask import OnDask, _check_versions, local_cluster
+from hpcprof.results.executors.dask import _check_versions, local_cluster
 
 
 def node(python: str = "3.11.7", hpcprof: str | None = "1.0") -> dict[str, Any]:
@@ -49,9 +49,3 @@ def test_without_dask_one_sentence_says_what_to_install(monkeypatch: pytest.Monk
         local_cluster(2),
     ):
         pass
-
-
-@pytest.mark.parametrize(("tasks", "size"), [(1, 1), (64, 8), (65, 9), (100_000, 64)])
-def test_each_worker_gets_several_chunks_of_a_bounded_size(tasks: int, size: int) -> None:
-    cluster: Any = OnDask(client=None, workers=2)
-    assert cluster._chunk_size(tasks) == size
