@@ -10,8 +10,10 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
-from hpcprof.submit.runs.directory import find_submitted_runs
+from hpcprof.submit.runs.directory import Run, find_submitted_runs
 from hpcprof.submit.runs.failures import describe_status
+from hpcprof.submit.runs.live_steps import describe_live_steps
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 from hpcprof.submit.waiting import watch
 
@@ -21,12 +23,18 @@ from hpcprof.submit.waiting import watch
 @click.option("--watch", "watching", is_flag=True, help="Show each change, until all runs have ended.")
 @click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
 def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
-    """Show the state of runs.
+    """Show the state of runs, and while one runs, how far its steps are and how long they take.
 
     RUN is a run id, a unique prefix of one, a path, or last (the default). An array sweep stands for all
     its runs.
     """
     found = find_submitted_runs(runs or ("last",), runs_dir)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
-        rows = [(run.id, states[run.id].state.value, describe_status(run, states[run.id])) for run in found]
+        rows = [(run.id, states[run.id].state.value, _detail(run, states[run.id])) for run in found]
         show(rows, ("run", "state", "detail"))
+
+
+def _detail(run: Run, status: JobStatus) -> str:
+    """Return the reason for the state of a run, or how far its steps are while it runs."""
+    reason = describe_status(run, status)
+    return describe_live_steps(run) if status.state is JobState.RUNNING and not reason else reason

@@ -32,6 +32,7 @@ import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+from hpcprof.workloads.step_lines import StepLines
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 _CUDA_PROFILERS = (Profiler.NSYS, Profiler.NCU)
@@ -80,6 +81,9 @@ class Capture:
     Each step runs inside `step`. If the environment selects some of the steps, the profiler starts and
     stops around those instead, with the same barriers.
 
+    In a run of hpcprof, the times of the steps are also written while the program runs, at most once a second
+    (`hpcprof.workloads.step_lines`).
+
     Shortly before the walltime limit of the job the profiler stops at the end of a step, and the PyTorch
     profiler writes its trace, while the steps go on. No barrier is passed, since the ranks may be in
     different steps.
@@ -107,6 +111,7 @@ class Capture:
         self._running = self._capturing = False
         self._torch_profile: Any = None
         self._traces = 0
+        self._lines = StepLines(environment.run_dir, rank)
 
     def __enter__(self) -> Capture:
         if not self._chosen:
@@ -121,7 +126,9 @@ class Capture:
         """Run one measured step; steps are counted from 0."""
         if any(self._step == first for first, _ in self._chosen):
             self._start()
+        self._lines.begin()
         yield
+        self._lines.end(self._step)
         if self._torch_profile is not None:
             self._torch_profile.step()
         if any(self._step == last for _, last in self._chosen):
@@ -133,6 +140,7 @@ class Capture:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._lines.close()
         if error is not None:
             self._stop()
             return
@@ -156,6 +164,7 @@ class Capture:
         print(f"hpcprof: {problem}, but the run had {steps}.", file=sys.stderr)
 
     def _start(self) -> None:
+        self._lines.pause()
         synchronize()
         self._barrier()
         self._running = self._capturing = True
@@ -198,6 +207,7 @@ class Capture:
 
     def _stop_profiler(self) -> Any:
         self._capturing = False
+        self._lines.pause()
         profile, self._torch_profile = self._torch_profile, None
         if profile is not None:
             profile.stop()

@@ -1,0 +1,113 @@
+"""The step times of a run while it runs, from the lines that its ranks write.
+
+The built-in workloads and programs that use `hpcprof.workloads.capture` write them, at most one a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from hpcprof.common.units import counted, format_ns
+from hpcprof.submit.runs.directory import Run
+
+_FILE = re.compile(r"rank(\d{5,9})\.jsonl")
+_TAIL_BYTES = 4096
+_MOST = 1 << 62
+_CLOCKS_APART_SECONDS = 60.0
+"""A line that is so much older than the start of the job is of an earlier start, not of another clock."""
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """What a rank wrote about the steps since its line before.
+
+    Attributes
+    ----------
+    time : float
+        When it was written, in seconds since 1970.
+    step : int
+        The number of the last step, counted from 0.
+    steps : int
+        How many steps ended.
+    wall_ns, max_ns : int
+        The median and the longest of their times on the host.
+    """
+
+    time: float
+    step: int
+    steps: int
+    wall_ns: int
+    max_ns: int
+
+
+@dataclass(frozen=True)
+class LiveSteps:
+    """The last lines of a rank, the newest last; there is at least one."""
+
+    lines: tuple[StepLine, ...]
+
+    @property
+    def last(self) -> StepLine:
+        """The newest line."""
+        return self.lines[-1]
+
+
+def read_live_steps(run: Run) -> dict[int, LiveSteps]:
+    """Return the last lines of each rank that has written one, by rank; only the ends of files are read.
+
+    Lines from before the job was queued again are left out.
+    """
+    started = run.state_file("started") or ""
+    since = int(started) - _CLOCKS_APART_SECONDS if started.isdecimal() else 0.0
+    found = {}
+    with suppress(OSError), os.scandir(run.path / "state" / "steps") as entries:
+        for entry in entries:
+            if (name := _FILE.fullmatch(entry.name)) and (lines := _last_lines(Path(entry.path), since)):
+                found[int(name[1])] = LiveSteps(lines)
+    return dict(sorted(found.items()))
+
+
+def describe_live_steps(run: Run) -> str:
+    """Return how far the ranks of a running job are and how long their steps take; empty if unknown."""
+    last = [of_rank.last for of_rank in read_live_steps(run).values()]
+    if not last:
+        return ""
+    low, high = (limit(line.step for line in last) for limit in (min, max))
+    where = f"step {high}" if low == high else f"steps {low} to {high}"
+    wall = statistics.median(line.wall_ns for line in last)
+    return f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step"
+
+
+def _last_lines(path: Path, since: float) -> tuple[StepLine, ...]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).split(b"\n")
+    except OSError:
+        return ()
+    # The first may lack its begin, and the last is being written.
+    return tuple(line for line in map(_parsed, lines[:-1]) if line is not None and line.time >= since)
+
+
+def _parsed(line: bytes) -> StepLine | None:
+    """Return a line; None if it is cut, or not one of ours."""
+    try:
+        values = json.loads(line)
+        found = [values[field.name] for field in fields(StepLine)]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    time, *numbers = found
+    if type(time) not in (int, float) or not 0 <= time < _MOST:
+        return None
+    return StepLine(float(time), *numbers) if all(_is_count(number) for number in numbers) else None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _MOST

@@ -1,0 +1,94 @@
+"""Lines that a rank writes while it runs, so that its step times can be watched.
+
+``state/steps/rankNNNNN.jsonl`` in the run gets at most one line a second. Marking a step costs less than half
+a microsecond (``benchmarks/step_lines.py``) and never waits for the GPU. The times are the host's, from the
+end of one step to the end of the next.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from time import perf_counter_ns, time
+
+FOLDER = "steps"
+"""The folder in ``state/`` of the run."""
+
+_EVERY_NS = 1_000_000_000
+
+
+class StepLines:
+    """Measures steps on the host and writes a line about them every second.
+
+    A line that cannot be written is the last: the program goes on, and `unwritten` counts.
+
+    Parameters
+    ----------
+    run_dir : Path or None
+        The run directory; without one, nothing is written.
+    rank : int
+
+    Attributes
+    ----------
+    unwritten : int
+        How many lines could not be written.
+    """
+
+    def __init__(self, run_dir: Path | None, rank: int) -> None:
+        self.unwritten = 0
+        self._folder = None if run_dir is None else run_dir / "state" / FOLDER
+        self._name = f"rank{rank:05d}.jsonl"
+        self._file: int | None = None
+        self._mark: int | None = None
+        self._due = 0
+        self._walls: list[int] = []
+
+    def begin(self) -> None:
+        """Begin to measure unless a step that has just ended already did."""
+        if self._mark is None:
+            self._mark = perf_counter_ns()
+
+    def end(self, step: int) -> None:
+        """End a step, with which the next one begins; ``step`` is its number."""
+        if self._mark is None or self._folder is None:
+            return
+        now = perf_counter_ns()
+        self._walls.append(now - self._mark)
+        self._mark = now
+        if now >= self._due:
+            self._due = now + _EVERY_NS
+            self._write(step)
+
+    def pause(self) -> None:
+        """Leave out the time until the next step begins: the program does something else."""
+        self._mark = None
+
+    def close(self) -> None:
+        """Close the file; nothing more is written."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = self._folder = None
+
+    def _write(self, step: int) -> None:
+        walls = sorted(self._walls)
+        self._walls.clear()
+        if self.unwritten:
+            self.unwritten += 1
+            return
+        line = (
+            f'{{"time": {time():.3f}, "step": {step}, "steps": {len(walls)}, '
+            f'"wall_ns": {walls[len(walls) // 2]}, "max_ns": {walls[-1]}}}\n'
+        ).encode()
+        try:
+            if self._file is None:
+                self._file = self._open()
+            whole = os.write(self._file, line) == len(line)
+        except OSError:
+            whole = False
+        if not whole:
+            self.unwritten = 1
+
+    def _open(self) -> int:
+        assert self._folder is not None
+        self._folder.mkdir(exist_ok=True)
+        return os.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,0 +1,99 @@
+"""How far the ranks of a run are, by the ends of the files that they write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcprof.cli.status import _detail
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.live_steps import StepLine, describe_live_steps, read_live_steps
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+
+STARTED = 1_790_000_000
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    (tmp_path / "state/steps").mkdir(parents=True)
+    (tmp_path / "state/started").write_text(f"{STARTED}\n")
+    return Run("run", tmp_path)
+
+
+def _line(step: int, wall_ms: int = 5, after: float = 10.0) -> str:
+    values = {"time": STARTED + after, "step": step, "steps": 2, "wall_ns": wall_ms * 10**6, "max_ns": 9**9}
+    return json.dumps(values) + "\n"
+
+
+def _write(run: Run, rank: int, text: str) -> None:
+    (run.path / f"state/steps/rank{rank:05d}.jsonl").write_text(text)
+
+
+def test_each_rank_has_its_last_lines(run: Run) -> None:
+    _write(run, 11, _line(3) + _line(7, wall_ms=6))
+    _write(run, 2, _line(5))
+    found = read_live_steps(run)
+    assert list(found) == [2, 11]
+    assert found[11].last == StepLine(STARTED + 10.0, 7, 2, 6 * 10**6, 9**9)
+    assert [line.step for line in found[11].lines] == [3, 7]
+
+
+def test_only_the_end_of_a_long_file_is_read(run: Run) -> None:
+    _write(run, 0, "".join(_line(step) for step in range(5_000)))
+    lines = read_live_steps(run)[0].lines
+    assert lines[-1].step == 4_999 and 10 < len(lines) < 100
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        '{"time": 1790000010, "step": 9',
+        "[]\n",
+        "null\n",
+        "\0\0\0\n",
+        "[" * 3000 + "\n",
+        _line(9).replace('"step": 9', '"step": "<b>"'),
+        _line(9).replace('"step": 9', '"step": true'),
+        _line(9).replace('"step": 9', '"step": -1'),
+        _line(9).replace('"step": 9', '"step": 1e400'),
+        _line(9).replace('"steps"', '"stops"'),
+        _line(9).replace(f"{STARTED + 10.0}", "NaN"),
+    ],
+)
+def test_a_line_that_is_damaged_or_not_complete_is_left_out(run: Run, damaged: str) -> None:
+    _write(run, 0, _line(8) + damaged)
+    assert [line.step for line in read_live_steps(run)[0].lines] == [8]
+
+
+def test_lines_of_an_earlier_start_of_the_job_are_left_out(run: Run) -> None:
+    _write(run, 0, _line(900, after=-100.0) + _line(1))
+    _write(run, 1, _line(900, after=-100.0))
+    assert {rank: steps.last.step for rank, steps in read_live_steps(run).items()} == {0: 1}
+
+
+def test_other_files_and_a_run_without_lines_are_no_error(run: Run, tmp_path: Path) -> None:
+    _write(run, 0, "")
+    (tmp_path / "state/steps/notes.txt").write_text(_line(1))
+    (tmp_path / "state/steps/rank00001.jsonl").mkdir()
+    assert read_live_steps(run) == {}
+    assert read_live_steps(Run("none", tmp_path / "none")) == {}
+    assert describe_live_steps(run) == ""
+
+
+def test_the_status_of_a_running_job_tells_its_steps_unless_a_rank_has_failed(run: Run) -> None:
+    _write(run, 0, _line(3))
+    assert _detail(run, JobStatus(JobState.RUNNING)) == "step 3 on 1 rank, 5.000 ms a step"
+    assert _detail(run, JobStatus(JobState.QUEUED, "Priority")) == "Priority"
+    (run.path / f"state/failed.{STARTED}").write_text("0 2\n")
+    assert _detail(run, JobStatus(JobState.RUNNING)) == "rank 0 failed first: exit code 2"
+
+
+def test_the_description_says_how_far_the_ranks_are(run: Run) -> None:
+    for rank, step in enumerate([40, 42, 41]):
+        _write(run, rank, _line(step, wall_ms=5 + rank))
+    assert describe_live_steps(run) == "steps 40 to 42 on 3 ranks, 6.000 ms a step"
+    for rank in range(3):
+        _write(run, rank, _line(43))
+    assert describe_live_steps(run) == "step 43 on 3 ranks, 5.000 ms a step"
