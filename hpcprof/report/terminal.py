@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import counted
+from hpcprof.report.account import account_lines, account_of_step, account_title
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.facts import facts
 from hpcprof.report.formatting import header
@@ -20,6 +22,9 @@ from hpcprof.results.analysis_table import AnalysisTable, Row
 
 ROWS = 16
 """The number of rows that the full report shows of an analysis of few ranks; ``--analysis`` shows all."""
+
+_BESIDE = 60
+"""From this width in characters on, facts are beside their labels."""
 
 FAILURES = 3
 """The number of failed ranks that a report shows with their last lines."""
@@ -31,10 +36,15 @@ def full_report(contents: Contents, width: int) -> RenderableType:
 
 
 def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
-    head = Table(box=None, show_header=False, pad_edge=False)
-    for label, text in facts(contents):
-        head.add_row(Text(label, style="bold"), text)
-    yield head
+    run, *others = facts(contents)
+    yield from _labelled([run], width)
+    account = account_of_step(contents)
+    if account:
+        yield Text(f"\nA step takes {account_title(account)}", style="bold")
+        yield from (Text(line, no_wrap=True) for line in account_lines(account, width))
+        yield Text("\n".join(account.notes))
+        yield Text()
+    yield from _labelled(others, width)
     for failure in contents.failures[:FAILURES]:
         yield Text(f"\n{failure}", style="bold red")
         yield from (Text(f"  {line}") for line in failure.last_lines)
@@ -53,6 +63,20 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
         yield from (Text(f"{', '.join(names)}: {why}") for why, names in empty.items())
         lost = dict.fromkeys(loss for table in parts.values() if not table.rows for loss in table.losses)
         yield from (Text(line) for line in _losses(lost))
+
+
+def _labelled(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[RenderableType]:
+    """Yield facts beside their labels, or below them where there is little room."""
+    if width >= _BESIDE:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for label, text in pairs:
+            table.add_row(Text(label, style="bold"), Text(text))
+        yield table
+        return
+    for label, text in pairs:
+        if label:
+            yield Text(label, style="bold")
+        yield Padding(Text(text, overflow="fold"), (0, 0, 0, 2))
 
 
 def analysis_report(

@@ -10,11 +10,10 @@ from markupsafe import Markup
 from hpcprof.common import __version__
 from hpcprof.common.paths import packaged
 from hpcprof.report.contents import Contents
-from hpcprof.report.explanation import HIDDEN, written
-from hpcprof.report.facts import facts
+from hpcprof.report.explanation import HIDDEN
 from hpcprof.report.page.blocks import block, bundle
+from hpcprof.report.page.first_screen import first_screen
 from hpcprof.report.page.page_tables import PageTable, analysis_table
-from hpcprof.report.terminal import FAILURES
 from hpcprof.results.store.store import Store
 
 PARTS = (("timeline", "Timeline"), ("heat-map", "Ranks and steps"), ("charts", "Charts"))
@@ -30,16 +29,15 @@ def html_report(contents: Contents, store: Store | None = None) -> str:
     store : Store or None
         Where the run's other data are; without it, the page has no timeline.
     """
-    explanation = contents.explanation
+    screen = first_screen(contents)
     return render_page(
         "report/report.html.j2",
-        [analysis_table(name, contents) for name in contents.shown()],
+        [analysis_table(name, contents) for name in dict.fromkeys([*contents.shown(), *screen.tables()])],
         _data(contents, store),
-        contents=contents,
-        facts=facts(contents, findings=explanation is None),
-        explained=written(explanation) if explanation else None,
+        run=contents.run.id,
+        screen=screen,
+        explained=contents.explanation is not None,
         hidden_title=HIDDEN,
-        failures=contents.failures[:FAILURES],
     )
 
 

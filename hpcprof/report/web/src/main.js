@@ -1,5 +1,6 @@
 // The script of a page: mounts each part that the page has data for.
 import { readBlock } from "./data.js";
+import { showFromFindings } from "./first_screen.js";
 import { followTheme } from "./theme.js";
 
 /** What draws a part: a function of its element and its data. The data are the block `<part>-data`. */
@@ -36,6 +37,7 @@ async function start() {
       console.error(error);
     }
   }
+  showFromFindings();
   document.documentElement.dataset.ready = "";
   showAddress();
   window.addEventListener("hashchange", showAddress);

@@ -45,7 +45,7 @@ def tables() -> dict[str, AnalysisTable]:
 
 
 def headers(page: str, name: str) -> list[str]:
-    (table,) = re.findall(rf'id="{name}">.*?<thead>(.*?)</thead>', page, flags=re.DOTALL)
+    (table,) = re.findall(rf'id="table-{name}">.*?<thead>(.*?)</thead>', page, flags=re.DOTALL)
     return [unescape(text) for text in re.findall(r"<th.*?>(.*?)</th>", table)]
 
 
@@ -100,13 +100,24 @@ def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> N
     contents = Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL)
     made = html_report(replace(contents, explanation=explained(hostile)))
     body = made[made.index("<body>") :]
-    assert body.index('id="findings"') < body.index("<dt>folder</dt>") < body.index('id="kernels"')
-    assert "<h3>1. host_work: the GPU waits for work of the host</h3>" in body
-    assert "<dt>where</dt><dd>&lt;script&gt; on all ranks</dd>" in body
-    command = "<code>hpcprof report r --analysis idle_causes</code>"
-    assert f"rank 0: idle_ns_per_step = 13.00 ms ({command})" in body
+    assert body.index('id="account"') < body.index('id="findings"') < body.index("<dt>folder</dt>")
+    assert body.index("<dt>folder</dt>") < body.index('id="table-kernels"')
+    assert "<h3>1. The GPU waits for work of the host: in &lt;script&gt; on all ranks</h3>" in body
+    assert "<b>Saves 13.00 ms of each step" in body
+    table = '<a href="#table-idle_causes">Idle time by what the next operation waits for</a>'
+    assert f"rank 0: idle_ns_per_step = 13.00 ms {table}" in body
+    assert 'id="table-idle_causes"' in body
     assert "contention: one rank was profiled" in body
     assert "<dt>findings</dt>" not in body
+
+
+def test_a_page_without_findings_says_so_and_how_sure_that_is() -> None:
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
+    contents = Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL)
+    made = html_report(replace(contents, explanation=explained()))
+    assert ">No findings</h2>" in made
+    assert "Nothing was found that would shorten a step by 3 % or more." in made
+    assert "6 steps are 0.4 % off the measured time" in made
 
 
 def test_a_page_without_an_explanation_names_the_command() -> None:

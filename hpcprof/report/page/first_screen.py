@@ -1,0 +1,169 @@
+"""The first screen of a run's page: what a step takes, what that time goes to, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Explanation, Finding
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.units import format_ns
+from hpcprof.report.account import Account, account_of_step, account_title, share
+from hpcprof.report.contents import Contents
+from hpcprof.report.explanation import conclusion, evidence, hidden_cost, named, saved
+from hpcprof.report.facts import facts
+from hpcprof.report.terminal import FAILURES
+from hpcprof.submit.runs.failures import RankFailure
+
+_COSTS = {
+    Cause.BLOCKING_COPY: "exposed_mem_ns",
+    Cause.EXPOSED_COMMUNICATION: "exposed_comm_ns",
+    Cause.PIPELINE_BUBBLE: "exposed_comm_ns",
+    Cause.HOST_WORK: "idle_ns",
+    Cause.HOST_SYNC: "idle_ns",
+    Cause.DEVICE_ALLOCATION: "idle_ns",
+    Cause.SMALL_KERNELS: "idle_ns",
+    Cause.LATE_RANK_HOST: "idle_ns",
+    Cause.LATE_RANK_GPU: "compute_ns",
+}
+"""The column of ``step_account`` in which a cause costs; that of others is the wall time."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A part of the account's bar: colour, name, time and share as text, its width in percent, and ranges."""
+
+    colour: str
+    name: str
+    time: str
+    share: str
+    width: float
+    where: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """A finding on the page.
+
+    Attributes
+    ----------
+    title : str
+        What is wrong, and where.
+    cause : str
+        Its name, for those who search for it.
+    saving, remedy, confidence : str
+        Sentences, and the confidence in the finding.
+    evidence : list of (str, str, str)
+        The name and the title of an analysis, and the figures in it.
+    rank, step : int or None
+        Where it costs the most.
+    """
+
+    title: str
+    cause: str
+    saving: str
+    remedy: str
+    confidence: str
+    evidence: list[tuple[str, str, str]]
+    rank: int | None
+    step: int | None
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """Everything on the first screen, as text.
+
+    ``account`` is the wall time of a step as text, and ``label`` describes the bar to who cannot see it.
+    """
+
+    account: str
+    slices: list[Slice]
+    label: str
+    notes: Sequence[str]
+    conclusion: list[str]
+    cards: list[Card]
+    hidden: list[str]
+    not_judged: list[tuple[str, str]]
+    losses: list[str]
+    failures: list[RankFailure]
+    warnings: list[str]
+    facts: list[tuple[str, str]]
+
+    def tables(self) -> list[str]:
+        """Return the analyses that the first screen refers to."""
+        found = [name for card in self.cards for name, _, _ in card.evidence if name in ANALYSES]
+        return [*found, *(["step_account"] if self.account else [])]
+
+
+def first_screen(contents: Contents) -> FirstScreen:
+    """Return the first screen of a run's page."""
+    explanation, account = contents.explanation, account_of_step(contents)
+    slices = _slices(account) if account else []
+    return FirstScreen(
+        account=account_title(account) if account else "",
+        slices=slices,
+        label=", ".join(f"{one.name} {one.share}" for one in slices),
+        notes=account.notes if account else (),
+        conclusion=conclusion(explanation) if explanation else [],
+        cards=[_card(finding, explanation, contents) for finding in explanation.shown()]
+        if explanation
+        else [],
+        hidden=[hidden_cost(one, explanation) for one in explanation.hidden] if explanation else [],
+        not_judged=[(one.what, one.reason) for one in explanation.not_judged] if explanation else [],
+        losses=list(dict.fromkeys(loss for table in contents.shown().values() for loss in table.losses)),
+        failures=contents.failures[:FAILURES],
+        warnings=contents.warnings,
+        facts=facts(contents, findings=explanation is None)[1:],
+    )
+
+
+def _slices(account: Account) -> list[Slice]:
+    # Idle time of several causes has several shades of one colour.
+    idle = [part.name for part in account.parts if part.colour == "idle"]
+    return [
+        Slice(
+            f"idle idle-{min(idle.index(part.name), 4)}" if part.name in idle else part.colour,
+            part.name,
+            format_ns(part.ns),
+            share(part, account),
+            round(100 * part.ns / account.wall_ns, 3),
+            part.where,
+        )
+        for part in account.parts
+    ]
+
+
+def _card(finding: Finding, explanation: Explanation, contents: Contents) -> Card:
+    where = named(finding, explanation).removeprefix(finding.cause.value).strip()
+    rank, step = costliest(finding, contents)
+    meaning = MEANINGS[finding.cause]
+    return Card(
+        title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
+        cause=finding.cause.value,
+        saving=saved(finding) if finding.saving_ns is None else f"Saves {saved(finding)}",
+        remedy=finding.remedy,
+        confidence=finding.confidence,
+        evidence=[
+            (name, ANALYSES[name].title if name in ANALYSES else name, "; ".join(figures))
+            for name, figures in evidence(finding)
+        ],
+        rank=rank,
+        step=step,
+    )
+
+
+def costliest(finding: Finding, contents: Contents) -> tuple[int | None, int | None]:
+    """Return the rank and the step in which a finding costs the most; None without steps."""
+    if "step_account" not in contents.analyses:
+        return None, None
+    table = contents.analyses["step_account"].columns
+    column = table.get(_COSTS.get(finding.cause, "wall_ns"), ())
+    ranks = set(finding.ranks)
+    rows = [row for row, rank in enumerate(table.get("rank", ())) if not ranks or rank in ranks]
+    # The first step of a capture has empty queues, and a profiler that starts.
+    first = min(table.get("step", ()), default=0)
+    rows = [row for row in rows if table["step"][row] != first] or rows
+    if not rows:
+        return None, None
+    row = max(rows, key=lambda row: column[row] or 0)
+    return table["rank"][row], table["step"][row]
