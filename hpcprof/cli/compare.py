@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.cli.tables import format_option, write_analysis
+from hpcprof.cli.tables import console, format_option, write_analysis
 from hpcprof.common.errors import UsageError
+
+if TYPE_CHECKING:
+    from hpcprof.report.comparison import Comparison
+    from hpcprof.results.store.store import Store
 
 _REGRESSION_EXIT = 3
 
@@ -76,12 +82,24 @@ def command(
     from hpcprof.results.store.store import open_store
 
     sides = (a, b) if a else (words[:1], words[1:])
-    compared = compare_runs(*sides, open_store(db, runs_dir), runs_dir, margin, force)
-    if form == "table":
-        for label, runs in (("A (baseline): ", compared.baseline), ("B (candidate):", compared.candidate)):
-            click.echo(f"{label} {', '.join(run.id for run in runs)}")
-    write_analysis(form, compared.analysis, compared.table)
+    store = open_store(db, runs_dir)
+    compared = compare_runs(*sides, store, runs_dir, margin, force)
+    if form == "json":
+        click.echo(json.dumps(compared.as_json(), indent=1))
+    else:
+        if form == "table":
+            _show(compared, store)
+        write_analysis(form, compared.analysis, compared.table)
     if conclusion := compared.conclusion():
         click.echo(conclusion, err=True)
     if fail_on_regression and compared.regressed:
         sys.exit(_REGRESSION_EXIT)
+
+
+def _show(compared: Comparison, store: Store) -> None:
+    """Print the sides, and what explains the difference of the step."""
+    for label, runs in (("A (baseline): ", compared.baseline), ("B (candidate):", compared.candidate)):
+        click.echo(f"{label} {', '.join(run.id for run in runs)}")
+    out = console()
+    out.print(compared.explanation(store, out.width), crop=False)
+    out.print(f"\n{compared.analysis.title}", style="bold")

@@ -2,28 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from hpcprof.analysis.comparison.compare import INCONCLUSIVE, MATERIAL_PCT, NO_STATISTICS, REGRESSION
+from hpcprof.analysis.comparison.run_differences import Difference
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
-from hpcprof.results.across_runs import compare_sides
-from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.run_names import find_known_runs
+from hpcprof.common.units import counted, visible
+from hpcprof.report.difference import Waterfall, in_a_sentence, waterfall, waterfall_lines
+from hpcprof.report.terminal import more_rows, remarks, titled
+from hpcprof.results.across_runs import compare_sides, explain_difference
+from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable, Row
+from hpcprof.results.run_names import command_line, find_known_runs, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
+
+_SHOWN = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5}
+"""How many rows of each analysis a comparison shows."""
+
+_VALUES = 3
+"""How many values of a fact a comparison shows on each side."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The runs of both sides, and the table of the analysis ``compare``, whose side A is the baseline."""
+    """The runs of both sides, and the table of the analysis ``compare``, whose side A is the baseline.
+
+    ``differences`` are the analyses that explain the difference of the step, and ``differing`` the facts in
+    which the sides differ.
+    """
 
     baseline: list[Run]
     candidate: list[Run]
     analysis: Analysis
     table: AnalysisTable
+    differences: Mapping[str, AnalysisTable] = field(default_factory=dict)
+    differing: Sequence[Difference] = ()
+
+    @cached_property
+    def waterfall(self) -> Waterfall | None:
+        """The parts of the difference of the step; None if it is not known on both sides."""
+        return waterfall(self.differences["step_difference"].rows) if self.differences else None
+
+    def rows(self, analysis: str) -> list[Row]:
+        """Return the rows of one of the analyses that explain the difference, without those of no change."""
+        return [row for row in self.differences[analysis].rows if row["difference_ns"]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as objects for JSON, with times in whole nanoseconds."""
+        found = self.waterfall
+        said = {name: table.reasons.get(WHOLE_RUN, "") for name, table in self.differences.items()}
+        return {
+            "a": [run.id for run in self.baseline],
+            "b": [run.id for run in self.candidate],
+            "conclusion": self.conclusion(),
+            "difference": in_a_sentence(found) if found else None,
+            "waterfall": found.as_json() if found else None,
+            "metrics": self.table.rows,
+            "parts": self.differences["step_difference"].rows,
+            "kernels": self.differences["kernel_difference"].rows,
+            "collectives": self.differences["collective_difference"].rows,
+            "idle": self.differences["idle_difference"].rows,
+            "differing": [asdict(one) for one in self.differing],
+            "remarks": [*filter(None, [*said.values(), *remarks(self.table)])],
+        }
+
+    def explanation(self, store: Store, width: int) -> RenderableType:
+        """Return what explains the difference, for a terminal of ``width`` characters."""
+        return Group(*self._explanation(store, width))
+
+    def _explanation(self, store: Store, width: int) -> Iterator[RenderableType]:
+        if self.waterfall is not None:
+            yield Text(f"\n{in_a_sentence(self.waterfall)}", style="bold")
+            for line in waterfall_lines(self.waterfall, width):
+                yield Text(line, no_wrap=True, overflow="ignore")
+            yield from map(Text, remarks(self.differences["step_difference"]))
+        for name, shown in _SHOWN.items():
+            rows = self.rows(name)
+            if rows:
+                yield from titled(ACROSS_RUNS[name].title, ACROSS_RUNS[name], rows[:shown], width)
+            if len(rows) > shown:
+                yield more_rows(counted(len(rows) - shown, "more row"), self._in_full(name, store))
+        if self.differing:
+            yield Text("\nWhat else differs", style="bold")
+            yield from (Text(f"   {_described(one)}") for one in self.differing)
+
+    def _in_full(self, analysis: str, store: Store) -> str:
+        sides = [word for run in self.baseline for word in ("--against", typed_run(run))]
+        return command_line(store, "report", *map(typed_run, self.candidate), "--analysis", analysis, *sides)
 
     @property
     def regressed(self) -> bool:
@@ -40,6 +113,16 @@ class Comparison:
             if row["verdict"] == INCONCLUSIVE:
                 return f"Inconclusive: neither a change of {row['metric']} nor its absence is shown."
         return ""
+
+
+def _described(one: Difference) -> str:
+    """Return a fact in which the sides differ, on one line."""
+    a, b = (
+        " or ".join(values[:_VALUES])
+        + (f" and {len(values) - _VALUES} more" if len(values) > _VALUES else "")
+        for values in (one.a, one.b)
+    )
+    return visible(f"{one.name}: {a} in A, {b} in B")
 
 
 def compare_runs(
@@ -64,4 +147,4 @@ def compare_runs(
     """
     a, b = (find_known_runs(side, runs_dir, store) for side in (baseline, candidate))
     table = compare_sides(b, a, store, margin_pct, force)
-    return Comparison(a, b, ACROSS_RUNS["compare"], table)
+    return Comparison(a, b, ACROSS_RUNS["compare"], table, *explain_difference(b, a, store))

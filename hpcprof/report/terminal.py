@@ -137,17 +137,17 @@ def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[Render
     table = contents.analyses[analysis.name]
     if spans_many_ranks(analysis, table.rows):
         yield from _over_ranks(analysis, table, width)
-        yield _more("all rows", contents.in_full(analysis.name))
+        yield more_rows("all rows", contents.in_full(analysis.name))
     else:
         rows, title = table.rows, analysis.title
         if analysis.first_rank_only:
             first = rows[0]["rank"]
             rows = [row for row in rows if row["rank"] == first]
             title += f", rank {first}"
-        yield from _titled(title, analysis, rows[:ROWS], width)
+        yield from titled(title, analysis, rows[:ROWS], width)
         hidden = len(table.rows) - len(rows[:ROWS])
         if hidden > 0:
-            yield _more(counted(hidden, "more row"), contents.in_full(analysis.name))
+            yield more_rows(counted(hidden, "more row"), contents.in_full(analysis.name))
     samples = sample_sizes(analysis.name, contents.analyses)
     yield from (Text(line) for line in (samples, *remarks(table)) if line)
 
@@ -160,18 +160,18 @@ def _over_ranks(analysis: Analysis, table: AnalysisTable, width: int) -> Iterato
     by_name = "quantile" not in rows[0]
     title = f"{analysis.title}: {compared} over {ranks}" if by_name else f"{analysis.title} over {ranks}"
     largest = f", the {ROWS} largest of {len(rows):,}" if len(rows) > ROWS else ""
-    yield from _titled(title + largest, summary, rows[:ROWS], width)
+    yield from titled(title + largest, summary, rows[:ROWS], width)
     if analysis.first_rank_only:
         return
     apart, rows = deviating(analysis, table.rows)
     if rows:
-        yield from _titled(f"Ranks that deviate most: {compared}", apart, rows, width)
+        yield from titled(f"Ranks that deviate most: {compared}", apart, rows, width)
     else:
         yield Text(f"no rank deviates from the median of {compared}")
 
 
-def _titled(title: str, analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
-    """Yield a title, the main columns of rows, and the names of those for which there is no room."""
+def titled(title: str, analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """Yield a title, the main columns of at least one row, and the names of those without room."""
     yield Text(f"\n{title}", style="bold")
     main = analysis.shown_columns
     layout = main_table(analysis, rows, main, width)
@@ -180,6 +180,7 @@ def _titled(title: str, analysis: Analysis, rows: Sequence[Row], width: int) -> 
         yield Text(f"(not shown: {_headers(main[len(layout.keys) :])}; widen the terminal)")
 
 
-def _more(what: str, command: str) -> Text:
+def more_rows(what: str, command: str) -> Text:
+    """Return the line that says what is not shown, with the command that shows it."""
     # A wrapped command cannot be copied.
     return Text(f"… {what}: {command}", no_wrap=True, overflow="ignore")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcprof.analysis.comparison.compare import MATERIAL_PCT, compare
+from hpcprof.analysis.comparison.run_differences import Difference, differences
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, as_declared
@@ -19,6 +20,9 @@ from hpcprof.results.run_inputs import run_data
 from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, all_runs
+
+DIFFERENCES = ("step_difference", "kernel_difference", "collective_difference", "idle_difference")
+"""The analyses that explain the difference between two sides."""
 
 
 def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], store: Store) -> AnalysisTable:
@@ -75,6 +79,25 @@ def compare_sides(
     outcome = compare(candidate, baseline, before, margin_pct)
     found = AnalysisTable.from_outcome(as_declared(outcome, analysis))
     return _with_losses(found, analysis, [*runs, *against], store)
+
+
+def explain_difference(
+    runs: Sequence[Run], against: Sequence[Run], store: Store
+) -> tuple[dict[str, AnalysisTable], list[Difference]]:
+    """Run the analyses in `DIFFERENCES` over two sides of runs, and find the facts in which these differ.
+
+    Raises
+    ------
+    UsageError, HpcprofError
+        As `over_pair`.
+    """
+    analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
+    needs = dict.fromkeys(need for analysis in analyses for need in analysis.needs)
+    candidate, baseline = _two_sides(runs, against, store, needs)
+    tables = {
+        one.name: AnalysisTable.from_outcome(analyze_pair(one, candidate, baseline)) for one in analyses
+    }
+    return tables, differences(baseline, candidate)
 
 
 def slowdown_over_pair(

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
@@ -27,6 +27,8 @@ from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import Timelines, find_timelines
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
+
+_COMMIT_DIGITS = 12
 
 
 def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
@@ -87,7 +89,24 @@ def _facts(
         "profiler": job.profiler if job else ", ".join(kinds) or (result.profiler if result else None),
         "GPU": ", ".join(names) or (result.device if result else None),
         "GPU clock": ", ".join(f"{hertz / 1e6:.0f} MHz" for hertz in clocks) or None,
+        "profiler version": ", ".join(sorted({p.profiler_version or "" for p in profiles.values()})) or None,
+        "hpcprof": run.manifest.hpcprof_version if run.manifest else None,
+        "commit": _commit(run),
+        **(_recorded(store.common_facts(run.id)) if profiles else {}),
     }
+
+
+def _commit(run: Run) -> str | None:
+    git = run.manifest.git if run.manifest else None
+    if git is None:
+        return None
+    return f"{git.commit[:_COMMIT_DIGITS]}{' with changes' if git.dirty else ''}"
+
+
+def _recorded(facts: dict[tuple[str, str], str]) -> dict[str, str]:
+    """Return what the profiles record of software, machine and environment, by the name of the fact."""
+    prefixes = {"version": "", "machine": "", "environment": ENVIRONMENT}
+    return {f"{prefixes[kind]}{name}": value for (kind, name), value in facts.items() if kind in prefixes}
 
 
 def _own_steps(results: list[RankResult]) -> Ints:

@@ -82,11 +82,44 @@ def rows(text: str, name: str) -> list[dict[str, object]]:
     return found
 
 
+def metrics(text: str) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(text)["metrics"]
+    assert all(list(row) == [c.name for c in ACROSS_RUNS["compare"].columns] for row in found)
+    return found
+
+
+def test_the_difference_of_two_real_runs_is_explained_to_the_nanosecond(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    for name in ("host_work", "late_rank_gpu"):
+        (tmp_path / name).mkdir()
+        for rank in range(2):
+            packed = (DATA / f"planted_{name}_rank{rank}.sqlite.xz").read_bytes()
+            (tmp_path / name / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
+        assert hpcprof("collect", name).returncode == 0
+    found = json.loads(hpcprof("compare", "host_work", "late_rank_gpu", "--format", "json").stdout)
+    sides = [
+        json.loads(hpcprof("explain", name, "--format", "json").stdout)["step"]["wall_p50_ns"]
+        for name in ("host_work", "late_rank_gpu")
+    ]
+    difference = sides[1] - sides[0]
+    assert found["waterfall"]["difference_ns"] == difference
+    assert sum(part["difference_ns"] for part in found["waterfall"]["parts"]) == difference
+    for row in found["kernels"]:
+        effects = sum(row[f"{effect}_effect_ns"] for effect in ("count", "shape", "duration"))
+        assert effects == row["difference_ns"] == row["b_ns"] - row["a_ns"]
+    assert "give at least two runs per side" in " ".join(found["remarks"])
+    table = hpcprof("compare", "host_work", "late_rank_gpu").stdout
+    assert found["difference"].split(":")[0] in table
+    command = next(line.split(": ", 1)[1] for line in table.splitlines() if "--analysis kernel" in line)
+    assert hpcprof(*shlex.split(command)[1:]).returncode == 0
+
+
 def test_two_real_runs_are_compared(hpcprof: Hpcprof, exports: Callable[..., str]) -> None:
     a, b = exports("a", 0, 1), exports("b", 0, 1)
     done = hpcprof("compare", a, b, "--format", "json", "--fail-on-regression")
     assert done.returncode == 0
-    found = {row["metric"]: row for row in rows(done.stdout, "compare")}
+    found = {row["metric"]: row for row in metrics(done.stdout)}
     # What `report` says of the same profiles.
     summary = json.loads(hpcprof("report", a, "--analysis", "steps_summary", "--format", "json").stdout)
     assert found["step_p50_ns"]["a"] == found["step_p50_ns"]["b"] == summary[0]["p50_ns"]
@@ -116,7 +149,7 @@ def test_a_regression_ends_with_status_3_where_that_is_asked_for(hpcprof: Hpcpro
     done = hpcprof("compare", *sides, "--fail-on-regression", "--format", "json")
     assert done.returncode == 3
     assert done.stderr == "Regression: own_step_p50_ns.\n"
-    row = rows(done.stdout, "compare")[0]
+    row = metrics(done.stdout)[0]
     assert (row["n_a"], row["n_b"], row["verdict"]) == (3, 3, "regression")
     assert row["ratio"] == pytest.approx(1.2, abs=1e-3)
     assert hpcprof("compare", *sides).returncode == 0

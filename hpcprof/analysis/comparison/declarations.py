@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
 
+_EFFECTS = "a_per_step:float b_per_step:float a_ns b_ns difference_ns count_effect_ns"
+
 ANALYSES = (
     Analysis(
         "compare",
@@ -13,6 +15,53 @@ ANALYSES = (
         "hpcprof.analysis.comparison.compare:compare",
         needs=("steps_summary", "step_times", "phases", "breakdown", "overlap", "kernels"),
         main_columns=("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
+    ),
+    Analysis(
+        "step_difference",
+        "Difference of the step by part",
+        Scope.PAIR,
+        columns("part:text a_ns b_ns difference_ns ci_low_ns ci_high_ns"),
+        "hpcprof.analysis.comparison.step_difference:step_difference",
+        needs=("step_account",),
+        main_columns=("part", "difference_ns", "a_ns", "b_ns", "ci_low_ns", "ci_high_ns"),
+    ),
+    Analysis(
+        "kernel_difference",
+        "Difference of each kernel per step",
+        Scope.PAIR,
+        columns(
+            f"name:text class:text change:text was:text similarity_pct:float {_EFFECTS} shape_effect_ns "
+            "duration_effect_ns"
+        ),
+        "hpcprof.analysis.comparison.kernel_difference:kernel_difference",
+        needs=("kernels_by_shape", "step_times"),
+        main_columns=(
+            *("difference_ns", "name", "change", "count_effect_ns", "shape_effect_ns"),
+            *("duration_effect_ns", "a_per_step", "b_per_step"),
+        ),
+    ),
+    Analysis(
+        "collective_difference",
+        "Difference of each collective per step",
+        Scope.PAIR,
+        columns(
+            f"op:text ranks change:text {_EFFECTS} size_effect_ns duration_effect_ns exposed_difference_ns"
+        ),
+        "hpcprof.analysis.comparison.kernel_difference:collective_difference",
+        needs=("rank_collectives", "kernels_by_shape", "step_times"),
+        main_columns=(
+            *("difference_ns", "op", "change", "count_effect_ns", "size_effect_ns"),
+            *("duration_effect_ns", "exposed_difference_ns", "a_per_step", "b_per_step"),
+        ),
+    ),
+    Analysis(
+        "idle_difference",
+        "Difference of idle time per step by cause",
+        Scope.PAIR,
+        columns("cause:text range:text api:text a_ns b_ns difference_ns"),
+        "hpcprof.analysis.comparison.kernel_difference:idle_difference",
+        needs=("idle_causes", "step_times"),
+        main_columns=("difference_ns", "cause", "range", "api", "a_ns", "b_ns"),
     ),
     Analysis(
         "scaling",

@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
 
 SIDE_NAMES = ("the runs", "the baseline runs")
 """The sides of an analysis with ``--against``."""
 
 _SHOWN = 3
+_NOT_SET = "not set"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact in which two sides differ, with its distinct values on both."""
+
+    name: str
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+
+
+def differences(
+    a: Sequence[RunData], b: Sequence[RunData], expected: Collection[str] = ()
+) -> list[Difference]:
+    """Return the known facts and parameters in which two sides of runs differ.
+
+    Parameters
+    ----------
+    a, b : sequence of RunData
+    expected : collection of str
+        The names of facts in which the sides differ on purpose.
+    """
+    found = [
+        Difference(name, tuple(_values(a, name)), tuple(_values(b, name)))
+        for name in _names(a, b)
+        if name not in expected
+    ]
+    return [one for one in found if one.a and one.b and one.a != one.b]
 
 
 def describe_differences(
@@ -30,17 +60,19 @@ def describe_differences(
     expected : collection of str
         The names of facts in which the sides differ on purpose.
     """
-    names = list(dict.fromkeys(name for run in (*a, *b) for name in _described(run)))
+    names = _names(a, b)
     said = []
     for label, side in zip(labels, (a, b), strict=True):
         mixed = [name for name in names if len(_values(side, name)) > 1]
         if mixed:
             said.append(f"the repeats in {label} differ in {', '.join(mixed)}")
-    for name in names:
-        of_a, of_b = _values(a, name), _values(b, name)
-        if of_a and of_b and of_a != of_b and name not in expected:
-            said.append(f"{name} differs: {_listed(of_a)} in {labels[0]}, {_listed(of_b)} in {labels[1]}")
+    for one in differences(a, b, expected):
+        said.append(f"{one.name} differs: {_listed(one.a)} in {labels[0]}, {_listed(one.b)} in {labels[1]}")
     return said
+
+
+def _names(a: Sequence[RunData], b: Sequence[RunData]) -> list[str]:
+    return list(dict.fromkeys(name for run in (*a, *b) for name in _described(run)))
 
 
 def _described(run: RunData) -> dict[str, object]:
@@ -49,8 +81,15 @@ def _described(run: RunData) -> dict[str, object]:
 
 def _values(side: Sequence[RunData], name: str) -> list[str]:
     """Return the distinct known values of a fact."""
-    values = (_described(run).get(name) for run in side)
+    values = (_value(_described(run), name) for run in side)
     return sorted({str(value) for value in values if value is not None})
+
+
+def _value(described: dict[str, object], name: str) -> object:
+    """Return the value of a fact; a variable that a recorded environment lacks is not set."""
+    if name.startswith(ENVIRONMENT) and any(other.startswith(ENVIRONMENT) for other in described):
+        return described.get(name, _NOT_SET)
+    return described.get(name)
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -12,6 +12,9 @@ import pandas as pd
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.workloads.schema import Scalar
 
+ENVIRONMENT = "environment "
+"""The names of facts that are environment variables begin with it."""
+
 
 @dataclass(frozen=True, eq=False)
 class RunData:

@@ -104,6 +104,16 @@ class Store:
         with self._database.reading() as connection:
             return [GpuRow(*row) for row in connection.execute(query)]
 
+    def common_facts(self, run_id: str) -> dict[tuple[str, str], str]:
+        """Return the facts that have one value in all profiles of a run, by their kind and name."""
+        columns = (FACTS.c.kind, FACTS.c.name, FACTS.c.value)
+        query = select(*columns).where(FACTS.c.run_id == run_id).distinct().order_by(*columns)
+        found: dict[tuple[str, str], list[str]] = {}
+        with self._database.reading() as connection:
+            for kind, name, value in connection.execute(query):
+                found.setdefault((kind, name), []).append(value)
+        return {key: values[0] for key, values in found.items() if len(values) == 1}
+
     def profiles(self, run_id: str) -> dict[int, ProfileRow]:
         """Return the collected profiles of a run by rank."""
         query = select(PROFILES).where(PROFILES.c.run_id == run_id).order_by(PROFILES.c.rank)

@@ -1,0 +1,194 @@
+"""The difference of kernels, collectives and idle time between two sides of runs, by name."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from hpcprof.analysis.comparison.launch_effects import (
+    CHANGED,
+    GONE,
+    NEW,
+    RENAMED,
+    Launches,
+    Shapes,
+    effects,
+    total,
+)
+from hpcprof.analysis.comparison.renamed_kernels import Kernel, find_renamed
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.run_data import RunData
+
+_COUNT_DIGITS = 3
+_WHOLE = (
+    "not every profile has steps, so times and counts are those of whole profiles, as the mean over ranks"
+)
+
+
+def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Divide the difference of each kernel between ``runs`` (side b) and ``against`` (side a).
+
+    Times and counts are per step and rank, as the mean over all steps, ranks and runs of a side. The effects
+    of count, shape (grid and block) and duration add up to the difference of the kernel; see
+    `hpcprof.analysis.comparison.launch_effects.effects`. A kernel that is gone and a new one that resemble
+    each other count as one that was renamed; see `hpcprof.analysis.comparison.renamed_kernels.find_renamed`.
+    Kernels overlap each other and other work, so their differences do not add up to that of the step.
+    """
+    per_step = _have_steps(*runs, *against)
+    a, b = (_by_kind(_kernels(side), _number_of_steps(side, per_step)) for side in (against, runs))
+    if not a and not b:
+        return no_rows("no CUDA kernels on either side")
+    gone, new = ({k: v for k, v in side.items() if k not in other} for side, other in ((a, b), (b, a)))
+    rows = []
+    for one in find_renamed(_as_kernels(gone), _as_kernels(new)):
+        row = _row(a.pop(one.before), b.pop(one.after)) | {"change": RENAMED}
+        rows.append(_named(row, one.after) | {"was": one.before[0], "similarity_pct": one.score_pct})
+    rows += [_named(_row(a.get(kind, {}), b.get(kind, {})), kind) for kind in dict.fromkeys((*a, *b))]
+    return Outcome(_largest_first(rows), "" if per_step else _WHOLE)
+
+
+def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Divide the difference of each collective operation between ``runs`` (side b) and ``against`` (side a).
+
+    As `kernel_difference`, with the size of the message in place of the shape. Collectives that one kernel
+    carries out together count once, with the size of the first. ``ranks`` is the size of the communicator.
+    The time of a collective includes the waiting for its last rank. ``exposed_difference_ns`` is the change
+    of its time outside compute.
+    """
+    per_step = _have_steps(*runs, *against)
+    sides = [(_collectives(side), _number_of_steps(side, per_step)) for side in (against, runs)]
+    a, b = (_by_kind(_by_size(table), steps) for table, steps in sides)
+    if not a and not b:
+        return no_rows("no collectives on either side")
+    exposed: list[Counter[Hashable]] = [Counter(), Counter()]
+    for found, (table, steps) in zip(exposed, sides, strict=True):
+        for kind, time in zip(
+            zip(table["op"], table["comm_ranks"], strict=True), table["exposed_ns"], strict=True
+        ):
+            found[kind] += time / steps
+    rows = []
+    for kind in dict.fromkeys((*a, *b)):
+        row = _row(a.get(kind, {}), b.get(kind, {}))
+        more = round(exposed[1][kind]) - round(exposed[0][kind])
+        row |= {"op": kind[0], "ranks": kind[1], "exposed_difference_ns": more}
+        rows.append(row | {"size_effect_ns": row["shape_effect_ns"]})
+    return Outcome(_largest_first(rows), "" if per_step else _WHOLE)
+
+
+def idle_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Compare the idle time of the GPU by cause, range and API call, as the mean over ranks and runs."""
+    a, b = (_idle(side) for side in (against, runs))
+    rows = []
+    for key in dict.fromkeys((*a, *b)):
+        of_a, of_b = round(a[key]), round(b[key])
+        values = dict(zip(("cause", "range", "api"), key, strict=True))
+        rows.append({**values, "a_ns": of_a, "b_ns": of_b, "difference_ns": of_b - of_a})
+    if not rows:
+        return no_rows("no idle time inside steps on either side")
+    return Outcome(_largest_first(rows))
+
+
+_Kind = tuple[Any, Any]
+"""The name and class of a kernel, or the operation of a collective and the size of its communicator."""
+
+_Kinds = dict[_Kind, dict[Hashable, Launches]]
+"""The launches of each kind by shape, per step and rank."""
+
+_Sum = tuple[_Kind, Hashable, int, int]
+"""A kind, a shape, and the number and the time of all its launches."""
+
+
+def _have_steps(*runs: RunData) -> bool:
+    """Return whether every rank with kernels has steps."""
+    return all(
+        set(run.tables["kernels_by_shape"]["rank"]) <= set(run.tables["step_times"]["rank"]) for run in runs
+    )
+
+
+def _number_of_steps(side: Sequence[RunData], per_step: bool) -> int:
+    """Return the number of steps on all ranks of all runs; without steps, that of the ranks."""
+    if per_step:
+        return sum(len(run.tables["step_times"]) for run in side) or 1
+    return sum(run.tables["kernels_by_shape"]["rank"].nunique() for run in side) or 1
+
+
+def _kernels(side: Sequence[RunData]) -> Iterator[_Sum]:
+    names = ("name", "class", "grid", "block", "instances", "total_ns")
+    for run in side:
+        columns = [run.tables["kernels_by_shape"][name].tolist() for name in names]
+        for name, category, grid, block, count, time in zip(*columns, strict=True):
+            yield (name, category), (grid, block), count, time
+
+
+def _collectives(side: Sequence[RunData]) -> pd.DataFrame:
+    """Return the collectives of a side inside steps; those that one kernel carries out count once."""
+    table = pd.concat([run.tables["rank_collectives"] for run in side], ignore_index=True)
+    table = table[(table["part"] == 0) & table["step"].notna()]
+    found: pd.DataFrame = table.assign(
+        **{
+            name: table[name].astype(object).where(table[name].notna(), None)
+            for name in ("comm_ranks", "bytes")
+        }
+    )
+    return found
+
+
+def _by_size(table: pd.DataFrame) -> Iterator[_Sum]:
+    names = ("op", "comm_ranks", "bytes", "start_ns", "end_ns")
+    for op, ranks, size, start, end in zip(*(table[name].tolist() for name in names), strict=True):
+        yield (op, ranks), size, 1, end - start
+
+
+def _by_kind(sums: Iterable[_Sum], steps: int) -> _Kinds:
+    found: dict[_Kind, dict[Hashable, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for kind, shape, count, time in sums:
+        one = found[kind][shape]
+        one[0] += count
+        one[1] += time
+    return {
+        kind: {shape: Launches(count / steps, time / steps) for shape, (count, time) in shapes.items()}
+        for kind, shapes in found.items()
+    }
+
+
+def _as_kernels(kinds: _Kinds) -> list[Kernel]:
+    return [Kernel(kind, frozenset(shapes), total(shapes)) for kind, shapes in kinds.items()]
+
+
+def _idle(side: Sequence[RunData]) -> Counter[tuple[str | None, ...]]:
+    """Return the idle time per step by cause, range and API call, as the mean over all ranks of a side."""
+    found: Counter[tuple[str | None, ...]] = Counter()
+    ranks = sum(run.tables["step_times"]["rank"].nunique() for run in side) or 1
+    names = ("cause", "range", "api", "idle_ns_per_step")
+    for run in side:
+        for *key, time in zip(*(run.tables["idle_causes"][name].tolist() for name in names), strict=True):
+            found[tuple(key)] += time / ranks
+    return found
+
+
+def _row(a: Shapes, b: Shapes) -> dict[str, Any]:
+    before, after, found = total(a), total(b), effects(a, b)
+    return {
+        "change": CHANGED if before.number and after.number else NEW if after.number else GONE,
+        "a_per_step": round(before.number, _COUNT_DIGITS),
+        "b_per_step": round(after.number, _COUNT_DIGITS),
+        "a_ns": found.a,
+        "b_ns": found.b,
+        "difference_ns": found.b - found.a,
+        "count_effect_ns": found.by_count,
+        "shape_effect_ns": found.by_shape,
+        "duration_effect_ns": found.by_duration,
+    }
+
+
+def _named(row: dict[str, Any], kind: _Kind) -> dict[str, Any]:
+    return {"name": kind[0], "class": kind[1], "was": None, "similarity_pct": None, **row}
+
+
+def _largest_first(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    ordered = sorted(rows, key=lambda row: -abs(row["difference_ns"]))
+    found: pd.DataFrame = pd.DataFrame(ordered, dtype=object)
+    return found
