@@ -11,6 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.results.store.migration import migrate
@@ -66,11 +67,14 @@ class Database:
     ----------
     url : URL
         See `store_url`.
+    read_only : bool
+        Refuse to write, and keep no file open between two reads.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, read_only: bool = False) -> None:
         self.url = url
-        self._engine = _engine(url)
+        self._read_only = read_only
+        self._engine = _reading_engine(url) if read_only else _engine(url)
 
     def __str__(self) -> str:
         if self._is_sqlite:
@@ -88,8 +92,8 @@ class Database:
         Raises
         ------
         StoreError
-            If the file is not a database, or one of another program, the server cannot be reached, or the
-            tables are those of a newer version.
+            If the file is not a database, or one of another program, the server cannot be reached, the
+            tables are those of a newer version, or those of an earlier one may not be migrated.
         """
         if self._is_sqlite and not Path(self.url.database or "").is_file():
             return False
@@ -107,6 +111,11 @@ class Database:
                 f"{SCHEMA_VERSION}: upgrade hpcprof, or give another --db."
             )
         if found is not None and found < SCHEMA_VERSION:
+            if self._read_only:
+                raise StoreError(
+                    f"the results database {self} is of an earlier hpcprof, and is only read here: run hpcprof "
+                    "report once, which migrates it."
+                )
             self._migrate()
         return found is not None
 
@@ -196,6 +205,20 @@ def _engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _reading_engine(url: URL) -> Engine:
+    """Return an engine whose connections cannot write."""
+    if url.get_backend_name() != "sqlite":
+        options = {"options": "-c default_transaction_read_only=on"}
+        return create_engine(url, paramstyle="format", connect_args=options)
+    file = f"{Path(url.database or '').absolute().as_uri()}?mode=ro"
+
+    def connect() -> sqlite3.Connection:
+        # A thread may read what another has connected; none of them at the same time.
+        return sqlite3.connect(file, uri=True, timeout=_BUSY_SECONDS, check_same_thread=False)
+
+    return create_engine("sqlite://", creator=connect, poolclass=NullPool)
 
 
 def _version(connection: Connection) -> int | None:

@@ -65,10 +65,12 @@ class Store:
         See `hpcprof.results.store.database.store_url`.
     runs_dir : Path, optional
         The folder of runs that was named with it, for commands in messages.
+    read_only : bool
+        Refuse to write; see `hpcprof.results.store.database.Database`.
     """
 
-    def __init__(self, url: URL, runs_dir: Path | None = None) -> None:
-        self._database = Database(url)
+    def __init__(self, url: URL, runs_dir: Path | None = None, read_only: bool = False) -> None:
+        self._database = Database(url, read_only)
         self.runs_dir = runs_dir
 
     def __str__(self) -> str:
@@ -304,7 +306,7 @@ def _read_losses(connection: Connection, run_id: str) -> list[tuple[int, Loss]]:
     ]
 
 
-def open_store(db: str | None, runs_dir: Path) -> Store:
+def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store:
     """Return the store in a database.
 
     Parameters
@@ -313,10 +315,12 @@ def open_store(db: str | None, runs_dir: Path) -> Store:
         A path or an SQLAlchemy URL; by default ``$HPCPROF_DB``, else the personal default, else
         ``hpcprof.db`` in the folder of runs.
     runs_dir : Path
+    read_only : bool
+        As for `Store`.
 
     Raises
     ------
     UsageError
         If ``db`` cannot be used here; see `hpcprof.results.store.database.store_url`.
     """
-    return Store(store_url(db or default_database(), runs_dir), runs_dir)
+    return Store(store_url(db or default_database(), runs_dir), runs_dir, read_only)

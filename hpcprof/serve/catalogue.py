@@ -1,0 +1,226 @@
+"""The runs that the application shows, looked up again every few seconds for all of its readers together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.results.listing import Coverage, ListedRun, list_runs, parse_since
+from hpcprof.results.run_names import stored_run
+from hpcprof.results.store.store import Store
+from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+
+FRESH_SECONDS = 10.0
+"""How old a list may be: sites forbid asking a scheduler every second."""
+
+_AT_ONCE_SECONDS = 1.0
+"""How old a list is at least before it is made again for a run that it does not name."""
+
+
+_JOB_STATES = {state.value for state in JobState}
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which runs a list shows; empty values choose all.
+
+    ``search`` holds words that all have to occur in the id, the command, the program, the site or the tags.
+    ``since`` is a date or an age, as for ``hpcprof list --since``.
+    """
+
+    search: str = ""
+    program: str = ""
+    site: str = ""
+    state: str = ""
+    tag: str = ""
+    profiler: str = ""
+    since: str = ""
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> Filters:
+        """Return the filters among the parameters of an address."""
+        return cls(**{f.name: parameters[f.name].strip() for f in fields(cls) if f.name in parameters})
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A line of the list, with the program of the run."""
+
+    listed: ListedRun
+    program: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the API shows."""
+        shown: dict[str, Any] = {"program": self.program}
+        for name in ListedRun.__struct_fields__:
+            value = getattr(self.listed, name)
+            if isinstance(value, datetime):
+                value = value.astimezone(timezone.utc).isoformat(timespec="seconds")
+            shown[name] = value.value or None if isinstance(value, Coverage) else value
+        return shown
+
+    @property
+    def when(self) -> datetime | None:
+        """When the run was submitted, or started."""
+        return self.listed.submitted or self.listed.started
+
+    def matches(self, filters: Filters, since: datetime | None) -> bool:
+        """Whether filters choose the run."""
+        listed = self.listed
+        exact = (
+            (filters.program, self.program),
+            (filters.site, listed.site),
+            (filters.state, listed.state),
+            (filters.profiler, listed.profiler),
+        )
+        if any(wanted and wanted != value for wanted, value in exact):
+            return False
+        if filters.tag and filters.tag not in listed.tags:
+            return False
+        if since is not None and (self.when is None or self.when < since):
+            return False
+        text = " ".join(filter(None, (listed.run, listed.command, self.program, listed.site, *listed.tags)))
+        return all(word in text.lower() for word in filters.search.lower().split())
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All runs, the newest first, and a sentence for each that cannot be read."""
+
+    runs: list[KnownRun]
+    skipped: list[str]
+
+    def chosen(self, filters: Filters) -> list[KnownRun]:
+        """Return the runs that filters choose.
+
+        Raises
+        ------
+        UsageError
+            If ``since`` is neither a date nor an age.
+        """
+        since = parse_since(filters.since, datetime.now(timezone.utc)) if filters.since else None
+        return [run for run in self.runs if run.matches(filters, since)]
+
+    def values(self, name: str) -> list[str]:
+        """Return the values that a filter may have."""
+        found: set[str | None] = set()
+        for run in self.runs:
+            if name == "tag":
+                found.update(run.listed.tags)
+            else:
+                found.add(run.program if name == "program" else getattr(run.listed, name))
+        return sorted(value for value in found if value)
+
+
+class Catalogue:
+    """The runs of a folder and of a store.
+
+    Parameters
+    ----------
+    runs_dir : Path
+    db : str or None
+        As for `hpcprof.results.listing.list_runs`.
+    store : Store
+    clock : callable
+        Returns seconds that only grow.
+    """
+
+    def __init__(
+        self, runs_dir: Path, db: str | None, store: Store, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.store = store
+        self._runs_dir, self._db, self._clock = runs_dir, db, clock
+        self._lock = Lock()
+        self._listing = Listing([], [])
+        self._made: float | None = None
+        self._programs: dict[str, str | None] = {}
+
+    def listing(self, older_than: float = FRESH_SECONDS) -> Listing:
+        """Return the list, made again if it is older than some seconds.
+
+        One reader makes it. The others get the old one meanwhile, and wait only for the first.
+        """
+        if self._made is not None and self._clock() - self._made <= older_than:
+            return self._listing
+        if self._lock.acquire(blocking=self._made is None):
+            try:
+                if self._made is None or self._clock() - self._made > older_than:
+                    self._listing, self._made = self._list(), self._clock()
+            finally:
+                self._lock.release()
+        return self._listing
+
+    def find(self, run_id: str) -> Run:
+        """Return the run of an id; a name in a request is never a path.
+
+        Raises
+        ------
+        UnknownRun
+            If there is no run of this id.
+        """
+        for older_than in (FRESH_SECONDS, _AT_ONCE_SECONDS):
+            for known in self.listing(older_than).runs:
+                if known.listed.run == run_id:
+                    return self._open(known.listed)
+        raise UnknownRun(run_id)
+
+    def status(self, run: Run) -> JobStatus | None:
+        """Return the state of a run as the list has it; None for profiles of another tool."""
+        if run.manifest is None:
+            return None
+        for known in self.listing().runs:
+            if known.listed.run == run.id and known.listed.state in _JOB_STATES:
+                return JobStatus(JobState(known.listed.state), known.listed.reason)
+        return None
+
+    def _open(self, listed: ListedRun) -> Run:
+        path = Path(listed.path)
+        if (path / MANIFEST).is_file():
+            return open_run(path)
+        return stored_run(listed.run, self._runs_dir, {listed.run: listed.path}) or Run(listed.run, path)
+
+    def _list(self) -> Listing:
+        skipped: list[str] = []
+        rows = list_runs(self._runs_dir, self._db, skipped=skipped)
+        named = self._named_programs(skipped)
+        runs = [KnownRun(row, named.get(row.run) or self._program(row)) for row in rows]
+        oldest = datetime.min.replace(tzinfo=timezone.utc)
+        return Listing(sorted(runs, key=lambda run: run.when or oldest, reverse=True), skipped)
+
+    def _named_programs(self, skipped: list[str]) -> dict[str, str | None]:
+        try:
+            return {row.id: row.program for row in self.store.runs()} if self.store.exists() else {}
+        except StoreError as error:
+            if str(error) not in skipped:
+                skipped.append(str(error))
+            return {}
+
+    def _program(self, row: ListedRun) -> str | None:
+        """Return the program of a submitted run, which never changes."""
+        if row.run not in self._programs:
+            path = Path(row.path)
+            try:
+                manifest = open_run(path).manifest if (path / MANIFEST).is_file() else None
+            except HpcprofError:
+                return None
+            self._programs[row.run] = manifest.job.program if manifest else None
+        return self._programs[row.run]
+
+
+class UnknownRun(HpcprofError):
+    """A request names a run that there is not."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"there is no run {run_id[:100]!r}.")
+
+
+def shown_filters(listing: Listing) -> Sequence[tuple[str, list[str]]]:
+    """Return the filters of the list that have a choice, with their values."""
+    return [(name, listing.values(name)) for name in ("program", "site", "state", "tag", "profiler")]

@@ -1,0 +1,234 @@
+"""What every request passes before a page sees it: the host, the token, the size and the origin."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+"""The names by which a browser reaches this machine, or the end of a tunnel on its own."""
+
+MOST_BODY_BYTES = 64 * 1024
+MOST_ADDRESS_BYTES = 8 * 1024
+
+_COOKIE_SECONDS = 7 * 24 * 3600
+_READS = ("GET", "HEAD")
+
+# Scripts and styles are files of hpcprof. Charts set styles of single elements, which load nothing here.
+_POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self' 'unsafe-inline'",
+    "img-src": "'self' data: blob:",
+    "connect-src": "'self'",
+    "form-action": "'self'",
+    "base-uri": "'none'",
+    "frame-ancestors": "'none'",
+}
+_HEADERS = {
+    "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use the application.
+
+    Attributes
+    ----------
+    hosts : frozenset of str
+        The names in a Host header that are served, without their port and in lower case.
+    addresses : bool
+        Whether any IP address is served as well. A page elsewhere cannot make a browser send one.
+    token : str or None
+        What a browser or a program has to show; None lets everybody in.
+    port : int
+        The port, which is in the name of the cookie: browsers share cookies between the ports of a host.
+    """
+
+    hosts: frozenset[str]
+    addresses: bool = False
+    token: str | None = None
+    port: int = 0
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    @property
+    def cookie(self) -> str:
+        """The name of the cookie that follows the token."""
+        return f"hpcprof_{self.port}"
+
+    def serves(self, host: str) -> bool:
+        """Whether a Host header names this server."""
+        name = host_name(host)
+        return name in self.hosts or (self.addresses and _is_address(name))
+
+    def accepts(self, token: str | None) -> bool:
+        """Whether a token is the right one."""
+        return self.token is not None and _equal(token or "", self.token)
+
+    def knows(self, headers: Headers) -> bool:
+        """Whether a request has the cookie, or the token as programs send it."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.accepts(token.strip()):
+            return True
+        return _equal(_cookies(headers).get(self.cookie, ""), self.session)
+
+
+def host_name(host: str) -> str:
+    """Return the host of a Host header without its port, and without the brackets of an IPv6 address."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+class Guard:
+    """The ASGI middleware that lets a request through or answers it with one sentence.
+
+    Parameters
+    ----------
+    app : ASGI application
+    access : Access
+    """
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        answer = self._refusal(scope) or self._sign_in(scope)
+        if answer is not None:
+            await answer(scope, receive, send_guarded)
+            return
+        try:
+            await self._app(scope, _limited(receive), send_guarded)
+        except _TooLarge:
+            await _sentence(413, f"a request may have {MOST_BODY_BYTES:,} bytes.")(
+                scope, receive, send_guarded
+            )
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return why a request is refused, whoever sends it."""
+        headers = Headers(scope=scope)
+        if not self._access.serves(headers.get("host", "")):
+            return _sentence(400, "this server is not known by that name: see hpcprof serve --allow-host.")
+        if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
+            return _sentence(414, f"an address may have {MOST_ADDRESS_BYTES:,} bytes.")
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MOST_BODY_BYTES:
+            return _sentence(413, f"a request may have {MOST_BODY_BYTES:,} bytes.")
+        if not _same_origin(scope, headers):
+            return _sentence(403, "requests of other sites are refused.")
+        return None
+
+    def _sign_in(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that shows the token in its address, or nothing at all."""
+        access, headers = self._access, Headers(scope=scope)
+        if access.token is None:
+            return None
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        shown = dict(pairs).get("token")
+        if scope["method"] in _READS and access.accepts(shown):
+            left = urlencode([pair for pair in pairs if pair[0] != "token"])
+            # A path that begins with two slashes would name another host.
+            path = "/" + str(scope["path"]).lstrip("/\\")
+            answer = RedirectResponse(path + (f"?{left}" if left else ""), 303)
+            answer.set_cookie(
+                access.cookie, access.session, max_age=_COOKIE_SECONDS, httponly=True, samesite="strict"
+            )
+            return answer
+        if access.knows(headers):
+            return None
+        return _sentence(
+            401, "open the address with the token that hpcprof serve printed when it started.", bearer=True
+        )
+
+
+class _TooLarge(Exception):
+    """The body of a request exceeds the limit."""
+
+
+def _limited(receive: Receive) -> Receive:
+    """Return a function that receives a body up to the limit: its length need not be declared."""
+    received = 0
+
+    async def receive_limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > MOST_BODY_BYTES:
+            raise _TooLarge
+        return message
+
+    return receive_limited
+
+
+def _same_origin(scope: Scope, headers: Headers) -> bool:
+    """Whether a request comes from a page of this server, or from no page.
+
+    Browsers say where a request comes from. A page of another site may be a link to a page here, but it may
+    neither change anything nor have anything computed.
+    """
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        return False
+    navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in _READS
+    return navigates or headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+
+
+def _cookies(headers: Headers) -> dict[str, str]:
+    found: SimpleCookie = SimpleCookie()
+    try:
+        for text in headers.getlist("cookie"):
+            found.load(text)
+    except CookieError:
+        return {}
+    return {name: morsel.value for name, morsel in found.items()}
+
+
+def _equal(given: str, expected: str) -> bool:
+    """Compare in a time that does not depend on where two texts differ."""
+    return secrets.compare_digest(given.encode("utf-8", "replace"), expected.encode("utf-8"))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _sentence(status: int, text: str, bearer: bool = False) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if bearer else None
+    return PlainTextResponse(f"hpcprof: {text}\n", status, headers)
+
+
+def all_names(names: Iterable[str]) -> frozenset[str]:
+    """Return the names of hosts as a Host header has them."""
+    return frozenset(host_name(name) for name in names if name)

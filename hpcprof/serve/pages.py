@@ -1,0 +1,137 @@
+"""The HTML pages: the list of runs, a run, a table of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from hpcprof.analysis.framework.declaration import Kind
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.units import format_ns
+from hpcprof.report.formatting import cell, header
+from hpcprof.report.page.blocks import DIST
+from hpcprof.report.terminal import remarks
+from hpcprof.results.run_names import with_commands
+from hpcprof.serve.app import served
+from hpcprof.serve.catalogue import Filters, shown_filters
+from hpcprof.submit.jobs.walltime import format_walltime
+
+RUNS_ON_A_PAGE = 100
+ROWS_ON_A_PAGE = 200
+
+_STATIC = {
+    "page.js": "text/javascript",
+    "page.css": "text/css",
+    "serve.js": "text/javascript",
+    "serve.css": "text/css",
+    "LICENSES.txt": "text/plain",
+}
+"""The files that are served by name, with their types."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where a reader is in a list, with the addresses of the neighbouring pages; empty without one."""
+
+    first: int
+    last: int
+    count: int
+    before: str
+    after: str
+
+
+def list_page(request: Request) -> Response:
+    """Show the runs that the filters in the address choose."""
+    listing = served(request).catalogue.listing()
+    filters = Filters.of(request.query_params)
+    chosen = listing.chosen(filters)
+    place = _place(request, len(chosen), RUNS_ON_A_PAGE)
+    return served(request).page(
+        "runs",
+        title="Runs",
+        runs=chosen[place.first : place.last],
+        place=place,
+        filters=asdict(filters),
+        choices=shown_filters(listing),
+        total=len(listing.runs),
+        skipped=listing.skipped,
+        filtered={f.name for f in fields(filters) if getattr(filters, f.name)},
+    )
+
+
+def table_page(request: Request) -> Response:
+    """Show an analysis of a run with all its rows, in pages."""
+    here = served(request)
+    run = here.catalogue.find(request.path_params["run"])
+    name = request.path_params["table"]
+    if name not in ANALYSES:
+        raise HTTPException(404)
+    table = with_commands(here.catalogue.store.read(run.id, name), run, here.catalogue.store)
+    columns = ANALYSES[name].columns
+    count = len(next(iter(table.columns.values()), ()))
+    place = _place(request, count, ROWS_ON_A_PAGE)
+    rows = zip(*(table.columns[column.name][place.first : place.last] for column in columns), strict=True)
+    return here.page(
+        "table",
+        title=f"{ANALYSES[name].title}: {run.id}",
+        run=run,
+        name=name,
+        headers=[(header(column.name), column.kind is Kind.TEXT) for column in columns],
+        rows=[[cell(c.name, value) for c, value in zip(columns, row, strict=True)] for row in rows],
+        remarks=remarks(table),
+        place=place,
+    )
+
+
+def static_file(request: Request) -> Response:
+    """Return a script or a style of hpcprof; no other file has an address."""
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        raise HTTPException(404)
+    try:
+        text = (DIST / name).read_bytes()
+    except OSError:
+        raise HTTPException(404) from None
+    return Response(text, media_type=_STATIC[name], headers={"Cache-Control": "private, max-age=300"})
+
+
+def home(request: Request) -> Response:
+    """Lead to the list of runs."""
+    return RedirectResponse("/runs", 307)
+
+
+def _place(request: Request, count: int, size: int) -> Pages:
+    """Return the part of a list that the parameter ``page`` of the address names, from 1."""
+    text = request.query_params.get("page", "1")
+    pages = max(1, -(-count // size))
+    page = min(pages, max(1, int(text))) if text.isdecimal() and len(text) < 10 else 1
+
+    def address(number: int) -> str:
+        others = {**request.query_params, "page": str(number)}
+        return f"?{urlencode(others)}" if 1 <= number <= pages else ""
+
+    return Pages((page - 1) * size, min(count, page * size), count, address(page - 1), address(page + 1))
+
+
+def _run_address(run_id: str) -> str:
+    return f"/runs/{quote(run_id, safe='', errors='replace')}"
+
+
+def _local_time(when: datetime | None) -> str:
+    return f"{when.astimezone():%Y-%m-%d %H:%M}" if when else "–"
+
+
+FILTERS: dict[str, Callable[[Any], str]] = {
+    "run_address": _run_address,
+    "local_time": _local_time,
+    "time": lambda ns: "–" if ns is None else format_ns(ns),
+    "walltime": lambda seconds: "–" if seconds is None else format_walltime(round(seconds)),
+}
+"""The filters of the templates."""
