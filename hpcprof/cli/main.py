@@ -48,6 +48,7 @@ SECTIONS = {
         "study": "Run a program several times under profilers, and analyze the runs together.",
     },
     "Share and export": {
+        "serve": "Show runs and their results in a browser, read-only.",
         "scrub": "Copy profiles without what should not be shared.",
         "export": "Write results and timelines for other programs.",
     },

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
@@ -13,9 +11,8 @@ from starlette.responses import Response
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.facts import facts
 from hpcprof.results.run_names import with_commands
-from hpcprof.serve.app import as_json, served
 from hpcprof.serve.catalogue import Filters
-from hpcprof.serve.run_page import run_contents
+from hpcprof.serve.context import as_csv, as_json, contents_of, served
 
 
 def list_runs(request: Request) -> Response:
@@ -27,7 +24,7 @@ def list_runs(request: Request) -> Response:
 
 def show_run(request: Request) -> Response:
     """Return the facts, warnings and findings of a run, and which tables it has."""
-    contents = run_contents(request)
+    contents = contents_of(request)
     explanation = contents.explanation
     return as_json(
         {
@@ -56,21 +53,9 @@ def read_table(request: Request) -> Response:
     return as_json({"columns": table.columns, "reasons": reasons, "losses": list(table.losses)})
 
 
-def as_csv(name: str, columns: list[str], rows: object) -> Response:
-    """Return rows as a CSV file to save."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)  # type: ignore[arg-type]
-    return Response(
-        text.getvalue().encode("utf-8", "replace"),
-        media_type="text/csv",
-        headers={"Content-Disposition": f'attachment; filename="{name}.csv"'},
-    )
-
-
 READS: dict[str, Callable[[Request], Response]] = {
     "/api/runs": list_runs,
     "/api/runs/{run}": show_run,
     "/api/runs/{run}/tables/{table}": read_table,
 }
+"""What is read, by its address."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -15,47 +12,21 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.paths import packaged
+from hpcprof.results.store.store import open_store
+from hpcprof.serve import api, pages
 from hpcprof.serve.catalogue import Catalogue, UnknownRun
+from hpcprof.serve.context import Served, as_json, served
 from hpcprof.serve.guard import Access, Guard
 
 THREADS = 12
 """How many requests are worked on at a time; PostgreSQL's pool has 15 connections."""
 
-API = "/api/"
-
-Endpoint = Callable[[Request], Response]
-
-
-@dataclass(frozen=True)
-class Served:
-    """What the pages read."""
-
-    catalogue: Catalogue
-    templates: Environment
-
-    def page(self, template: str, status: int = 200, **values: object) -> Response:
-        """Return a page of a template in ``templates/serve``."""
-        text = self.templates.get_template(f"serve/{template}.html.j2").render(version=__version__, **values)
-        # A name of a file need not be UTF-8.
-        return HTMLResponse(text.encode("utf-8", "replace"), status)
-
-
-def served(request: Request) -> Served:
-    """Return what the application of a request reads."""
-    found: Served = request.app.state.served
-    return found
-
-
-def as_json(value: Any, status: int = 200) -> Response:
-    """Return a value as JSON; texts that are not UTF-8 are escaped."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return Response(text, status, media_type="application/json")
+_API = "/api/"
 
 
 def make_app(catalogue: Catalogue, access: Access) -> Starlette:
@@ -68,8 +39,6 @@ def make_app(catalogue: Catalogue, access: Access) -> Starlette:
     access : Access
         Who may use it.
     """
-    from hpcprof.serve import api, pages
-
     templates = Environment(
         loader=FileSystemLoader(packaged("templates")),
         autoescape=True,
@@ -96,8 +65,6 @@ def serve_store(runs_dir: Path, db: str | None, access: Access) -> Starlette:
     UsageError
         If ``db`` cannot be used here.
     """
-    from hpcprof.results.store.store import open_store
-
     return make_app(Catalogue(runs_dir, db, open_store(db, runs_dir, read_only=True)), access)
 
 
@@ -125,6 +92,6 @@ def _fail(request: Request, error: Exception) -> Response:
 
 
 def _answer(request: Request, sentence: str, status: int) -> Response:
-    if request.url.path.startswith(API):
+    if request.url.path.startswith(_API):
         return as_json({"error": sentence}, status)
     return served(request).page("error", status, title="Not available", sentence=sentence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ MOST_ADDRESS_BYTES = 8 * 1024
 
 _COOKIE_SECONDS = 7 * 24 * 3600
 _READS = ("GET", "HEAD")
+
+_HOST = re.compile(r"(?:\[(?P<address>[^][]+)\]|(?P<name>[^][:]+))(?::\d+)?")
 
 # Scripts and styles are files of hpcprof. Charts set styles of single elements, which load nothing here.
 _POLICY = {
@@ -88,11 +91,13 @@ class Access:
 
 
 def host_name(host: str) -> str:
-    """Return the host of a Host header without its port, and without the brackets of an IPv6 address."""
+    """Return the host of a Host header without its port, and without the brackets of an IPv6 address.
+
+    Whatever is not of this form is returned as it is, and so equals no name.
+    """
     host = host.strip().lower()
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
+    found = _HOST.fullmatch(host)
+    return (found["address"] or found["name"]) if found else host
 
 
 class Guard:

@@ -17,10 +17,11 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import format_ns
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.page.blocks import DIST
+from hpcprof.report.page.page import html_report
 from hpcprof.report.terminal import remarks
 from hpcprof.results.run_names import with_commands
-from hpcprof.serve.app import served
 from hpcprof.serve.catalogue import Filters, shown_filters
+from hpcprof.serve.context import as_html, contents_of, served
 from hpcprof.submit.jobs.walltime import format_walltime
 
 RUNS_ON_A_PAGE = 100
@@ -64,6 +65,13 @@ def list_page(request: Request) -> Response:
         skipped=listing.skipped,
         filtered={f.name for f in fields(filters) if getattr(filters, f.name)},
     )
+
+
+def run_page(request: Request) -> Response:
+    """Show the report of a run."""
+    contents = contents_of(request)
+    address = run_address(contents.run.id)
+    return as_html(html_report(contents, template="serve/run.html.j2", address=address))
 
 
 def table_page(request: Request) -> Response:
@@ -120,7 +128,8 @@ def _place(request: Request, count: int, size: int) -> Pages:
     return Pages((page - 1) * size, min(count, page * size), count, address(page - 1), address(page + 1))
 
 
-def _run_address(run_id: str) -> str:
+def run_address(run_id: str) -> str:
+    """Return the address of a run's page."""
     return f"/runs/{quote(run_id, safe='', errors='replace')}"
 
 
@@ -129,9 +138,18 @@ def _local_time(when: datetime | None) -> str:
 
 
 FILTERS: dict[str, Callable[[Any], str]] = {
-    "run_address": _run_address,
+    "run_address": run_address,
     "local_time": _local_time,
     "time": lambda ns: "–" if ns is None else format_ns(ns),
     "walltime": lambda seconds: "–" if seconds is None else format_walltime(round(seconds)),
 }
 """The filters of the templates."""
+
+PAGES: dict[str, Callable[[Request], Response]] = {
+    "/": home,
+    "/runs": list_page,
+    "/runs/{run}": run_page,
+    "/runs/{run}/tables/{table}": table_page,
+    "/static/{name}": static_file,
+}
+"""The pages by their addresses."""

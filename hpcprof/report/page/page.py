@@ -20,7 +20,9 @@ PARTS = (("timeline", "Timeline"), ("heat-map", "Ranks and steps"), ("charts", "
 """The parts that the page's script draws, each from the block ``<part>-data``; others stay hidden."""
 
 
-def html_report(contents: Contents, store: Store | None = None) -> str:
+def html_report(
+    contents: Contents, store: Store | None = None, template: str = "report/report.html.j2", **values: object
+) -> str:
     """Return the report of a run as HTML.
 
     Parameters
@@ -28,16 +30,21 @@ def html_report(contents: Contents, store: Store | None = None) -> str:
     contents : Contents
     store : Store or None
         Where the run's other data are; without it, the page has no timeline.
+    template : str
+        A template that extends that of the report.
+    **values
+        What else that template needs.
     """
     screen = first_screen(contents)
     return render_page(
-        "report/report.html.j2",
+        template,
         [analysis_table(name, contents) for name in dict.fromkeys([*contents.shown(), *screen.tables()])],
         _data(contents, store),
         run=contents.run.id,
         screen=screen,
         explained=contents.explanation is not None,
         hidden_title=HIDDEN,
+        **values,
     )
 
 

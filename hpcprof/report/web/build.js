@@ -12,6 +12,9 @@ const script = await build({
   target: "es2022",
 });
 await build({ ...options, entryPoints: ["src/page.css"], outfile: "dist/page.css" });
+const shared = { ...options, format: "iife", target: "es2022" };
+await build({ ...shared, entryPoints: ["src/serve/main.js"], outfile: "dist/serve.js" });
+await build({ ...options, entryPoints: ["src/serve/serve.css"], outfile: "dist/serve.css" });
 await writeFile("dist/LICENSES.txt", await licences(Object.keys(script.metafile.inputs)));
 
 /** Returns name, version and licence text of each package that one of the files belongs to. */

@@ -113,8 +113,8 @@ class Database:
         if found is not None and found < SCHEMA_VERSION:
             if self._read_only:
                 raise StoreError(
-                    f"the results database {self} is of an earlier hpcprof, and is only read here: run hpcprof "
-                    "report once, which migrates it."
+                    f"the results database {self} is of an earlier hpcprof, and only read here: run "
+                    "hpcprof report once, which migrates it."
                 )
             self._migrate()
         return found is not None

@@ -1,0 +1,76 @@
+"""What the pages of the application read, and the kinds of answers that they give."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from hpcprof.common import __version__
+from hpcprof.report.contents import Contents, gather
+from hpcprof.serve.catalogue import Catalogue
+
+
+@dataclass(frozen=True)
+class Served:
+    """What the pages read."""
+
+    catalogue: Catalogue
+    templates: Environment
+
+    def page(self, template: str, status: int = 200, **values: object) -> Response:
+        """Return a page of a template in ``templates/serve``."""
+        return as_html(
+            self.templates.get_template(f"serve/{template}.html.j2").render(version=__version__, **values),
+            status,
+        )
+
+
+def served(request: Request) -> Served:
+    """Return what the application of a request reads."""
+    found: Served = request.app.state.served
+    return found
+
+
+def contents_of(request: Request) -> Contents:
+    """Return the contents of the report of the run in the path of a request.
+
+    Raises
+    ------
+    HpcprofError
+        If there is no such run, or nothing to report of it.
+    """
+    catalogue = served(request).catalogue
+    run = catalogue.find(request.path_params["run"])
+    return gather(run, catalogue.store, catalogue.status(run))
+
+
+def as_html(text: str, status: int = 200) -> Response:
+    """Return a page; a name of a file in it need not be UTF-8."""
+    return HTMLResponse(text.encode("utf-8", "replace"), status)
+
+
+def as_json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a value as JSON; texts that are not UTF-8 are escaped."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Response(text, status, headers, media_type="application/json")
+
+
+def as_csv(name: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
+    """Return rows as a CSV file to save."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return Response(
+        text.getvalue().encode("utf-8", "replace"),
+        media_type="text/csv",
+        headers={"Content-Disposition": f'attachment; filename="{name}.csv"'},
+    )

@@ -1,0 +1,154 @@
+"""Runs the application: the address that it listens on, the token, and the end by Ctrl-C."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from hpcprof.common.errors import UsageError
+from hpcprof.serve.app import serve_store
+from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
+
+_WAITING = 128
+_CONNECTIONS = 400
+"""Above it, further requests are refused: many slow clients must not use up the memory."""
+
+_IDLE_SECONDS = 10
+_GOODBYE_SECONDS = 2
+_MOST_HEADER_BYTES = 32 * 1024
+_TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How the application is reached.
+
+    Attributes
+    ----------
+    host : str
+        The name or the address to listen on.
+    port : int
+        0 chooses a free one.
+    names : sequence of str
+        More names by which browsers may reach it, as behind a proxy.
+    token : bool
+        Whether a token is required on loopback too; elsewhere it always is.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    names: Sequence[str] = ()
+    token: bool = False
+
+
+def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[str], None]) -> None:
+    """Serve the results in a database until Ctrl-C or SIGTERM.
+
+    Parameters
+    ----------
+    serving : Serving
+    runs_dir : Path
+    db : str or None
+        As for `hpcprof.results.store.store.open_store`.
+    announce : callable
+        Called with the address once connections are accepted; it has the token if there is one.
+
+    Raises
+    ------
+    UsageError
+        If the address or the database cannot be used.
+    """
+    listening = listen(serving.host, serving.port)
+    with listening:
+        port = listening.getsockname()[1]
+        access = access_to(serving, listening)
+        app = serve_store(runs_dir, db, access)
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_CONNECTIONS,
+            backlog=_WAITING,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=_GOODBYE_SECONDS,
+            h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        )
+        query = f"?token={access.token}" if access.token else ""
+        announce(f"http://{_in_address(serving.host)}:{port}/{query}")
+        # uvicorn ends on a signal, and then sends the signal again for others to see.
+        ended = signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            with suppress(KeyboardInterrupt):
+                uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            signal.signal(signal.SIGTERM, ended)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Raises
+    ------
+    UsageError
+        If the host is unknown, is not one of this machine, or the port is taken.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not a name"
+        raise UsageError(f"--host {host}: {why}; give a name or an address of this machine.") from None
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_WAITING)
+    except OSError as error:
+        listening.close()
+        raise UsageError(
+            f"cannot listen on {host}, port {port}: {error.strerror}; --port 0 takes a free port."
+        ) from None
+    return listening
+
+
+def access_to(serving: Serving, listening: socket.socket) -> Access:
+    """Return who may use the application on a socket, with a new token if one is required."""
+    address = ipaddress.ip_address(listening.getsockname()[0].partition("%")[0])
+    names = [serving.host, *LOCAL_NAMES, *serving.names]
+    if not address.is_loopback:
+        names += [str(address), socket.gethostname(), socket.getfqdn()]
+    required = serving.token or not address.is_loopback
+    return Access(
+        hosts=all_names(names),
+        addresses=address.is_unspecified,
+        token=secrets.token_urlsafe(_TOKEN_BYTES) if required else None,
+        port=listening.getsockname()[1],
+    )
+
+
+def _in_address(host: str) -> str:
+    """Return a host as an address has it; one that means all of this machine's by the machine's name."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            return socket.gethostname()
+        return f"[{host}]" if address.version > 4 else host
+    return host
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
