@@ -56,5 +56,7 @@ def command(
     try:
         from hpcprof.serve.server import Serving, serve
     except ImportError as error:
+        if (error.name or "").partition(".")[0] == "hpcprof":
+            raise
         raise HpcprofError(f"hpcprof serve needs {error.name}: pip install 'hpcprof[serve]'.") from None
     serve(Serving(host, port, names, token), runs_dir, db, lambda address: click.echo(address))

@@ -362,7 +362,10 @@ def test_a_site_is_shown_as_it_is_resolved_and_a_file_is_checked(hpcprof: Hpcpro
 def test_bash_completion_offers_the_commands(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from hpcprof.cli.main import main; main()"],
-        env={"_HPCPROF_COMPLETE": "bash_complete", "COMP_WORDS": "hpcprof s", "COMP_CWORD": "1"},
+        env={
+            **{"_HPCPROF_COMPLETE": "bash_complete", "COMP_WORDS": "hpcprof s", "COMP_CWORD": "1"},
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
         cwd=tmp_path,
         capture_output=True,
         text=True,
