@@ -51,6 +51,7 @@ class RunWindows:
     def __init__(self, run: Run, store: Store) -> None:
         self._run, self._store = run, store
         self._folder = events_folder(run, store)
+        self._last: tuple[int, Timeline] | None = None
 
     @cached_property
     def profiles(self) -> dict[int, ProfileRow]:
@@ -124,7 +125,11 @@ class RunWindows:
         if rank not in self._timelines.paths:
             file = self.profiles[rank].file
             raise HpcprofError(f"the profile of rank {rank} is no longer in {self._run.path}: {file}.")
-        return self._timelines.read(rank)
+        # The next window is often one of the same rank.
+        if self._last is None or self._last[0] != rank:
+            self._last = None
+            self._last = rank, self._timelines.read(rank)
+        return self._last[1]
 
 
 def _has(steps: RankSteps) -> str:

@@ -50,7 +50,12 @@ def html_report(
 
 def _data(contents: Contents, store: Store | None) -> dict[str, object]:
     """Return the data of each part that the run has any for."""
-    return {}
+    if store is None or not contents.profiles:
+        return {}
+    # Only here: the terminal's report needs no pandas.
+    from hpcprof.report.page.timeline_data import timeline_data
+
+    return {"timeline": timeline_data(contents.run, store)}
 
 
 def render_page(template: str, tables: Sequence[PageTable], data: dict[str, object], **values: object) -> str:

@@ -7,7 +7,7 @@ values are all equal is written as that value. The page's ``timeline/embedded.js
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from statistics import median
@@ -19,26 +19,24 @@ import numpy as np
 from hpcprof.analysis.collectives.matching import match_collectives
 from hpcprof.analysis.framework.outcome import outcome_from_parts
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, format_bytes, named_ranks
 from hpcprof.profiles.kernel_names import short_name
-from hpcprof.profiles.timeline import Ints, Timeline, concatenate
+from hpcprof.profiles.timeline import Ints
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.page.timeline_tracks import (
     NONE,
     RankTracks,
     SliceKind,
-    Slices,
     Track,
     TrackKind,
-    in_window,
+    joined,
     merge_short,
     rank_tracks,
 )
 from hpcprof.results.clocks import RunClocks, aligned_clocks
 from hpcprof.results.store.store import Store
-from hpcprof.results.timelines import find_timelines
+from hpcprof.results.windows import RunWindows
 from hpcprof.submit.runs.directory import Run
 
 BUDGET = 1_800_000
@@ -79,6 +77,7 @@ class _Rank:
     """What the page shows of a rank; ``shortest`` is the length of what is too short to see."""
 
     rank: int
+    windows: Sequence[Window]
     tracks: RankTracks
     strings: Sequence[str]
     collectives: Mapping[int, _Collective]
@@ -111,22 +110,21 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     windows = step_windows(store, run.id)
     if not windows:
         return _nothing("No steps were found, so there is no step to show.")
-    try:
-        timelines = find_timelines(run)
-    except HpcprofError as error:
-        return _nothing(str(error))
-    clocks = aligned_clocks(run, store)
-    readable = [rank for rank in clocks.clocks if rank in windows and rank in timelines.paths]
-    if not readable:
-        return _nothing("The profiles of this run cannot be found here.")
+    clocks, reader = aligned_clocks(run, store), RunWindows(run, store)
     steps = median_and_worst(windows)
-    ranks, note = chosen_ranks(readable, deviations(store, run.id, windows))
+    own = {rank: [w for w in windows[rank] if w.step in steps] for rank in clocks.clocks if rank in windows}
+    known = [rank for rank, shown in own.items() if shown]
+    ranks, note = chosen_ranks(known, deviations(store, run.id, windows))
     collectives = _collectives(store, run.id, ranks)
-    found = (
-        _rank(rank, timelines.read(rank), _own(windows[rank], steps), collectives.get(rank, {}))
-        for rank in ranks
-    )
-    return assembled(list(found), clocks, windows, steps, [clocks.note(), *note], budget)
+    found, missing = [], []
+    for rank in ranks:
+        try:
+            found.append(_rank(reader, rank, own[rank], collectives.get(rank, {})))
+        except HpcprofError as error:
+            missing.append(str(error))
+    if not found:
+        return _nothing(missing[0])
+    return _assembled(found, clocks, steps, [clocks.note(), *note, *missing], budget)
 
 
 def step_windows(store: Store, run_id: str) -> dict[int, list[Window]]:
@@ -173,23 +171,13 @@ def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[li
     return [typical, *furthest], [note]
 
 
-def assembled(
-    ranks: Sequence[_Rank],
-    clocks: RunClocks,
-    windows: Windows,
-    steps: Steps,
-    notes: Sequence[str],
-    budget: int = BUDGET,
+def _assembled(
+    ranks: Sequence[_Rank], clocks: RunClocks, steps: Steps, notes: Sequence[str], budget: int
 ) -> dict[str, Any]:
     """Return the data of a page's timeline within the budget."""
-    zero = min(_common(clocks, rank.rank, w.start) for rank in ranks for w in _own(windows[rank.rank], steps))
+    zero = min(_common(clocks, rank.rank, window.start) for rank in ranks for window in rank.windows)
     texts = _Texts()
     kept, more = _fit(ranks, budget, lambda rank: _encoded(rank, clocks, zero, texts))
-    own = {rank: _own(windows[rank], steps) for rank in kept}
-    of_rank = {
-        rank: [[w.step, *(_common(clocks, rank, stamp) - zero for stamp in w[1:])] for w in own[rank]]
-        for rank in kept
-    }
     return {
         "notes": [*notes, *more],
         "median": steps.median,
@@ -198,12 +186,15 @@ def assembled(
         "short": texts.short,
         "ranks": [
             {
-                "rank": rank,
-                "uncertainty_ns": clocks.uncertainty_ns(rank) if len(ranks) > 1 else 0,
-                "steps": of_rank[rank],
-                "tracks": kept[rank],
+                "rank": of.rank,
+                "uncertainty_ns": clocks.uncertainty_ns(of.rank) if len(ranks) > 1 else 0,
+                "steps": [
+                    [w.step, *(_common(clocks, of.rank, at) - zero for at in w[1:])] for w in of.windows
+                ],
+                "tracks": kept[of.rank],
             }
-            for rank in sorted(kept)
+            for of in sorted(ranks, key=lambda of: of.rank)
+            if of.rank in kept
         ],
     }
 
@@ -212,50 +203,40 @@ def _nothing(why: str) -> dict[str, Any]:
     return {"notes": [why], "median": NONE, "worst": NONE, "strings": [], "short": {}, "ranks": []}
 
 
-def _own(windows: Sequence[Window], steps: Steps) -> list[Window]:
-    return [window for window in windows if window.step in steps]
-
-
 def _common(clocks: RunClocks, rank: int, stamp: int) -> int:
     return int(clocks.to_common(rank, np.array([stamp]))[0])
 
 
 def _rank(
-    rank: int, timeline: Timeline, windows: Sequence[Window], collectives: Mapping[int, _Collective]
+    reader: RunWindows, rank: int, windows: Sequence[Window], collectives: Mapping[int, _Collective]
 ) -> _Rank:
-    """Return what a rank did in its windows, from the first call on that launched work of theirs."""
-    shortest = max((w.end - w.start for w in windows), default=0) // _PIXELS
-    extents = disjoint((_with_launches(timeline, window), window.end) for window in windows)
-    whole = rank_tracks(timeline)
-    parts = [in_window(whole, *extent) for extent in extents]
-    slices: dict[tuple[TrackKind, str], list[Slices]] = {}
-    for track in (track for part in parts for track in part.tracks):
-        slices.setdefault((track.kind, track.label), []).append(track.slices)
-    order = {(track.kind, track.label): place for place, track in enumerate(whole.tracks)}
-    tracks = [Track(*key, concatenate(Slices, slices[key])) for key in sorted(slices, key=order.__getitem__)]
-    return _Rank(rank, RankTracks(tracks, whole.infos), timeline.strings.tolist(), collectives, shortest)
+    """Read what a rank did in its steps, and on the host since the first call that launched work of theirs.
+
+    Raises
+    ------
+    HpcprofError
+        If the rank cannot be read.
+    """
+    timelines = [reader.read_steps(rank, first, last) for first, last in spans([w.step for w in windows])]
+    tracks = joined([rank_tracks(timeline) for timeline in timelines])
+    shortest = max(window.end - window.start for window in windows) // _PIXELS
+    return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), collectives, shortest)
 
 
-def _with_launches(timeline: Timeline, window: Window) -> int:
-    """Return when the first call of a step's work began, but at most the length of the step before it."""
-    work, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
-    rows = (work.start >= window.start) & (work.start < window.end) & (launched != NEVER)
-    first = int(launched[rows].min(initial=window.start))
-    return max(first, 2 * window.start - window.end)
-
-
-def disjoint(extents: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield extents by start, those that overlap or touch joined."""
+def spans(steps: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the first and the last step of each run of neighbours."""
     found: list[tuple[int, int]] = []
-    for start, end in sorted(extents):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+    for step in sorted(steps):
+        if found and step <= found[-1][1] + 1:
+            found[-1] = found[-1][0], step
         else:
-            found.append((start, end))
-    yield from found
+            found.append((step, step))
+    return found
 
 
-def _fit(ranks: Sequence[_Rank], budget: int, encode: Any) -> tuple[dict[int, Any], list[str]]:
+def _fit(
+    ranks: Sequence[_Rank], budget: int, encode: Callable[[_Rank], Any]
+) -> tuple[dict[int, Any], list[str]]:
     """Return the encoded ranks that the budget allows, and sentences on what is merged and left out."""
     encoded = [encode(rank) for rank in ranks]
     sizes = [_compressed(one) for one in encoded]

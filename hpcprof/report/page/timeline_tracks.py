@@ -6,7 +6,7 @@ too. Communication has tracks of its own, so that it can be seen beside the comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
@@ -80,7 +80,7 @@ class Slices(Table):
 
 @dataclass(frozen=True)
 class Track:
-    """One row of a timeline; ``label`` says what it shows, such as ``GPU 0 stream 7``."""
+    """One row of a timeline; ``label`` says what it shows, such as ``GPU work, stream 7``."""
 
     kind: TrackKind
     label: str
@@ -132,22 +132,47 @@ def rank_tracks(timeline: Timeline) -> RankTracks:
         *_gpu_tracks(timeline, shapes),
         *_call_tracks(timeline),
     ]
-    order = list(TrackKind)
-    return RankTracks(sorted(tracks, key=lambda track: order.index(track.kind)), infos)
+    return RankTracks(_in_order(tracks), infos)
 
 
-def in_window(tracks: RankTracks, start: int, end: int) -> RankTracks:
-    """Return the slices that overlap a window on the profile's clock; tracks without any are left out.
+def joined(parts: Sequence[RankTracks]) -> RankTracks:
+    """Join what a rank did in several windows; an event that lies in more than one of them counts once.
 
-    A slice without length counts if it lies in the window.
+    Parameters
+    ----------
+    parts : sequence of RankTracks
+        All of timelines with the same strings.
     """
-    kept = []
-    for track in tracks.tracks:
-        own = track.slices
-        rows = (own.start < end) & (np.maximum(own.end, own.start + 1) > start)
-        if rows.any():
-            kept.append(replace(track, slices=own.take(rows)))
-    return replace(tracks, tracks=kept)
+    slices: dict[tuple[TrackKind, str], list[Slices]] = {}
+    infos: list[str] = []
+    launches = 0
+    for part in parts:
+        for track in part.tracks:
+            own = track.slices
+            moved = replace(
+                own,
+                launch=np.where(own.launch == NONE, NONE, own.launch + launches),
+                info=np.where(own.info == NONE, NONE, own.info + len(infos)),
+            )
+            slices.setdefault((track.kind, track.label), []).append(moved)
+        infos += part.infos
+        launches += max((int(track.slices.launch.max()) + 1 for track in part.tracks), default=0)
+    tracks = [Track(*key, _distinct(concatenate(Slices, own))) for key, own in slices.items()]
+    return RankTracks(_in_order(tracks), infos)
+
+
+def _distinct(slices: Slices) -> Slices:
+    """Return slices without those that have the same extent and name as an earlier one of another window."""
+    rows = np.column_stack((slices.start, slices.end, slices.name, slices.depth))
+    _, first = np.unique(rows, axis=0, return_index=True)
+    own = slices.take(np.sort(first))
+    own = replace(own, depth=_depth(own.start, own.end))
+    return own.take(_by_start(own.start, own.end))
+
+
+def _in_order(tracks: Sequence[Track]) -> list[Track]:
+    order = list(TrackKind)
+    return sorted(tracks, key=lambda track: order.index(track.kind))
 
 
 def merge_short(slices: Slices, shortest: int) -> Slices:
@@ -208,10 +233,13 @@ def _gpu_tracks(timeline: Timeline, shapes: Ints) -> Iterator[Track]:
     launch = launch_calls(timeline)
     launch = np.where(launch == NO_CALL, NONE, launch)
     communicates = work.category == Category.COMM
+    several = len(np.unique(work.device)) > 1
     for (device, stream, comm), rows in rows_by_key(work.device, work.stream, communicates.astype(np.int64)):
-        place = f"GPU {device} stream {stream}"
+        place = f"GPU {device} stream {stream}" if several else f"stream {stream}"
         kind, label = (
-            (TrackKind.COMMUNICATION, f"Communication, {place}") if comm else (TrackKind.STREAM, place)
+            (TrackKind.COMMUNICATION, f"Communication, {place}")
+            if comm
+            else (TrackKind.STREAM, f"GPU work, {place}")
         )
         yield _track(
             kind, label, work.take(rows), work.category[rows], launch=launch[rows], info=shapes[rows]

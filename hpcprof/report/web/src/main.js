@@ -2,9 +2,10 @@
 import { readBlock } from "./data.js";
 import { showFromFindings } from "./first_screen.js";
 import { followTheme } from "./theme.js";
+import { drawTimeline } from "./timeline/embedded.js";
 
 /** What draws a part: a function of its element and its data. The data are the block `<part>-data`. */
-const PARTS = {};
+const PARTS = { timeline: drawTimeline };
 
 async function mount(element) {
   const draw = PARTS[element.dataset.part];

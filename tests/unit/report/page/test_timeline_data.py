@@ -14,8 +14,8 @@ from hpcprof.report.page.timeline_data import (
     Steps,
     Window,
     chosen_ranks,
-    disjoint,
     median_and_worst,
+    spans,
     timeline_data,
 )
 from hpcprof.results.clocks import aligned_clocks
@@ -121,7 +121,7 @@ def test_without_profiles_the_data_say_why(stored: Stored, tmp_path: Path) -> No
     assert "there is no folder" in gone["notes"][0]
     (tmp_path / "empty").mkdir()
     empty = timeline_data(Run(RUN, tmp_path / "empty"), stored.store)
-    assert empty["notes"] == ["The profiles of this run cannot be found here."]
+    assert "the profile of rank 0 is no longer in" in empty["notes"][0]
 
 
 def test_without_steps_the_data_say_so(tmp_path: Path) -> None:
@@ -152,5 +152,7 @@ def test_of_more_ranks_a_median_one_and_the_ten_furthest_are_shown() -> None:
     )
 
 
-def test_overlapping_windows_are_joined() -> None:
-    assert [*disjoint([(5, 9), (0, 3), (8, 12), (12, 13)])] == [(0, 3), (5, 13)]
+def test_neighbouring_steps_are_read_together() -> None:
+    assert spans([7, 3]) == [(3, 3), (7, 7)]
+    assert spans([4, 3]) == [(3, 4)]
+    assert spans([5]) == [(5, 5)]

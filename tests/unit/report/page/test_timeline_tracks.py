@@ -16,7 +16,7 @@ from hpcprof.report.page.timeline_tracks import (
     SliceKind,
     Track,
     TrackKind,
-    in_window,
+    joined,
     merge_short,
     rank_tracks,
 )
@@ -37,8 +37,8 @@ def only(tracks: RankTracks, kind: TrackKind) -> Track:
 def test_communication_has_a_track_beside_the_other_work_of_its_stream() -> None:
     found = rank_tracks(timeline([(0, 5, COMP), (5, 9, COMM), (9, 12, MEM)]))
     assert labels(found) == [
-        (TrackKind.COMMUNICATION, "Communication, GPU 0 stream 0"),
-        (TrackKind.STREAM, "GPU 0 stream 0"),
+        (TrackKind.COMMUNICATION, "Communication, stream 0"),
+        (TrackKind.STREAM, "GPU work, stream 0"),
     ]
     assert only(found, TrackKind.COMMUNICATION).slices.start.tolist() == [5]
     kinds = only(found, TrackKind.STREAM).slices.kind.tolist()
@@ -89,12 +89,17 @@ def test_slices_know_their_grid_and_size() -> None:
     assert work == torch_step.operation_count
 
 
-def test_a_window_keeps_what_overlaps_it() -> None:
-    found = in_window(
-        rank_tracks(timeline([(0, 10, COMP), (10, 20, COMP), (20, 20, COMP), (30, 40, COMM)])), 10, 21
-    )
-    assert labels(found) == [(TrackKind.STREAM, "GPU 0 stream 0")]
-    assert found.tracks[0].slices.start.tolist() == [10, 20]
+def test_windows_are_joined_and_an_event_of_both_counts_once() -> None:
+    early = timeline([(10, 15, COMP, 3)], ranges=[(0, 100, "epoch", 1), (2, 20, "step", 1)])
+    late = timeline([(60, 65, COMP, 53)], ranges=[(0, 100, "epoch", 1), (52, 70, "step", 1)])
+    found = joined([rank_tracks(early), rank_tracks(late)])
+    ranges = only(found, TrackKind.RANGES).slices
+    assert ranges.start.tolist() == [0, 2, 52]
+    assert ranges.depth.tolist() == [0, 1, 1]
+    calls, work = only(found, TrackKind.CALLS).slices, only(found, TrackKind.STREAM).slices
+    assert calls.launch.tolist() == work.launch.tolist()
+    assert len(set(calls.launch.tolist())) == 2
+    assert {found.infos[i] for i in work.info.tolist()} == {"grid (1, 1, 1), block (1, 1, 1)"}
 
 
 EXTENTS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_size=40)

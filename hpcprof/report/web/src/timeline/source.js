@@ -1,0 +1,60 @@
+// What a timeline shows comes from a source: the block inside a page (embedded.js) or a server (tiles.js). The
+// timeline knows only this interface. Times are nanoseconds since any moment that all ranks share, as numbers.
+
+/**
+ * @typedef {object} Source
+ * @property {() => Promise<Overview>} overview asked once
+ * @property {(request: Request) => Promise<TrackSlices[]>} slices asked again whenever the view leaves what was
+ *   answered, or shows it finer than it was asked for; tracks that are not in the answer stay as they are
+ *
+ * @typedef {object} Overview
+ * @property {number} start @property {number} end the extent of all there is to see
+ * @property {Rank[]} ranks from top to bottom
+ * @property {[number, number][]} covered the extents that the source has slices for; the rest is drawn hatched
+ * @property {{label: string, start: number, end: number}[]} places extents worth a button; the first is shown first
+ * @property {string[]} notes sentences for the reader
+ * @property {boolean} complete whether one answer of `slices` for all ranks and times is all there is
+ *
+ * @typedef {object} Rank
+ * @property {number} rank
+ * @property {number | null} uncertainty how far off its clock may be; null if unknown
+ * @property {{step: number, start: number, end: number}[]} steps by start
+ * @property {Track[]} tracks from top to bottom
+ *
+ * @typedef {object} Track
+ * @property {number} id unique in the rank
+ * @property {"ranges" | "communication" | "stream" | "calls"} kind
+ * @property {string} label
+ * @property {number} levels how many levels its slices have, at least 1
+ *
+ * @typedef {object} Request
+ * @property {number[]} ranks those that are in sight
+ * @property {number} start @property {number} end
+ * @property {number} pixels the width of that extent on the screen
+ *
+ * The slices of a track as columns, by start; of those that start together the longer one first. Slices of one
+ * depth do not overlap. `name` and `info` are numbers of `strings`, -1 for none, and `short` has the short names of
+ * some. A call and the work that it launched share `launch`, which is unique in the rank, and the parts of a
+ * collective on its ranks share `collective`; -1 stands for none.
+ * @typedef {object} TrackSlices
+ * @property {number} rank
+ * @property {number} track the id of the track
+ * @property {string[]} strings
+ * @property {Record<number, string>} short
+ * @property {Float64Array} start @property {Float64Array} end
+ * @property {Uint8Array} depth
+ * @property {Uint8Array} kind an index of `KINDS`
+ * @property {Int32Array} name @property {Int32Array} info
+ * @property {Int32Array} launch @property {Int32Array} collective
+ */
+
+/** What a slice is: its word, and the variable of page.css that is its colour. */
+export const KINDS = [
+  { word: "Compute", colour: "--compute" },
+  { word: "Communication", colour: "--exposed-comm" },
+  { word: "Copies", colour: "--copy" },
+  { word: "Ranges", colour: "--overlap" },
+  { word: "API calls", colour: "--idle" },
+  { word: "Waiting for the GPU", colour: "--wait" },
+  { word: "Several short ones", colour: "--series-4" },
+];

@@ -1,0 +1,424 @@
+// A timeline of ranks: what each of them did, when, on one clock. What it needs to know comes from a source
+// (source.js). It shows ranks and steps that others name by the event `hpcprof:show`, with a detail of
+// {rank, step} or {rank, start_ns, end_ns}.
+import { count, duration } from "../units.js";
+import { Controls } from "./controls.js";
+import { make } from "./dom.js";
+import { Gutter } from "./gutter.js";
+import { Layout } from "./layout.js";
+import { Painter } from "./painter.js";
+import { Panel } from "./panel.js";
+import { TrackModel } from "./slices.js";
+import { legend, Toolbar } from "./toolbar.js";
+import { View } from "./view.js";
+
+const OPEN_RANKS = 4;
+const NEAR_PIXELS = 4;
+const AHEAD = 1;
+const FINER = 4;
+
+/** A timeline in an element. */
+export class Timeline {
+  /**
+   * @param {Element} element
+   * @param {import("./source.js").Source} source
+   * @param {object} [options]
+   * @param {import("./view.js").LinkedViews} [options.linked] timelines that move together
+   * @param {number} [options.anchor] the moment that lies below those of the linked ones; by default the first place
+   * @param {string} [options.title]
+   * @param {number} [options.open] how many ranks are unfolded at first
+   * @param {boolean} [options.shows] whether it follows `hpcprof:show`; by default it does
+   */
+  constructor(element, source, options = {}) {
+    this.element = element;
+    this.source = source;
+    this.options = { title: "Timeline", shows: true, ...options };
+    this.models = new Map();
+    this.selected = null;
+    this.area = null;
+    this.links = [];
+    this.found = null;
+    this.asked = null;
+    element.timeline = this;
+    /** Resolves when the first slices are drawn. */
+    this.ready = this.#start();
+  }
+
+  async #start() {
+    this.overview = await this.source.overview();
+    const { ranks, start, end, places } = this.overview;
+    this.ranks = new Map(ranks.map((rank) => [rank.rank, rank]));
+    this.view = new View(start, end);
+    this.layout = new Layout(ranks, this.options.open ?? (ranks.length <= OPEN_RANKS ? ranks.length : 1));
+    this.#build();
+    if (places.length) this.view.frame(places[0].start, places[0].end);
+    this.options.linked?.join(this.view, this.options.anchor ?? places[0]?.start ?? start);
+    this.view.listeners.push(() => {
+      this.tip.hidden = true;
+      this.invalidate();
+    });
+    await this.#ask();
+    this.#resize();
+    this.draw();
+  }
+
+  #build() {
+    this.canvas = make("canvas", { "aria-hidden": "true" });
+    this.tip = make("div", { className: "timeline-tip", hidden: true });
+    this.gutter = new Gutter(this);
+    this.scroller = make(
+      "div",
+      { className: "timeline-scroller", tabIndex: 0, role: "application", "aria-label": this.#summary() },
+      this.canvas,
+      make("div", { className: "timeline-corner", textContent: "Clock" }),
+      this.gutter.element,
+    );
+    this.toolbar = new Toolbar(this);
+    this.panel = new Panel(this);
+    this.legend = make("div");
+    const notes = this.overview.notes.map((text) => make("p", { className: "note", textContent: text }));
+    this.element.classList.add("timeline");
+    this.element.append(
+      make("h2", { textContent: this.options.title }),
+      ...notes,
+      this.toolbar.element,
+      make("div", { className: "timeline-frame" }, this.scroller, this.tip),
+      this.legend,
+      this.panel.element,
+    );
+    this.painter = new Painter(this.canvas);
+    this.controls = new Controls(this);
+    this.scroller.addEventListener("scroll", () => this.invalidate());
+    new ResizeObserver(() => this.#resize()).observe(this.scroller);
+    document.addEventListener("hpcprof:theme", () => {
+      this.painter.newTheme();
+      this.draw();
+    });
+    if (this.options.shows) document.addEventListener("hpcprof:show", ({ detail }) => this.show(detail));
+    this.gutter.place();
+  }
+
+  #summary() {
+    const { ranks, start, end } = this.overview;
+    const steps = new Set(ranks.flatMap((of) => of.steps.map(({ step }) => step)));
+    const what = `${count(ranks.length)} ${ranks.length === 1 ? "rank" : "ranks"}, ${count(steps.size)} ${steps.size === 1 ? "step" : "steps"}`;
+    return `Timeline of ${what} over ${duration(end - start)}. Press w, a, s and d to move and the question mark for all keys.`;
+  }
+
+  get scrolled() {
+    return this.scroller.scrollTop;
+  }
+
+  /** Returns the slices of a track; undefined if the source has not sent any. */
+  model(rank, track) {
+    return this.models.get(`${rank}/${track}`);
+  }
+
+  rank(rank) {
+    return this.ranks.get(rank);
+  }
+
+  /** Returns the step of a rank at a time; null between steps. */
+  stepAt(rank, time) {
+    return this.rank(rank).steps.find(({ start, end }) => time >= start && time < end)?.step ?? null;
+  }
+
+  #resize() {
+    const { layout, scroller } = this;
+    const most = Math.max(240, Math.round(0.7 * window.innerHeight));
+    scroller.style.height = `${Math.min(layout.height + 4, most)}px`;
+    const width = scroller.clientWidth - this.gutter.element.offsetWidth;
+    if (width <= 0) return;
+    this.painter.resize(width, scroller.clientHeight);
+    this.canvas.style.marginBottom = `-${scroller.clientHeight}px`;
+    this.invalidate();
+  }
+
+  /** Lets the next frame draw the timeline. */
+  invalidate() {
+    this.frame ??= requestAnimationFrame(() => this.draw());
+  }
+
+  /** Draws a frame now. */
+  draw() {
+    if (this.frame) cancelAnimationFrame(this.frame);
+    this.frame = null;
+    if (!(this.painter.width > 0)) return;
+    this.painter.draw(this);
+    if (!this.#answered()) this.#ask();
+  }
+
+  /** Whether what was asked for is enough for the view: as wide, as fine, and all ranks in sight. */
+  #answered() {
+    const { asked, view } = this;
+    if (this.overview.complete) return true;
+    return (
+      asked !== null &&
+      asked.start <= Math.max(view.start, this.overview.start) &&
+      asked.end >= Math.min(view.end, this.overview.end) &&
+      (asked.end - asked.start) / asked.pixels <= (FINER * view.span) / this.painter.width &&
+      this.#inSight().every((rank) => asked.ranks.includes(rank))
+    );
+  }
+
+  #inSight() {
+    const rows = this.layout.between(this.scrolled, this.scrolled + (this.painter.height || window.innerHeight));
+    return [...new Set(rows.map(({ of }) => of.rank))];
+  }
+
+  async #ask() {
+    const { view } = this;
+    const room = AHEAD * view.span;
+    const width = this.painter.width || 1000;
+    this.asked = { ranks: this.#inSight(), start: view.start - room, end: view.end + room, pixels: width * (1 + 2 * AHEAD) };
+    for (const slices of await this.source.slices(this.asked)) {
+      const key = `${slices.rank}/${slices.track}`;
+      if (this.models.get(key)?.slices !== slices) this.models.set(key, new TrackModel(slices));
+    }
+    const kinds = new Set([...this.models.values()].flatMap(({ slices }) => [...new Set(slices.kind)]));
+    this.legend.replaceChildren(legend(kinds));
+    if (this.found) this.search(this.found.text);
+    this.invalidate();
+  }
+
+  /** Folds or unfolds a rank, or one of its tracks. */
+  fold(rank, track = null) {
+    this.layout.toggle(rank, track);
+    this.#arranged();
+  }
+
+  /** Folds or unfolds all ranks. */
+  foldAll(folded) {
+    this.layout.foldAll(folded);
+    this.#arranged();
+  }
+
+  #arranged() {
+    this.gutter.place();
+    this.#resize();
+  }
+
+  /** Returns the slice at a place of the canvas; null if there is none. */
+  hit(x, y) {
+    const { view } = this;
+    const row = this.layout.at(y + this.scrolled);
+    if (!row?.track) return null;
+    const model = this.model(row.of.rank, row.track.id);
+    const depth = row.folded ? 0 : Math.floor((y + this.scrolled - row.top) / row.lane);
+    const perPixel = view.span / this.painter.width;
+    const found = model ? model.at(depth, view.start + x * perPixel, NEAR_PIXELS * perPixel) : -1;
+    return found < 0 ? null : { rank: row.of.rank, track: row.track.id, row: found };
+  }
+
+  /** Shows the name and duration of the slice below the pointer. */
+  hover(event) {
+    const found = event && this.hit(event.offsetX, event.offsetY);
+    this.tip.hidden = !found;
+    if (!found) return;
+    const model = this.model(found.rank, found.track);
+    this.tip.textContent = `${model.shortName(found.row)}, ${duration(model.slices.end[found.row] - model.slices.start[found.row])}`;
+    const left = event.offsetX + this.gutter.element.offsetWidth;
+    this.tip.style.left = `${Math.min(left + 12, this.scroller.clientWidth - 240)}px`;
+    this.tip.style.top = `${event.offsetY + 18}px`;
+  }
+
+  /** Selects a slice, and moves there if `moves`; null selects nothing. */
+  select(slice, moves = false) {
+    if (slice === null) {
+      this.selectNothing();
+      return;
+    }
+    this.selected = slice;
+    this.area = null;
+    this.links = this.#linksOf(slice);
+    this.panel.slice(slice, this.links);
+    if (moves) this.#reveal(slice);
+    this.invalidate();
+  }
+
+  selectNothing() {
+    this.selected = this.area = null;
+    this.links = [];
+    this.panel.clear();
+    this.invalidate();
+  }
+
+  /** Returns the arrows of a slice: from a call to its work, and from the first to each other rank of a collective. */
+  #linksOf({ rank, track, row }) {
+    const { slices } = this.model(rank, track);
+    const here = { rank, track, row };
+    const isCall = this.#kind(rank, track) === "calls";
+    const found = this.#others(here, "launch", slices.launch[row], (of, kind) => of === rank && (kind === "calls") !== isCall)
+      .map((other) => ({ kind: "launch", from: isCall ? here : other, to: isCall ? other : here }));
+    const parts = this.#others(here, "collective", slices.collective[row], (of) => of !== rank);
+    return [...found, ...parts.map((other) => ({ kind: "collective", from: here, to: other }))];
+  }
+
+  #others(here, column, value, wanted) {
+    if (value < 0) return [];
+    const found = [];
+    for (const model of this.models.values()) {
+      const { rank, track } = model.slices;
+      if (!wanted(rank, this.#kind(rank, track))) continue;
+      for (const row of model.rowsWith(column, value)) found.push({ rank, track, row });
+    }
+    return found.sort((a, b) => a.rank - b.rank);
+  }
+
+  #kind(rank, track) {
+    return this.rank(rank).tracks.find(({ id }) => id === track).kind;
+  }
+
+  /** Moves so far that a slice is in sight. */
+  #reveal({ rank, track, row }) {
+    const { slices } = this.model(rank, track);
+    const [start, end] = [slices.start[row], slices.end[row]];
+    const { view, layout, scroller } = this;
+    if (layout.foldedRanks.has(rank)) this.fold(rank);
+    if (start < view.start || end > view.end) {
+      const span = Math.max(view.span, 1.2 * (end - start));
+      view.show((start + end - span) / 2, (start + end + span) / 2);
+    }
+    const { top, height } = layout.place(rank, track, slices.depth[row]);
+    const room = this.painter.height;
+    if (top < scroller.scrollTop + 2 * height || top + height > scroller.scrollTop + room) scroller.scrollTop = top - room / 2;
+  }
+
+  /** Zooms to a slice, or to the selected extent. */
+  zoomTo(slice) {
+    if (slice) {
+      const { slices } = this.model(slice.rank, slice.track);
+      this.view.frame(slices.start[slice.row], slices.end[slice.row]);
+    } else if (this.area) this.view.frame(this.area.start, this.area.end);
+  }
+
+  /** Selects the next (1) or previous (-1) slice of the level, or the first one in sight. */
+  neighbour(way) {
+    const { view, selected } = this;
+    if (!selected) {
+      const rows = this.layout.rows.filter(({ track, of }) => track && this.model(of.rank, track.id)?.lanes.length);
+      for (const { of, track } of rows) {
+        const { finest } = this.model(of.rank, track.id).lanes[0];
+        const [first, last] = finest.between(view.start, view.end);
+        if (first < last) return this.select({ rank: of.rank, track: track.id, row: finest.row[first] }, true);
+      }
+      return undefined;
+    }
+    const model = this.model(selected.rank, selected.track);
+    const { finest } = model.lanes[model.slices.depth[selected.row]];
+    const place = finest.row.indexOf(selected.row) + way;
+    if (place >= 0 && place < finest.length) this.select({ ...selected, row: finest.row[place] }, true);
+    return undefined;
+  }
+
+  /** Follows an arrow of the selected slice: the first one that leads from it (1) or to it (-1). */
+  follow(way) {
+    const { selected, links } = this;
+    const same = (one) => one.rank === selected.rank && one.track === selected.track && one.row === selected.row;
+    const link = links.find(({ from, to }) => same(way > 0 ? from : to));
+    if (link) this.select(way > 0 ? link.to : link.from, true);
+  }
+
+  areaOfSelected() {
+    if (!this.selected) return;
+    const { slices } = this.model(this.selected.rank, this.selected.track);
+    this.selectArea(slices.start[this.selected.row], slices.end[this.selected.row]);
+  }
+
+  /** Selects an extent of time and, unless it still changes, sums up the slices in it. */
+  selectArea(start, end, final = true) {
+    this.area = { start, end };
+    this.selected = null;
+    this.links = [];
+    if (final) this.panel.area(this.area, ...this.#sums(start, end));
+    this.invalidate();
+  }
+
+  /** Returns the time by track and by name inside an extent, of the ranks that are unfolded or else of all. */
+  #sums(start, end) {
+    const unfolded = this.overview.ranks.filter(({ rank }) => !this.layout.foldedRanks.has(rank));
+    const tracks = [];
+    const names = new Map();
+    for (const { rank, tracks: own } of unfolded.length ? unfolded : this.overview.ranks) {
+      for (const { id, label, kind } of own) {
+        const model = this.model(rank, id);
+        if (!model) continue;
+        const sum = model.sum(start, end, kind === "ranges" || kind === "calls");
+        if (sum.count) tracks.push({ rank, label, time: sum.time, count: sum.count });
+        for (const [number, of] of sum.names) {
+          const name = number < 0 ? "(no name)" : model.slices.strings[number];
+          const all = names.get(name) ?? { name, kind: of.kind, time: 0, count: 0 };
+          names.set(name, { ...all, time: all.time + of.time, count: all.count + of.count });
+        }
+      }
+    }
+    return [tracks, [...names.values()].sort((a, b) => b.time - a.time)];
+  }
+
+  /**
+   * Lights the slices whose name contains a text, in any case.
+   * @returns {{total: number, at: number} | null} how many there are and which is selected; null without a text
+   */
+  search(text) {
+    const wanted = text.trim().toLowerCase();
+    const numbers = new Map();
+    let total = 0;
+    for (const model of this.models.values()) {
+      const { strings } = model.slices;
+      if (wanted && !numbers.has(strings)) numbers.set(strings, matching(strings, wanted));
+      model.search(wanted ? numbers.get(strings) : null);
+      for (const places of model.matches ?? []) total += places.length;
+    }
+    this.found = wanted ? { text, total, at: -1 } : null;
+    this.invalidate();
+    return this.found;
+  }
+
+  /** Selects the next (1) or the previous (-1) slice that a search has found, by time. */
+  nextMatch(way) {
+    if (!this.found?.total) return this.found;
+    const all = [];
+    for (const model of this.models.values()) {
+      model.matches?.forEach((places, depth) => {
+        const { finest } = model.lanes[depth];
+        for (const place of places) {
+          all.push({ time: finest.start[place], rank: model.slices.rank, track: model.slices.track, row: finest.row[place] });
+        }
+      });
+    }
+    all.sort((a, b) => a.time - b.time || a.rank - b.rank || a.track - b.track);
+    const at = this.found.at < 0 && way > 0 ? Math.max(all.findIndex(({ time }) => time >= this.view.start), 0) : this.found.at + way;
+    this.found.at = (at + all.length) % all.length;
+    const { rank, track, row } = all[this.found.at];
+    this.select({ rank, track, row }, true);
+    return this.found;
+  }
+
+  /** Shows a rank and step, or an extent of time, and scrolls there. */
+  show({ rank = null, step = null, start_ns: start = null, end_ns: end = null }) {
+    const of = rank === null ? this.overview.ranks[0] : this.rank(rank);
+    this.element.scrollIntoView({ block: "start" });
+    if (!of) {
+      this.panel.say(`Rank ${rank} is not in this page. hpcprof serve shows all ranks.`);
+      return;
+    }
+    if (this.layout.foldedRanks.has(of.rank)) this.fold(of.rank);
+    this.scroller.scrollTop = this.layout.place(of.rank, null, 0).top - 2 * this.layout.rows[0].height;
+    const own = of.steps.find((one) => one.step === step);
+    if (start !== null && end !== null) {
+      this.view.frame(start, end);
+      this.selectArea(start, end);
+    } else if (own) this.view.frame(own.start, own.end);
+    else if (step !== null) this.panel.say(`Step ${step} is not in this page. hpcprof serve shows all steps.`);
+    this.invalidate();
+  }
+}
+
+/** Returns the numbers of the strings that contain a text in lower case. */
+function matching(strings, wanted) {
+  const numbers = new Set();
+  strings.forEach((text, number) => {
+    if (text.toLowerCase().includes(wanted)) numbers.add(number);
+  });
+  return numbers;
+}
