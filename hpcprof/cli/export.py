@@ -15,7 +15,10 @@ from hpcprof.common.units import counted
 
 @click.command(
     "export",
-    epilog=examples("hpcprof export --to parquet tables", "hpcprof export last --to perfetto timelines"),
+    epilog=examples(
+        "hpcprof export --to parquet tables",
+        "hpcprof export last --to perfetto --steps 10-12 --ranks 0,3-5 timelines",
+    ),
 )
 @runs_dir_option
 @db_option
@@ -24,21 +27,26 @@ from hpcprof.common.units import counted
     "form",
     type=click.Choice(["parquet", "csv", "perfetto", "chrome"]),
     required=True,
-    help="parquet, csv: one file per analysis. perfetto, chrome: the timeline of each rank.",
+    help="parquet, csv: one file per analysis. perfetto, chrome: the timelines of the ranks.",
 )
+@click.option("--steps", metavar="N|A-B", default="", help="Of timelines, only these steps.")
+@click.option("--ranks", metavar="LIST", default="", help="Of timelines, only these ranks, such as 0,3-5.")
 @click.argument("words", nargs=-1, metavar="[RUN] DIR", shell_complete=complete_runs)
-def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -> None:
+def command(
+    runs_dir: Path, db: str | None, form: str, steps: str, ranks: str, words: tuple[str, ...]
+) -> None:
     """Write results and timelines for other programs.
 
     RUN is a run id, a unique prefix of one, a path, or last (the default). Existing files of the same
     names in DIR are replaced.
 
-    perfetto and chrome are the same format, gzipped JSON that ui.perfetto.dev and chrome://tracing open
-    directly: one file per rank, and one with all ranks on a common clock.
+    ui.perfetto.dev opens both kinds of timelines. perfetto is one file of all ranks of a collected run, on
+    the clock that their collectives align, with arrows and counters. chrome is gzipped JSON, also for
+    chrome://tracing: one file per rank, and one of all ranks by the UTC times of their profiles.
     """
     if len(words) not in (1, 2) or not words[-1]:
         raise UsageError("give the folder to write to, preceded by a run if it is not the last one.")
-    from hpcprof.report.exports import ExportFormat, export_run
+    from hpcprof.report.exports import Chosen, ExportFormat, export_run
 
     folder = Path(words[-1])
     run, exported = export_run(
@@ -48,6 +56,7 @@ def command(runs_dir: Path, db: str | None, form: str, words: tuple[str, ...]) -
         database=db,
         runs_dir=runs_dir,
         progress=lambda path: click.echo(f"writing {path}", err=True),
+        chosen=Chosen(ranks, steps),
     )
     for note in exported.notes:
         click.echo(f"hpcprof: {note}", err=True)

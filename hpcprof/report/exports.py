@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.units import named_ranks
+from hpcprof.profiles.timeline import Timeline
+from hpcprof.report.perfetto.export import export_trace
 from hpcprof.report.tables_export import export_tables
 from hpcprof.report.trace_events import Exported, export_timelines
-from hpcprof.results.run_names import find_known_run
-from hpcprof.results.store.store import open_store
-from hpcprof.results.timelines import find_timelines
+from hpcprof.results.run_names import command_line, find_known_run, typed_run
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.results.timelines import Timelines, find_timelines
+from hpcprof.results.windows import RunWindows
+from hpcprof.submit.runs.directory import Run
+
+_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 class ExportFormat(Enum):
-    """Tables of the analyses, or timelines of the ranks; Perfetto and Chrome read the same files."""
+    """Tables of the analyses, or timelines of the ranks: in Perfetto's own format or in Chrome's."""
 
     PARQUET = "parquet"
     CSV = "csv"
     PERFETTO = "perfetto"
     CHROME = "chrome"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What of the timelines is exported, as users write it: ``0,3-5``; empty for everything."""
+
+    ranks: str = ""
+    steps: str = ""
 
 
 def export_run(
@@ -31,6 +48,7 @@ def export_run(
     database: str | None,
     runs_dir: Path,
     progress: Callable[[Path], None],
+    chosen: Chosen = Chosen(),
 ) -> tuple[str, Exported]:
     """Write the tables or the timelines of a run into a folder; return the run's id and what was written.
 
@@ -42,22 +60,88 @@ def export_run(
     folder : Path
         Created where it is missing; files of the same names are replaced.
     database : str or None
-        The results database; None for the one among the runs. Timelines are read from the profiles instead.
+        The results database; None for the one among the runs.
     runs_dir : Path
     progress : callable
         Called with the path of each timeline before it is written.
+    chosen : Chosen
+        Of a timeline, which ranks and steps.
 
     Raises
     ------
     UsageError
-        If the run is unknown, or ``folder`` is a file.
+        If the run is unknown, ``folder`` is a file, or there are no such ranks or steps.
     HpcprofError
         If there is nothing to write, or a file cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder: give the folder to write to.")
+    ranks, steps = _spans("--ranks", chosen.ranks), _spans("--steps", chosen.steps)
+    if len(steps) > 1:
+        raise UsageError(f"--steps {chosen.steps}: give one step or one range of steps, such as 10-12.")
     store = open_store(database, runs_dir)
     run = find_known_run(reference, runs_dir, store)
     if form in (ExportFormat.PARQUET, ExportFormat.CSV):
+        if ranks or steps:
+            raise UsageError(f"--ranks and --steps are for timelines: --to {form.value} writes whole tables.")
         return run.id, Exported(export_tables(run, store, form.value, folder))
-    return run.id, export_timelines(find_timelines(run), folder, progress)
+    return run.id, _export_timelines(run, store, form, folder, progress, ranks, steps)
+
+
+def _export_timelines(
+    run: Run,
+    store: Store,
+    form: ExportFormat,
+    folder: Path,
+    progress: Callable[[Path], None],
+    ranks: Sequence[tuple[int, int]],
+    steps: Sequence[tuple[int, int]],
+) -> Exported:
+    """Write the timelines of the chosen ranks and steps."""
+    if form is ExportFormat.CHROME and not steps:
+        timelines = find_timelines(run)
+        of_ranks = {rank: timelines.paths[rank] for rank in _among(ranks, list(timelines.paths), run)}
+        return export_timelines(replace(timelines, paths=of_ranks), folder, progress)
+    windows = RunWindows(run, store)
+    if not (store.exists() and windows.profiles):
+        if store.exists() and store.profiles(run.id):
+            raise HpcprofError(f"{run.id} has no timelines: no profile of it holds one.")
+        collect = command_line(store, "collect", typed_run(run))
+        raise HpcprofError(f"{run.id} has not been collected: run {collect} first.")
+    own = _among(ranks, list(windows.profiles), run)
+    if form is ExportFormat.PERFETTO:
+        return export_trace(run, store, folder, progress, ranks=own, steps=next(iter(steps), None))
+    paths = {rank: run.path / windows.profiles[rank].file for rank in own}
+    return export_timelines(_StepTimelines(paths, [], windows=windows, steps=steps[0]), folder, progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepTimelines(Timelines):
+    """The timelines of some steps of a collected run."""
+
+    windows: RunWindows
+    steps: tuple[int, int]
+
+    def read(self, rank: int) -> Timeline:
+        return self.windows.read_steps(rank, *self.steps)
+
+
+def _spans(option: str, text: str) -> list[tuple[int, int]]:
+    """Return the spans of numbers that a user wrote, such as ``0,3-5``."""
+    found = []
+    for part in text.split(",") if text else ():
+        match = _SPAN.fullmatch(part.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            raise UsageError(f"{option} {text}: give numbers and ranges, such as 0,3-5.")
+        found.append((first, last))
+    return found
+
+
+def _among(spans: Sequence[tuple[int, int]], ranks: Sequence[int], run: Run) -> list[int]:
+    """Return the ranks of a run that spans choose, all without spans."""
+    for first, last in spans:
+        if not any(first <= rank <= last for rank in ranks):
+            which = f"rank {first}" if first == last else f"ranks {first}-{last}"
+            raise UsageError(f"{run.id} has no timeline of {which}: it has those of {named_ranks(ranks)}.")
+    return [rank for rank in ranks if not spans or any(first <= rank <= last for first, last in spans)]

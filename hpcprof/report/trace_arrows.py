@@ -29,20 +29,31 @@ def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[st
     track : ndarray of int64
         The track of each of ``timeline.operations()``.
     """
-    call = launch_calls(timeline)
-    launched = np.flatnonzero(call != NO_CALL)
-    call, calls = call[launched], timeline.calls
-    work = timeline.columns_of_operations(OperationTimes)
-    ends = (calls.start[call], calls.thread[call], work.start[launched], track[launched])
+    calls, work = timeline.calls, timeline.columns_of_operations(OperationTimes)
+    call, operation = launches(timeline)
+    ends = (calls.start[call], calls.thread[call], work.start[operation], track[operation])
     yield from _drawn("ac2g", rank, zero, *ends)
+    done = timeline.operators
+    forward, backward = gradients(timeline)
+    ends = (done.start[forward], done.thread[forward], done.start[backward], done.thread[backward])
+    yield from _drawn("fwdbwd", rank, zero, *ends)
+
+
+def launches(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of the calls that launched work, and those of ``timeline.operations()``, in pairs."""
+    call = launch_calls(timeline)
+    operation = np.flatnonzero(call != NO_CALL)
+    return call[operation], operation
+
+
+def gradients(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of operators, and those of the operators that compute their gradients, in pairs."""
     done = timeline.operators
     # The two operators of a link follow each other, the forward one first.
     linked = np.flatnonzero(done.link != NO_LINK)
     linked = linked[np.lexsort((done.start[linked], done.link[linked]))]
     pairs = np.flatnonzero(done.link[linked][1:] == done.link[linked][:-1])
-    forward, backward = linked[pairs], linked[pairs + 1]
-    ends = (done.start[forward], done.thread[forward], done.start[backward], done.thread[backward])
-    yield from _drawn("fwdbwd", rank, zero, *ends)
+    return linked[pairs], linked[pairs + 1]
 
 
 def _drawn(

@@ -2,10 +2,9 @@
 
 Each rank is a process. Its tracks are its GPU streams, the annotations on the GPU, and its threads, on which
 ranges and operators enclose the API calls made inside them, and arrows lead from calls to the work that they
-launch. Categories and arguments have the names of
-PyTorch's traces, so that programs which read those, hpcprof included, also read these. Only ``cuda_graph`` is
-new: the launch of a graph that was traced as a whole. Perfetto's binary format would need a package of
-schemas and would add no information about such events.
+launch. Categories and arguments have the names of PyTorch's traces, so that programs which read those,
+hpcprof included, also read these. Only ``cuda_graph`` is new: the launch of a graph that was traced as a
+whole. `hpcprof.report.perfetto` writes all ranks on aligned clocks in Perfetto's own format.
 
 Timestamps are microseconds with three decimals, that is whole nanoseconds, counted from the first event. A
 program that reads them as doubles keeps every nanosecond of 13 days. ``baseTimeNanoseconds`` is the UTC time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import sqlite3
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyarrow import parquet
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from tests.conftest import Hpcprof
+from tests.unit.report.perfetto.decoded import decode
 
 
 def report(hpcprof: Hpcprof, run: Path, analysis: str) -> list[dict[str, object]]:
@@ -56,17 +58,48 @@ def test_an_analysis_without_rows_is_an_empty_table_and_a_reason(
     assert {"rank": 0, "analysis": "kernels", "reason": "no CUDA kernels in rank0.sqlite"} in reasons
 
 
-@pytest.mark.parametrize("form", ["perfetto", "chrome"])
-def test_timelines_are_a_file_of_each_rank_and_one_of_all(
-    form: str, hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+def test_a_chrome_export_is_a_file_of_each_rank_and_one_of_all(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
 ) -> None:
-    done = hpcprof("export", str(profiles), "--to", form, "timelines")
+    done = hpcprof("export", str(profiles), "--to", "chrome", "timelines")
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in (tmp_path / "timelines").iterdir()) == [
         "all_ranks.json.gz",
         "rank00000.trace.json.gz",
         "rank00001.trace.json.gz",
     ]
+
+
+def test_a_perfetto_export_is_one_file_of_the_chosen_ranks_and_steps(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    hpcprof("collect", str(profiles))
+    done = hpcprof("export", str(profiles), "--to", "perfetto", "--steps", "1-2", "timelines")
+    assert done.returncode == 0, done.stderr
+    assert "The clocks are aligned by their communication to" in done.stderr
+    (path,) = (tmp_path / "timelines").iterdir()
+    found = decode(gzip.decompress(path.read_bytes()))
+    assert sorted(found.tracks) == ["rank 0", "rank 1"] and found.together
+    assert [one.name for one in found.slices if one.category == "step"] == [
+        "step 1",
+        "step 1",
+        "step 2",
+        "step 2",
+    ]
+    hpcprof("export", str(profiles), "--to", "perfetto", "--steps", "1", "--ranks", "1", "timelines")
+    assert sorted(decode(gzip.decompress(path.read_bytes())).tracks) == ["rank 1"]
+
+
+def test_a_chrome_export_of_some_ranks_and_steps_has_only_these(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    hpcprof("collect", str(profiles))
+    done = hpcprof("export", str(profiles), "--to", "chrome", "--steps", "2", "--ranks", "1", "timelines")
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "timelines").iterdir()
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    assert sum(event["name"] == "iteration" for event in events) <= 2
+    assert sum(event.get("cat") == "kernel" for event in events) > 0
 
 
 def test_exported_timelines_can_be_collected_and_say_the_same(
@@ -89,6 +122,15 @@ def test_exported_timelines_can_be_collected_and_say_the_same(
         (["--to", "csv", "tables"], 2, "no runs in runs yet"),
         (["empty", "--to", "csv", "tables"], 1, "has not been collected: run hpcprof collect"),
         (["empty", "--to", "chrome", "tables"], 1, "nothing written to tables: empty-"),
+        (
+            ["empty", "--to", "perfetto", "tables"],
+            1,
+            "has not been collected: run hpcprof collect",
+        ),
+        (["empty", "--to", "chrome", "--steps", "1,3", "tables"], 2, "give one step or one range of steps"),
+        (["empty", "--to", "chrome", "--steps", "x", "tables"], 2, "--steps x: give numbers and ranges"),
+        (["empty", "--to", "chrome", "--ranks", "5-3", "tables"], 2, "--ranks 5-3: give numbers and ranges"),
+        (["empty", "--to", "csv", "--ranks", "1", "tables"], 2, "--ranks and --steps are for timelines"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -1,0 +1,1 @@
+"""Timelines in Perfetto's own format, protobuf, with all ranks on one clock."""

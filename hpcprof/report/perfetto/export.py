@@ -1,0 +1,134 @@
+"""Writes the timelines of chosen ranks and steps of a run as one trace."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.units import counted
+from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.report.perfetto.trace import Matched, clock_packet, rank_packets, shared_flow
+from hpcprof.report.trace_events import Exported
+from hpcprof.results.clocks import aligned_clocks
+from hpcprof.results.store.store import Store
+from hpcprof.results.windows import RankSteps, RunWindows
+from hpcprof.submit.runs.directory import Run
+
+TRACE = "all_ranks.pftrace.gz"
+"""The name of the trace; a collect of the folder ignores it."""
+
+_COMPRESSION = 5
+_LATER_NS = 10**15
+"""When traces without UTC times begin: 11 days after zero, because no time stamp may be negative."""
+
+_KEY = ("op", "comm_id", "seq")
+_EVER = (-(1 << 61), 1 << 61)
+
+
+def export_trace(
+    run: Run,
+    store: Store,
+    folder: Path,
+    progress: Callable[[Path], None],
+    *,
+    ranks: Sequence[int],
+    steps: tuple[int, int] | None,
+) -> Exported:
+    """Write one trace of some ranks of a collected run, on the clock that their communication aligns.
+
+    Ranks are read one after the other. Those that cannot be read are left out, with a note.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    folder : Path
+        Created where it is missing; a trace of the same name is replaced.
+    progress : callable
+        Called with the path before it is written.
+    ranks : sequence of int
+    steps : (int, int) or None
+        The first and the last step; all of the capture by default.
+
+    Raises
+    ------
+    HpcprofError
+        If the file cannot be written, or no rank can be read.
+    """
+    path, notes = folder / TRACE, list[str]()
+    progress(path)
+    source = _Source(run, store)
+    timelines = source.timelines(ranks, steps, notes)
+    first = next(timelines, None)
+    if first is None:
+        more = f" So it is with {counted(len(notes) - 1, 'other rank')}." if len(notes) > 1 else ""
+        raise HpcprofError(f"nothing written: {notes[0]}{more}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Without a time and a file name the same timelines always give the same bytes.
+        with (
+            replacing(path) as temporary,
+            temporary.open("wb") as raw,
+            gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as packed,
+        ):
+            if source.clocks.start_utc_ns is not None:
+                packed.write(clock_packet(source.clocks.start_utc_ns))
+            for rank, timeline in chain([first], timelines):
+                packed.writelines(source.packets(rank, timeline, steps))
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
+    return Exported([path], [*notes, source.clocks.note()])
+
+
+class _Source:
+    """What a trace of a run consists of."""
+
+    def __init__(self, run: Run, store: Store) -> None:
+        self._run, self._store, self._windows = run, store, RunWindows(run, store)
+        self.clocks = aligned_clocks(run, store)
+        matched = store.read(run.id, "collectives").columns
+        self._matched = set(zip(*(matched[name] for name in _KEY), strict=True))
+
+    def timelines(
+        self, ranks: Sequence[int], steps: tuple[int, int] | None, notes: list[str]
+    ) -> Iterator[tuple[int, Timeline]]:
+        """Yield the timelines that can be read; ``notes`` get why others cannot."""
+        read = self._windows
+        for rank in ranks:
+            try:
+                timeline = read.read(rank, *_EVER) if steps is None else read.read_steps(rank, *steps)
+            except HpcprofError as error:
+                notes.append(str(error))
+                continue
+            yield rank, timeline
+
+    def packets(self, rank: int, timeline: Timeline, steps: tuple[int, int] | None) -> Iterator[bytes]:
+        """Yield the packets of a rank."""
+        found = self._windows.steps(rank)
+        first, last = steps or _EVER
+        chosen = (found.number >= first) & (found.number <= last)
+        own = RankSteps(found.number[chosen], found.start[chosen], found.end[chosen])
+        yield from rank_packets(rank, timeline, own, self._of_rank(rank), partial(self._in_trace, rank))
+
+    def _of_rank(self, rank: int) -> Matched:
+        """Return the collectives of a rank that were matched with those of others."""
+        starts, flows = [], []
+        for part in self._store.read_parts(self._run.id, "rank_collectives", [rank]):
+            keys = zip(*(part[name] for name in _KEY), strict=True)
+            for key, start, place in zip(keys, part["start_ns"], part["part"], strict=True):
+                # Collectives that share a kernel share its arrows.
+                if place == 0 and key in self._matched:
+                    starts.append(start)
+                    flows.append(shared_flow(key))
+        return Matched(np.array(starts, np.int64), np.array(flows, np.uint64))
+
+    def _in_trace(self, rank: int, stamps: Ints) -> Ints:
+        begin = _LATER_NS if self.clocks.start_utc_ns is None else self.clocks.start_utc_ns
+        return self.clocks.to_common(rank, stamps) + begin

@@ -1,0 +1,197 @@
+"""What happens on a rank as slices: rows with a name, a time, a track, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
+from hpcprof.profiles.timeline import (
+    NO_CORRELATION,
+    ApiCalls,
+    GpuMarks,
+    Ints,
+    Kernels,
+    Operations,
+    Operators,
+    Ranges,
+    Style,
+    Timeline,
+)
+from hpcprof.report.perfetto.encoding import Encoded, join, nested, nothing, varints
+
+_ANNOTATION, _NAME_IID, _UNSIGNED, _TEXT_IID = 4, 1, 3, 17
+
+CATEGORIES = ("step", "kernel", "memory", "graph", "wait", "annotation", "api", "operator", "module", "range")
+"""The categories of slices."""
+
+NOTES = ("grid", "block", "bytes", "shapes", "types")
+"""What is known of slices beyond their names."""
+
+Shift = Callable[[Ints], Ints]
+"""Gives time stamps of a rank as those of the trace."""
+
+_Rows = Operations | GpuMarks | ApiCalls | Ranges | Operators
+
+
+class Texts:
+    """Texts that slices refer to by a number from 1, each once."""
+
+    def __init__(self) -> None:
+        self.number: dict[str, int] = {}
+
+    def numbers(self, values: Sequence[str]) -> Ints:
+        """Return the numbers of texts, shape (n,); new ones are added."""
+        found = (self.number.setdefault(value, len(self.number) + 1) for value in values)
+        return np.fromiter(found, np.int64, len(values))
+
+
+@dataclass
+class Slices:
+    """The slices of a rank; each column gets a part per kind of event.
+
+    Attributes
+    ----------
+    start, end : list of ndarray of int64
+        As in the trace.
+    name, category : list of ndarray of int64
+        Numbers of `names`, and of `CATEGORIES` from 1.
+    notes : list of Encoded
+        The annotations of each slice.
+    tracks : dict of str to list of ndarray of int64
+        The rows that each track shows, in the order of the tracks.
+    """
+
+    names: Texts = field(default_factory=Texts)
+    values: Texts = field(default_factory=Texts)
+    start: list[Ints] = field(default_factory=list)
+    end: list[Ints] = field(default_factory=list)
+    name: list[Ints] = field(default_factory=list)
+    category: list[Ints] = field(default_factory=list)
+    notes: list[Encoded] = field(default_factory=list)
+    tracks: dict[str, list[Ints]] = field(default_factory=dict)
+    count: int = 0
+
+    def add(
+        self,
+        category: str,
+        start: Ints,
+        end: Ints,
+        name: Ints,
+        notes: Encoded | None,
+        tracks: Mapping[str, Ints],
+    ) -> int:
+        """Add slices, of which each track shows some rows; return the number of the first one."""
+        first, count = self.count, len(start)
+        self.start.append(start)
+        self.end.append(np.maximum(start, end))
+        self.name.append(name)
+        self.category.append(np.full(count, CATEGORIES.index(category) + 1))
+        self.notes.append(nothing(count) if notes is None else notes)
+        for track, rows in tracks.items():
+            self.tracks.setdefault(track, []).append(first + rows)
+        self.count += count
+        return first
+
+
+def add_timeline(slices: Slices, timeline: Timeline, shift: Shift) -> tuple[int, int, int]:
+    """Add all events of a timeline; return the numbers of the first operation, call and operator."""
+    names = slices.names.numbers([*timeline.strings.tolist(), "(no name)"])
+
+    def add(category: str, table: _Rows, tracks: Mapping[str, Ints], notes: Encoded | None = None) -> int:
+        # The number -1, for no name, selects the last one.
+        return slices.add(category, shift(table.start), shift(table.end), names[table.name], notes, tracks)
+
+    kernels, memory = timeline.kernels, timeline.memops
+    # The tracks of a device and a stream have the same name in all tables, and so are one.
+    work = add("kernel", kernels, _streams(kernels), _shapes(slices, kernels))
+    add("memory", memory, _streams(memory), _note("bytes", memory.bytes, memory.bytes >= 0))
+    add("graph", timeline.graphs, _streams(timeline.graphs))
+    waits = timeline.gpu_marks.correlation != NO_CORRELATION
+    for category, rows in (("wait", waits), ("annotation", ~waits)):
+        marks = timeline.gpu_marks.take(rows)
+        add(category, marks, _streams(marks, f" {category}s"))
+    ranges = timeline.ranges
+    own = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
+    add("range", ranges.take(own), _threads(ranges.take(own)))
+    add("module", timeline.modules, _threads(timeline.modules))
+    operators = add("operator", timeline.operators, _threads(timeline.operators), _inputs(slices, timeline))
+    calls = add("api", timeline.calls, _threads(timeline.calls))
+    free = ranges.take(~own)
+    add("range", free, {"ranges across threads": np.arange(len(free))} if len(free) else {})
+    return work, calls, operators
+
+
+def _streams(table: Operations | GpuMarks, what: str = "") -> dict[str, Ints]:
+    keys = rows_by_key(table.device, table.stream)
+    return {f"GPU {device} stream {stream}{what}": rows for (device, stream), rows in keys}
+
+
+def _threads(table: ApiCalls | Ranges | Operators) -> dict[str, Ints]:
+    return {f"thread {thread}": rows for (thread,), rows in rows_by_key(table.thread)}
+
+
+def _shapes(slices: Slices, kernels: Kernels) -> Encoded:
+    return join(*(_text_note(n, _sizes(slices, getattr(kernels, n))) for n in ("grid", "block")))
+
+
+def _sizes(slices: Slices, sizes: Ints) -> Ints:
+    """Return the numbers of the texts of sizes, shape (n, 3)."""
+    if not len(sizes):
+        return np.empty(0, np.int64)
+    different, which = numbered_rows(*sizes.T)
+    return slices.values.numbers([" x ".join(map(str, size)) for size in different.tolist()])[which]
+
+
+def _inputs(slices: Slices, timeline: Timeline) -> Encoded:
+    table = timeline.operators
+    # Most texts of a profile are names of something else.
+    used = np.unique(np.concatenate([table.dims, table.types]))
+    used = used[used >= 0]
+    number = np.zeros(len(timeline.strings) + 1, np.int64)
+    number[used] = slices.values.numbers(timeline.strings[used].tolist())
+    return join(_text_note("shapes", number[table.dims]), _text_note("types", number[table.types]))
+
+
+def _text_note(name: str, numbers: Ints) -> Encoded:
+    """Encode an annotation whose value is a text; slices with the number 0 have none."""
+    return _annotation(name, varints(_TEXT_IID, numbers), numbers > 0)
+
+
+def _note(name: str, values: Ints, known: NDArray[np.bool_]) -> Encoded:
+    return _annotation(name, varints(_UNSIGNED, np.where(known, values, 0)), known)
+
+
+def _annotation(name: str, value: Encoded, present: NDArray[np.bool_]) -> Encoded:
+    key = varints(_NAME_IID, np.full(len(value.length), NOTES.index(name) + 1))
+    return nested(_ANNOTATION, join(key, value), present)
+
+
+def in_lanes(start: Ints, end: Ints) -> Iterator[Ints]:
+    """Yield lanes in which slices lie beside or inside each other, and never cross.
+
+    Each lane is the order in which its slices begin and end: the row of one that begins, and the row plus the
+    number of all slices where it ends.
+    """
+    count, until = len(start), end.tolist()
+    order = np.lexsort((-end, start))
+    lanes: list[list[int]] = []
+    open_slices: list[list[int]] = []
+    for row, begin in zip(order.tolist(), start[order].tolist(), strict=True):
+        for lane, inside in zip(lanes, open_slices, strict=True):
+            while inside and until[inside[-1]] <= begin:
+                lane.append(count + inside.pop())
+            if not inside or until[inside[-1]] >= until[row]:
+                break
+        else:
+            lane, inside = [], []
+            lanes.append(lane)
+            open_slices.append(inside)
+        lane.append(row)
+        inside.append(row)
+    for lane, inside in zip(lanes, open_slices, strict=True):
+        lane += [count + row for row in reversed(inside)]
+        yield np.array(lane, np.int64)
