@@ -12,7 +12,9 @@ from hpcprof.common.paths import packaged
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import HIDDEN
 from hpcprof.report.page.blocks import block, bundle
+from hpcprof.report.page.chart_data import chart_data
 from hpcprof.report.page.first_screen import first_screen
+from hpcprof.report.page.heat_map import heat_map
 from hpcprof.report.page.page_tables import PageTable, analysis_table
 from hpcprof.results.store.store import Store
 
@@ -50,12 +52,13 @@ def html_report(
 
 def _data(contents: Contents, store: Store | None) -> dict[str, object]:
     """Return the data of each part that the run has any for."""
-    if store is None or not contents.profiles:
-        return {}
-    # Only here: the terminal's report needs no pandas.
-    from hpcprof.report.page.timeline_data import timeline_data
+    parts = {"heat-map": heat_map(contents), "charts": chart_data(contents)}
+    if store is not None and contents.profiles:
+        # Only here: the terminal's report needs no pandas.
+        from hpcprof.report.page.timeline_data import timeline_data
 
-    return {"timeline": timeline_data(contents.run, store)}
+        parts["timeline"] = timeline_data(contents.run, store)
+    return {name: data for name, data in parts.items() if data}
 
 
 def render_page(template: str, tables: Sequence[PageTable], data: dict[str, object], **values: object) -> str:

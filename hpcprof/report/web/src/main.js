@@ -1,11 +1,13 @@
 // The script of a page: mounts each part that the page has data for.
+import { drawCharts } from "./charts.js";
 import { readBlock } from "./data.js";
 import { showFromFindings } from "./first_screen.js";
+import { heatMap } from "./heat_map.js";
 import { followTheme } from "./theme.js";
 import { drawTimeline } from "./timeline/embedded.js";
 
 /** What draws a part: a function of its element and its data. The data are the block `<part>-data`. */
-const PARTS = { timeline: drawTimeline };
+const PARTS = { charts: drawCharts, "heat-map": heatMap, timeline: drawTimeline };
 
 async function mount(element) {
   const draw = PARTS[element.dataset.part];

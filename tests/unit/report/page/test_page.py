@@ -28,7 +28,7 @@ FULL = "hpcprof report r --analysis {}".format
 @pytest.fixture(scope="module")
 def page() -> str:
     """The page of a run whose tables hold the same value in every row."""
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200", host="n1")
     return html_report(Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL))
 
 
@@ -63,7 +63,7 @@ def test_the_page_and_the_terminal_have_the_same_headers(name: str, page: str) -
 def test_what_the_profiles_lack_is_one_line_beside_the_table_on_page_and_terminal() -> None:
     lost = ("rank 3: 57 of 172 kernels have no valid end and are left out", "rank 1: <b>")
     made = {name: replace(one, losses=lost if name == "breakdown" else ()) for name, one in tables().items()}
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200", host="n1")
     contents = Contents(Run("r", Path("r")), None, [], {0: profile}, made, [], [], FULL)
     console = Console(width=200)
     with console.capture() as output:
@@ -77,7 +77,7 @@ def test_what_the_profiles_lack_is_one_line_beside_the_table_on_page_and_termina
 def test_what_the_profiles_lack_is_said_once_of_all_empty_analyses() -> None:
     lost = ("rank 0: the profiler reports: No CUDA events collected",)
     made = {name: AnalysisTable({}, {0: f"no rows in {name}"}, lost) for name in ANALYSES}
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="")
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="", host=None)
     console = Console(width=200)
     with console.capture() as output:
         console.print(
@@ -95,7 +95,7 @@ def test_the_profiler_is_named_with_its_version(page: str) -> None:
 
 
 def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> None:
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200", host="n1")
     hostile = replace(finding(13), where="<script>", remedy="<b>")
     contents = Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL)
     made = html_report(replace(contents, explanation=explained(hostile)))
@@ -112,7 +112,7 @@ def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> N
 
 
 def test_a_page_without_findings_says_so_and_how_sure_that_is() -> None:
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200")
+    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200", host=None)
     contents = Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL)
     made = html_report(replace(contents, explanation=explained()))
     assert ">No findings</h2>" in made

@@ -1,0 +1,292 @@
+"""The data of the charts of a run's page: plain lists, with times in nanoseconds.
+
+Each chart is a dict with ``kind``, by which the page's script finds what draws it, ``title``, which says
+what the data show, and ``note``, which says what is drawn and from how many samples. Texts are raw: the
+script writes them as text and never as markup.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from statistics import fmean, median
+from typing import Any
+
+from hpcprof.common.units import counted, format_ns, named_ranks, visible
+from hpcprof.report.contents import Contents
+from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
+from hpcprof.report.page.kernel_charts import kernel_charts
+from hpcprof.report.page.step_charts import Chart, modes_chart, steps_chart
+from hpcprof.results.analysis_table import Row
+
+_TOP_CAUSES = 12
+_WORTH_SAYING = 0.02
+"""Ranks that differ by less than this share are alike."""
+
+_PARTS = (
+    ("compute", "compute"),
+    ("exposed_mem", "copies"),
+    ("idle", "idle"),
+    ("exposed_comm", "exposed communication"),
+    ("wait_for_peer", "waiting for other ranks"),
+)
+_OWN = ("compute", "exposed_mem", "idle")
+"""What a rank does by itself; the rest it spends with or for other ranks."""
+
+
+def chart_data(contents: Contents) -> list[Chart]:
+    """Return each chart that the run has data for, in the order in which a reader asks."""
+    points = contents.results[0].every_point() if contents.results else []
+    made = [modes_chart(point) for point in points if point.modes]
+    parts: tuple[Callable[[Contents], Chart | None], ...] = (steps_chart, _account, _phases, _idle)
+    made += [chart for part in parts if (chart := part(contents)) is not None]
+    made += kernel_charts(contents)
+    memory = _memory(contents)
+    return made + ([memory] if memory else [])
+
+
+def _account(contents: Contents) -> Chart | None:
+    """Return the account of a step by rank: what each rank does by itself comes before what it waits for."""
+    rows = contents.rows("step_account")
+    if not rows:
+        return _breakdown(contents)
+    of_ranks: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        of_ranks[row["rank"]].append(row)
+    means = {
+        rank: {part: fmean(row[f"{part}_ns"] or 0 for row in found) for part, _ in _PARTS}
+        for rank, found in of_ranks.items()
+    }
+    own = {rank: sum(parts[part] for part in _OWN) for rank, parts in means.items()}
+    waits = any(row["wait_for_peer_ns"] is not None for row in rows)
+    drawn = [(part, name) for part, name in _PARTS if waits or part != "wait_for_peer"]
+    shown, note = _shown_ranks(own)
+    note = f"Mean of {counted(len(next(iter(of_ranks.values()))), 'step')} of each rank. {note}"
+    if len(own) > 1:
+        note += (
+            " A late rank waits least, because the others wait for it. "
+            "So compare the ranks' own time: compute, copies and idle."
+        )
+        if not waits:
+            note += " Exposed communication includes the waiting, as the clocks of the ranks are unknown."
+    return {
+        "kind": "bars",
+        "id": "account",
+        "title": f"Time of a step by rank: {_said_of_own_time(own)}",
+        "note": note,
+        "unit": "ns",
+        "stacked": True,
+        "rows": [
+            {
+                "label": f"rank {rank}",
+                "rank": rank,
+                "detail": f"{format_ns(own[rank])} of its own",
+                "parts": [[name, round(means[rank][part])] for part, name in drawn],
+            }
+            for rank in shown
+        ],
+    }
+
+
+def _said_of_own_time(own: Mapping[int, float]) -> str:
+    if len(own) == 1:
+        return f"{format_ns(next(iter(own.values())))} of its own"
+    most = max(own, key=lambda rank: own[rank])
+    others = median(time for rank, time in own.items() if rank != most)
+    if own[most] < others * (1 + _WORTH_SAYING):
+        return "the ranks work equally long"
+    more = own[most] - others
+    share = f" ({100 * more / others:.0f} %)" if others else ""
+    return f"rank {most} works {format_ns(more)} longer than the median of the others{share}"
+
+
+def _shown_ranks(values: Mapping[int, float]) -> tuple[list[int], str]:
+    """Return the ranks to draw, and a sentence if they are not all.
+
+    Of many ranks these are those furthest from the median rank, and that rank.
+    """
+    ranks = sorted(values)
+    if len(ranks) <= MOST_IN_FULL:
+        return ranks, f"n = {counted(len(ranks), 'rank')}."
+    middle = median(values.values())
+    by_distance = sorted(ranks, key=lambda rank: -abs(values[rank] - middle))
+    shown = [*by_distance[:DEVIATING], by_distance[-1]]
+    return shown, (
+        f"The {DEVIATING} of {counted(len(ranks), 'rank')} that deviate most, the furthest first, "
+        f"and the median rank ({shown[-1]})."
+    )
+
+
+def _breakdown(contents: Contents) -> Chart | None:
+    """Return the account of the whole profile, where there are no steps."""
+    rows = {row["rank"]: row for row in contents.rows("breakdown")}
+    if not rows:
+        return None
+    names = dict(_PARTS)
+    shown, note = _shown_ranks({rank: row["compute_ns"] for rank, row in rows.items()})
+    return {
+        "kind": "bars",
+        "id": "account",
+        "title": "GPU time by rank",
+        "note": "The parts add up to the span from the first to the last GPU operation. "
+        f"Communication includes waiting for other ranks, so a late rank has the least of it. {note}",
+        "unit": "ns",
+        "stacked": True,
+        "rows": [
+            {
+                "label": f"rank {rank}",
+                "rank": rank,
+                "detail": "",
+                "parts": [[names[part], rows[rank][f"{part}_ns"]] for part in (*_OWN, "exposed_comm")],
+            }
+            for rank in shown
+        ],
+    }
+
+
+def _phases(contents: Contents) -> Chart | None:
+    rows = contents.rows("phases")
+    if not rows:
+        return None
+    by_phase: dict[str, dict[int, Row]] = defaultdict(dict)
+    for row in rows:
+        by_phase[row["phase"]][row["rank"]] = row
+    ranks = len({row["rank"] for row in rows})
+    drawn = []
+    for phase, found in by_phase.items():
+        values = {rank: row["p50_ns"] for rank, row in found.items()}
+        shown, _ = _shown_ranks(values)
+        drawn.append(
+            {
+                "label": visible(phase),
+                "median_ns": round(median(values.values())),
+                "low_ns": min(values.values()),
+                "high_ns": max(values.values()),
+                "points": [[rank, values[rank], found[rank]["p95_ns"]] for rank in sorted(shown)],
+            }
+        )
+    note = (
+        "Each point is the median step of a rank, the line is the median rank. "
+        f"n = {counted(min(row['steps'] for row in rows), 'step')} on {counted(ranks, 'rank')}."
+    )
+    if ranks > MOST_IN_FULL:
+        note += f" The bar reaches over all ranks; points are the {DEVIATING} that deviate most."
+    return {
+        "kind": "phases",
+        "title": f"Phases: {_said_of_phases(by_phase)}",
+        "note": note,
+        "phases": drawn,
+    }
+
+
+def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]]) -> str:
+    """Return which rank spends more in a phase than the others; else the phase that takes the most."""
+    best: tuple[float, str, int, float] | None = None
+    medians = {name: median(row["p50_ns"] for row in found.values()) for name, found in by_phase.items()}
+    step = sum(medians.values())
+    for name, found in by_phase.items():
+        for rank, row in found.items() if len(found) > 1 else ():
+            others = median(other["p50_ns"] for of, other in found.items() if of != rank)
+            more = row["p50_ns"] - others
+            if more > _WORTH_SAYING * step and (best is None or more > best[0]):
+                best = more, name, rank, others
+    if best:
+        more, name, rank, others = best
+        # Several times next to nothing says little.
+        share = f" ({100 * more / others:.0f} %)" if more < others else ""
+        longer = f"rank {rank} spends {format_ns(more)} more in {visible(name)}"
+        return f"{longer} than the median of the others{share}"
+    longest = max(medians, key=lambda name: medians[name])
+    share = f", {100 * medians[longest] / step:.0f} % of the step" if step else ""
+    return f"{visible(longest)} takes {format_ns(medians[longest])}{share}"
+
+
+def _idle(contents: Contents) -> Chart | None:
+    rows = contents.rows("idle_causes")
+    ranks = {row["rank"] for row in contents.rows("step_times")} | {row["rank"] for row in rows}
+    totals: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for row in rows:
+        totals[row["cause"], row["range"] or ""][row["rank"]] += row["idle_ns_per_step"]
+    means = {key: sum(found.values()) / len(ranks) for key, found in totals.items()}
+    top = sorted(means, key=lambda key: -means[key])[:_TOP_CAUSES]
+    if not top or not means[top[0]]:
+        return None
+    whole = sum(means.values())
+    cause, where = top[0]
+    note = f"Idle time of a step, mean over {counted(len(ranks), 'rank')}."
+    if len(ranks) > 1:
+        note += " The tick is the rank with the most."
+    if len(top) < len(means):
+        note += f" The {len(top)} largest of {len(means)} causes."
+    return {
+        "kind": "bars",
+        "id": "idle",
+        "title": f"Idle time: {100 * means[top[0]] / whole:.0f} % of {format_ns(whole)} a step is "
+        f"{_IDLE.get(cause, cause)}{f' in {visible(where)}' if where else ''}",
+        "note": note,
+        "unit": "ns",
+        "stacked": False,
+        "rows": [
+            {
+                "label": " · ".join(filter(None, (key[0], visible(key[1])))),
+                "parts": [["idle", round(means[key])]],
+                "detail": _most(totals[key]) if len(ranks) > 1 else "",
+                "tick": max(totals[key].values()) if len(ranks) > 1 else None,
+            }
+            for key in top
+        ],
+    }
+
+
+_IDLE = {
+    "host": "spent waiting for the host",
+    "sync": "spent after synchronizations",
+    "copy": "spent on copies that block",
+    "allocation": "spent on memory allocation",
+    "launch": "spent on late starts of launched work",
+    "dependency": "spent waiting for another stream",
+    "unknown": "without a recorded launch",
+}
+
+
+def _most(values: Mapping[int, int]) -> str:
+    rank = max(values, key=lambda rank: values[rank])
+    return f"most on rank {rank}: {format_ns(values[rank])}"
+
+
+def _memory(contents: Contents) -> Chart | None:
+    rows = contents.rows("memory_usage")
+    if not rows:
+        return None
+    several = len({row["device"] for row in rows}) > len({row["rank"] for row in rows})
+    largest = sorted(rows, key=lambda row: -row["reserved_max_bytes"])[:MOST_IN_FULL]
+    most = largest[0]
+    left = most["reserved_max_bytes"] - most["allocated_max_bytes"]
+    share = 100 * left / most["reserved_max_bytes"] if most["reserved_max_bytes"] else 0
+    note = "Peaks of PyTorch's allocator: what tensors occupied, and what it held beyond that."
+    if len(largest) < len(rows):
+        note += f" The {len(largest)} largest of {len(rows)}."
+    return {
+        "kind": "bars",
+        "id": "memory",
+        "title": f"Memory: {share:.0f} % of what {named_ranks([most['rank']])} reserves at most is unused",
+        "note": note,
+        "unit": "bytes",
+        "stacked": True,
+        "rows": [_memory_row(row, several) for row in _by_rank(largest)],
+    }
+
+
+def _by_rank(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: (row["rank"], row["device"]))
+
+
+def _memory_row(row: Row, several: bool) -> dict[str, Any]:
+    used = row["allocated_max_bytes"]
+    device = f", {visible(row['device'])}" if several else ""
+    return {
+        "label": f"rank {row['rank']}{device}",
+        "rank": row["rank"],
+        "detail": "",
+        "parts": [["allocated", used], ["reserved beyond that", max(0, row["reserved_max_bytes"] - used)]],
+    }

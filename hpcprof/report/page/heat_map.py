@@ -1,0 +1,223 @@
+"""The data of the heat map of ranks and steps: whole numbers that the page draws.
+
+The page does not depend on the number of ranks: of more steps than fit, each cell is one real step, the
+slowest of its neighbours, so that a click leads to what the cell shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.common.units import counted, format_ns, named_ranks
+from hpcprof.profiles.timeline import Ints
+from hpcprof.report.contents import Contents
+
+Floats = NDArray[np.float64]
+
+MOST_CELLS = 250_000
+"""The most cells of one quantity: 4,096 ranks with 61 steps."""
+
+_MANY_VALUES = 200_000
+"""From so many cells of all quantities on, times have three significant digits and not four."""
+
+_NAMED = 3
+
+LATE = ("straggler", "late")
+"""The verdicts of `skew_summary` on ranks that are late beyond chance."""
+
+_ACCOUNT = (
+    ("compute", "Compute", "A compute kernel runs."),
+    (
+        "exposed_comm",
+        "Exposed communication",
+        "Communication runs and no compute, and all ranks are there.",
+    ),
+    ("wait_for_peer", "Waiting for other ranks", "Communication waits for its last rank; no compute runs."),
+    ("exposed_mem", "Copies", "Only copies and sets run."),
+    ("idle", "Idle", "Nothing runs on the GPU."),
+)
+
+_LATE = (
+    "How much less than the median of the other ranks it waits for them in the step; 0 if it waits longer."
+)
+_LATE_ALL = (
+    "How much less than the median of the other ranks it communicates exposed; 0 if it does so longer."
+)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where the rows of a table are in the map: by the numbers of their ranks and steps."""
+
+    ranks: Ints
+    steps: Ints
+
+    def cells(self, columns: Mapping[str, Sequence[Any]], name: str) -> Floats:
+        """Return a column as one line a step with one cell a rank; NaN where a rank has no such row."""
+        found = np.full((len(self.steps), len(self.ranks)), np.nan)
+        rank = np.asarray(columns["rank"], np.int64)
+        step = np.asarray(columns["step"], np.int64)
+        row = np.minimum(np.searchsorted(self.steps, step), len(self.steps) - 1)
+        shown = self.steps[row] == step
+        values = np.array(columns[name], np.float64)
+        found[row[shown], np.searchsorted(self.ranks, rank[shown])] = values[shown]
+        return found
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """What the map can show: for instance the wall time of each step on each rank."""
+
+    id: str
+    label: str
+    meaning: str
+    cells: Floats
+
+
+def heat_map(contents: Contents) -> dict[str, Any] | None:
+    """Return what the map of a run's ranks and steps is drawn from, None if no rank has steps.
+
+    Returns
+    -------
+    dict
+        ``ranks`` and ``steps`` are their numbers, ``host`` the place of each rank's host in ``hosts``.
+        ``shown`` is the id of the quantity to begin with. ``late_ns`` is the lateness of each rank by
+        `skew_summary`, None where unknown. Each of ``quantities`` has ``cells``, one value after the other,
+        rank by rank within a step: multiples of ``unit_ns``, None where a rank has no such step.
+        ``median_ns`` is the median wall time of a step.
+    """
+    times = contents.analyses["step_times"].columns if "step_times" in contents.analyses else {}
+    if not times or not times["rank"]:
+        return None
+    every = _Grid(*(np.unique(np.asarray(times[name], np.int64)) for name in ("rank", "step")))
+    walls = every.cells(times, "wall_ns")
+    grid = _Grid(every.ranks, every.steps[_slowest_of_each_block(walls)])
+    quantities = _quantities(contents, grid)
+    median = float(np.nanmedian(walls))
+    digits = 3 if len(quantities) * quantities[0].cells.size > _MANY_VALUES else 4
+    unit = int(10 ** max(0.0, np.floor(np.log10(max(median, 1.0))) - digits))
+    late = {row["rank"]: row for row in contents.rows("skew_summary")}
+    hosts, host = _hosts(contents, every.ranks)
+    return {
+        "title": _title(list(late.values())),
+        "shown": _first(quantities, late),
+        "note": _note(grid, len(every.steps)),
+        "ranks": grid.ranks.tolist(),
+        "steps": grid.steps.tolist(),
+        "hosts": hosts,
+        "host": host,
+        "late_ns": [late[rank]["lateness_p50_ns"] if rank in late else None for rank in grid.ranks.tolist()],
+        "unit_ns": unit,
+        "median_ns": round(median),
+        "quantities": [
+            {
+                "id": one.id,
+                "label": one.label,
+                "meaning": one.meaning,
+                "cells": _whole(one.cells, unit, digits),
+            }
+            for one in quantities
+        ],
+    }
+
+
+def _slowest_of_each_block(walls: Floats) -> Ints:
+    """Return the rows of the steps that are shown: all, or of each block the one with the slowest rank."""
+    steps, ranks = walls.shape
+    block = -(-steps * ranks // MOST_CELLS)
+    slowest = np.where(np.isnan(walls), 0.0, walls).max(axis=1)
+    starts = range(0, steps, block)
+    return np.array([start + int(slowest[start : start + block].argmax()) for start in starts], np.int64)
+
+
+def _quantities(contents: Contents, grid: _Grid) -> list[_Quantity]:
+    times = contents.analyses["step_times"].columns
+    found = [_Quantity("wall", "Wall time of the step", "", grid.cells(times, "wall_ns"))]
+    account = contents.analyses["step_account"].columns if "step_account" in contents.analyses else {}
+    if not account or not account["rank"]:
+        return found
+    parts = {id: grid.cells(account, f"{id}_ns") for id, _, _ in _ACCOUNT}
+    waiting = parts["wait_for_peer"]
+    if known := not np.isnan(waiting).all():
+        late = _lateness(waiting)
+    else:
+        late = _lateness(parts["exposed_comm"])
+        del parts["wait_for_peer"]
+    if len(grid.ranks) > 1 and np.nanmax(late, initial=0.0) > 0:
+        found.append(_Quantity("lateness", "Lateness", _LATE if known else _LATE_ALL, late))
+    return found + [
+        _Quantity(id, label, meaning, parts[id])
+        for id, label, meaning in _ACCOUNT
+        if id in parts and np.nanmax(parts[id], initial=0.0) > 0
+    ]
+
+
+def _lateness(waiting: Floats) -> Floats:
+    """Return how much less each rank waits than the median of the other ranks in the step, at least 0."""
+    found = np.full(waiting.shape, np.nan)
+    for step, row in enumerate(waiting):
+        known = np.flatnonzero(~np.isnan(row))
+        if len(known) < 2:
+            continue
+        order = np.argsort(row[known], kind="stable")
+        values = row[known][order]
+        # Without a rank, the middle of those that are left is one or two places further on.
+        n, place = len(values), np.arange(len(values))
+        low, high = (n - 2) // 2, (n - 1) // 2
+        median = (values[low + (place <= low)] + values[high + (place <= high)]) / 2
+        found[step, known[order]] = np.maximum(median - values, 0.0)
+    return found
+
+
+def _whole(cells: Floats, unit: int, digits: int) -> list[int | None]:
+    """Return the cells as multiples of the unit, with so many significant digits."""
+    flat = cells.ravel() / unit
+    known = ~np.isnan(flat)
+    values = np.where(known, flat, 0.0)
+    size = 10 ** np.maximum(np.floor(np.log10(np.maximum(np.abs(values), 1))) - digits + 1, 0)
+    whole: list[int | None] = (np.rint(values / size) * size).astype(np.int64).tolist()
+    for place in np.flatnonzero(~known).tolist():
+        whole[place] = None
+    return whole
+
+
+def _hosts(contents: Contents, ranks: Ints) -> tuple[list[str], list[int]]:
+    """Return the names of the hosts, and the place of each rank's host among them; none if unknown."""
+    names = [contents.profiles[rank].host if rank in contents.profiles else None for rank in ranks.tolist()]
+    hosts = sorted({name for name in names if name})
+    if not hosts:
+        return [], []
+    place = {name: number for number, name in enumerate(hosts)}
+    return hosts, [place.get(name or "", -1) for name in names]
+
+
+def _first(quantities: Sequence[_Quantity], late: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return the quantity to begin with: ranks that wait for a late one take as long as it."""
+    known = {one.id for one in quantities}
+    named = any(row["verdict"] in LATE for row in late.values())
+    return "lateness" if named and "lateness" in known else "wall"
+
+
+def _title(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    late = [row for row in verdicts if row["verdict"] in LATE]
+    if not late:
+        return "Ranks and steps"
+    late.sort(key=lambda row: -row["cost_pct"])
+    ranks = named_ranks([row["rank"] for row in late[:_NAMED]])
+    more = f" and {len(late) - _NAMED:,} more" if len(late) > _NAMED else ""
+    much = format_ns(late[0]["lateness_p50_ns"])
+    are = "is" if len(late) == 1 else "are"
+    return f"Ranks and steps: {ranks}{more} {are} late, by {'up to ' if len(late) > 1 else ''}{much} a step"
+
+
+def _note(grid: _Grid, steps: int) -> str:
+    note = f"n = {counted(len(grid.ranks), 'rank')} and {counted(steps, 'step')}."
+    if len(grid.steps) == steps:
+        return note
+    block = -(-steps // len(grid.steps))
+    return f"{note} Of each {block:,} steps in a row, the one with the slowest rank is shown."

@@ -1,0 +1,241 @@
+"""The data of the charts of kernels: by family and name, their slowdown, and the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from hpcprof.common.units import counted, format_flops, format_ns, visible
+from hpcprof.profiles.kernel_classification import family
+from hpcprof.profiles.kernel_names import labels, short_name
+from hpcprof.report.contents import Contents
+from hpcprof.report.page.step_charts import Chart
+from hpcprof.results.analysis_table import Row
+
+TOP_KERNELS = 12
+LABEL = 44
+_LONGEST_NAME = 400
+_POINTS = 16
+"""The most ranks of which one kernel has a point."""
+
+_TOTAL = "(total)"
+_CLASSES = {"comp": "compute", "comm": "communication", "mem": "copies"}
+_DRAM = "dram"
+
+
+def kernel_charts(contents: Contents) -> list[Chart]:
+    """Return the charts of kernels that the run has data for."""
+    kernels = contents.rows("kernels")
+    made = [_families(kernels), _kernels(kernels)] if kernels else []
+    slowdown = [row for row in contents.rows("slowdown") if row["name"] != _TOTAL]
+    if slowdown:
+        made.append(slowdown_chart(slowdown))
+    roofline = _roofline(contents.rows("roofline"), contents.rows("ncu_peaks"))
+    return made + ([roofline] if roofline else [])
+
+
+def named(name: str | None) -> str:
+    """Return the name of a kernel as people see it."""
+    return visible(name) if name else "(no name)"
+
+
+def _families(rows: Sequence[Row]) -> Chart:
+    totals: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    classes: dict[str, str] = {}
+    for row in rows:
+        kind = _kind(row)
+        of = family(row["name"]) if kind == "compute" else kind
+        totals[of][row["name"] or ""] += row["total_ns"]
+        classes[of] = kind
+    sums = {of: sum(found.values()) for of, found in totals.items()}
+    order = sorted(sums, key=lambda of: -sums[of])
+    whole = sum(sums.values()) or 1
+    return {
+        "kind": "bars",
+        "id": "families",
+        "title": f"Kernel families: {order[0]} takes {100 * sums[order[0]] / whole:.0f} % of kernel time",
+        "note": "The durations of all kernels, summed over steps and ranks; kernels that overlap both count. "
+        f"n = {_instances(rows)} on {_ranks(rows)}.",
+        "unit": "ns",
+        "stacked": False,
+        "rows": [
+            {
+                "label": of,
+                "parts": [[classes[of], sums[of]]],
+                "detail": f"{100 * sums[of] / whole:.1f} %, mostly {_longest(totals[of])}",
+            }
+            for of in order
+        ],
+    }
+
+
+def _kind(row: Row) -> str:
+    return _CLASSES.get(row["class"], str(row["class"]))
+
+
+def _longest(totals: Mapping[str, int]) -> str:
+    name = max(totals, key=lambda name: totals[name])
+    return named(short_name(name))[:_LONGEST_NAME]
+
+
+def _instances(rows: Sequence[Row]) -> str:
+    return counted(sum(row["instances"] for row in rows), "kernel")
+
+
+def _ranks(rows: Sequence[Row]) -> str:
+    return counted(len({row["rank"] for row in rows}), "rank")
+
+
+def _kernels(rows: Sequence[Row]) -> Chart:
+    totals: dict[str, int] = defaultdict(int)
+    instances: dict[str, int] = defaultdict(int)
+    classes: dict[str, str] = {}
+    for row in rows:
+        name = named(row["name"])
+        totals[name] += row["total_ns"]
+        instances[name] += row["instances"]
+        classes[name] = _kind(row)
+    names = sorted(totals, key=lambda name: -totals[name])[:TOP_KERNELS]
+    shown = labels(names, LABEL)
+    whole = sum(totals.values()) or 1
+    every = f"All {counted(len(names), 'kernel')}" if len(names) > 1 else "The only kernel"
+    most = f"The {len(names)} kernels with the longest total time, of {len(totals):,}"
+    return {
+        "kind": "bars",
+        "id": "kernels",
+        "title": f"Kernels: {shown[names[0]]} takes {100 * totals[names[0]] / whole:.0f} % of kernel time",
+        "note": f"{every if len(names) == len(totals) else most}, summed over {_ranks(rows)}.",
+        "unit": "ns",
+        "stacked": False,
+        "rows": [
+            {
+                "label": shown[name],
+                "parts": [[classes[name], totals[name]]],
+                "detail": f"{_family(name, classes[name])}, {counted(instances[name], 'instance')}",
+                "full": name[:_LONGEST_NAME],
+            }
+            for name in names
+        ],
+    }
+
+
+def _family(name: str, kind: str) -> str:
+    return family(name) if kind == "compute" else kind
+
+
+def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
+    """Return the slowdown of kernels while communication runs, those that lose the most time first.
+
+    ``keys`` are the parameters of a sweep, whose values are columns of the rows.
+    """
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_name[named(row["name"])].append(row)
+    lost = {name: sum(map(_lost, found)) for name, found in by_name.items()}
+    names = sorted(lost, key=lambda name: -lost[name])[:TOP_KERNELS]
+    shown = labels(names, LABEL)
+    several = any(len(by_name[name]) > _POINTS for name in names)
+    worst = names[0]
+    ratio = median(row["slowdown"] for row in by_name[worst])
+    said = f"{shown[worst]} takes {ratio:.2f} times as long" if ratio > 1 else "no kernel is slower"
+    note = (
+        f"The {len(names)} of {counted(len(by_name), 'kernel')} that lose the most time, with one point per "
+        f"rank, grid and block. {INTERVALS}"
+    )
+    if several:
+        note += f" Only the {_POINTS} points of a kernel that lose the most are drawn."
+    return {
+        "kind": "intervals",
+        "id": "slowdown",
+        "title": f"Kernel slowdown while communication runs: {said}",
+        "note": note,
+        "axis": SLOWDOWN,
+        "rows": [
+            {
+                "label": shown[name],
+                "full": name[:_LONGEST_NAME],
+                "points": [
+                    interval(row, keys) for row in sorted(by_name[name], key=_lost, reverse=True)[:_POINTS]
+                ],
+            }
+            for name in names
+        ],
+    }
+
+
+INTERVALS = "Bars are 95 % confidence intervals; they need five steps or several runs."
+SLOWDOWN = "slowdown (1 = none)"
+
+
+def _lost(row: Row) -> float:
+    cost: float = (row["slowdown"] - 1) * row["alone_med_ns"] * row["overlapped_n"]
+    return cost
+
+
+def interval(row: Row, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a point with its interval, and the words that tell which launches it is of."""
+    where = [f"rank {row['rank']}", *(f"{visible(key)}={visible(str(row[key]))}" for key in keys)]
+    shape = [f"grid {row['grid']}, block {row['block']}"] if "grid" in row else []
+    return {
+        "value": row["slowdown"],
+        "low": row["ci_low"],
+        "high": row["ci_high"],
+        "detail": ", ".join([*where, *shape, f"n = {row['overlapped_n']:,} launches"]),
+        "series": _CLASSES["comp"] if "family" not in row else row["family"],
+    }
+
+
+def _roofline(rows: Sequence[Row], peaks: Sequence[Row]) -> Chart | None:
+    drawn = [row for row in rows if row["ai_flop_per_byte"] and row["achieved_flops"]]
+    if not drawn:
+        return None
+    shown = labels({named(row["name"]) for row in drawn}, LABEL)
+    rates: dict[str, float] = {}
+    for row in peaks:
+        rates[row["resource"]] = max(row["peak_per_s"], rates.get(row["resource"], 0.0))
+    used = {row["bound"] for row in drawn} - {None, _DRAM}
+    ceilings = [[resource, rates[resource]] for resource in sorted(used) if resource in rates]
+    if not ceilings:
+        top = max(
+            (resource for resource in rates if resource != _DRAM), key=lambda one: rates[one], default=None
+        )
+        ceilings = [[top, rates[top]]] if top else []
+    longest = max(drawn, key=lambda row: _time(row))
+    of = longest["pct_of_bound"]
+    reached = (
+        f" reaches {of:.0f} % of its bound ({longest['bound']})" if of is not None else " has no known bound"
+    )
+    return {
+        "kind": "roofline",
+        "title": f"Roofline: {shown[named(longest['name'])]}, the longest kernel,{reached}",
+        "note": "Each point is a kernel with its grid and block, its area the time in the program. "
+        f"Lines are the peaks of the GPU. n = {counted(len(drawn), 'kernel')}.",
+        "dram_per_s": rates.get(_DRAM),
+        "ceilings": ceilings,
+        "points": [
+            {
+                "label": shown[named(row["name"])],
+                "x": row["ai_flop_per_byte"],
+                "y": row["achieved_flops"],
+                "bound": row["bound"],
+                "ns": _time(row),
+                "detail": _reached(row),
+            }
+            for row in drawn
+        ],
+    }
+
+
+def _time(row: Row) -> float:
+    return float(row["in_situ_ns"] or row["ncu_ns"] or 0)
+
+
+def _reached(row: Row) -> str:
+    share = row["pct_of_bound"]
+    said = f"{format_flops(row['achieved_flops'])} in {format_ns(_time(row))}"
+    if share is None or math.isnan(share):
+        return said
+    return f"{said}, {share:.1f} % of {row['bound']}"

@@ -1,0 +1,121 @@
+"""The data of the charts of step times: of a profile, and of the modes of a benchmark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from hpcprof.common.units import counted, format_ns
+from hpcprof.report.contents import Contents
+from hpcprof.workloads.schema import RankResult, summarize
+
+Chart = dict[str, Any]
+
+MOST_STEPS = 1_000
+"""Of more steps, a point of the chart stands for several."""
+
+_NAMED_STEPS = 4
+_TO_STANDARD_DEVIATIONS = 1.4826
+_FAR = 5
+"""A step is named if it is so many robust standard deviations above the median."""
+
+
+# Results of earlier versions and of profiled runs have no parts.
+_BOUND = {
+    True: "the fastest matmuls and of the bytes over the links, each measured alone in turns with the modes",
+    False: "the serial mode's matmuls and collectives",
+}
+
+
+def modes_chart(result: RankResult) -> Chart:
+    """Return the chart of the modes of a benchmark, with the bound that none of them beats."""
+    steps = [summarize(mode.latency_ns) for mode in result.modes.values()]
+    bound = result.bound_ns
+    note = (
+        "Median, with whiskers up to the 95th percentile. "
+        f"n = {counted(steps[0].n, 'step')} per mode; the modes take turns."
+    )
+    if bound:
+        note += f" The bound is the larger of {_BOUND[bool(result.bound_parts_ns)]}."
+    title = f"Step time by mode, {result.point}" if result.point else "Step time by mode"
+    if len(steps) > 1:
+        fastest = min(zip(result.modes, steps, strict=True), key=lambda pair: pair[1].p50_ns)
+        of_bound = f", {100 * bound / fastest[1].p50_ns:.1f} % of the bound" if bound else ""
+        title += f": {fastest[0]} is the fastest with {format_ns(fastest[1].p50_ns)}{of_bound}"
+    return {
+        "kind": "modes",
+        "title": title,
+        "note": note,
+        "modes": list(result.modes),
+        "p50_ns": [step.p50_ns for step in steps],
+        "p95_ns": [step.p95_ns for step in steps],
+        "bound_ns": bound,
+    }
+
+
+def steps_chart(contents: Contents) -> Chart | None:
+    """Return the chart of the steps: a band over the ranks, and the steps that stand out."""
+    times: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for row in contents.rows("step_times"):
+        times[row["step"]].append((row["wall_ns"], row["rank"]))
+    if not times:
+        return None
+    steps = sorted(times)
+    ordered = [sorted(times[step]) for step in steps]
+    slowest = [(row[-1][0], min(rank for wall, rank in row if wall == row[-1][0])) for row in ordered]
+    block = -(-len(steps) // MOST_STEPS)
+    blocks = [range(start, min(start + block, len(steps))) for start in range(0, len(steps), block)]
+    ranks = len({rank for row in ordered for _, rank in row})
+    middle = median(wall for wall, _ in slowest)
+    outliers = _outliers([wall for wall, _ in slowest])
+    named = [{"step": steps[i], "wall_ns": slowest[i][0], "rank": slowest[i][1]} for i in outliers]
+    note = f"n = {counted(len(steps), 'step')} on {counted(ranks, 'rank')}."
+    if ranks > 1:
+        note += (
+            " The line is the median over the ranks, the band reaches from the fastest to the slowest rank. "
+            "Ranks that wait for each other take the same time: the account below tells them apart."
+        )
+    if block > 1:
+        note += f" Each point stands for {block:,} steps, with their extremes."
+    return {
+        "kind": "steps",
+        "title": f"Step time: {_said_of_steps(named, middle, [wall for wall, _ in slowest])}",
+        "note": note,
+        "ranks": ranks,
+        "step": [steps[one[0]] for one in blocks],
+        "min_ns": [min(ordered[i][0][0] for i in one) for one in blocks],
+        "p50_ns": [round(median(median(wall for wall, _ in ordered[i]) for i in one)) for one in blocks],
+        "p95_ns": [max(_quantile(ordered[i], 0.95) for i in one) for one in blocks],
+        "max_ns": [max(ordered[i][-1][0] for i in one) for one in blocks],
+        "outliers": named,
+    }
+
+
+def _quantile(ordered: Sequence[tuple[int, int]], q: float) -> int:
+    """Return a wall time that occurs: the smallest that the share ``q`` of all does not exceed."""
+    return ordered[max(0, -int(-q * len(ordered) // 1) - 1)][0]
+
+
+def _outliers(walls: Sequence[int]) -> list[int]:
+    """Return the places of the steps that are far above the median, the slowest first."""
+    middle = median(walls)
+    unit = _TO_STANDARD_DEVIATIONS * median(abs(wall - middle) for wall in walls)
+    limit = middle + max(_FAR * unit, 0.05 * middle)
+    far = [place for place, wall in enumerate(walls) if wall > limit]
+    return sorted(far, key=lambda place: -walls[place])[:_NAMED_STEPS]
+
+
+def _said_of_steps(named: Sequence[Mapping[str, int]], middle: float, walls: Sequence[int]) -> str:
+    if named:
+        worst = named[0]
+        more = 100 * (worst["wall_ns"] / middle - 1)
+        return (
+            f"step {worst['step']} takes {format_ns(worst['wall_ns'])}, "
+            f"{more:,.0f} % more than the median of {format_ns(middle)}"
+        )
+    spread = 100 * (max(walls) - min(walls)) / middle
+    return f"{format_ns(middle)} in the median, from {format_ns(min(walls))} to {format_ns(max(walls))}" + (
+        f" ({spread:.0f} %)" if spread >= 1 else ""
+    )

@@ -1,0 +1,258 @@
+// The charts of times: of steps, phases, accounts, modes, and whatever divides into bars.
+import * as Plot from "@observablehq/plot";
+import { COLOURS, EM, LABELS, axisOf, legend, rowLabels, styled } from "./chart_parts.js";
+import { bytes, bytesTicks, duration, durationTicks, durationTickValues } from "./units.js";
+
+const series = (name) => COLOURS[name] ?? "var(--series-1)";
+
+/** Bars, one for each row: of one value, or of parts that add up. Click a rank to see it in the timeline. */
+export function bars(chart, width) {
+  const inBytes = chart.unit === "bytes";
+  const [written, ticksOf] = inBytes ? [bytes, bytesTicks] : [duration, durationTicks];
+  const rows = chart.rows.map((row, place) => ({ ...row, place, total: sum(row.parts) }));
+  const parts = rows.flatMap(stacked);
+  const most = Math.max(1, ...rows.map((row) => Math.max(row.total, row.tick ?? 0)));
+  const names = [...new Set(parts.map(({ name }) => name))].filter((name) => parts.some((part) => part.name === name && part.value));
+  const labels = rowLabels(rows, width);
+  const said = (row) => (labels.wide && row.detail ? `${written(row.total)} · ${row.detail}` : written(row.total));
+  const space = labels.wide ? Math.min(320, 16 + Math.max(...rows.map((row) => said(row).length)) * 7) : 74;
+  const drawing = styled(
+    {
+      title: chart.title,
+      note: chart.note,
+      width,
+      height: rows.length * labels.height + 46,
+      ...labels.margins,
+      marginRight: space,
+      x: { domain: [0, most], axis: null },
+      y: labels.scale,
+    },
+    [
+      axisOf("x", tickValues(most, labels.ticks, inBytes), ticksOf(most)),
+      Plot.rect(parts, {
+        x1: "low",
+        x2: "high",
+        y1: (part) => part.place + labels.top,
+        y2: (part) => part.place + labels.bottom,
+        fill: (part) => series(part.name),
+        stroke: "var(--background)",
+        strokeWidth: parts.length > rows.length ? 0.5 : 0,
+        title: (part) => [part.full ?? part.label, `${part.name}: ${written(part.value)}`, part.detail].filter(Boolean).join("\n"),
+        tip: true,
+      }),
+      Plot.ruleX(
+        rows.filter(({ tick }) => tick),
+        {
+          x: "tick",
+          y1: (row) => row.place + labels.top,
+          y2: (row) => row.place + labels.bottom,
+          stroke: "currentColor",
+          strokeWidth: 2,
+        },
+      ),
+      Plot.text(rows, {
+        x: (row) => Math.max(row.total, row.tick ?? 0),
+        y: (row) => row.place + labels.middle,
+        text: said,
+        textAnchor: "start",
+        lineWidth: (space - 8) / EM,
+        textOverflow: "ellipsis",
+        dx: 6,
+        fill: "currentColor",
+      }),
+      ...labels.marks,
+    ],
+  );
+  return names.length > 1 ? [legend(names, series), drawing] : [drawing];
+}
+
+const sum = (parts) => parts.reduce((total, [, value]) => total + value, 0);
+
+function stacked(row) {
+  let high = 0;
+  return row.parts.map(([name, value]) => {
+    const low = high;
+    high += value;
+    return { ...row, name, value, low, high };
+  });
+}
+
+/** Returns round ticks from 0 on: those of times are 1, 2 or 5 of a unit apart, and sizes are decimal too. */
+const tickValues = (most, ticks, inBytes) => (inBytes ? undefined : durationTickValues(0, most, ticks));
+
+/** The time of each step: a band over the ranks, and the steps that stand out by name. */
+export function steps(chart, width) {
+  const points = chart.step.map((step, place) => ({
+    step,
+    low: chart.min_ns[place],
+    middle: chart.p50_ns[place],
+    p95: chart.p95_ns[place],
+    high: chart.max_ns[place],
+  }));
+  const [least, most] = [Math.min(...chart.min_ns), Math.max(...chart.max_ns)];
+  const usual = points[points.length >> 1].middle;
+  const space = Math.max(0, 0.3 * usual - (most - least)) / 2 + 0.08 * (most - least);
+  const [low, high] = [Math.max(0, least - space), most + space];
+  const last = Math.max(1, chart.step.at(-1));
+  const band = (from, to, strength) =>
+    Plot.areaY(points, { x: "step", y1: from, y2: to, fill: "var(--series-1)", fillOpacity: strength, clip: true });
+  return [
+    styled(
+      {
+        title: chart.title,
+        note: chart.note,
+        width,
+        height: 260,
+        marginLeft: 70,
+        marginTop: 18,
+        marginBottom: 40,
+        x: { domain: [chart.step[0], Math.max(chart.step[0] + 1, last)], axis: null },
+        y: { domain: [low, high], axis: null },
+      },
+      [
+        axisOf("y", durationTickValues(low, high), durationTicks(high)),
+        axisOf("x", stepTicks(chart.step, width), (step) => step.toLocaleString("en"), "step"),
+        ...(chart.ranks > 1 ? [band("low", "high", 0.22), band("middle", "p95", 0.28)] : []),
+        Plot.lineY(points, { x: "step", y: "middle", stroke: "var(--series-1)", strokeWidth: 1.6 }),
+        Plot.dot(chart.outliers, { x: "step", y: "wall_ns", r: 4.5, fill: "var(--wait)" }),
+        Plot.text(chart.outliers, {
+          ...LABELS,
+          x: "step",
+          y: "wall_ns",
+          text: (one) => `step ${one.step}, rank ${one.rank}: ${duration(one.wall_ns)}`,
+          textAnchor: (one) => (one.step > 0.6 * last ? "end" : "start"),
+          dy: -10,
+        }),
+        Plot.tip(points, Plot.pointerX({ x: "step", y: "middle", title: (one) => ofStep(one, chart.ranks) })),
+      ],
+    ),
+  ];
+}
+
+function ofStep(one, ranks) {
+  if (ranks === 1) return `step ${one.step}\n${duration(one.middle)}`;
+  return `step ${one.step}\nslowest rank ${duration(one.high)}\nmedian rank ${duration(one.middle)}\nfastest rank ${duration(one.low)}`;
+}
+
+/** Returns whole numbers for the ticks of an axis of steps. */
+function stepTicks(numbers, width) {
+  const [first, last] = [numbers[0], numbers.at(-1)];
+  const rough = Math.max(1, (last - first) / Math.max(2, width / 90));
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const apart = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= rough);
+  const ticks = [];
+  for (let tick = Math.ceil(first / apart) * apart; tick <= last; tick += apart) ticks.push(tick);
+  return ticks;
+}
+
+/** How much more each rank spends in a phase than the median rank. */
+export function phases(chart, width) {
+  const rows = chart.phases.map((phase, place) => ({ ...phase, label: `${phase.label}, ${duration(phase.median_ns)}`, place }));
+  const points = rows.flatMap((row) =>
+    row.points.map(([rank, value, p95]) => ({ ...row, rank, value, p95, more: value - row.median_ns })),
+  );
+  // Noise should not fill the width: the axis reaches at least 2 % of the step.
+  const least = 0.02 * rows.reduce((total, row) => total + row.median_ns, 0);
+  const reach = 1.12 * Math.max(1, least, ...rows.flatMap((row) => [row.high_ns - row.median_ns, row.median_ns - row.low_ns]));
+  const far = rows
+    .map((row) => points.filter((point) => point.place === row.place).sort((a, b) => Math.abs(b.more) - Math.abs(a.more))[0])
+    .filter((point) => Math.abs(point.more) > 0.3 * reach);
+  const labels = rowLabels(rows, width);
+  const middle = (row) => row.place + labels.middle;
+  const ticks = durationTickValues(0, reach, Math.max(2, labels.ticks / 2));
+  const format = durationTicks(reach);
+  return [
+    styled(
+      {
+        title: chart.title,
+        note: chart.note,
+        width,
+        height: rows.length * labels.height + 50,
+        ...labels.margins,
+        marginRight: 24,
+        x: { domain: [-reach, reach], axis: null },
+        y: labels.scale,
+      },
+      [
+        axisOf(
+          "x",
+          [...ticks.slice(1).map((tick) => -tick), ...ticks],
+          (ns) => (ns === 0 ? "0" : `${ns < 0 ? "−" : "+"}${format(Math.abs(ns))}`),
+          "time a step, compared with the median rank",
+        ),
+        Plot.ruleX([0], { stroke: "currentColor" }),
+        Plot.link(rows, {
+          x1: (row) => row.low_ns - row.median_ns,
+          x2: (row) => row.high_ns - row.median_ns,
+          y1: middle,
+          y2: middle,
+          stroke: "var(--series-1)",
+          strokeOpacity: 0.35,
+          strokeWidth: 6,
+          strokeLinecap: "round",
+        }),
+        Plot.dot(points, {
+          x: "more",
+          y: middle,
+          r: 4,
+          fill: (point) => (far.includes(point) ? "var(--wait)" : "var(--series-1)"),
+          stroke: "var(--background)",
+          title: (point) => `rank ${point.rank}, ${point.label}\nmedian ${duration(point.value)}, p95 ${duration(point.p95)}`,
+          tip: true,
+        }),
+        Plot.text(far, { ...LABELS, x: "more", y: middle, text: (point) => `rank ${point.rank}`, dy: -11 }),
+        ...labels.marks,
+      ],
+    ),
+  ];
+}
+
+/** The modes of a benchmark and the bound that none of them beats. */
+export function modes(chart, width) {
+  const rows = chart.modes.map((label, place) => ({
+    label,
+    place,
+    p50: chart.p50_ns[place],
+    p95: chart.p95_ns[place],
+    share: chart.bound_ns ? ` · ${((100 * chart.bound_ns) / chart.p50_ns[place]).toFixed(1)} % of the bound` : "",
+  }));
+  const most = Math.max(chart.bound_ns ?? 0, ...chart.p95_ns);
+  const labels = rowLabels(rows, width);
+  const at = (share) => (row) => row.place + share;
+  const bound = chart.bound_ns
+    ? [
+        Plot.ruleX([chart.bound_ns], { stroke: "var(--wait)", strokeWidth: 2, strokeDasharray: "4,3" }),
+        Plot.text([chart.bound_ns], { ...LABELS, x: (ns) => ns, text: () => "bound", frameAnchor: "top", dy: -14 }),
+      ]
+    : [];
+  return [
+    styled(
+      {
+        title: chart.title,
+        note: chart.note,
+        width,
+        height: rows.length * labels.height + 64,
+        ...labels.margins,
+        marginTop: 26,
+        marginRight: labels.wide ? 190 : 70,
+        x: { domain: [0, most], axis: null },
+        y: labels.scale,
+      },
+      [
+        axisOf("x", durationTickValues(0, most, labels.ticks), durationTicks(most)),
+        Plot.rect(rows, { x1: 0, x2: "p50", y1: at(labels.top), y2: at(labels.bottom), fill: "var(--series-1)" }),
+        Plot.link(rows, { x1: "p50", x2: "p95", y1: at(labels.middle), y2: at(labels.middle), stroke: "currentColor" }),
+        ...bound,
+        Plot.text(rows, {
+          x: "p95",
+          y: at(labels.middle),
+          text: (row) => `${duration(row.p50)}${labels.wide ? row.share : ""}`,
+          textAnchor: "start",
+          dx: 6,
+          fill: "currentColor",
+        }),
+        ...labels.marks,
+      ],
+    ),
+  ];
+}
