@@ -30,6 +30,7 @@ _PATIENCE_SECONDS = 480
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Keep the tester's own configuration, and a launcher around the tests, out of them."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no-cache"))
     for name in list(os.environ):
         if name.startswith(("HPCPROF_", "PMI", "OMPI_", "SLURM_", "PALS_", "FLUX_")) or name == "RANK":
             monkeypatch.delenv(name)

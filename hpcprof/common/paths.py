@@ -29,3 +29,9 @@ def user_config() -> Path:
     """Return the user's folder of sites and templates (``~/.config/hpcprof``)."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "hpcprof"
+
+
+def user_cache() -> Path:
+    """Return the user's folder of files that can be removed at any time (``~/.cache/hpcprof``)."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hpcprof"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,7 @@ from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
+from hpcprof.results.known_files import KnownFile, remember, unchanged_files
 from hpcprof.results.over_ranks import update_run
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import (
@@ -159,16 +160,20 @@ def collect(
     collection = _Collection(_run_row(run, store, program), ranks_known, store, summary)
     if not store.profiles(run.id):
         _prepare(executor, files)
-    profiles = profiles_by_rank(files, executor, jobs)
+    known = unchanged_files(files)
+    identities = {file: one.identity for file, one in known.items()}
+    profiles = profiles_by_rank(files, executor, jobs, identities)
     for damage in profiles.damaged:
         summary.skip(damage)
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
-    for done, (task, result) in enumerate(executor(analyze_profile, tasks), 1):
+    same = {one.identity.path: one.sha256 for one in known.values()}
+    for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):
         collection.take(task, result)
         if progress is not None:
             progress(done, len(tasks), task.path)
     for task, result in executor(analyze_profile, collection.tasks_again(tasks, step_range)):
         collection.take(task, result)
+    remember(collection.known_files(profiles))
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
         collection.describe_run()
@@ -189,6 +194,17 @@ def _prepare(executor: Executor, files: list[Path]) -> None:
             import_module(analysis.function.partition(":")[0])
 
 
+def _outcomes(
+    tasks: list[ProfileTask], same: Mapping[Path, str], executor: Executor
+) -> Iterator[tuple[ProfileTask, RankOutcome | Lost]]:
+    """Yield each task with its outcome; ``same`` has the SHA-256 of files that need not be read for it."""
+    done = [task for task in tasks if task.known is not None and task.known == same.get(task.path)]
+    yield from ((task, Unchanged()) for task in done)
+    left = [task for task in tasks if task not in done] if done else tasks
+    if left:
+        yield from executor(analyze_profile, left)
+
+
 @dataclass
 class _Collection:
     """A collect under way: where results go, and what is known of the profiles so far."""
@@ -199,11 +215,14 @@ class _Collection:
     summary: Collected
     world_sizes: dict[Path, int] = field(default_factory=dict)
     without_steps: dict[Path, str] = field(default_factory=dict)
+    sha256: dict[Path, str] = field(default_factory=dict)
 
     def take(self, task: ProfileTask, result: RankOutcome | Lost) -> None:
         """Store the results of a profile, or note why there are none."""
         if isinstance(result, Unchanged):
+            assert task.known is not None
             self.summary.unchanged.append(task.path)
+            self.sha256[task.path] = task.known
         elif isinstance(result, WithoutSteps):
             self.without_steps[task.path] = result.reason
         elif isinstance(result, DamagedInput):
@@ -215,6 +234,7 @@ class _Collection:
 
     def _store(self, task: ProfileTask, result: ProfileResults) -> None:
         _store_profile(self.run, self.store, task, result)
+        self.sha256[task.path] = result.sha256
         if task.path in self.summary.unchanged:
             self.summary.unchanged.remove(task.path)
         if task.path not in self.summary.read:
@@ -222,6 +242,14 @@ class _Collection:
             self.summary.warnings += result.warnings
         if result.origin.world_size is not None:
             self.world_sizes[task.path] = result.origin.world_size
+
+    def known_files(self, profiles: RankedProfiles) -> dict[Path, KnownFile]:
+        """Return what is now known of the profiles whose results are in the store."""
+        return {
+            file: KnownFile(identity, self.sha256[identity.path])
+            for file, identity in profiles.identities.items()
+            if identity.path in self.sha256
+        }
 
     def describe_run(self) -> None:
         """Store what is now known of the run, such as the number of ranks that most profiles record."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import Part, SeveralRanks
 from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, reader_of, several_ranks
 from hpcprof.results.executors.interface import Executor, Lost, serially
+from hpcprof.results.known_files import Identity, stamps_of
 
-Identified = tuple[Path, int | None, SeveralRanks | None] | DamagedInput
-"""The file to read for a profile with its rank, which is None if it is unknown, and the ranks if it holds
-several; or the profile's damage."""
+Identified = Identity | DamagedInput
+"""Whose profile a file is, or its damage."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,11 @@ class RankedProfiles:
     """The profiles of a run by rank, and the damage of the others.
 
     A profile that holds several ranks is listed for each, and ``parts`` has the part of each of them.
+    ``paths`` has the files to read, and ``identities`` the profiles that were found.
     """
 
     paths: dict[int, Path] = field(default_factory=dict)
+    identities: dict[Path, Identity] = field(default_factory=dict)
     parts: dict[int, Part] = field(default_factory=dict)
     damaged: list[DamagedInput] = field(default_factory=list)
 
@@ -41,23 +44,32 @@ def identify(paths: Sequence[Path]) -> list[Identified]:
     for file in paths:
         try:
             path = file_to_read(file)
-            found.append((path, identify_rank(path), several_ranks(path)))
+            stamps = stamps_of(file, path)
+            found.append(Identity(path, identify_rank(path), several_ranks(path), stamps))
         except DamagedInput as error:
             log_traceback(str(error), error.traceback)
             found.append(error)
     return found
 
 
-def profiles_by_rank(files: list[Path], executor: Executor = serially, jobs: int = 1) -> RankedProfiles:
+def profiles_by_rank(
+    files: list[Path],
+    executor: Executor = serially,
+    jobs: int = 1,
+    known: Mapping[Path, Identity] = MappingProxyType({}),
+) -> RankedProfiles:
     """Assign each profile to its rank; a single profile without a rank is rank 0.
+
+    Profiles in ``known`` are not opened.
 
     Raises
     ------
     HpcprofError
         If two profiles have the same rank, or one of several has none.
     """
-    identified: dict[Path, Identified] = {}
-    for paths, answer in executor(identify, [files[i::jobs] for i in range(min(jobs, len(files)))]):
+    identified: dict[Path, Identified] = {**known}
+    new = [file for file in files if file not in known]
+    for paths, answer in executor(identify, [new[i::jobs] for i in range(min(jobs, len(new)))]):
         identified |= zip(paths, _lost(paths, answer) if isinstance(answer, Lost) else answer, strict=True)
     found = RankedProfiles()
     alike = _alike(identified.values())
@@ -66,8 +78,8 @@ def profiles_by_rank(files: list[Path], executor: Executor = serially, jobs: int
         if isinstance(identity, DamagedInput):
             found.damaged.append(identity)
             continue
-        path, rank, several = identity
-        for number, part in _ranks(rank, several, len(files) == 1, alike):
+        path = identity.path
+        for number, part in _ranks(identity.rank, identity.several, len(files) == 1, alike):
             if number is None and len(files) > 1:
                 raise HpcprofError(
                     f"the rank of {file} is unknown: neither the profile nor its name contains it. Rename "
@@ -78,6 +90,7 @@ def profiles_by_rank(files: list[Path], executor: Executor = serially, jobs: int
                 other = found.paths[number]
                 raise HpcprofError(f"two profiles of rank {number}: {other} and {path}; remove one.")
             found.paths[number] = path
+            found.identities[file] = identity
             if part is not None:
                 found.parts[number] = part
     return found
@@ -105,8 +118,9 @@ def _ranks(
 def _alike(identified: Iterable[Identified]) -> bool:
     """Return whether every profile holds as many ranks that it does not tell."""
     counts = {
-        0 if several is None or several.ranks is not None else len(several.processes)
-        for _, _, several in (one for one in identified if not isinstance(one, DamagedInput))
+        0 if one.several is None or one.several.ranks is not None else len(one.several.processes)
+        for one in identified
+        if not isinstance(one, DamagedInput)
     }
     return len(counts) == 1 and counts != {0}
 
@@ -114,8 +128,8 @@ def _alike(identified: Iterable[Identified]) -> bool:
 def _name_with_rank(file: Path, identified: Iterable[Identified]) -> str:
     """Return a name for a profile without a rank: the first rank that no other has, and its whole suffix."""
     others = [one for one in identified if not isinstance(one, DamagedInput)]
-    taken = {rank for _, rank, _ in others} | {
-        rank for _, _, several in others if several is not None for rank in several.ranks or ()
+    taken = {one.rank for one in others} | {
+        rank for one in others if one.several is not None for rank in one.several.ranks or ()
     }
     free = next(rank for rank in count() if rank not in taken)
     reader = reader_of(file)

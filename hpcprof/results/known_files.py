@@ -1,0 +1,161 @@
+"""What earlier collects found in profiles, so that a file that has not changed is not read again.
+
+This is a cache of the user, one file for each folder of profiles (``~/.cache/hpcprof/profiles``), and no part
+of a store: two stores of the same profiles are equal. Where a stamp differs, a profile is read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common import __version__
+from hpcprof.common.atomic import replacing
+from hpcprof.common.paths import user_cache
+from hpcprof.profiles.readers.declaration import SeveralRanks
+from hpcprof.results.store.tables import ANALYSIS_VERSION
+
+# Two changes of a file can have the same time, on some file systems within a second.
+_UNSETTLED_NS = 2_000_000_000
+_UNUSED_SECONDS = 90 * 86400.0
+_VERSION = f"{__version__}, {ANALYSIS_VERSION}"
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """What the file system changes when a file is written or replaced."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whose profile a file is.
+
+    Attributes
+    ----------
+    path : Path
+        The file to read: another one if the profile is a report.
+    rank : int or None
+        The rank of the profile; None if it is unknown.
+    several : SeveralRanks or None
+        The ranks if it holds several.
+    stamps : tuple of Stamp
+        Of the profile and of the file to read, before this was found; empty if they changed just then.
+    """
+
+    path: Path
+    rank: int | None
+    several: SeveralRanks | None
+    stamps: tuple[Stamp, ...] = ()
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A profile that was collected; ``sha256`` is that of the file that was read."""
+
+    identity: Identity
+    sha256: str
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A profile in the cache, with the name of the file to read."""
+
+    read: str
+    rank: int | None
+    several: SeveralRanks | None
+    stamps: tuple[Stamp, ...]
+    sha256: str
+
+
+class _Folder(msgspec.Struct, frozen=True):
+    version: str
+    files: dict[str, _Entry]
+
+
+def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
+    """Return the stamps of a profile and of the file that is read for it.
+
+    There are none if a file cannot be opened, or changed so recently that another change could leave the same
+    stamp.
+    """
+    now = time.time_ns()
+    try:
+        stamps = tuple(_stamp(path) for path in dict.fromkeys((profile, read)))
+    except OSError:
+        return ()
+    settled = all(max(stamp.modified_ns, stamp.changed_ns) < now - _UNSETTLED_NS for stamp in stamps)
+    return stamps if settled else ()
+
+
+def _stamp(path: Path) -> Stamp:
+    # NFS asks its server for the state of a file when the file is opened, and may not when it is not.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        status = os.fstat(file)
+    finally:
+        os.close(file)
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def unchanged_files(files: Sequence[Path]) -> dict[Path, KnownFile]:
+    """Return what is known of those profiles of a folder whose stamps are still the same."""
+    known = _load(files[0].parent) if files else {}
+    found = {}
+    for file in files:
+        entry = known.get(file.name)
+        if entry is not None:
+            read = file.with_name(entry.read)
+            stamps = stamps_of(file, read)
+            if stamps and stamps == entry.stamps:
+                found[file] = KnownFile(Identity(read, entry.rank, entry.several, stamps), entry.sha256)
+    return found
+
+
+def remember(files: Mapping[Path, KnownFile]) -> None:
+    """Keep what is known of the profiles of a folder; a cache that cannot be written is left alone."""
+    entries = {
+        file.name: _Entry(one.path.name, one.rank, one.several, one.stamps, known.sha256)
+        for file, known in files.items()
+        if (one := known.identity).stamps and one.path.parent == file.parent
+    }
+    if not entries:
+        return
+    folder = next(iter(files)).parent
+    if entries == _load(folder):
+        return
+    cache = _cache(folder)
+    # Names that are not UTF-8 cannot be written; their profiles are read each time.
+    with suppress(OSError, UnicodeError):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(cache) as temporary:
+            temporary.write_bytes(msgspec.json.encode(_Folder(_VERSION, entries)))
+        _remove_unused(cache.parent)
+
+
+def _load(folder: Path) -> dict[str, _Entry]:
+    try:
+        found = msgspec.json.decode(_cache(folder).read_bytes(), type=_Folder)
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return found.files if found.version == _VERSION else {}
+
+
+def _cache(folder: Path) -> Path:
+    return user_cache() / "profiles" / f"{sha256(os.fsencode(folder.absolute())).hexdigest()[:32]}.json"
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove what was written long ago: the profiles are likely gone, or unchanged and read once more."""
+    for path in folder.iterdir():
+        if path.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+            path.unlink()
