@@ -4,8 +4,9 @@ import { Colours } from "./colours.js";
 import { RULER } from "./layout.js";
 import { ruler } from "./ruler.js";
 
-const SMALLEST_LABEL = 28;
-const MERGED_PIXELS = 1.5;
+const SMALLEST_LABEL = 32;
+const MERGED_PIXELS = 2;
+const WIDE = 3;
 const FONT = "11px system-ui, sans-serif";
 
 /** What of a timeline is to be drawn. */
@@ -129,28 +130,40 @@ export class Painter {
     const [first, last] = level.between(start, end);
     const { slices } = model;
     const searching = model.matches !== null;
+    // What is too short to tell apart is drawn as one rectangle from `low` to `reach`.
     let filled = "";
+    let low = 0;
     let reach = -1;
+    const flush = () => {
+      if (reach <= low) return;
+      context.fillStyle = filled;
+      context.fillRect(low, y, reach - low, height);
+    };
     for (let place = first; place < last; place += 1) {
-      let low = this.x(level.start[place]);
       const high = Math.min(this.x(level.end[place]), this.width);
       // A slice that ends in a pixel that is drawn already adds nothing.
       if (high <= reach) continue;
-      low = Math.max(low, reach, 0);
+      const from = Math.max(this.x(level.start[place]), reach, 0);
       const row = level.row[place];
       const fills = colours.fills[slices.kind[row]];
       const sparse = level.busy[place] < 0.5 * (level.end[place] - level.start[place]);
-      const shade = Colours.shade(slices.name[row]);
+      const wide = level.count[place] === 1 && high - from > WIDE;
+      const shade = wide ? Colours.shade(slices.name[row]) : 0;
       const fill = searching || sparse ? fills.pale : fills.shades[shade];
-      if (fill !== filled) context.fillStyle = filled = fill;
-      const drawn = Math.max(high - low, 1);
-      context.fillRect(low, y, drawn > 3 ? drawn - 0.5 : drawn, height);
-      reach = low + drawn;
-      if (labels && level.count[place] === 1 && high - low > SMALLEST_LABEL) {
-        this.#label(model.shortName(row), low, high, y + height / 2 + 0.5, searching ? colours.soft : fills.ink[shade]);
-        filled = "";
+      if (wide || fill !== filled || from - reach >= 1) {
+        flush();
+        [filled, low] = [fill, from];
       }
+      reach = Math.max(high, from + 1);
+      if (!wide) continue;
+      context.fillStyle = fill;
+      context.fillRect(from, y, reach - from - 0.5, height);
+      if (labels && high - from > SMALLEST_LABEL) {
+        this.#label(model.shortName(row), from, high, y + height / 2 + 0.5, searching ? colours.soft : fills.ink[shade]);
+      }
+      low = reach;
     }
+    flush();
     if (searching) this.#matches(model, lane.finest, model.matches[depth], y, height, labels);
   }
 
