@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,8 +98,26 @@ class Slices:
         return first
 
 
-def add_timeline(slices: Slices, timeline: Timeline, shift: Shift) -> tuple[int, int, int]:
-    """Add all events of a timeline; return the numbers of the first operation, call and operator."""
+class Firsts(NamedTuple):
+    """The numbers of the first slices of ``timeline.operations()``, the calls, the operators and ranges.
+
+    ``ranges`` are those that `on_one_thread` leaves.
+    """
+
+    work: int
+    calls: int
+    operators: int
+    ranges: int
+
+
+def on_one_thread(ranges: Ranges) -> NDArray[np.bool_]:
+    """Return which ranges are drawn on the track of their thread, shape (n,)."""
+    drawn: NDArray[np.bool_] = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
+    return drawn
+
+
+def add_timeline(slices: Slices, timeline: Timeline, shift: Shift) -> Firsts:
+    """Add all events of a timeline."""
     names = slices.names.numbers([*timeline.strings.tolist(), "(no name)"])
 
     def add(category: str, table: _Rows, tracks: Mapping[str, Ints], notes: Encoded | None = None) -> int:
@@ -115,14 +134,14 @@ def add_timeline(slices: Slices, timeline: Timeline, shift: Shift) -> tuple[int,
         marks = timeline.gpu_marks.take(rows)
         add(category, marks, _streams(marks, f" {category}s"))
     ranges = timeline.ranges
-    own = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
+    own = on_one_thread(ranges)
     add("range", ranges.take(own), _threads(ranges.take(own)))
     add("module", timeline.modules, _threads(timeline.modules))
     operators = add("operator", timeline.operators, _threads(timeline.operators), _inputs(slices, timeline))
     calls = add("api", timeline.calls, _threads(timeline.calls))
     free = ranges.take(~own)
-    add("range", free, {"ranges across threads": np.arange(len(free))} if len(free) else {})
-    return work, calls, operators
+    tracks = {"ranges across threads": np.arange(len(free))} if len(free) else {}
+    return Firsts(work, calls, operators, add("range", free, tracks))
 
 
 def _streams(table: Operations | GpuMarks, what: str = "") -> dict[str, Ints]:

@@ -27,7 +27,16 @@ from hpcprof.report.perfetto.encoding import (
     texts,
     varints,
 )
-from hpcprof.report.perfetto.slices import CATEGORIES, NOTES, Shift, Slices, add_timeline, in_lanes
+from hpcprof.report.perfetto.slices import (
+    CATEGORIES,
+    NOTES,
+    Firsts,
+    Shift,
+    Slices,
+    add_timeline,
+    in_lanes,
+    on_one_thread,
+)
 from hpcprof.report.trace_arrows import gradients, launches
 from hpcprof.results.windows import RankSteps
 
@@ -55,7 +64,7 @@ class Matched:
     Attributes
     ----------
     start : ndarray of int64, shape (n,)
-        When the kernel of each began, on the rank's clock.
+        When its kernel, or the host, began each, on the rank's clock.
     flow : ndarray of uint64, shape (n,)
         What is the same for a collective on all of its ranks.
     """
@@ -153,27 +162,35 @@ def _texts_packet(rank: int, slices: Slices) -> bytes:
 
 
 def _flows(
-    rank: int, timeline: Timeline, count: int, firsts: tuple[int, int, int], matched: Matched
+    rank: int, timeline: Timeline, count: int, firsts: Firsts, matched: Matched
 ) -> tuple[Encoded, Encoded]:
     """Return the arrows that go on from each slice, and those that end at it."""
-    work, calls, operators = firsts
     call, operation = launches(timeline)
     forward, backward = gradients(timeline)
-    begin = np.concatenate([calls + call, operators + forward])
-    end = np.concatenate([work + operation, operators + backward])
+    begin = np.concatenate([firsts.calls + call, firsts.operators + forward])
+    end = np.concatenate([firsts.work + operation, firsts.operators + backward])
     number = ((rank + 1) * _APART + np.arange(len(begin))).astype(np.uint64)
-    communicating = np.flatnonzero(timeline.kernels.category == Category.COMM)
-    communicating = communicating[np.argsort(timeline.kernels.start[communicating], kind="stable")]
-    start = timeline.kernels.start[communicating]
+    rows, start = _communication(timeline, firsts)
+    order = np.argsort(start, kind="stable")
+    rows, start = rows[order], start[order]
     place = np.searchsorted(start, matched.start)
-    place[place == len(start)] = 0
-    found = start[place] == matched.start if len(start) else np.zeros(len(place), bool)
-    together = work + communicating[place[found]]
+    found = np.isin(matched.start, start)
     on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, matched.flow[found]))
     return (
-        gathered(on, np.concatenate([begin, together]), count),
+        gathered(on, np.concatenate([begin, rows[place[found]]]), count),
         gathered(fixed64(_LAST_FLOW, number), end, count),
     )
+
+
+def _communication(timeline: Timeline, firsts: Firsts) -> tuple[Ints, Ints]:
+    """Return the slices that carry out collectives and their starts: kernels, else ranges of the host."""
+    kernels = timeline.kernels
+    rows = np.flatnonzero(kernels.category == Category.COMM)
+    if len(rows):
+        return firsts.work + rows, kernels.start[rows]
+    free = timeline.ranges.start[~on_one_thread(timeline.ranges)]
+    rows = np.flatnonzero(np.isin(free, timeline.host_collectives.start))
+    return firsts.ranges + rows, free[rows]
 
 
 def _events(

@@ -145,3 +145,14 @@ def test_matched_collectives_of_two_ranks_share_an_arrow(timeline: Timeline) -> 
     for slices in found.together.values():
         assert [one.process for one in slices] == ["rank 0", "rank 1"]
         assert slices[0].key() == slices[1].key() and slices[0].category == "kernel"
+
+
+def test_collectives_of_the_host_share_an_arrow_too() -> None:
+    timeline = read_profile(DATA / "cpu_ddp_rank0.pt.trace.json.gz")
+    assert isinstance(timeline, Timeline) and not len(timeline.kernels)
+    start = timeline.host_collectives.start
+    flow = np.array([shared_flow(("AllReduce", "0", n)) for n in range(len(start))], np.uint64)
+    found = decode(b"".join(rank_packets(0, timeline, _steps(timeline), Matched(start, flow), _shift)))
+    assert [len(slices) for slices in found.together.values()] == [1] * len(start)
+    assert {one.category for (one,) in found.together.values()} == {"range"}
+    assert sorted(one.start - BEGIN for (one,) in found.together.values()) == sorted(start.tolist())
