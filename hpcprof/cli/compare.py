@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.completion import complete_runs
+from hpcprof.cli.completion import complete_baselines, complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.cli.tables import console, format_option, write_analysis
-from hpcprof.common.errors import UsageError
+from hpcprof.cli.tables import console, write_analysis
+from hpcprof.common.errors import UsageError, writing
 
 if TYPE_CHECKING:
     from hpcprof.report.comparison import Comparison
     from hpcprof.results.store.store import Store
 
 _REGRESSION_EXIT = 3
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+"""The variable that names the file of the summary in GitHub Actions."""
 
 
 @click.command(
@@ -27,11 +30,26 @@ _REGRESSION_EXIT = 3
     epilog=examples(
         "hpcprof compare 20261120 20261121",
         "hpcprof compare --a RUN1 --a RUN2 --b RUN3 --b RUN4 --fail-on-regression",
+        "hpcprof compare --baseline main RUN3 RUN4 --fail-on-regression --format github",
     ),
 )
 @runs_dir_option
 @db_option
-@format_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "csv", "json", "github", "junit"]),
+    default="table",
+    show_default=True,
+    help="json has everything, csv the metrics. github writes an annotation for GitHub Actions and a summary "
+    "in Markdown, junit a report that GitLab and Jenkins show.",
+)
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    shell_complete=complete_baselines,
+    help="Compare with this baseline (hpcprof baseline set), in place of --a.",
+)
 @click.option(
     "--a", "a", multiple=True, metavar="RUN", shell_complete=complete_runs, help="A baseline run. Repeatable."
 )
@@ -57,11 +75,12 @@ _REGRESSION_EXIT = 3
     help="Steps are equivalent if the confidence interval of their ratio is within this margin around 1.",
 )
 @click.option("--force", is_flag=True, help="Also compare different programs, or numbers of ranks.")
-@click.argument("words", nargs=-1, metavar="[A B]", shell_complete=complete_runs)
+@click.argument("words", nargs=-1, metavar="[A B | RUN…]", shell_complete=complete_runs)
 def command(
     runs_dir: Path,
     db: str | None,
     form: str,
+    baseline: str | None,
     a: tuple[str, ...],
     b: tuple[str, ...],
     fail_on_regression: bool,
@@ -74,26 +93,59 @@ def command(
     A is the baseline and B the candidate. Each is a run id, a unique prefix of one, or a path; a sweep
     means all of its runs. Confidence intervals come from the variation between runs, so they need at least
     two runs per side. With one run per side there are figures but no verdict. Earlier runs of the same job
-    in the folder of runs count as further runs of A if they are like those of A.
+    in the folder of runs count as further runs of A if they are like those of A. With --baseline, all runs
+    named are candidates.
     """
-    if (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
+    if baseline is not None:
+        if a or bool(b) == bool(words):
+            raise UsageError("name the candidates: hpcprof compare --baseline NAME RUN…, without --a.")
+    elif (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
         raise UsageError("name both sides: hpcprof compare A B, or --a RUN … --b RUN … with repeats.")
     from hpcprof.report.comparison import compare_runs
+    from hpcprof.results.named_baselines import baseline_runs
+    from hpcprof.results.run_names import typed_run
     from hpcprof.results.store.store import open_store
 
-    sides = (a, b) if a else (words[:1], words[1:])
     store = open_store(db, runs_dir)
-    compared = compare_runs(*sides, store, runs_dir, margin, force)
-    if form == "json":
-        click.echo(json.dumps(compared.as_json(), indent=1))
-    else:
-        if form == "table":
-            _show(compared, store)
-        write_analysis(form, compared.analysis, compared.table)
+    before, after = (a, b) if a else (words[:1], words[1:])
+    if baseline is not None:
+        before = tuple(typed_run(run) for run in baseline_runs(baseline, store, runs_dir))
+        after = b or words
+    compared = compare_runs(before, after, store, runs_dir, margin, force)
+    _write(form, compared, store)
     if conclusion := compared.conclusion():
         click.echo(conclusion, err=True)
     if fail_on_regression and compared.regressed:
         sys.exit(_REGRESSION_EXIT)
+
+
+def _write(form: str, compared: Comparison, store: Store) -> None:
+    """Write a comparison in the form that the user chose."""
+    if form == "json":
+        click.echo(json.dumps(compared.as_json(), indent=1))
+    elif form == "github":
+        from hpcprof.report.ci import github_annotation, markdown_summary
+
+        click.echo(github_annotation(compared))
+        _summarize(markdown_summary(compared))
+    elif form == "junit":
+        from hpcprof.report.ci import junit_report
+
+        click.echo(junit_report(compared))
+    else:
+        if form == "table":
+            _show(compared, store)
+        write_analysis(form, compared.analysis, compared.table)
+
+
+def _summarize(text: str) -> None:
+    """Add a text to the summary of the GitHub job, or outside of one print it."""
+    path = os.environ.get(_SUMMARY)
+    if not path:
+        click.echo(text)
+        return
+    with writing(Path(path)), Path(path).open("a", encoding="utf-8") as file:
+        file.write(text + "\n")
 
 
 def _show(compared: Comparison, store: Store) -> None:

@@ -128,6 +128,15 @@ def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
     yield from dict.fromkeys((*ids, *sweeps))
 
 
+def _baselines(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.results.named_baselines import named_baselines
+    from hpcprof.results.store.store import open_store
+    from hpcprof.submit.runs.directory import runs_directory
+
+    folder = runs_directory(context.params.get("runs_dir"))
+    return [one.name for one in named_baselines(open_store(context.params.get("db"), folder))]
+
+
 def _templates(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.submit.rendering.templates import template_files
 
@@ -173,6 +182,7 @@ complete_profiler_options = _completer(_profiler_options)
 complete_analyses = _completer(_analyses)
 complete_gates = _completer(_gates)
 complete_runs = _completer(_runs, "dir")
+complete_baselines = _completer(_baselines)
 complete_templates = _completer(_templates)
 complete_config_keys = _completer(_config_keys)
 complete_config_values = _completer(_config_values)

@@ -103,6 +103,12 @@ class Comparison:
         """Whether the candidate is slower, by the metric that decides: that of the first row."""
         return any(row["verdict"] == REGRESSION for row in self.table.rows[:1])
 
+    @property
+    def is_open(self) -> bool:
+        """Whether neither a change nor its absence is shown."""
+        verdicts = [row["verdict"] for row in self.table.rows[:1]]
+        return all(one == INCONCLUSIVE or one.endswith(NO_STATISTICS) for one in verdicts)
+
     def conclusion(self) -> str:
         """Return the conclusion in a sentence; empty where there is neither a regression nor a doubt."""
         for row in self.table.rows[:1]:

@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -157,6 +158,62 @@ def test_a_regression_ends_with_status_3_where_that_is_asked_for(hpcprof: Hpcpro
     done = hpcprof("compare", *back, "--fail-on-regression")
     assert done.returncode == 0
     assert "improvement" in done.stdout
+
+
+@pytest.fixture
+def slower(hpcprof: Hpcprof, tmp_path: Path) -> list[str]:
+    """Name three runs as the baseline ``main``, and return three that are 20 % slower."""
+    usual = [measured(tmp_path / f"a{i}", time) for i, time in enumerate((1000, 1010, 990))]
+    done = hpcprof("baseline", "set", "main", *usual)
+    assert done.returncode == 0, done.stderr
+    return [measured(tmp_path / f"b{i}", time) for i, time in enumerate((1200, 1210, 1190))]
+
+
+def test_a_regression_against_a_named_baseline_is_an_error_in_github_and_a_failure_in_junit(
+    hpcprof: Hpcprof, slower: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = ("compare", "--baseline", "main", *slower, "--fail-on-regression", "--format")
+    done = hpcprof(*gate, "github")
+    assert done.returncode == 3
+    annotation, _, summary = done.stdout.partition("\n")
+    assert annotation.startswith("::error title=hpcprof compare::regression: own_step_p50_ns 1.000 µs in A")
+    assert "ratio 1.2000 (" in annotation
+    assert summary.startswith("## hpcprof compare\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
+    assert hpcprof(*gate, "github").stdout == annotation + "\n"
+    assert (tmp_path / "summary.md").read_text(encoding="utf-8") == summary
+    done = hpcprof(*gate, "junit")
+    assert done.returncode == 3
+    suite = ElementTree.fromstring(done.stdout).find("testsuite")
+    assert suite is not None
+    assert suite.attrib | {"name": ""} == {
+        **{"name": "", "tests": "1", "failures": "1", "errors": "0", "skipped": "0"},
+    }
+    failure = suite.find("testcase/failure")
+    assert failure is not None and "ratio 1.2000" in failure.attrib["message"]
+
+
+def test_baselines_are_listed_and_removed_and_wrong_names_are_one_sentence(
+    hpcprof: Hpcprof, slower: list[str]
+) -> None:
+    (row,) = json.loads(hpcprof("baseline", "list", "--format", "json").stdout)
+    assert row["name"] == "main"
+    assert [name.rpartition("-")[0] for name in row["runs"].split()] == ["a0", "a1", "a2"]
+    for words, says in (
+        (("compare", "--baseline", "mian", *slower), "unknown baseline 'mian'; did you mean 'main'?"),
+        (("compare", "--baseline", "main"), "name the candidates: hpcprof compare --baseline NAME RUN…"),
+        (("compare", "--baseline", "main", "--a", "a0", slower[0]), "name the candidates"),
+        (("baseline", "set", "two words", slower[0]), "baseline 'two words': a name has 1 to 64 letters"),
+        (("baseline", "set", "main", slower[0], slower[0]), "is listed twice"),
+        (("baseline", "set", "main", "none"), "unknown run 'none'"),
+        (("baseline", "rm", "other"), "unknown baseline 'other'"),
+    ):
+        done = hpcprof(*words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert says in done.stderr
+    assert hpcprof("baseline", "rm", "main").stdout == "removed baseline main\n"
+    assert "no baselines" in hpcprof("baseline", "list").stdout
+    assert "there are no baselines in" in hpcprof("compare", "--baseline", "main", *slower).stderr
 
 
 def test_what_the_runs_differ_in_is_said(hpcprof: Hpcprof, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.query import query as hpcprof_query
 from hpcprof.results.store import analyses
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.store.tables import ProfileRow, RunRow
+from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database, unpack
@@ -369,6 +369,26 @@ def test_tables_of_an_earlier_version_are_migrated_and_filled_by_the_next_collec
     assert cure.replace(" ", "") in reason
     assert "2 profiles collected" in hpcprof("collect", str(profiles)).stdout
     assert sorted(database.dump()) == sorted(current)
+
+
+def test_baselines_are_replaced_as_a_whole_and_come_with_the_migration(database: Database) -> None:
+    opened(database)
+    database.execute("UPDATE hpcprof_schema SET version = 10")
+    database.execute("DROP TABLE baselines")
+    store = opened(database)
+    assert store.baselines() == []
+    first = [
+        BaselineRow("main", i, run, "/run", "2026-11-22T20:00:00+00:00") for i, run in enumerate(("r1", "r2"))
+    ]
+    other = BaselineRow("other", 0, "r1", "/run", "2026-11-22T20:00:00+00:00")
+    store.put_baseline("main", first)
+    store.put_baseline("other", [other])
+    assert opened(database).baselines() == [*first, other]
+    later = BaselineRow("main", 0, "r3", "/run", "2026-11-22T21:00:00+00:00")
+    store.put_baseline("main", [later])
+    assert store.baselines() == [later, other]
+    store.put_baseline("main", [])
+    assert store.baselines() == [other]
 
 
 def test_a_database_of_another_program_is_refused_and_not_touched(hpcprof: Hpcprof, profiles: Path) -> None:

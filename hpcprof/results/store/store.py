@@ -32,6 +32,7 @@ from hpcprof.results.store.bulk import delete, insert_rows
 from hpcprof.results.store.database import Database, store_url
 from hpcprof.results.store.tables import (
     ANALYSIS_VERSION,
+    BASELINES,
     EXPLANATIONS,
     FACTS,
     GPUS,
@@ -40,6 +41,7 @@ from hpcprof.results.store.tables import (
     REASONS,
     RUNS,
     TABLES,
+    BaselineRow,
     ExplanationRow,
     FactRow,
     GpuRow,
@@ -264,6 +266,18 @@ class Store:
             insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, text)])
             insert_analyses(connection, run_id, WHOLE_RUN, tables)
             return True
+
+    def baselines(self) -> list[BaselineRow]:
+        """Return the runs of all named baselines, by name and in the order in which they were given."""
+        query = select(BASELINES).order_by(BASELINES.c.name, BASELINES.c.position)
+        with self._database.reading() as connection:
+            return [BaselineRow(*row) for row in connection.execute(query)]
+
+    def put_baseline(self, name: str, rows: Sequence[BaselineRow]) -> None:
+        """Replace the baseline ``name``; without rows it is removed."""
+        with self._database.writing(f"baseline {name}") as connection:
+            delete(connection, [BASELINES], {"name": name})
+            insert_rows(connection, BASELINES, rows)
 
     def delete_run(self, run_id: str) -> None:
         """Delete everything that the store has of a run, in one transaction.

@@ -23,7 +23,7 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
 ANALYSIS_VERSION = 11
@@ -165,6 +165,19 @@ class ExplanationRow(msgspec.Struct, frozen=True):
     explanation: str
 
 
+class BaselineRow(msgspec.Struct, frozen=True):
+    """One of the runs that a named baseline consists of; ``created`` is when it was set, in UTC.
+
+    ``path`` finds a run that was not collected, but has results of its workload.
+    """
+
+    name: str
+    position: int
+    run_id: str
+    path: str
+    created: str
+
+
 def _row_table(name: str, row: type[msgspec.Struct], keys: int) -> Table:
     """Return the table whose columns are the fields of ``row``; the first ``keys`` of them are its key."""
     table = Table(name, METADATA)
@@ -201,6 +214,7 @@ FACTS = _row_table("facts", FactRow, keys=4)
 LOSSES = _row_table("losses", LossRow, keys=3)
 REASONS = _row_table("reasons", ReasonRow, keys=3)
 EXPLANATIONS = _row_table("explanations", ExplanationRow, keys=1)
+BASELINES = _row_table("baselines", BaselineRow, keys=2)
 TABLES = {name: _analysis_table(analysis) for name, analysis in ANALYSES.items()}
 RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RUN}
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}

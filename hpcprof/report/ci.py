@@ -1,0 +1,121 @@
+"""A comparison for CI: annotations and a summary for GitHub Actions, and a JUnit report."""
+
+from __future__ import annotations
+
+from html import escape
+from xml.etree import ElementTree
+
+from hpcprof.analysis.comparison.compare import REGRESSION
+from hpcprof.common.units import format_ns, visible
+from hpcprof.profiles.kernel_names import short_name
+from hpcprof.report.comparison import Comparison
+from hpcprof.report.difference import in_a_sentence
+from hpcprof.report.formatting import format_value
+from hpcprof.results.analysis_table import Row
+
+_KERNELS = 8
+_TITLE = "hpcprof compare"
+
+
+def verdict_sentence(compared: Comparison) -> str:
+    """Return the verdict, the metric that decides with its interval, and the difference, in one line."""
+    if not compared.table.rows:
+        return "; ".join(compared.table.reasons.values())
+    row = compared.table.rows[0]
+    metric = row["metric"]
+    said = f"{row['verdict']}: {metric} {_value(row, 'a')} in A, {_value(row, 'b')} in B"
+    if row["ci_low"] is not None:
+        said += f", ratio {row['ratio']:.4f} ({row['ci_low']:.4f} to {row['ci_high']:.4f})"
+    difference = f" {in_a_sentence(compared.waterfall)}" if compared.waterfall else ""
+    return visible(f"{said}.{difference}")
+
+
+def _value(row: Row, side: str) -> str:
+    return format_value(row["metric"], row[side])
+
+
+def github_annotation(compared: Comparison) -> str:
+    """Return the workflow command that shows the verdict; a regression is an error."""
+    level = "error" if compared.regressed else "warning" if compared.is_open else "notice"
+    return f"::{level} title={_property(_TITLE)}::{_data(verdict_sentence(compared))}"
+
+
+def _data(text: str) -> str:
+    """Escape the message of a workflow command: nothing in it may end the line."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def markdown_summary(compared: Comparison) -> str:
+    """Return the comparison in Markdown, for the summary of a job."""
+    lines = [f"## {_TITLE}", "", _cell(verdict_sentence(compared)), ""]
+    found = compared.waterfall
+    if found is not None:
+        lines += ["| part of a step | difference |", "|---|---:|"]
+        lines += [f"| {_cell(name)} | {_change(change)} |" for name, change in found.parts.items()]
+        lines += [f"| **step** | **{_change(found.difference_ns)}** |", ""]
+    rows = compared.rows("kernel_difference")[:_KERNELS] if compared.differences else []
+    if rows:
+        names = ("count", "shape", "duration")
+        lines += [f"| kernel | change | difference | {' | '.join(names)} |", "|---|---|---:|---:|---:|---:|"]
+        lines += [_kernel_line(row, names) for row in rows]
+        lines.append("")
+    for label, runs in (("A (baseline)", compared.baseline), ("B (candidate)", compared.candidate)):
+        lines.append(f"- {label}: {_cell(', '.join(run.id for run in runs))}")
+    for one in compared.differing:
+        lines.append(f"- {_cell(one.name)}: {_cell(' or '.join(one.a))} → {_cell(' or '.join(one.b))}")
+    return "\n".join([*lines, ""])
+
+
+def _kernel_line(row: Row, names: tuple[str, ...]) -> str:
+    effects = " | ".join(_change(row[f"{name}_effect_ns"]) for name in names)
+    change = f"{row['change']} from {short_name(row['was'])}" if row["was"] else row["change"]
+    name = _cell(short_name(row["name"]))
+    return f"| {name} | {_cell(change)} | {_change(row['difference_ns'])} | {effects} |"
+
+
+def _change(nanoseconds: int) -> str:
+    sign = "−" if nanoseconds < 0 else "+" if nanoseconds else ""
+    return f"{sign}{format_ns(abs(nanoseconds))}"
+
+
+def _cell(text: str) -> str:
+    """Escape a text for a cell: a name in a profile is neither markup nor a column."""
+    plain = escape(visible(text), quote=False)
+    for character in "\\`*[]|!@":
+        plain = plain.replace(character, f"&#{ord(character)};")
+    return plain
+
+
+def junit_report(compared: Comparison) -> str:
+    """Return the verdict as a JUnit report with one test case.
+
+    A regression is its failure; a comparison without a verdict is skipped.
+    """
+    row = compared.table.rows[0] if compared.table.rows else None
+    failed, skipped = compared.regressed, compared.is_open
+    counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": str(int(skipped))}
+    suites = ElementTree.Element("testsuites")
+    suite = ElementTree.SubElement(suites, "testsuite", {"name": _TITLE, **counts})
+    candidate = ", ".join(run.id for run in compared.candidate)
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        {
+            "classname": visible(candidate),
+            "name": visible(str(row["metric"])) if row else "step",
+            "time": "0",
+        },
+    )
+    said = verdict_sentence(compared)
+    if failed:
+        failure = ElementTree.SubElement(case, "failure", {"message": said, "type": REGRESSION})
+        failure.text = said
+    elif skipped:
+        ElementTree.SubElement(case, "skipped", {"message": said})
+    ElementTree.SubElement(case, "system-out").text = said
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)

@@ -1,0 +1,81 @@
+"""A comparison as CI shows it: nothing in a profile is a command, markup or broken XML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from hpcprof.analysis.comparison.run_differences import Difference
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.report.ci import github_annotation, junit_report, markdown_summary
+from hpcprof.report.comparison import Comparison
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.submit.runs.directory import Run
+
+HOSTILE = "k</td><script>|`::error::\n::set-output name=x::[a](b) & \x1b[31m %0A"
+
+
+def compared(verdict: str, kernel: str = "gemm") -> Comparison:
+    row = {
+        **{"metric": "step_p50_ns", "a": 1e6, "b": 1.2e6, "ratio": 1.2, "ci_low": 1.1, "ci_high": 1.3},
+        **{"verdict": verdict},
+    }
+    parts: dict[str, list[Any]] = {
+        "part": ["step", "compute"],
+        "a_ns": [1, 1],
+        "b_ns": [2, 2],
+        "difference_ns": [1, 1],
+    }
+    kernels: dict[str, list[Any]] = {
+        **{"name": [kernel], "was": [kernel], "change": ["renamed"], "difference_ns": [1]},
+        **{f"{effect}_effect_ns": [0] for effect in ("count", "shape", "duration")},
+    }
+    tables = {"step_difference": AnalysisTable(parts), "kernel_difference": AnalysisTable(kernels)}
+    return Comparison(
+        [Run("a|b", Path("a"))],
+        [Run(kernel, Path("b"))],
+        ACROSS_RUNS["compare"],
+        AnalysisTable({key: [value] for key, value in row.items()}),
+        tables,
+        [Difference("environment X", (kernel,), ("y",))],
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "level", "failures", "skipped"),
+    [
+        ("regression", "error", "1", "0"),
+        ("equivalent", "notice", "0", "0"),
+        ("improvement", "notice", "0", "0"),
+        ("inconclusive", "warning", "0", "1"),
+        ("one run each: no statistics", "warning", "0", "1"),
+    ],
+)
+def test_only_a_regression_is_an_error_and_a_doubt_is_skipped(
+    verdict: str, level: str, failures: str, skipped: str
+) -> None:
+    found = compared(verdict)
+    assert github_annotation(found).startswith(
+        f"::{level} title=hpcprof compare::{verdict}: step_p50_ns 1.000 ms"
+    )
+    (suite,) = ElementTree.fromstring(junit_report(found))
+    assert (suite.attrib["failures"], suite.attrib["skipped"]) == (failures, skipped)
+
+
+def test_an_annotation_is_one_line_whatever_it_says() -> None:
+    found = github_annotation(compared("regression\n::stop-commands::x"))
+    assert "\n" not in found
+    assert github_annotation(compared("equivalent")).count("%25") == 0
+
+
+def test_a_hostile_name_is_text_in_markdown_and_in_xml() -> None:
+    summary = markdown_summary(compared("regression", HOSTILE))
+    assert "<script>" not in summary and "[a](b)" not in summary and "\x1b" not in summary
+    table = [line for line in summary.splitlines() if line.startswith("| k")]
+    assert len(table) == 2 and {line.count("|") for line in table} == {7}
+    assert not any(line.startswith("::") for line in summary.splitlines())
+    (suite,) = ElementTree.fromstring(junit_report(compared("regression", HOSTILE)))
+    assert "<script>" in suite[0].attrib["classname"]
