@@ -23,10 +23,12 @@ from hpcprof.submit.waiting import watch
 @click.option("--watch", "watching", is_flag=True, help="Show each change, until all runs have ended.")
 @click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
 def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
-    """Show the state of runs, and while one runs, how far its steps are and how long they take.
+    """Show the state of runs.
 
     RUN is a run id, a unique prefix of one, a path, or last (the default). An array sweep stands for all
     its runs.
+
+    A job whose program marks its steps shows how far they are and how long they take.
     """
     found = find_submitted_runs(runs or ("last",), runs_dir)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
