@@ -325,3 +325,63 @@ def test_linked_timelines_show_the_same_time_since_their_anchors(modules: str, b
         [modules, DATA],
     )
     assert spans == [[20 * MS, 40 * MS], [1020 * MS, 1040 * MS], [25 * MS, 45 * MS]]
+
+
+def test_a_source_that_sends_parts_keeps_what_is_selected_and_may_fail(
+    modules: str, browser: Browser
+) -> None:
+    page = browser.new_context().new_page()
+    page.goto(f"{modules}/page.css")
+    found = page.evaluate(
+        """async ([address, data]) => {
+          const { Timeline } = await import(`${address}/timeline/timeline.js`);
+          const { embeddedSource } = await import(`${address}/timeline/embedded.js`);
+          const style = Object.assign(document.createElement("link"), { rel: "stylesheet" });
+          style.href = `${address}/page.css`;
+          await new Promise((resolve) => { style.onload = resolve; document.head.append(style); });
+          const whole = embeddedSource(data);
+          const columns = ["start", "end", "depth", "kind", "name", "info", "launch", "collective"];
+          let fails = false;
+          let asked = 0;
+          // As a server does, it sends only what overlaps the time that is asked for.
+          const slices = async ({ start, end, ranks }) => {
+            asked += 1;
+            if (fails) throw new Error("the server is gone");
+            return (await whole.slices()).filter(({ rank }) => ranks.includes(rank)).map((all) => {
+              const inside = (row) => all.start[row] < end && all.end[row] > start;
+              const rows = [...all.start.keys()].filter(inside);
+              const taken = (column) => column.constructor.from(rows, (row) => column[row]);
+              return { ...all, ...Object.fromEntries(columns.map((name) => [name, taken(all[name])])) };
+            });
+          };
+          const overview = async () => ({ ...(await whole.overview()), complete: false });
+          const element = document.body.appendChild(document.createElement("div"));
+          const timeline = new Timeline(element, { overview, slices }, {});
+          await timeline.ready;
+          const name = () => {
+            const { rank, track, row } = timeline.selected;
+            return timeline.model(rank, track).name(row);
+          };
+          const move = async (start, end) => {
+            const before = asked;
+            timeline.view.show(start, end);
+            timeline.draw();
+            await new Promise((resolve) => setTimeout(resolve));
+            return asked - before;
+          };
+          timeline.select(timeline.hit(timeline.painter.x(65e6), timeline.layout.place(0, 2, 0).top + 5));
+          const row = timeline.selected.row;
+          const first = name();
+          const counts = [await move(64e6, 66e6), await move(64.5e6, 65.5e6)];
+          const again = [name(), timeline.selected.row !== row];
+          fails = true;
+          await move(1000e6, 1001e6);
+          return { first, counts, again, said: timeline.panel.element.textContent };
+        }""",
+        [modules, DATA],
+    )
+    assert found["first"] == "planted_kernel"
+    # A view inside what was answered, and not much finer, asks for nothing.
+    assert found["counts"] == [1, 0]
+    assert found["again"] == ["planted_kernel", True]
+    assert found["said"] == "The slices cannot be loaded: the server is gone"

@@ -8,6 +8,7 @@ import { Gutter } from "./gutter.js";
 import { Layout } from "./layout.js";
 import { Painter } from "./painter.js";
 import { Panel } from "./panel.js";
+import { light, linksOf, lit, sums } from "./queries.js";
 import { TrackModel } from "./slices.js";
 import { legend, Toolbar } from "./toolbar.js";
 import { View } from "./view.js";
@@ -16,6 +17,7 @@ const OPEN_RANKS = 4;
 const NEAR_PIXELS = 4;
 const AHEAD = 1;
 const FINER = 4;
+const MOST_ON_PAPER = 8000;
 
 /** A timeline in an element. */
 export class Timeline {
@@ -39,6 +41,7 @@ export class Timeline {
     this.links = [];
     this.found = null;
     this.asked = null;
+    this.printing = false;
     element.timeline = this;
     /** Resolves when the first slices are drawn. */
     this.ready = this.#start();
@@ -94,6 +97,13 @@ export class Timeline {
       this.painter.newTheme();
       this.draw();
     });
+    for (const [event, printing] of [["beforeprint", true], ["afterprint", false]]) {
+      window.addEventListener(event, () => {
+        this.printing = printing;
+        this.#resize();
+        this.draw();
+      });
+    }
     if (this.options.shows) document.addEventListener("hpcprof:show", ({ detail }) => this.show(detail));
     this.gutter.place();
   }
@@ -125,7 +135,7 @@ export class Timeline {
 
   #resize() {
     const { layout, scroller } = this;
-    const most = Math.max(240, Math.round(0.7 * window.innerHeight));
+    const most = this.printing ? MOST_ON_PAPER : Math.max(240, Math.round(0.7 * window.innerHeight));
     scroller.style.height = `${Math.min(layout.height + 4, most)}px`;
     const width = scroller.clientWidth - this.gutter.element.offsetWidth;
     if (width <= 0) return;
@@ -166,19 +176,45 @@ export class Timeline {
     return [...new Set(rows.map(({ of }) => of.rank))];
   }
 
+  /** Asks the source for what is in sight and around it; an answer that comes after a newer question is dropped. */
   async #ask() {
     const { view } = this;
     const room = AHEAD * view.span;
     const width = this.painter.width || 1000;
-    this.asked = { ranks: this.#inSight(), start: view.start - room, end: view.end + room, pixels: width * (1 + 2 * AHEAD) };
-    for (const slices of await this.source.slices(this.asked)) {
+    const asked = { ranks: this.#inSight(), start: view.start - room, end: view.end + room, pixels: width * (1 + 2 * AHEAD) };
+    this.asked = asked;
+    let answer;
+    try {
+      answer = await this.source.slices(asked);
+    } catch (error) {
+      this.panel.say(`The slices cannot be loaded: ${error.message}`);
+      return;
+    }
+    if (this.asked === asked) this.#take(answer);
+  }
+
+  #take(answer) {
+    const before = this.selected && this.model(this.selected.rank, this.selected.track).slices;
+    for (const slices of answer) {
       const key = `${slices.rank}/${slices.track}`;
       if (this.models.get(key)?.slices !== slices) this.models.set(key, new TrackModel(slices));
     }
+    if (this.selected) this.#findAgain(before);
     const kinds = new Set([...this.models.values()].flatMap(({ slices }) => [...new Set(slices.kind)]));
     this.legend.replaceChildren(legend(kinds));
     if (this.found) this.search(this.found.text);
     this.invalidate();
+  }
+
+  /** Finds the selected slice among new ones; coarser ones may lack it. */
+  #findAgain(before) {
+    const { rank, track, row } = this.selected;
+    const model = this.model(rank, track);
+    const [start, end] = [before.start[row], before.end[row]];
+    const found = model.slices === before ? row : model.at(before.depth[row], start, 1);
+    const same = found >= 0 && model.slices.start[found] === start && model.slices.end[found] === end;
+    this.selected = same ? { rank, track, row: found } : null;
+    this.links = same ? linksOf(this, this.selected) : [];
   }
 
   /** Folds or unfolds a rank, or one of its tracks. */
@@ -230,7 +266,7 @@ export class Timeline {
     }
     this.selected = slice;
     this.area = null;
-    this.links = this.#linksOf(slice);
+    this.links = linksOf(this, slice);
     this.panel.slice(slice, this.links);
     if (moves) this.#reveal(slice);
     this.invalidate();
@@ -241,32 +277,6 @@ export class Timeline {
     this.links = [];
     this.panel.clear();
     this.invalidate();
-  }
-
-  /** Returns the arrows of a slice: from a call to its work, and from the first to each other rank of a collective. */
-  #linksOf({ rank, track, row }) {
-    const { slices } = this.model(rank, track);
-    const here = { rank, track, row };
-    const isCall = this.#kind(rank, track) === "calls";
-    const found = this.#others(here, "launch", slices.launch[row], (of, kind) => of === rank && (kind === "calls") !== isCall)
-      .map((other) => ({ kind: "launch", from: isCall ? here : other, to: isCall ? other : here }));
-    const parts = this.#others(here, "collective", slices.collective[row], (of) => of !== rank);
-    return [...found, ...parts.map((other) => ({ kind: "collective", from: here, to: other }))];
-  }
-
-  #others(here, column, value, wanted) {
-    if (value < 0) return [];
-    const found = [];
-    for (const model of this.models.values()) {
-      const { rank, track } = model.slices;
-      if (!wanted(rank, this.#kind(rank, track))) continue;
-      for (const row of model.rowsWith(column, value)) found.push({ rank, track, row });
-    }
-    return found.sort((a, b) => a.rank - b.rank);
-  }
-
-  #kind(rank, track) {
-    return this.rank(rank).tracks.find(({ id }) => id === track).kind;
   }
 
   /** Moves so far that a slice is in sight. */
@@ -330,29 +340,8 @@ export class Timeline {
     this.area = { start, end };
     this.selected = null;
     this.links = [];
-    if (final) this.panel.area(this.area, ...this.#sums(start, end));
+    if (final) this.panel.area(this.area, ...sums(this, start, end));
     this.invalidate();
-  }
-
-  /** Returns the time by track and by name inside an extent, of the ranks that are unfolded or else of all. */
-  #sums(start, end) {
-    const unfolded = this.overview.ranks.filter(({ rank }) => !this.layout.foldedRanks.has(rank));
-    const tracks = [];
-    const names = new Map();
-    for (const { rank, tracks: own } of unfolded.length ? unfolded : this.overview.ranks) {
-      for (const { id, label, kind } of own) {
-        const model = this.model(rank, id);
-        if (!model) continue;
-        const sum = model.sum(start, end, kind === "ranges" || kind === "calls");
-        if (sum.count) tracks.push({ rank, label, time: sum.time, count: sum.count });
-        for (const [number, of] of sum.names) {
-          const name = number < 0 ? "(no name)" : model.slices.strings[number];
-          const all = names.get(name) ?? { name, kind: of.kind, time: 0, count: 0 };
-          names.set(name, { ...all, time: all.time + of.time, count: all.count + of.count });
-        }
-      }
-    }
-    return [tracks, [...names.values()].sort((a, b) => b.time - a.time)];
   }
 
   /**
@@ -360,16 +349,8 @@ export class Timeline {
    * @returns {{total: number, at: number} | null} how many there are and which is selected; null without a text
    */
   search(text) {
-    const wanted = text.trim().toLowerCase();
-    const numbers = new Map();
-    let total = 0;
-    for (const model of this.models.values()) {
-      const { strings } = model.slices;
-      if (wanted && !numbers.has(strings)) numbers.set(strings, matching(strings, wanted));
-      model.search(wanted ? numbers.get(strings) : null);
-      for (const places of model.matches ?? []) total += places.length;
-    }
-    this.found = wanted ? { text, total, at: -1 } : null;
+    const total = light([...this.models.values()], text.trim().toLowerCase());
+    this.found = text.trim() ? { text, total, at: -1 } : null;
     this.invalidate();
     return this.found;
   }
@@ -377,16 +358,7 @@ export class Timeline {
   /** Selects the next (1) or the previous (-1) slice that a search has found, by time. */
   nextMatch(way) {
     if (!this.found?.total) return this.found;
-    const all = [];
-    for (const model of this.models.values()) {
-      model.matches?.forEach((places, depth) => {
-        const { finest } = model.lanes[depth];
-        for (const place of places) {
-          all.push({ time: finest.start[place], rank: model.slices.rank, track: model.slices.track, row: finest.row[place] });
-        }
-      });
-    }
-    all.sort((a, b) => a.time - b.time || a.rank - b.rank || a.track - b.track);
+    const all = lit(this.models.values());
     const at = this.found.at < 0 && way > 0 ? Math.max(all.findIndex(({ time }) => time >= this.view.start), 0) : this.found.at + way;
     this.found.at = (at + all.length) % all.length;
     const { rank, track, row } = all[this.found.at];
@@ -412,13 +384,4 @@ export class Timeline {
     else if (step !== null) this.panel.say(`Step ${step} is not in this page. hpcprof serve shows all steps.`);
     this.invalidate();
   }
-}
-
-/** Returns the numbers of the strings that contain a text in lower case. */
-function matching(strings, wanted) {
-  const numbers = new Set();
-  strings.forEach((text, number) => {
-    if (text.toLowerCase().includes(wanted)) numbers.add(number);
-  });
-  return numbers;
 }
