@@ -34,6 +34,8 @@ from hpcprof.submit.runs.directory import Run
 Progress = Callable[[int, int, Path], None]
 """As for `hpcprof.results.collect.collect`."""
 
+_Keep = Callable[[Sequence[RankEvents]], dict[int, str]]
+
 MEMORY = "50%"
 """How much of the machine's memory, or of what the job may use, a query takes before it writes to disk."""
 
@@ -78,8 +80,11 @@ def find_events(
     store: Store,
     executor: Executor = serially,
     progress: Progress | None = None,
+    keep: bool = True,
 ) -> EventFiles:
     """Find the events of runs; profiles whose events were not kept are read once, and theirs are kept.
+
+    Without ``keep`` nothing is written, and such profiles are missing.
 
     Raises
     ------
@@ -88,7 +93,7 @@ def find_events(
     """
     found = EventFiles()
     for run in runs:
-        _find_events(run, store, executor, progress, found)
+        _find_events(run, store, partial(_keep, run, store, executor, progress) if keep else _not_kept, found)
     if not found.files:
         raise HpcprofError(found.missing[0])
     return found
@@ -247,10 +252,8 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _find_events(
-    run: Run, store: Store, executor: Executor, progress: Progress | None, found: EventFiles
-) -> None:
-    """Add the events of a run, which are kept first where they are not."""
+def _find_events(run: Run, store: Store, keep: _Keep, found: EventFiles) -> None:
+    """Add the events of a run; ``keep`` is called with those that are not kept, and returns why not."""
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
         collecting = command_line(store, "collect", typed_run(run))
@@ -264,7 +267,7 @@ def _find_events(
     if not wanted:
         found.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")
     rows = {events: events.rows() for events in wanted}
-    reasons = _keep(run, store, [events for events in wanted if rows[events] is None], executor, progress)
+    reasons = keep([events for events in wanted if rows[events] is None])
     for events in wanted:
         counts = rows[events] or events.rows()
         if counts is not None:
@@ -276,8 +279,13 @@ def _find_events(
         found.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
 
 
+def _not_kept(lacking: Sequence[RankEvents]) -> dict[int, str]:
+    reason = "they are kept only once hpcprof query --events has asked for them"
+    return {events.rank: reason for events in lacking}
+
+
 def _keep(
-    run: Run, store: Store, lacking: Sequence[RankEvents], executor: Executor, progress: Progress | None
+    run: Run, store: Store, executor: Executor, progress: Progress | None, lacking: Sequence[RankEvents]
 ) -> dict[int, str]:
     """Keep the events of ranks, and return by rank why some cannot be."""
     if not lacking:

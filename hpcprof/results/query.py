@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,17 @@ class Answer:
     rows: list[tuple[Value, ...]]
 
 
-def query(store: Store, sql: str) -> Answer:
+def query(store: Store, sql: str, most_rows: int | None = None, seconds: int = _STATEMENT_SECONDS) -> Answer:
     """Execute one read-only statement.
+
+    Parameters
+    ----------
+    store : Store
+    sql : str
+    most_rows : int or None
+        Return no more rows than these, by default all.
+    seconds : int
+        How long the statement may take on PostgreSQL.
 
     Raises
     ------
@@ -66,14 +76,14 @@ def query(store: Store, sql: str) -> Answer:
         raise HpcprofError(f"nothing has been collected into {store}: run {collecting} first.")
     try:
         _check_functions(store, sql)
-        with _reading(store) as connection:
+        with _reading(store, seconds) as connection:
             # Without parameters, % and : in the SQL have no special meaning. PostgreSQL gets the SQL as
             # DECLARE CURSOR FOR, which accepts one query and no COPY to a file.
             reading = connection.execution_options(no_parameters=True, stream_results=True)
             result = reading.exec_driver_sql(sql)
             if not result.returns_rows:
                 raise UsageError("this SQL returns no rows: hpcprof query only reads.")
-            rows = [tuple(map(plain_value, row)) for row in result]
+            rows = [tuple(map(plain_value, row)) for row in islice(result, most_rows)]
             return Answer(distinct_names(list(result.keys())), rows)
     except UnicodeEncodeError:
         raise
@@ -125,7 +135,7 @@ def _check_functions(store: Store, sql: str) -> None:
 
 
 @contextmanager
-def _reading(store: Store) -> Iterator[Connection]:
+def _reading(store: Store, seconds: int) -> Iterator[Connection]:
     """Connect so that nothing can be written, whatever the SQL is."""
     if store.url.get_backend_name() == "sqlite":
         uri = f"{Path(store.url.database or '').absolute().as_uri()}?mode=ro"
@@ -134,7 +144,7 @@ def _reading(store: Store) -> Iterator[Connection]:
         )
     else:
         # The option also holds for later transactions, in case the SQL ends this one.
-        limit = f"-c statement_timeout={_STATEMENT_SECONDS}s"
+        limit = f"-c statement_timeout={seconds}s"
         options = {"options": f"-c default_transaction_read_only=on {limit}"}
         engine = create_engine(store.url, connect_args=options, poolclass=NullPool)
         engine = engine.execution_options(postgresql_readonly=True)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import UsageError
 from hpcprof.report.facts import facts
 from hpcprof.results.run_names import with_commands
 from hpcprof.serve.catalogue import Filters
 from hpcprof.serve.context import as_csv, as_json, contents_of, served
+from hpcprof.serve.live import live_state
+from hpcprof.serve.tiles import chosen_ranks, is_rank
+
+MOST_RUNS = 16
+"""How many runs' events a query may ask."""
 
 
 def list_runs(request: Request) -> Response:
@@ -53,9 +61,73 @@ def read_table(request: Request) -> Response:
     return as_json({"columns": table.columns, "reasons": reasons, "losses": list(table.losses)})
 
 
+def timeline(request: Request) -> Response:
+    """Return which ranks, steps and levels of tiles the timeline of a run has."""
+    here = served(request)
+    return _encoded(here.tiles.of(here.catalogue.find(request.path_params["run"])).overview())
+
+
+def timeline_tiles(request: Request) -> Response:
+    """Return a tile of some ranks."""
+    here = served(request)
+    run = here.catalogue.find(request.path_params["run"])
+    level, index = request.path_params["level"], request.path_params["index"]
+    tiles = here.tiles.of(run)
+    ranks = chosen_ranks(request.query_params.get("ranks", ""))
+    return _encoded(b'{"tiles":[' + b",".join(tiles.tile(rank, level, index) for rank in ranks) + b"]}")
+
+
+def live(request: Request) -> Response:
+    """Return the state of a run with the ends of its logs and the steps of its ranks."""
+    catalogue = served(request).catalogue
+    run = catalogue.find(request.path_params["run"])
+    rank = request.query_params.get("rank", "")
+    if not is_rank(rank or "0"):
+        raise UsageError(f"rank {rank[:20]!r}: give the number of a rank.")
+    status = catalogue.status(run)
+    state = (
+        {"state": status.state.value, "reason": status.reason} if status else {"state": None, "reason": ""}
+    )
+    return as_json({**state, **live_state(run, int(rank) if rank else None)})
+
+
+class _Query(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a query. With ``runs``, SQL asks their events."""
+
+    sql: str
+    runs: list[str] = []
+
+
+async def ask_sql(request: Request) -> Response:
+    """Execute a SELECT; other threads execute it, so that no other request waits."""
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        raise UsageError("send the query as application/json.")
+    try:
+        asked = msgspec.json.decode(await request.body(), type=_Query)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"the query is not valid: {error}.") from None
+    return await run_in_threadpool(_ask, request, asked)
+
+
+def _ask(request: Request, asked: _Query) -> Response:
+    here = served(request)
+    runs = [here.catalogue.find(run) for run in asked.runs[:MOST_RUNS]]
+    reply = here.desk.ask(asked.sql, runs or None)
+    if request.query_params.get("format") == "csv":
+        return as_csv("query", reply.columns, reply.rows)
+    return _encoded(msgspec.json.encode(reply))
+
+
+def _encoded(json: bytes) -> Response:
+    return Response(json, media_type="application/json")
+
+
 READS: dict[str, Callable[[Request], Response]] = {
     "/api/runs": list_runs,
     "/api/runs/{run}": show_run,
     "/api/runs/{run}/tables/{table}": read_table,
+    "/api/runs/{run}/live": live,
+    "/api/runs/{run}/timeline": timeline,
+    "/api/runs/{run}/timeline/{level:int}/{index:int}": timeline_tiles,
 }
 """What is read, by its address."""

@@ -11,31 +11,39 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
-from hpcprof.common.paths import packaged
+from hpcprof.common.paths import packaged, user_cache
 from hpcprof.results.store.store import open_store
 from hpcprof.serve import api, pages
 from hpcprof.serve.catalogue import Catalogue, UnknownRun
 from hpcprof.serve.context import Served, as_json, served
 from hpcprof.serve.guard import Access, Guard
+from hpcprof.serve.sql import SqlDesk, TooManyQueries
+from hpcprof.serve.tile_cache import TileCache
+from hpcprof.serve.tiles import Tiles
 
 THREADS = 12
 """How many requests are worked on at a time; PostgreSQL's pool has 15 connections."""
 
 _API = "/api/"
+_LEAST_BYTES = 2048
 
 
-def make_app(catalogue: Catalogue, access: Access) -> Starlette:
+def make_app(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk, access: Access) -> ASGIApp:
     """Return the application.
 
     Parameters
     ----------
     catalogue : Catalogue
         Its store must be read-only.
+    tiles : Tiles
+    desk : SqlDesk
     access : Access
         Who may use it.
     """
@@ -48,16 +56,20 @@ def make_app(catalogue: Catalogue, access: Access) -> Starlette:
     )
     templates.filters |= pages.FILTERS
     app = Starlette(
-        routes=[Route(path, endpoint) for path, endpoint in (pages.PAGES | api.READS).items()],
-        middleware=[Middleware(Guard, access=access)],
+        routes=[
+            *(Route(path, endpoint) for path, endpoint in (pages.PAGES | api.READS).items()),
+            Route("/api/sql", api.ask_sql, methods=["POST"]),
+        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=1)],
         exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _fail},
         lifespan=_few_threads,
     )
-    app.state.served = Served(catalogue, templates)
-    return app
+    app.state.served = Served(catalogue, tiles, desk, templates)
+    # Outside of everything else, so that its headers are on every answer.
+    return Guard(app, access)
 
 
-def serve_store(runs_dir: Path, db: str | None, access: Access) -> Starlette:
+def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
     """Return the application over a folder of runs and a results database, neither of which it changes.
 
     Raises
@@ -65,7 +77,9 @@ def serve_store(runs_dir: Path, db: str | None, access: Access) -> Starlette:
     UsageError
         If ``db`` cannot be used here.
     """
-    return make_app(Catalogue(runs_dir, db, open_store(db, runs_dir, read_only=True)), access)
+    store = open_store(db, runs_dir, read_only=True)
+    tiles = Tiles(store, TileCache(user_cache() / "tiles"))
+    return make_app(Catalogue(runs_dir, db, store), tiles, SqlDesk(runs_dir, db), access)
 
 
 @asynccontextmanager
@@ -75,7 +89,7 @@ async def _few_threads(app: Starlette) -> AsyncIterator[None]:
 
 
 def _explain(request: Request, error: Exception) -> Response:
-    statuses = ((UnknownRun, 404), (UsageError, 400), (StoreError, 503))
+    statuses = ((UnknownRun, 404), (UsageError, 400), (TooManyQueries, 429), (StoreError, 503))
     status = next((status for kind, status in statuses if isinstance(error, kind)), 404)
     return _answer(request, str(error), status)
 

@@ -16,6 +16,8 @@ from starlette.responses import HTMLResponse, Response
 from hpcprof.common import __version__
 from hpcprof.report.contents import Contents, gather
 from hpcprof.serve.catalogue import Catalogue
+from hpcprof.serve.sql import SqlDesk
+from hpcprof.serve.tiles import Tiles
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Served:
     """What the pages read."""
 
     catalogue: Catalogue
+    tiles: Tiles
+    desk: SqlDesk
     templates: Environment
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:

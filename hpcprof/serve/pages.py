@@ -19,10 +19,32 @@ from hpcprof.report.formatting import cell, header
 from hpcprof.report.page.blocks import DIST
 from hpcprof.report.page.page import html_report
 from hpcprof.report.terminal import remarks
+from hpcprof.results import event_query, query
 from hpcprof.results.run_names import with_commands
 from hpcprof.serve.catalogue import Filters, shown_filters
 from hpcprof.serve.context import as_html, contents_of, served
 from hpcprof.submit.jobs.walltime import format_walltime
+
+EXAMPLES = (
+    (
+        "Idle time of each rank",
+        "SELECT run_id, rank, idle_pct FROM analysis_breakdown ORDER BY idle_pct DESC LIMIT 50",
+        False,
+    ),
+    (
+        "Step time of all runs",
+        "SELECT r.program, s.run_id, min(s.p50_ns) / 1e6 AS step_ms\n"
+        "FROM analysis_steps_summary s JOIN runs r ON r.id = s.run_id GROUP BY 1, 2 ORDER BY 1, 3",
+        False,
+    ),
+    (
+        "Kernels that take most time, from the events of runs",
+        "SELECT name, count(*) AS launches, sum(end_ns - start_ns) / 1e6 AS ms\n"
+        "FROM kernels GROUP BY 1 ORDER BY 3 DESC LIMIT 20",
+        True,
+    ),
+)
+"""Queries to start from: a title, the SQL, and whether it asks events."""
 
 RUNS_ON_A_PAGE = 100
 ROWS_ON_A_PAGE = 200
@@ -98,6 +120,29 @@ def table_page(request: Request) -> Response:
     )
 
 
+def live_page(request: Request) -> Response:
+    """Show the log and the steps of a run while it runs."""
+    here = served(request)
+    run = here.catalogue.find(request.path_params["run"])
+    return here.page("live", title=f"Live: {run.id}", run=run, rank=request.query_params.get("rank", ""))
+
+
+def sql_page(request: Request) -> Response:
+    """Offer to ask the results database, or the events of runs, in SQL."""
+    tables: dict[str, list[str]] = {}
+    for answer in (query.schema(), event_query.schema()):
+        for table, name, *_ in answer.rows:
+            tables.setdefault(str(table), []).append(str(name))
+    return served(request).page(
+        "sql",
+        title="SQL",
+        examples=EXAMPLES,
+        tables=tables,
+        sql=request.query_params.get("sql", ""),
+        runs=request.query_params.get("runs", ""),
+    )
+
+
 def static_file(request: Request) -> Response:
     """Return a script or a style of hpcprof; no other file has an address."""
     name = request.path_params["name"]
@@ -150,6 +195,8 @@ PAGES: dict[str, Callable[[Request], Response]] = {
     "/runs": list_page,
     "/runs/{run}": run_page,
     "/runs/{run}/tables/{table}": table_page,
+    "/runs/{run}/live": live_page,
+    "/sql": sql_page,
     "/static/{name}": static_file,
 }
 """The pages by their addresses."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import lzma
+import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,20 +56,26 @@ class Server:
 
 
 @contextmanager
-def serving(place: Path, *options: str) -> Iterator[Server]:
-    """Start a server in a folder, and end it as Ctrl-C does."""
+def serving(
+    place: Path,
+    *options: str,
+    ends: signal.Signals = signal.SIGINT,
+    environment: dict[str, str] | None = None,
+) -> Iterator[Server]:
+    """Start a server in a folder, and end it by a signal, by default as Ctrl-C does."""
     command = [sys.executable, "-m", "hpcprof", "serve", "--port", "0", *options]
+    said = place / f"stderr of {ends.name}"
     with subprocess.Popen(
-        command, cwd=place, stdout=subprocess.PIPE, stderr=(place / "stderr").open("w"), text=True
+        command, cwd=place, stdout=subprocess.PIPE, stderr=said.open("w"), text=True, env=environment
     ) as process:
         address = process.stdout.readline().strip()
-        assert address, (place / "stderr").read_text()
+        assert address, said.read_text()
         try:
             yield Server(int(re.findall(r":(\d+)/", address)[0]), place, address)
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(ends)
             code = process.wait(60)
-    assert (code, (place / "stderr").read_text()) == (0, "")
+    assert (code, said.read_text()) == (-ends if ends == signal.SIGKILL else 0, "")
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +194,97 @@ def test_fifty_readers_and_a_collect_get_the_same_answers(server: Server, run_id
     assert collect.returncode == 0
     assert {status for status, _ in answers} == {200}
     assert {*answers[::2]} == {before}
+
+
+def post(server: Server, sql: str, runs: list[str], query: str = "") -> tuple[int, Any]:
+    """Ask in SQL, and return the status and the answer."""
+    headers = {"Content-Type": "application/json", "Origin": f"http://127.0.0.1:{server.port}"}
+    body = json.dumps({"sql": sql, "runs": runs})
+    status, text = server.ask(f"/api/sql{query}", "POST", body, **headers)
+    return status, text if query and status == 200 else json.loads(text)
+
+
+def test_sql_reads_the_results_and_the_events_of_runs(server: Server, run_id: str) -> None:
+    status, found = post(server, "SELECT rank, idle_pct FROM analysis_breakdown WHERE rank < 2", [])
+    assert (status, found["columns"], found["truncated"]) == (200, ["rank", "idle_pct"], False)
+    assert {row[0] for row in found["rows"]} == {0, 1}
+    # The server itself keeps no events.
+    status, found = post(server, "SELECT count(*) FROM kernels", [run_id])
+    assert (status, "hpcprof query --events" in found["error"]) == (400, True)
+    command = [sys.executable, "-m", "hpcprof", "query", "--events", "SELECT count(*) FROM kernels", HOSTILE]
+    kept = subprocess.run(
+        [*command, "--format", "csv"], cwd=server.place, check=True, capture_output=True, text=True
+    )
+    status, text = post(server, "SELECT count(*) FROM kernels", [run_id], "?format=csv")
+    assert (status, text) == (200, kept.stdout)
+
+
+def test_a_query_comes_from_a_page_of_this_server(server: Server) -> None:
+    body = json.dumps({"sql": "SELECT 1"})
+    asked = [
+        server.ask("/api/sql", "POST", body, **{"Content-Type": "text/plain"}),
+        server.ask("/api/sql", "POST", body, **{"Content-Type": "application/json", "Origin": "http://evil"}),
+        server.ask("/api/sql", "POST", "x" * 70_000, **{"Content-Type": "application/json"}),
+        server.ask("/api/sql", "POST", "{", **{"Content-Type": "application/json"}),
+        server.ask("/api/sql?sql=SELECT+1"),
+    ]
+    assert [status for status, _ in asked] == [400, 403, 413, 400, 405]
+
+
+def test_a_reader_that_takes_its_time_holds_up_nobody(server: Server, run_id: str) -> None:
+    path = f"/api/runs/{quote(run_id, safe='')}/tables/kernels"
+    with ExitStack() as slow:
+        for number in range(30):
+            reader = slow.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
+            # One half asks and does not read, the other never ends its question.
+            asked = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n"
+            reader.sendall((asked + "\r\n" * (number % 2)).encode())
+        assert server.ask("/api/runs")[0] == 200
+
+
+def test_a_hostile_log_line_is_text_in_the_page_of_a_running_job(server: Server, browser: Browser) -> None:
+    (run,) = server.json("/api/runs?search=hello")["runs"]
+    steps = Path(run["path"]) / "state" / "steps"
+    steps.mkdir()
+    began = int((Path(run["path"]) / "state" / "started").stat().st_mtime)
+    for rank in (0, 1):
+        lines = [
+            {
+                "time": began + second,
+                "step": second,
+                "steps": 1,
+                "wall_ns": 10**8,
+                "max_ns": 10**8 + rank * 10**9,
+            }
+            for second in range(30 - 25 * rank)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (steps / f"rank{rank:05d}.jsonl").write_text(text)
+    opened = open_page(browser, f"{server.address}runs/{run['run']}/live")
+    dialogs: list[str] = []
+    opened.page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    log = opened.page.locator("pre[data-name='rank00000.out']")
+    assert log.inner_text() == HOSTILE
+    warned = opened.page.locator("[data-live-warnings]").inner_text()
+    assert "Rank 1 has ended no step for 25 s" in warned
+    assert "11.0 times the median" in warned
+    assert opened.page.locator("[data-live-steps] tbody tr").count() == 2
+    assert opened.page.locator("img").count() == 0
+    assert (dialogs, opened.complaints) == ([], [])
+
+
+def test_a_killed_server_leaves_its_tiles_to_the_next(server: Server, run_id: str, tmp_path: Path) -> None:
+    path = f"/api/runs/{quote(run_id, safe='')}/timeline"
+    cache = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    answers, kept = [], []
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        with serving(server.place, ends=number, environment=cache) as other:
+            answers.append([other.ask(path), other.ask(f"{path}/2/1?ranks=0-1")])
+            kept.append({file.name: file.stat().st_mtime_ns for file in tmp_path.rglob("?-2-1")})
+    assert [status for status, _ in answers[0]] == [200, 200]
+    assert answers[0] == answers[1]
+    assert kept[0] == kept[1]
+    assert kept[0].keys() == {"0-2-1", "1-2-1"}
 
 
 def test_a_taken_port_is_one_sentence(server: Server) -> None:

@@ -290,24 +290,24 @@ def _encoded_track(
         "kind": track.kind.value,
         "label": track.label,
         "count": len(own),
-        "start": _differences(start),
-        "duration": _column(own.end - own.start),
-        "depth": _column(own.depth),
-        "name": _column(np.array(known)[number.reshape(-1)]),
-        "slice_kind": _column(own.kind),
-        "launch": _differences(own.launch),
-        "collective": _differences(collective),
-        "info": _column(info),
+        "start": differences(start),
+        "duration": column(own.end - own.start),
+        "depth": column(own.depth),
+        "name": column(np.array(known)[number.reshape(-1)]),
+        "slice_kind": column(own.kind),
+        "launch": differences(own.launch),
+        "collective": differences(collective),
+        "info": column(info),
     }
 
 
-def _column(values: Ints) -> list[int] | int:
+def column(values: Ints) -> list[int] | int:
     """Return a column as a list, or as one value if all are equal."""
     same = len(values) > 0 and bool(np.all(values == values[0]))
     return int(values[0]) if same else values.tolist()
 
 
-def _differences(values: Ints) -> list[int] | int:
+def differences(values: Ints) -> list[int] | int:
     """Return the first value and the difference of each other one from the value before it, as a column."""
     return (
         int(values[0]) if len(values) and np.all(values == values[0]) else np.diff(values, prepend=0).tolist()

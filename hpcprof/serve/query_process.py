@@ -1,0 +1,102 @@
+"""The process that executes one query of the application, ``python -m hpcprof.serve.query_process``.
+
+A query is a program of its reader. It runs with limits of its own on memory, CPU time and files, and can be
+killed, without harm to the pages of others.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcprof.common.errors import HpcprofError
+from hpcprof.results.event_query import asking, find_events
+from hpcprof.results.query import query
+from hpcprof.results.store.store import open_store
+from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
+
+_MEMORY_BYTES = 4 << 30
+_EVENTS_MEMORY = "1GiB"
+_FILE_BYTES = 4 << 30
+
+
+class Question(msgspec.Struct, frozen=True):
+    """A query and its limits.
+
+    ``runs`` has the ids and paths of the runs whose events are asked; None asks the results database.
+    """
+
+    sql: str
+    db: str | None
+    runs_dir: str
+    runs: list[tuple[str, str]] | None
+    seconds: int
+    most_rows: int
+    most_bytes: int
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The rows of a query, or one sentence on what is wrong with it."""
+
+    columns: list[str] = []
+    rows: list[Any] = []
+    truncated: bool = False
+    notes: list[str] = []
+    error: str = ""
+
+
+def answer(question: Question) -> Reply:
+    """Return the answer to a query."""
+    try:
+        found = _results(question) if question.runs is None else _events(question, question.runs)
+    except HpcprofError as error:
+        return Reply(error=str(error))
+    except UnicodeEncodeError:
+        return Reply(error="the SQL is not valid UTF-8.")
+    except MemoryError:
+        return Reply(error="the query needs more memory than the server gives it.")
+    rows = found.rows[: question.most_rows]
+    while len(msgspec.json.encode(rows)) > question.most_bytes:
+        rows = rows[: len(rows) // 2]
+    return Reply(found.columns, rows, len(rows) < len(found.rows), found.notes)
+
+
+def limit(seconds: int) -> None:
+    """Limit what this process may take."""
+    for kind, most in (
+        (resource.RLIMIT_AS, _MEMORY_BYTES),
+        (resource.RLIMIT_CPU, 2 * seconds),
+        (resource.RLIMIT_FSIZE, _FILE_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
+
+
+def _results(question: Question) -> Reply:
+    store = open_store(question.db, Path(question.runs_dir), read_only=True)
+    found = query(store, question.sql, question.most_rows + 1, question.seconds)
+    return Reply(found.columns, found.rows)
+
+
+def _events(question: Question, runs: list[tuple[str, str]]) -> Reply:
+    store = open_store(question.db, Path(question.runs_dir), read_only=True)
+    found = find_events([_opened(*run) for run in runs], store, keep=False)
+    with asking(question.sql, found, _EVENTS_MEMORY) as asked:
+        return Reply(asked.columns, list(islice(asked.rows, question.most_rows + 1)), notes=found.missing)
+
+
+def _opened(run_id: str, path: str) -> Run:
+    return open_run(Path(path)) if (Path(path) / MANIFEST).is_file() else Run(run_id, Path(path))
+
+
+if __name__ == "__main__":
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    limit(asked.seconds)
+    sys.stdout.buffer.write(msgspec.json.encode(answer(asked)))

@@ -1,0 +1,209 @@
+"""The slices of a rank on the common clock, read part by part and merged to what a tile can show."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.timeline import Ints, Timeline, concatenate
+from hpcprof.report.page.timeline_data import column, differences
+from hpcprof.report.page.timeline_tracks import (
+    NONE,
+    RankTracks,
+    Slices,
+    Track,
+    TrackKind,
+    merge_short,
+    rank_tracks,
+)
+
+_BYTES_A_SLICE = 56
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a rank did in a part of its time, on the common clock.
+
+    ``strings`` has the names to which the slices point.
+    """
+
+    tracks: RankTracks
+    strings: Sequence[str]
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        slices = sum(len(track.slices) for track in self.tracks.tracks)
+        return slices * _BYTES_A_SLICE + sum(map(len, self.strings))
+
+
+class Parts:
+    """The parts that were read last, up to a number of bytes.
+
+    Parameters
+    ----------
+    most_bytes : int
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._parts: OrderedDict[tuple[object, ...], Part] = OrderedDict()
+        self._size = 0
+        self._lock = Lock()
+        self._reading = Lock()
+
+    def get(self, key: tuple[object, ...], read: Callable[[], Part]) -> Part:
+        """Return a part, read if it is not there; one at a time is read, which bounds the memory."""
+        found = self._found(key)
+        if found is not None:
+            return found
+        with self._reading:
+            found = self._found(key)
+            if found is None:
+                found = read()
+                self._keep(key, found)
+            return found
+
+    def _found(self, key: tuple[object, ...]) -> Part | None:
+        with self._lock:
+            if key not in self._parts:
+                return None
+            self._parts.move_to_end(key)
+            return self._parts[key]
+
+    def _keep(self, key: tuple[object, ...], part: Part) -> None:
+        with self._lock:
+            self._parts[key] = part
+            self._size += part.size
+            while self._size > self._most_bytes and len(self._parts) > 1:
+                self._size -= self._parts.popitem(last=False)[1].size
+
+
+def part_of(timeline: Timeline, to_zero: Callable[[Ints], Ints], window: tuple[int, int] | None) -> Part:
+    """Return the part that a timeline is.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    to_zero : callable
+        Puts time stamps of the profile on the clock of the slices.
+    window : tuple of int, or None
+        On that clock: only the slices that begin in it are kept. None keeps all.
+    """
+    found = rank_tracks(timeline)
+    tracks = []
+    for track in found.tracks:
+        own = replace(track.slices, start=to_zero(track.slices.start), end=to_zero(track.slices.end))
+        if window is not None:
+            own = own.take((own.start >= window[0]) & (own.start < window[1]))
+        if len(own):
+            tracks.append(replace(track, slices=own))
+    return Part(RankTracks(tracks, found.infos), timeline.strings.tolist())
+
+
+def encoded_tile(rank: int, parts: Iterator[Part], start: int, end: int, shortest: int) -> dict[str, Any]:
+    """Return what a tile shows of a rank, as the timeline of a page has it.
+
+    ``labels`` also has the tracks without a slice in the tile.
+
+    Parameters
+    ----------
+    rank : int
+    parts : iterator of Part
+        In their order; each is forgotten before the next is read.
+    start, end : int
+        The time of the tile, on the clock of the parts.
+    shortest : int
+        Slices shorter than this are merged with their neighbours.
+    """
+    number: dict[str, int] = {}
+    found: dict[tuple[TrackKind, str], list[Slices]] = {}
+    short: dict[int, str] = {}
+    labels: dict[tuple[str, str], None] = {}
+    for part in parts:
+        labels |= dict.fromkeys((track.kind.value, track.label) for track in part.tracks.tracks)
+        for track in _in_window(part.tracks, start, end):
+            slices = merge_short(track.slices, shortest) if shortest > 1 else track.slices
+            slices = replace(
+                slices,
+                name=_renumbered(slices.name, part.strings, number),
+                info=_renumbered(slices.info, part.tracks.infos, number),
+            )
+            found.setdefault((track.kind, track.label), []).append(slices)
+    texts = [*number]
+    order = list(TrackKind)
+    keys = sorted(found, key=lambda key: order.index(key[0]))
+    tracks = [Track(*key, concatenate(Slices, found[key])) for key in keys]
+    for track in tracks:
+        if track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION):
+            for name in np.unique(track.slices.name).tolist():
+                if name != NONE and (brief := short_name(texts[name])) != texts[name]:
+                    short[name] = brief
+    return {
+        "rank": rank,
+        "strings": texts,
+        "short": short,
+        "labels": [*labels],
+        "tracks": [_encoded(track) for track in tracks],
+    }
+
+
+def _in_window(tracks: RankTracks, start: int, end: int) -> Iterator[Track]:
+    """Yield the tracks that have slices in a window, with these; one without length may lie in it too."""
+    for track in tracks.tracks:
+        own = track.slices
+        rows = (own.start < end) & (np.maximum(own.end, own.start + 1) > start)
+        if rows.any():
+            yield replace(track, slices=own.take(rows))
+
+
+def described_tracks(parts: Sequence[Part]) -> list[dict[str, Any]]:
+    """Return tracks that fit the parts of several ranks.
+
+    The streams of a GPU are called the same on all ranks. Threads are not, and are counted.
+    """
+    levels: dict[tuple[TrackKind, str], int] = {}
+    for part in parts:
+        count: dict[tuple[TrackKind, str], int] = {}
+        for track in part.tracks.tracks:
+            label = track.label
+            if track.kind in (TrackKind.RANGES, TrackKind.CALLS) and len(parts) > 1:
+                general = label.partition(",")[0]
+                count[track.kind, general] = count.get((track.kind, general), 0) + 1
+                label = f"{general}, thread {count[track.kind, general]}"
+            deepest = 1 + int(track.slices.depth.max(initial=0))
+            levels[track.kind, label] = max(levels.get((track.kind, label), 1), deepest)
+    order = list(TrackKind)
+    keys = sorted(levels, key=lambda key: order.index(key[0]))
+    return [{"kind": key[0].value, "label": key[1], "levels": levels[key]} for key in keys]
+
+
+def _renumbered(values: Ints, texts: Sequence[str], number: dict[str, int]) -> Ints:
+    """Return the numbers that texts have in a tile, which are given out as they are needed."""
+    used, place = np.unique(values, return_inverse=True)
+    known = [NONE if i == NONE else number.setdefault(texts[i], len(number)) for i in used.tolist()]
+    renumbered: Ints = np.array(known, np.int64)[place.reshape(-1)]
+    return renumbered
+
+
+def _encoded(track: Track) -> dict[str, Any]:
+    own = track.slices
+    return {
+        "kind": track.kind.value,
+        "label": track.label,
+        "count": len(own),
+        "start": differences(own.start),
+        "duration": column(own.end - own.start),
+        "depth": column(own.depth),
+        "name": column(own.name),
+        "slice_kind": column(own.kind),
+        "launch": differences(own.launch),
+        "collective": NONE,
+        "info": column(own.info),
+    }

@@ -1,0 +1,103 @@
+"""The folder in which computed tiles are kept, bounded in size and shared by all servers of a user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+
+from hpcprof.common.atomic import replacing
+
+MOST_BYTES = 1 << 30
+"""How large the folder may get."""
+
+_LEFT = 0.75
+"""To which part of that it is emptied then, the runs that were looked at least recently first."""
+
+_CHECKED_BYTES = 1 << 26
+"""After how many written bytes its size is looked at again."""
+
+_LEVEL = 1
+"""Tiles are compressed quickly rather than well."""
+
+
+class TileCache:
+    """Bytes by run and name, on disk.
+
+    A file is written as a whole or not at all, so that servers and threads need no lock between them. A
+    folder that cannot be written only costs time.
+
+    Parameters
+    ----------
+    folder : Path
+    most_bytes : int
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
+        self._folder, self._most_bytes = folder, most_bytes
+        self._lock = Lock()
+        self._written = _CHECKED_BYTES  # The first tile also looks at what earlier servers left.
+
+    def get(self, key: str, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what is kept under a name of a run, made and kept if it is not there yet.
+
+        Parameters
+        ----------
+        key : str
+            What the tiles of a run depend on, from `tile_key`.
+        name : str
+            Letters, digits and hyphens.
+        make : callable
+            Returns the bytes.
+        """
+        path = self._folder / key / name
+        with suppress(OSError, zlib.error):
+            return zlib.decompress(path.read_bytes())
+        made = make()
+        packed = zlib.compress(made, _LEVEL)
+        with suppress(OSError):
+            self._make_folder(path.parent)
+            with replacing(path) as temporary:
+                temporary.write_bytes(packed)
+            self._bound(len(packed))
+        return made
+
+    def _make_folder(self, folder: Path) -> None:
+        if not folder.is_dir():
+            # What is in profiles is nobody else's business.
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        os.utime(folder)
+
+    def _bound(self, size: int) -> None:
+        """Remove the runs that were looked at least recently if the folder has become too large."""
+        with self._lock:
+            self._written += size
+            if self._written < min(_CHECKED_BYTES, self._most_bytes // 8):
+                return
+            self._written = 0
+        runs = sorted((entry for entry in self._folder.iterdir() if entry.is_dir()), key=_used)
+        sizes = {run: sum(file.stat().st_size for file in run.iterdir()) for run in runs}
+        total = sum(sizes.values())
+        if total <= self._most_bytes:
+            return
+        for run in runs:
+            if total <= self._most_bytes * _LEFT:
+                break
+            shutil.rmtree(run, ignore_errors=True)
+            total -= sizes[run]
+
+
+def tile_key(*parts: object, profiles: Iterable[tuple[int, str]]) -> str:
+    """Return the name of the folder of a run's tiles: another one as soon as a profile changes."""
+    text = repr((parts, sorted(profiles)))
+    return sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
+
+
+def _used(folder: Path) -> float:
+    return folder.stat().st_mtime

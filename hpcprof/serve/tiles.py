@@ -1,0 +1,288 @@
+"""The timeline of any steps and ranks, in tiles: squares of a pyramid whose levels halve the time.
+
+The tile 0 of level 0 is the whole extent of the run on the clock that all ranks share; each level below has
+twice as many, of half the time. Slices that are too short to see in a tile are merged. A tile is computed
+when it is asked for, and kept (`TileCache`). The events come from the files that a collect kept, of which
+only the row groups in question are read, or else from the profile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.report.page.timeline_data import Window, median_and_worst, step_windows
+from hpcprof.results.clocks import RunClocks, aligned_clocks
+from hpcprof.results.kept_events import events_folder
+from hpcprof.results.malloc import return_freed_memory
+from hpcprof.results.store.store import Store
+from hpcprof.results.windows import RunWindows
+from hpcprof.serve.rank_slices import Part, Parts, described_tracks, encoded_tile, part_of
+from hpcprof.serve.tile_cache import TileCache, tile_key
+from hpcprof.submit.runs.directory import Run
+
+LAYOUT = 1
+"""Raised whenever tiles of the same profiles would be others."""
+
+MOST_RANKS = 64
+"""How many ranks a request may ask for."""
+
+_PIXELS = 512
+"""How many slices fit side by side in a tile."""
+
+_MOST_IN_FULL = 16
+"""Up to how many ranks each has its own tracks in the overview."""
+
+_NARROWEST_NS = 1 << 12
+_EVENTS_A_PART = 100_000
+_PARTS_BYTES = 128 << 20
+_RUNS = 4
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The time of all tiles, from ``zero`` on the common clock.
+
+    The events take ``length`` ns; the tile of the first of ``levels`` covers ``span``, a power of two.
+    """
+
+    zero: int
+    length: int
+    span: int
+    levels: int
+
+    def width(self, level: int) -> int:
+        """Return how long the tiles of a level are, in ns."""
+        return self.span >> level
+
+
+class RunTiles:
+    """The tiles of one run, whose profiles do not change.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    key : str
+        See `tile_key`.
+    cache : TileCache
+    parts : Parts
+    """
+
+    def __init__(self, run: Run, store: Store, key: str, cache: TileCache, parts: Parts) -> None:
+        self._run, self._store, self._key = run, store, key
+        self._cache, self._parts = cache, parts
+        self._windows = RunWindows(run, store)
+
+    def overview(self) -> bytes:
+        """Return as JSON which ranks, steps and levels there are, without any slice."""
+        return self._cache.get(self._key, "overview", lambda: msgspec.json.encode(self._overview()))
+
+    def tile(self, rank: int, level: int, index: int) -> bytes:
+        """Return a tile of a rank as JSON.
+
+        Raises
+        ------
+        HpcprofError
+            If there is no such tile, or the events of the rank cannot be read.
+        """
+        name = f"{rank}-{level}-{index}"
+        return self._cache.get(self._key, name, lambda: msgspec.json.encode(self._tile(rank, level, index)))
+
+    @cached_property
+    def _clocks(self) -> RunClocks:
+        return aligned_clocks(self._run, self._store)
+
+    @cached_property
+    def _steps(self) -> dict[int, list[Window]]:
+        """The steps of each rank on the common clock."""
+        found = {}
+        for rank, windows in step_windows(self._store, self._run.id).items():
+            if rank in self._clocks.clocks:
+                stamps = self._clocks.to_common(rank, np.array([w[1:] for w in windows]).reshape(-1))
+                pairs = zip(windows, stamps.reshape(-1, 2).tolist(), strict=True)
+                found[rank] = [Window(window.step, *pair) for window, pair in pairs]
+        return found
+
+    @cached_property
+    def _extent(self) -> Extent:
+        if not self._windows.profiles:
+            raise HpcprofError(f"{self._run.id} has no timeline: no profile of it holds one.")
+        every = [window for windows in self._steps.values() for window in windows]
+        if every:
+            # A step's work is launched before it begins.
+            around = max(window.end - window.start for window in every)
+            first = min(window.start for window in every) - around
+            last = max(window.end for window in every) + around
+        else:
+            first, last = self._whole()
+        span = 1 << max(math.ceil(math.log2(max(1, last - first))), 1)
+        levels = max(1, span.bit_length() - _NARROWEST_NS.bit_length() + 1)
+        return Extent(first, last - first, span, levels)
+
+    @cached_property
+    def _parts_level(self) -> int:
+        """The level whose tiles are read as one part: the events of a part fit into memory."""
+        folder = events_folder(self._run, self._store)
+        rank, profile = next(iter(self._windows.profiles.items()))  # the others are alike
+        rows = RankEvents(folder, self._run.id, rank, profile.sha256).rows() or {}
+        parts = max(1, sum(rows.values()) / _EVENTS_A_PART)
+        return min(math.ceil(math.log2(parts)), self._extent.levels - 1)
+
+    def _whole(self) -> tuple[int, int]:
+        """Return when the first event of any rank begins and the last one ends, where no steps are known."""
+        extents = []
+        for rank in self._windows.profiles:
+            timeline = self._windows.read(rank, -_FOREVER, _FOREVER)
+            tables = (timeline.operations(), timeline.calls, timeline.ranges, timeline.host_collectives)
+            stamps = [s for table in tables if len(table) for s in (table.start.min(), table.end.max())]
+            if stamps:
+                extents += self._clocks.to_common(rank, np.array([min(stamps), max(stamps)])).tolist()
+            return_freed_memory()
+        return min(extents, default=0), max(extents, default=1)
+
+    def _overview(self) -> dict[str, Any]:
+        extent, clocks = self._extent, self._clocks
+        several = len(clocks.clocks) > 1
+        steps = median_and_worst(self._steps) if self._steps else None
+        ranks = sorted(clocks.clocks)
+        # Of many ranks, three stand for all.
+        alike = len(ranks) > _MOST_IN_FULL
+        tracks = self._tracks([ranks[0], ranks[len(ranks) // 2], ranks[-1]]) if alike else []
+        return {
+            "notes": [clocks.note()],
+            "start": 0,
+            "end": extent.length,
+            "tracks": tracks,
+            "median": steps.median if steps else -1,
+            "worst": steps.worst if steps else -1,
+            "span": extent.span,
+            "levels": extent.levels,
+            "ranks": [
+                {
+                    "rank": rank,
+                    "uncertainty_ns": clocks.uncertainty_ns(rank) if several else 0,
+                    "steps": [
+                        [step, start - extent.zero, end - extent.zero]
+                        for step, start, end in self._steps.get(rank, ())
+                    ],
+                    "tracks": None if alike else self._tracks([rank]),
+                }
+                for rank in ranks
+            ],
+        }
+
+    def _tracks(self, ranks: Sequence[int]) -> list[dict[str, Any]]:
+        # A middle part of the run: where it is one part, it is all of it.
+        number = (self._extent.length // 2) // self._extent.width(self._parts_level)
+        return described_tracks([self._part(rank, number, False) for rank in ranks])
+
+    def _tile(self, rank: int, level: int, index: int) -> dict[str, Any]:
+        extent = self._extent
+        if rank not in self._windows.profiles:
+            raise HpcprofError(f"{self._run.id} has no timeline of rank {rank}.")
+        if not (0 <= level < extent.levels and 0 <= index < 1 << level):
+            raise HpcprofError(f"there is no tile {index} of level {level}: {extent.levels} levels.")
+        width = extent.width(level)
+        start, end = index * width, (index + 1) * width
+        return encoded_tile(rank, self._parts_of(rank, level, index), start, end, width // _PIXELS)
+
+    def _parts_of(self, rank: int, level: int, index: int) -> Iterator[Part]:
+        finer = self._parts_level - level
+        numbers = [index >> -finer] if finer <= 0 else range(index << finer, (index + 1) << finer)
+        for place, number in enumerate(numbers):
+            # A slice that crosses the border between two parts is in both; the first part has it.
+            yield self._part(rank, number, own=place > 0)
+
+    def _part(self, rank: int, number: int, own: bool) -> Part:
+        return self._parts.get((self._key, rank, number, own), lambda: self._read(rank, number, own))
+
+    def _read(self, rank: int, number: int, own: bool) -> Part:
+        extent = self._extent
+        width = extent.width(self._parts_level)
+        window = (number * width, (number + 1) * width)
+        first, last = (extent.zero + stamp for stamp in window)
+        stamps = self._clocks.to_rank(rank, np.array([first, last])).tolist()
+        timeline: Timeline = self._windows.read(rank, stamps[0], stamps[1] + 1)
+        part = part_of(
+            timeline, lambda s: self._clocks.to_common(rank, s) - extent.zero, window if own else None
+        )
+        del timeline
+        return_freed_memory()
+        return part
+
+
+_FOREVER = 1 << 61
+
+
+class Tiles:
+    """The tiles of all runs of a store.
+
+    Parameters
+    ----------
+    store : Store
+    cache : TileCache
+    """
+
+    def __init__(self, store: Store, cache: TileCache) -> None:
+        self._store, self._cache = store, cache
+        self._parts = Parts(_PARTS_BYTES)
+        self._runs: OrderedDict[str, RunTiles] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, run: Run) -> RunTiles:
+        """Return the tiles of a run.
+
+        Raises
+        ------
+        HpcprofError
+            If the run has not been collected.
+        """
+        profiles = self._store.profiles(run.id) if self._store.exists() else {}
+        if not profiles:
+            raise HpcprofError(f"{run.id} has no timeline: it has not been collected.")
+        sums = ((rank, f"{one.sha256} {one.analysis_version}") for rank, one in profiles.items())
+        key = tile_key(LAYOUT, run.id, str(run.path), profiles=sums)
+        with self._lock:
+            if key not in self._runs:
+                self._runs[key] = RunTiles(run, self._store, key, self._cache, self._parts)
+            self._runs.move_to_end(key)
+            while len(self._runs) > _RUNS:
+                self._runs.popitem(last=False)
+            return self._runs[key]
+
+
+def chosen_ranks(text: str) -> Sequence[int]:
+    """Return the ranks of a parameter such as ``0-3,8``.
+
+    Raises
+    ------
+    UsageError
+        If it is not a list of ranks, or one of too many.
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not (is_rank(first) and (is_rank(last) if dash else True)):
+            raise UsageError(f"ranks {text[:50]!r}: give ranks such as 0-3,8.")
+        span = range(int(first), int(last or first) + 1)
+        if not span or len(ranks) + len(span) > MOST_RANKS:
+            raise UsageError(f"ranks {text[:50]!r}: give from 1 to {MOST_RANKS} ranks.")
+        ranks += span
+    return ranks
+
+
+def is_rank(text: str) -> bool:
+    """Whether a text is the number of a rank."""
+    return text.isascii() and text.isdecimal() and len(text) < 9
