@@ -93,7 +93,10 @@ def run_page(request: Request) -> Response:
     """Show the report of a run."""
     contents = contents_of(request)
     address = run_address(contents.run.id)
-    return as_html(html_report(contents, template="serve/run.html.j2", address=address))
+    # The timeline of all ranks and steps comes in tiles.
+    timeline = {"address": f"/api{address}/timeline"} if contents.explaining else None
+    page = html_report(contents, template="serve/run.html.j2", timeline=timeline, address=address)
+    return as_html(page)
 
 
 def table_page(request: Request) -> Response:

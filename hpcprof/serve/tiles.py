@@ -9,6 +9,7 @@ only the row groups in question are read, or else from the profile.
 from __future__ import annotations
 
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ _NARROWEST_NS = 1 << 12
 _EVENTS_A_PART = 100_000
 _PARTS_BYTES = 128 << 20
 _RUNS = 4
+_FRESH_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,7 @@ class Tiles:
         self._store, self._cache = store, cache
         self._parts = Parts(_PARTS_BYTES)
         self._runs: OrderedDict[str, RunTiles] = OrderedDict()
+        self._keys: dict[str, tuple[str, float]] = {}
         self._lock = Lock()
 
     def of(self, run: Run) -> RunTiles:
@@ -249,11 +252,7 @@ class Tiles:
         HpcprofError
             If the run has not been collected.
         """
-        profiles = self._store.profiles(run.id) if self._store.exists() else {}
-        if not profiles:
-            raise HpcprofError(f"{run.id} has no timeline: it has not been collected.")
-        sums = ((rank, f"{one.sha256} {one.analysis_version}") for rank, one in profiles.items())
-        key = tile_key(LAYOUT, run.id, str(run.path), profiles=sums)
+        key = self._key(run)
         with self._lock:
             if key not in self._runs:
                 self._runs[key] = RunTiles(run, self._store, key, self._cache, self._parts)
@@ -261,6 +260,19 @@ class Tiles:
             while len(self._runs) > _RUNS:
                 self._runs.popitem(last=False)
             return self._runs[key]
+
+    def _key(self, run: Run) -> str:
+        """Return the key of a run's tiles; a browser asks for several at once, so it is kept for a moment."""
+        key, made = self._keys.get(run.id, ("", -math.inf))
+        if time.monotonic() - made < _FRESH_SECONDS:
+            return key
+        profiles = self._store.profiles(run.id) if self._store.exists() else {}
+        if not profiles:
+            raise HpcprofError(f"{run.id} has no timeline: it has not been collected.")
+        sums = ((rank, f"{one.sha256} {one.analysis_version}") for rank, one in profiles.items())
+        key = tile_key(LAYOUT, run.id, str(run.path), profiles=sums)
+        self._keys[run.id] = key, time.monotonic()
+        return key
 
 
 def chosen_ranks(text: str) -> Sequence[int]:

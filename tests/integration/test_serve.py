@@ -179,6 +179,29 @@ def test_a_browser_shows_hostile_names_as_text(server: Server, run_id: str, brow
     assert all(request.startswith(server.address) for request in opened.requests)
 
 
+def test_the_timeline_of_a_run_comes_in_tiles(server: Server, run_id: str, browser: Browser) -> None:
+    opened = open_page(browser, f"{server.address}runs/{quote(run_id, safe='')}#rank=1&step=2")
+    tiles = [request for request in opened.requests if "/timeline/" in request]
+    assert tiles
+    assert all("ranks=0,1" in request for request in tiles)
+    timeline = opened.page.locator("[data-part='timeline']")
+    view = timeline.evaluate("element => [element.timeline.view.start, element.timeline.view.end]")
+    overview = server.json(f"/api/runs/{quote(run_id, safe='')}/timeline")
+    _, start, end = overview["ranks"][1]["steps"][2]
+    assert view[0] <= start < end <= view[1]
+    models = "[...element.timeline.models.values()]"
+    drawn = f"element => {models}.reduce((sum, one) => sum + one.slices.start.length, 0)"
+    before = timeline.evaluate(drawn)
+    assert before > 100
+    # Narrower tiles show what was merged.
+    timeline.evaluate("(element, at) => element.timeline.view.show(at, at + 2e6)", start)
+    opened.page.wait_for_function(
+        f"before => ({drawn})(document.querySelector('[data-part=timeline]')) !== before", arg=before
+    )
+    assert not timeline.get_by_text("is missing").count()
+    assert opened.complaints == []
+
+
 def test_fifty_readers_and_a_collect_get_the_same_answers(server: Server, run_id: str) -> None:
     path = f"/api/runs/{quote(run_id, safe='')}/tables/kernels"
     before = server.ask(path)

@@ -23,7 +23,11 @@ PARTS = (("timeline", "Timeline"), ("heat-map", "Ranks and steps"), ("charts", "
 
 
 def html_report(
-    contents: Contents, store: Store | None = None, template: str = "report/report.html.j2", **values: object
+    contents: Contents,
+    store: Store | None = None,
+    template: str = "report/report.html.j2",
+    timeline: object = None,
+    **values: object,
 ) -> str:
     """Return the report of a run as HTML.
 
@@ -34,6 +38,8 @@ def html_report(
         Where the run's other data are; without it, the page has no timeline.
     template : str
         A template that extends that of the report.
+    timeline : object
+        What the page's timeline gets instead of the slices of the run.
     **values
         What else that template needs.
     """
@@ -41,7 +47,8 @@ def html_report(
     return render_page(
         template,
         [analysis_table(name, contents) for name in dict.fromkeys([*contents.shown(), *screen.tables()])],
-        _data(contents, store),
+        _data(contents, store if timeline is None else None)
+        | ({} if timeline is None else {"timeline": timeline}),
         run=contents.run.id,
         screen=screen,
         explained=contents.explanation is not None,

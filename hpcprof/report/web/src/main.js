@@ -5,9 +5,14 @@ import { showFromFindings } from "./first_screen.js";
 import { heatMap } from "./heat_map.js";
 import { followTheme } from "./theme.js";
 import { drawTimeline } from "./timeline/embedded.js";
+import { drawTiles } from "./timeline/tiles.js";
 
 /** What draws a part: a function of its element and its data. The data are the block `<part>-data`. */
-const PARTS = { charts: drawCharts, "heat-map": heatMap, timeline: drawTimeline };
+const PARTS = {
+  charts: drawCharts,
+  "heat-map": heatMap,
+  timeline: (element, data) => (data.address ? drawTiles : drawTimeline)(element, data),
+};
 
 async function mount(element) {
   const draw = PARTS[element.dataset.part];
