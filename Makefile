@@ -15,7 +15,7 @@ SITE ?= local
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --editable '.[workloads,transformers,dask,events,html,serve,postgres,notebook,docs,dev]'
+	    --constraint constraints.txt --editable '.[workloads,transformers,dask,events,serve,postgres,notebook,docs,dev]'
 	touch $@
 
 run: $(VENV)/.installed

@@ -1,7 +1,7 @@
 """Make the pictures of the README: ``python docs/pictures/make.py``.
 
 The terminal shows the quickstart, run on this machine. The page is the report of profiles of four H200 GPUs
-among the data of the tests. Needs the workloads' dependencies, plotly and Chromium.
+among the data of the tests. Needs the workloads' dependencies and Chromium.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _show(study: SlowdownStudy) -> None:
     from hpcprof.cli.tables import show, show_analysis
     from hpcprof.common.atomic import write_atomically
     from hpcprof.report.formatting import cell, header
-    from hpcprof.report.html import html_study
+    from hpcprof.report.page.study_page import html_study
     from hpcprof.report.tables_export import write_csv
     from hpcprof.workloads.sweep import label
 

@@ -15,8 +15,8 @@ import hpcprof as hpcprof_package
 from hpcprof.cli.main import COMMANDS, SECTIONS, cli
 from tests.conftest import Hpcprof
 
-HEAVY = ("pandas", "sqlalchemy", "plotly", "torch", "numpy", "mpi4py", "rich")
-SUBMIT_HEAVY = ("pandas", "sqlalchemy", "plotly", "torch", "numpy", "mpi4py")
+HEAVY = ("pandas", "sqlalchemy", "torch", "numpy", "mpi4py", "rich")
+SUBMIT_HEAVY = ("pandas", "sqlalchemy", "torch", "numpy", "mpi4py")
 
 
 def imported(arguments: list[str], tmp_path: Path) -> set[str]:
@@ -52,7 +52,7 @@ def test_submit_imports_neither_torch_nor_pandas_nor_a_database(arguments: list[
 
 def test_a_report_from_the_store_imports_neither_pandas_nor_torch(tmp_path: Path, hpcprof: Hpcprof) -> None:
     hpcprof("submit", "--wait", "--", "false")
-    assert imported(["report"], tmp_path).isdisjoint({"pandas", "torch", "mpi4py", "plotly"})
+    assert imported(["report"], tmp_path).isdisjoint({"pandas", "torch", "mpi4py"})
 
 
 def test_every_command_is_in_exactly_one_section_of_the_help(hpcprof: Hpcprof) -> None:

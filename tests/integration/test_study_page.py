@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
-from hpcprof.common.errors import HpcprofError
-from hpcprof.report.html import html_study
+from hpcprof.report.page.study_page import html_study, study_charts
 from hpcprof.results.analysis_table import Row
 from hpcprof.study.slowdown_tables import SlowdownTables
-from tests.integration.browser import browse
+from tests.integration.chromium import open_page
 from tests.integration.test_html_report import HOSTILE
 
 COUNTS: Row = {"alone_n": 50, "alone_med_ns": 1000.0, "overlapped_n": 45, "overlapped_med_ns": 1500.0}
@@ -62,56 +60,38 @@ def tables(hostile: str = HOSTILE, **more: str) -> SlowdownTables:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sweep", [{}, {HOSTILE: HOSTILE}], ids=["one point", "sweep"])
-def test_the_charts_are_drawn_and_no_name_ever_runs(sweep: dict[str, str], tmp_path: Path) -> None:
-    page = tmp_path / "study.html"
-    page.write_text(html_study(tables(**sweep)), encoding="utf-8")
-    assert not re.search(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=", page.read_text(encoding="utf-8"))
-    drawn = re.sub(r"<script.*?</script>", "", browse(page, tmp_path), flags=re.DOTALL)
-    assert "<title>hpcprof: &lt;/script&gt;" in drawn
-    assert '<img src="x"' not in drawn
-    titles = re.findall(r"<h2>(.*?)</h2>", drawn)
-    assert titles == [
+def test_the_charts_are_drawn_and_no_name_ever_runs(
+    sweep: dict[str, str], tmp_path: Path, browser: Browser
+) -> None:
+    path = tmp_path / "study.html"
+    path.write_text(html_study(tables(**sweep)), encoding="utf-8")
+    opened = open_page(browser, path)
+    page = opened.page
+    assert page.title().startswith("hpcprof: </script>")
+    assert page.locator("img").count() == 0
+    assert opened.requests == [path.as_uri()]
+    assert opened.complaints == []
+    charts = page.locator("figure.chart")
+    assert [title.partition(":")[0] for title in charts.locator("h2").all_inner_texts()] == [
         *(["Points of the sweep"] if sweep else []),
         *("Slowdown by overlap", "Slowdown by kernel family", "Kernel slowdown while communication runs"),
     ]
-    assert drawn.count('class="main-svg"') >= len(titles)
-    # Three groups, two of them beside communication, and two kernels; of each of two points 4 figures.
-    assert len(re.findall(r'<path class="point\b', drawn)) == 3 + 2 + 2 + (6 if sweep else 0)
-    # Plotly's buttons are in the uppermost 30 pixels.
-    legends = re.findall(r'<g class="legend"[^>]* transform="translate\([\d.]+,([\d.]+)\)"', drawn)
-    assert legends and all(float(y) > 30 for y in legends)
-    for text in ("n = 45", "elementwise", "Kernel time covered by communication"):
-        assert text in drawn
-
-
-def test_plotly_reads_no_tags_in_a_name() -> None:
-    from hpcprof.report.study_charts import study_charts
-
-    drawn = study_charts(tables("f<b>1</b>", **{"k<b>": "v<b>"}))
-    for _, _, figure in drawn:
-        assert "<b>" not in json.dumps(figure.to_dict())
-    assert "f&lt;b&gt;1&lt;/b&gt;" in drawn[-1][2].layout.yaxis.ticktext
+    # Three groups, two of them beside communication, and two kernels; of each of two points 3 figures.
+    drawn = charts.locator("g[aria-label=dot] > *")
+    assert drawn.count() == 3 + 2 + 2 + (6 if sweep else 0)
+    for text in ("n = 45", "elementwise", "kernel time covered by communication"):
+        assert text in page.locator("[data-part=charts]").inner_text()
 
 
 def test_what_has_no_interval_has_no_bar() -> None:
-    from hpcprof.report.study_charts import study_charts
-
-    by_share, by_family, kernels = (figure for _, _, figure in study_charts(tables()))
-    assert [trace.error_y.array for trace in by_share.data] == [pytest.approx((0.1,))] * 2 + [(None,)]
-    assert by_family.data[0].error_y.arrayminus == (pytest.approx(0.1), None)
-    assert kernels.data[0].error_x.array == (pytest.approx(0.1), None)
-    assert kernels.data[0].x == (1.5, 1.5)
+    by_share, by_family, kernels = study_charts(tables())
+    ends: list[Any] = [(one["low"], one["high"]) for one in by_share["points"]]
+    assert ends == [(1.4, 1.6), (1.4, 1.6), (None, None)]
+    assert [row["points"][0]["low"] for row in by_family["rows"]] == [1.4, None]
+    assert [(row["label"], row["points"][0]["high"]) for row in kernels["rows"]][1] == ("(no name)", None)
 
 
 def test_a_study_without_kernels_to_compare_has_its_tables() -> None:
     text = html_study(SlowdownTables("name", (), [point(100)], [], []))
-    assert "<h2>" not in text
+    assert "charts-data" not in text
     assert "Runs with and without communication" in text
-
-
-def test_without_plotly_a_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    for name in ("hpcprof.report.study_charts", "hpcprof.report.charts"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(HpcprofError, match=r"needs plotly: pip install 'hpcprof\[html\]'"):
-        html_study(tables())

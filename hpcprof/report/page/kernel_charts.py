@@ -158,7 +158,8 @@ def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
                 "label": shown[name],
                 "full": name[:_LONGEST_NAME],
                 "points": [
-                    interval(row, keys) for row in sorted(by_name[name], key=_lost, reverse=True)[:_POINTS]
+                    interval(row, keys, family(row["name"]))
+                    for row in sorted(by_name[name], key=_lost, reverse=True)[:_POINTS]
                 ],
             }
             for name in names
@@ -175,8 +176,8 @@ def _lost(row: Row) -> float:
     return cost
 
 
-def interval(row: Row, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a point with its interval, and the words that tell which launches it is of."""
+def interval(row: Row, keys: Sequence[str], series: str) -> dict[str, Any]:
+    """Return a point of a series with its interval, and the words that tell which launches it is of."""
     where = [f"rank {row['rank']}", *(f"{visible(key)}={visible(str(row[key]))}" for key in keys)]
     shape = [f"grid {row['grid']}, block {row['block']}"] if "grid" in row else []
     return {
@@ -184,7 +185,7 @@ def interval(row: Row, keys: Sequence[str] = ()) -> dict[str, Any]:
         "low": row["ci_low"],
         "high": row["ci_high"],
         "detail": ", ".join([*where, *shape, f"n = {row['overlapped_n']:,} launches"]),
-        "series": _CLASSES["comp"] if "family" not in row else row["family"],
+        "series": series,
     }
 
 

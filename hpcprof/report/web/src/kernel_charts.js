@@ -235,7 +235,7 @@ function panelOf(chart, panel, labels, width, last) {
         { x1: "place", x2: "place", y1: "low", y2: "high", stroke: (point) => seriesColour(point.number) },
       ),
       Plot.line(points, { x: "place", y: "value", z: "line", stroke: (point) => seriesColour(point.number) }),
-      Plot.dot(points, {
+      Plot.dot(points.filter(({ value }) => value !== null), {
         x: "place",
         y: "value",
         fill: (point) => seriesColour(point.number),
