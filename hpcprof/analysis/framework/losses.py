@@ -30,6 +30,7 @@ _READS: dict[str, frozenset[Subject]] = {
     "range_gpu": _IN_RANGES,
     "memory_usage": frozenset({Subject.ALLOCATION, Subject.EVENT}),
     "phases": _IN_RANGES,
+    "phase_times": _IN_RANGES,
     "step_times": _IN_RANGES,
     "breakdown": _OPERATIONS | {Subject.EVENT},
     "device_breakdown": _OPERATIONS | {Subject.EVENT},
@@ -58,7 +59,7 @@ _READS: dict[str, frozenset[Subject]] = {
 
 _LAUNCHED = frozenset(
     {"launches", "range_gpu", "phases", "step_times", "idle", "queue_length", "rank_collectives"}
-    | {"step_parts", "idle_causes", "critical_path"}
+    | {"phase_times", "step_parts", "idle_causes", "critical_path"}
     | {"operators", "operators_by_shape", "operator_kernels", "modules"}
 )
 """The analyses that join operations with the calls that launched them."""
@@ -73,7 +74,9 @@ _FIELDS: dict[str, frozenset[str]] = {
 }
 """The analyses that read a field, where those are not all that read its rows."""
 
-_STEPS = frozenset({"phases", "step_times", "step_parts", "idle_causes", "idle_threads", "critical_path"})
+_STEPS = frozenset(
+    {"phases", "phase_times", "step_times", "step_parts", "idle_causes", "idle_threads", "critical_path"}
+)
 
 _WORDS = {
     "CUDA": _OPERATIONS | {Subject.CALL},

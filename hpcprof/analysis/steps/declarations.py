@@ -26,6 +26,15 @@ ANALYSES = (
         report_position=20,
     ),
     Analysis(
+        "phase_times",
+        "Phase time by step",
+        Scope.RANK,
+        columns("rank step phase:text wall_ns"),
+        "hpcprof.analysis.steps.phases:phase_times",
+        sort_by=("step",),
+        packed=True,
+    ),
+    Analysis(
         "step_times",
         "Step time by rank",
         Scope.RANK,

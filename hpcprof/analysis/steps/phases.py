@@ -17,6 +17,7 @@ from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import Steps, no_steps, shown_name, steps_of
 from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.analysis.steps.wall_time import Segments, divide, step_intervals, time_in_segments
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import grouped_length
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
@@ -40,26 +41,19 @@ def phases(timeline: Timeline) -> Outcome:
     the launches of **all** threads of the process; for ``(rest)``, of the operations launched outside phases.
     Rows are in order of first appearance, the rest is last.
     """
-    steps = steps_of(timeline)
-    owner, rows = phases_of(timeline, steps)
-    if not len(rows):
+    found = _found(timeline)
+    if found is None:
         return no_rows(_why_none(timeline))
-    order = np.argsort(timeline.ranges.start[rows], kind="stable")
-    owner, rows = owner[order], rows[order]
-    ranges = timeline.ranges.take(rows)
-    names, phase = number_texts(timeline, ranges.name, partial(shown_name, timeline))
-    segments = divide(timeline, ranges)
-    rest = len(names)
-    wall = _wall_times(timeline, segments, np.append(phase, rest), owner, len(steps))
+    ranges = timeline.ranges.take(found.rows)
+    rest = len(found.names)
     start, end, _ = project(timeline, ranges)
-    span = _Lengths.of_unions(owner, phase, start, end)
-    span_of_rest = _Lengths.of_unions(*_outside_phases(timeline, segments, steps, rest))
-    _, first = np.unique(phase, return_index=True)
-    shown = [*np.argsort(first, kind="stable").tolist(), rest]
-    table = pd.DataFrame([distribution(wall.of_phase(p)) for p in shown])
+    span = _Lengths.of_unions(found.owner, found.phase, start, end)
+    span_of_rest = _Lengths.of_unions(*_outside_phases(timeline, found.segments, steps_of(timeline), rest))
+    shown = found.in_order()
+    table = pd.DataFrame([distribution(found.wall.of_phase(p)) for p in shown])
     spans = [(span_of_rest if p == rest else span).of_phase(p) for p in shown]
     table["gpu_span_p50_ns"] = [round(float(np.median(values))) for values in spans]
-    table.insert(0, "phase", text_column([*names, REST][p] for p in shown))
+    table.insert(0, "phase", text_column([*found.names, REST][p] for p in shown))
     if timeline.operation_count:
         return Outcome(table)
     file = timeline.origin.path.name
@@ -68,10 +62,76 @@ def phases(timeline: Timeline) -> Outcome:
     )
 
 
+def phase_times(timeline: Timeline) -> Outcome:
+    """Return the wall time of each phase in each step that has it, and of ``(rest)``, as in `phases`."""
+    found = _found(timeline)
+    if found is None:
+        return no_rows(_why_none(timeline))
+    order = found.in_order()
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    wall = found.wall
+    rows = np.lexsort((place[wall.phase], wall.step))
+    names = [*found.names, REST]
+    return Outcome(
+        pd.DataFrame(
+            {
+                "step": wall.step[rows],
+                "phase": text_column(names[p] for p in wall.phase[rows].tolist()),
+                "wall_ns": wall.length[rows],
+            }
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The phases of a timeline: their ranges in the order of time, and their wall time by step.
+
+    Attributes
+    ----------
+    names : list of str
+        Those of the phases by number; the number after the last one is the rest of the steps.
+    rows, owner, phase : ndarray
+        The row, the step and the phase of each range.
+    segments : Segments
+    wall : _Lengths
+    """
+
+    names: list[str]
+    rows: Ints
+    owner: Ints
+    phase: Ints
+    segments: Segments
+    wall: _Lengths
+
+    def in_order(self) -> list[int]:
+        """Return the numbers of the phases in the order of their first appearance, the rest last."""
+        _, first = np.unique(self.phase, return_index=True)
+        return [*np.argsort(first, kind="stable").tolist(), len(self.names)]
+
+
+@computed_once
+def _found(timeline: Timeline) -> _Found | None:
+    """Return the phases of a timeline; None without any."""
+    steps = steps_of(timeline)
+    owner, rows = phases_of(timeline, steps)
+    if not len(rows):
+        return None
+    order = np.argsort(timeline.ranges.start[rows], kind="stable")
+    owner, rows = owner[order], rows[order]
+    ranges = timeline.ranges.take(rows)
+    names, phase = number_texts(timeline, ranges.name, partial(shown_name, timeline))
+    segments = divide(timeline, ranges)
+    wall = _wall_times(timeline, segments, np.append(phase, len(names)), owner, len(steps))
+    return _Found(list(names), rows, owner, phase, segments, wall)
+
+
 @dataclass(frozen=True)
 class _Lengths:
     """A length for each pair of step and phase that occurs."""
 
+    step: Ints
     phase: Ints
     length: Ints
 
@@ -81,13 +141,13 @@ class _Lengths:
         pairs, group, phases = _pairs(step, phase)
         total = np.zeros(len(pairs), np.int64)
         np.add.at(total, group, length)
-        return cls(pairs % phases, total)
+        return cls(pairs // phases, pairs % phases, total)
 
     @classmethod
     def of_unions(cls, step: Ints, phase: Ints, start: Ints, end: Ints) -> _Lengths:
         """Measure the union of the intervals of each pair."""
         pairs, group, phases = _pairs(step, phase)
-        return cls(pairs % phases, grouped_length(group, start, end, len(pairs)))
+        return cls(pairs // phases, pairs % phases, grouped_length(group, start, end, len(pairs)))
 
     def of_phase(self, phase: int) -> Ints:
         """Return the lengths of a phase, one for each step that has it."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.common.units import counted, format_ns, named_ranks
+from hpcprof.common.units import counted, format_ns, named_ranks, visible
 from hpcprof.profiles.timeline import Ints
 from hpcprof.report.contents import Contents
 
@@ -26,6 +26,7 @@ _MANY_VALUES = 200_000
 """From so many cells of all quantities on, times have three significant digits and not four."""
 
 _NAMED = 3
+_PHASES = 8
 
 LATE = ("straggler", "late")
 """The verdicts of `skew_summary` on ranks that are late beyond chance."""
@@ -57,7 +58,7 @@ class _Grid:
     ranks: Ints
     steps: Ints
 
-    def cells(self, columns: Mapping[str, Sequence[Any]], name: str) -> Floats:
+    def cells(self, columns: Mapping[str, Sequence[Any] | Ints], name: str) -> Floats:
         """Return a column as one line a step with one cell a rank; NaN where a rank has no such row."""
         found = np.full((len(self.steps), len(self.ranks)), np.nan)
         rank = np.asarray(columns["rank"], np.int64)
@@ -138,6 +139,12 @@ def _slowest_of_each_block(walls: Floats) -> Ints:
 def _quantities(contents: Contents, grid: _Grid) -> list[_Quantity]:
     times = contents.analyses["step_times"].columns
     found = [_Quantity("wall", "Wall time of the step", "", grid.cells(times, "wall_ns"))]
+    return [*found, *_of_account(contents, grid), *_of_phases(contents, grid)]
+
+
+def _of_account(contents: Contents, grid: _Grid) -> list[_Quantity]:
+    """Return the lateness, and each part of the account that some rank spends time in."""
+    found: list[_Quantity] = []
     account = contents.analyses["step_account"].columns if "step_account" in contents.analyses else {}
     if not account or not account["rank"]:
         return found
@@ -154,6 +161,29 @@ def _quantities(contents: Contents, grid: _Grid) -> list[_Quantity]:
         _Quantity(id, label, meaning, parts[id])
         for id, label, meaning in _ACCOUNT
         if id in parts and np.nanmax(parts[id], initial=0.0) > 0
+    ]
+
+
+def _of_phases(contents: Contents, grid: _Grid) -> list[_Quantity]:
+    """Return the time of the phases that take the most."""
+    times = contents.analyses["phase_times"].columns if "phase_times" in contents.analyses else {}
+    if not times or not times["phase"]:
+        return []
+    names = list(dict.fromkeys(times["phase"]))
+    number = {name: place for place, name in enumerate(names)}
+    phase = np.array([number[name] for name in times["phase"]], np.int64)
+    arrays = {name: np.asarray(times[name], np.int64) for name in ("rank", "step", "wall_ns")}
+    total = [int(arrays["wall_ns"][phase == place].sum()) for place in range(len(names))]
+    most = sorted(range(len(names)), key=lambda place: -total[place])[:_PHASES]
+    return [
+        _Quantity(
+            f"phase-{place}",
+            f"Phase {visible(names[place])}",
+            "",
+            grid.cells({name: column[phase == place] for name, column in arrays.items()}, "wall_ns"),
+        )
+        for place in most
+        if total[place]
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.phases import phase_times, phases
 from hpcprof.analysis.steps.steps import compare_times, step_times, steps_summary
 from hpcprof.analysis.steps.wall_time import wall_intervals
 from hpcprof.profiles.timeline import Timeline
@@ -134,6 +134,18 @@ def test_garbage_collection_that_the_gpu_waits_for_is_in_the_wall_time_and_in_it
     assert summary.reason == (
         "the wall time of the median step is 60.00 ms, its span on the GPU 3.000 ms (5.0 %)"
     )
+
+
+def test_the_phases_of_each_step_add_up_to_its_wall_time() -> None:
+    trace = garbage_collector(hidden=False)
+    rows = phase_times(trace).rows
+    assert rows["phase"].tolist() == ["forward", "gc", "(rest)"] * 10
+    assert rows["step"].tolist() == [step for step in range(10) for _ in range(3)]
+    walls_of_steps = [wall for _, wall, _ in times(trace)]
+    assert rows.groupby("step")["wall_ns"].sum().tolist() == walls_of_steps
+    assert rows["wall_ns"].tolist()[1] == 52 * MS
+    nothing = phase_times(timeline([(10, 30, COMP, 5)], []))
+    assert not len(nothing.rows) and nothing.reason
 
 
 def test_garbage_collection_behind_the_gpu_takes_no_wall_time() -> None:

@@ -66,6 +66,23 @@ def test_where_nobody_knows_who_waits_lateness_is_less_exposed_communication() -
     assert cells(data, "lateness")[:, 1].min() > 5e6
 
 
+def test_the_map_shows_the_phases_that_take_the_most() -> None:
+    tables = simulated_account(Program(2, 300))
+    times = [
+        (rank, step, name, time)
+        for rank in (0, 1)
+        for step in range(3)
+        for name, time in (("a", 3_000_000), ("b", 2_000_000), ("none", 0))
+        if (rank, step, name) != (1, 2, "b")
+    ]
+    columns = {name: [row[i] for row in times] for i, name in enumerate(("rank", "step", "phase", "wall_ns"))}
+    data = heat_map(contents_of(tables | {"phase_times": AnalysisTable(columns)}))
+    assert data is not None
+    assert [one["label"] for one in data["quantities"]][-2:] == ["Phase a", "Phase b"]
+    assert cells(data, "phase-0").tolist() == [[3e6, 3e6]] * 3
+    assert np.isnan(cells(data, "phase-1")[2, 1]) and cells(data, "phase-1")[2, 0] == 2e6
+
+
 def test_a_rank_without_a_step_has_an_empty_cell() -> None:
     times = {"rank": [0, 0, 7], "step": [3, 4, 3], "wall_ns": [5_000_000, 6_000_000, 5_500_000]}
     data = heat_map(contents_of({"step_times": AnalysisTable(times)}))
