@@ -2,17 +2,22 @@
 
 No process needs the rows of all ranks at once: each task reads those of some ranks from the store and matches
 the communicators that these share. What it returns has a few values for each rank and step, and the rows of
-the matched collectives.
+the matched collectives. The first process puts it on disk and reads it again when it is needed: all rows of a
+table to sort them, the waits of some ranks at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import pickle
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
+from os import SEEK_END
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,17 +31,15 @@ from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs
 from hpcprof.analysis.collectives.point_to_point import list_messages, messages_of
 from hpcprof.analysis.collectives.skew import Waiting, judge, skew_of, skew_summary_of, waiting
 from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
-from hpcprof.analysis.explain.step_account import PeerWaits, account, peer_waits
+from hpcprof.analysis.explain.step_account import PeerWaits, account_of, divide, peer_waits
 from hpcprof.analysis.framework.outcome import Outcome, as_declared, outcome_from_parts
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import StoreError
+from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, serially
 from hpcprof.results.store.store import Store
 
-ALSO_NEEDED = ("step_times", "step_parts", "exposed_communication")
-"""The analyses of single ranks that these need besides the collectives."""
-
+_ACCOUNTED = ("step_parts", "exposed_communication")
 _COLLECTIVES = "rank_collectives"
 _RANKS_A_TASK = 128
 _RANKS_AT_ONCE = 32
@@ -86,8 +89,40 @@ class _Part(NamedTuple):
     waits: PeerWaits
 
 
+class _Shelf:
+    """Values in a file: those of thousands of ranks would take gigabytes of memory until they are needed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def put(self, value: object) -> int:
+        """Write a value and return its place."""
+        place = self._file.seek(0, SEEK_END)
+        pickle.dump(value, self._file)
+        return place
+
+    def get(self, places: Iterable[int]) -> list[Any]:
+        """Read the values at some places."""
+        return [pickle.load(self._file) for _ in map(self._file.seek, places)]
+
+
+class _Shelved(NamedTuple):
+    """A `_Part` whose larger values are on a shelf: their places, that of the waits by rank."""
+
+    collectives: int
+    messages: int
+    waiting: Waiting
+    waits: Mapping[int, int]
+
+    @classmethod
+    def of(cls, part: _Part, shelf: _Shelf) -> _Shelved:
+        """Put the values of a part on a shelf."""
+        waits = {rank: shelf.put(wait) for rank, wait in part.waits.items()}
+        return cls(shelf.put(part.collectives), shelf.put(part.messages), part.waiting, waits)
+
+
 def match_by_communicator(
-    run_id: str, store: Store, executor: Executor, others: Mapping[str, Outcome]
+    run_id: str, store: Store, executor: Executor, times: pd.DataFrame
 ) -> dict[str, Outcome] | None:
     """Compute the analyses that match the collectives of all ranks.
 
@@ -97,37 +132,72 @@ def match_by_communicator(
     store : Store
     executor : Executor
         Runs the tasks. Where they cannot read the store, this process does.
-    others : mapping of str to Outcome
-        The rows of `ALSO_NEEDED` on all ranks.
+    times : DataFrame
+        The rows of ``step_times`` on all ranks.
 
     Returns
     -------
     dict of str to Outcome or None
         None if the rows do not tell the communicators apart, so that all have to be matched at once.
+
+    Raises
+    ------
+    HpcprofError
+        If the folder for temporary files is full.
     """
     ranks = sorted(store.profiles(run_id))
-    chunks = [tuple(ranks[at : at + _RANKS_A_TASK]) for at in range(0, len(ranks), _RANKS_A_TASK)]
     task = _Task(_anywhere(store.url), run_id, _digest(store, run_id), ())
-    surveys = list(_run(_survey, [replace(task, ranks=chunk) for chunk in chunks], executor))
+    surveys = _surveys(task, ranks, executor)
     tasks = _plan(task, surveys)
     if tasks is None:
         return None
-    parts = list(_run(_match, tasks, executor))
-    rows = {name: others[name].rows for name in ALSO_NEEDED}
     facts = pd.DataFrame({"world_ranks": [*surveys[0].worlds], "profiled": [tasks[0].profiled]})
     missing = unprofiled(facts)
+    try:
+        with tempfile.TemporaryFile() as file:
+            shelf = _Shelf(file)
+            shelved = {one: _Shelved.of(part, shelf) for one, part in _run(_match, tasks, executor)}
+            found = _outcomes(run_id, store, [shelved[one] for one in tasks], shelf, surveys, times, missing)
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {tempfile.gettempdir()}: {error.strerror or error}.") from error
+    return {name: as_declared(found.pop(name), ANALYSES[name]) for name in [*found]}
+
+
+def _outcomes(
+    run_id: str,
+    store: Store,
+    parts: Sequence[_Shelved],
+    shelf: _Shelf,
+    surveys: Sequence[_Survey],
+    times: pd.DataFrame,
+    missing: str,
+) -> dict[str, Outcome]:
+    """Put together what all communicators show."""
     exposed = pd.concat([survey.exposed for survey in surveys], ignore_index=True)
-    verdicts = judge([part.waiting for part in parts], exposed, rows["step_times"], missing)
-    found = {
-        "collectives": collectives_of([part.collectives for part in parts], missing),
-        "point_to_point": messages_of([part.messages for part in parts], missing),
+    verdicts = judge([part.waiting for part in parts], exposed, times, missing)
+    waits: defaultdict[int, list[int]] = defaultdict(list)
+    for part in parts:
+        for rank, place in part.waits.items():
+            waits[rank].append(place)
+    return {
         "skew": skew_of(*verdicts),
         "skew_summary": skew_summary_of(*verdicts),
-        "step_account": account(
-            rows["step_parts"], rows["exposed_communication"], [part.waits for part in parts]
-        ),
+        "step_account": _account(run_id, store, shelf, waits),
+        "collectives": collectives_of(shelf.get(part.collectives for part in parts), missing),
+        "point_to_point": messages_of(shelf.get(part.messages for part in parts), missing),
     }
-    return {name: as_declared(outcome, ANALYSES[name]) for name, outcome in found.items()}
+
+
+def _account(run_id: str, store: Store, shelf: _Shelf, waits: Mapping[int, Sequence[int]]) -> Outcome:
+    """Divide the steps of some ranks at a time."""
+    divided = []
+    for ranks in _chunks(sorted(store.profiles(run_id))):
+        parts, exposed = (
+            outcome_from_parts(ANALYSES[name], store.read_parts(run_id, name, ranks)).rows
+            for name in _ACCOUNTED
+        )
+        divided.append(divide(parts, exposed, {rank: shelf.get(waits.get(rank, ())) for rank in ranks}))
+    return account_of(divided)
 
 
 def aligned_by_communicator(run_id: str, store: Store) -> list[Aligned]:
@@ -137,12 +207,8 @@ def aligned_by_communicator(run_id: str, store: Store) -> list[Aligned]:
     """
     ranks = sorted(store.profiles(run_id))
     task = _Task(_anywhere(store.url), run_id, _digest(store, run_id), tuple(ranks))
-    chunks = [
-        replace(task, ranks=tuple(ranks[at : at + _RANKS_A_TASK]))
-        for at in range(0, len(ranks), _RANKS_A_TASK)
-    ]
-    tasks = _plan(task, list(_run(_survey, chunks, serially)))
-    return [one for part in _run(_clocks, tasks or [task], serially) for one in part]
+    tasks = _plan(task, _surveys(task, ranks, serially))
+    return [one for _, part in _run(_clocks, tasks or [task], serially) for one in part]
 
 
 def _clocks(task: _Task) -> list[Aligned] | None:
@@ -166,19 +232,32 @@ def _clocks(task: _Task) -> list[Aligned] | None:
     return together + pairs
 
 
+def _surveys(task: _Task, ranks: Sequence[int], executor: Executor) -> list[_Survey]:
+    """Look at the communicators of all ranks."""
+    tasks = [replace(task, ranks=some) for some in _chunks(ranks)]
+    found = dict(_run(_survey, tasks, executor))
+    return [found[one] for one in tasks]
+
+
+def _chunks(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    for at in range(0, len(ranks), _RANKS_A_TASK):
+        yield tuple(ranks[at : at + _RANKS_A_TASK])
+
+
 def _run(
     function: Callable[[_Task], ResultT | None], tasks: Sequence[_Task], executor: Executor
-) -> Iterator[ResultT]:
-    """Yield the results in the order of the tasks; what another process cannot compute, this one does."""
-    found: dict[_Task, ResultT] = {}
+) -> Iterator[tuple[_Task, ResultT]]:
+    """Yield each task with its result, in any order; what another process cannot compute, this one does."""
+    left = dict.fromkeys(tasks)
     for task, result in executor(function, tasks):
         if result is not None and not isinstance(result, Lost):
-            found[task] = result
-    for task in tasks:
-        result = found.pop(task) if task in found else function(task)
-        if result is None:
+            del left[task]
+            yield task, result
+    for task in left:
+        found = function(task)
+        if found is None:
             raise StoreError("the results database cannot be read any more.")
-        yield result
+        yield task, found
 
 
 def _survey(task: _Task) -> _Survey | None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.store.store import Store
 
@@ -27,27 +26,28 @@ def update_run(run_id: str, store: Store, executor: Executor = serially) -> None
             return
 
 
-def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, AnalysisTable]:
+def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, Outcome]:
     """Compute the analyses that span the ranks of a run.
 
     Those that match collectives are computed communicator by communicator, by the executor if the store is a
     file: no credentials of a server go to other processes.
     """
     from hpcprof.analysis.framework.outcome import analyze_run
-    from hpcprof.results.communicators import ALSO_NEEDED, match_by_communicator
+    from hpcprof.results.communicators import match_by_communicator
 
     analyses = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
     names = [analysis.name for analysis in analyses]
-    outcomes = {need: _over_all_ranks(run_id, need, store) for need in ALSO_NEEDED}
+    times = _over_all_ranks(run_id, "step_times", store)
     is_file = store.url.get_backend_name() == "sqlite"
-    outcomes |= match_by_communicator(run_id, store, executor if is_file else serially, outcomes) or {}
+    matched = match_by_communicator(run_id, store, executor if is_file else serially, times.rows)
+    outcomes = {"step_times": times} | (matched or {})
     for analysis in analyses:
         for need in analysis.needs:
             if analysis.name not in outcomes and need not in (*outcomes, *names):
                 outcomes[need] = _over_all_ranks(run_id, need, store)
         if analysis.name not in outcomes:
             outcomes[analysis.name] = analyze_run(analysis, outcomes)
-    return {name: AnalysisTable.from_outcome(outcomes[name]) for name in names}
+    return {name: outcomes[name] for name in names}
 
 
 def _over_all_ranks(run_id: str, name: str, store: Store) -> Outcome:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hpcprof
+from hpcprof.analysis.framework.outcome import no_rows
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.analysis_table import AnalysisTable
@@ -97,7 +98,7 @@ def test_what_is_missing_has_a_reason_and_whole_numbers_stay_whole(
 ) -> None:
     run = hpcprof.open(profiles)
     run.collect()
-    run.store.put_run(run.id, {"steps": reason_only("too few")}, checksums(run))
+    run.store.put_run(run.id, {"steps": no_rows("too few")}, checksums(run))
     assert run.steps().empty
     assert run.steps().attrs["reasons"] == {-1: "too few"}
     assert run.reasons("steps").values.tolist() == [[-1, "steps", "too few"]]

@@ -14,8 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import pandas as pd
 import pytest
 
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -187,9 +190,9 @@ def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(d
     old = {0: "a" * 64}
     store.put_profile(run, profile(1, "b" * 64), {})
     before = database.dump()
-    assert not store.put_run("run", {"steps": AnalysisTable({}, {-1: "computed of one rank"})}, old)
+    assert not store.put_run("run", {"steps": no_rows("computed of one rank")}, old)
     assert database.dump() == before
-    assert store.put_run("run", {"steps": AnalysisTable({}, {-1: "computed of two"})}, {**old, 1: "b" * 64})
+    assert store.put_run("run", {"steps": no_rows("computed of two")}, {**old, 1: "b" * 64})
     assert store.read("run", "steps").reasons == {-1: "computed of two"}
 
 
@@ -299,11 +302,26 @@ def test_packed_rows_of_an_earlier_version_have_nulls_in_newer_columns(
     assert [tuple(row.values())[-3:] for row in rows] == [(0, None, None), (1, None, None)]
 
 
+def test_rows_over_ranks_are_written_in_batches_that_keep_their_order(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.results.store.analyses._BATCH", 2)
+    store = opened(database)
+    store.put_profile(RunRow(id="run", path="/run"), profile(), {})
+    names = [column.name for column in ANALYSES["steps"].columns]
+    rows = pd.DataFrame({name: np.arange(5, 0, -1) for name in names})
+    rows["min_ns"] = pd.Series([5, None, 3, None, 1], dtype=object)
+    assert store.put_run("run", {"steps": Outcome(rows, "two are missing")}, {0: "0" * 64})
+    found = store.read("run", "steps")
+    assert found.columns == {name: [5, 4, 3, 2, 1] for name in names} | {"min_ns": [5, None, 3, None, 1]}
+    assert found.reasons == {-1: "two are missing"}
+
+
 def test_the_store_has_a_run_from_its_own_analyses_on_until_a_rank_changes(database: Database) -> None:
     store, run = opened(database), RunRow(id="run", path="/run")
     store.put_profile(run, profile(), {})
     assert not store.has_run("run")
-    assert store.put_run("run", {"steps": AnalysisTable({}, {-1: "too few"})}, {0: "0" * 64})
+    assert store.put_run("run", {"steps": no_rows("too few")}, {0: "0" * 64})
     assert store.has_run("run")
     store.put_profile(run, profile(), {})
     assert not store.has_run("run")

@@ -126,56 +126,65 @@ def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
     ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown.
     """
     collectives = results["rank_collectives"]
-    waits = [peer_waits(collectives)] if len(collectives) else []
-    return account(results["step_parts"], results["exposed_communication"], waits)
+    waits = peer_waits(collectives) if len(collectives) else {}
+    of_ranks = {rank: [wait] for rank, wait in waits.items()}
+    return account_of([divide(results["step_parts"], results["exposed_communication"], of_ranks)])
 
 
-def account(parts: pd.DataFrame, exposed: pd.DataFrame, waits: Sequence[PeerWaits]) -> Outcome:
-    """Return the outcome of `step_account` from the waits in all communicators."""
-    if not len(parts):
-        return no_rows("no rank has steps with work on the GPU")
+class Divided(NamedTuple):
+    """The rows of some ranks, and those ranks of which the waiting is unknown."""
+
+    rows: pd.DataFrame
+    unknown: set[int]
+
+
+def divide(parts: pd.DataFrame, exposed: pd.DataFrame, waits: Mapping[int, Sequence[RankWaits]]) -> Divided:
+    """Divide the steps of some ranks; ``waits`` has for each those in all its communicators."""
     rows = parts.drop(columns="start_ns").copy()
-    waited, reason = _waiting_for_peers(parts, exposed, waits)
+    waited = _waiting_for_peers(parts, exposed, waits)
     rows["wait_for_peer_ns"] = object_array(waited)
     rows["exposed_comm_ns"] -= np.array([time or 0 for time in waited], np.int64)
-    return Outcome(rows, reason)
+    unknown = {rank for rank, time in zip(parts["rank"].tolist(), waited, strict=True) if time is None}
+    return Divided(rows if unknown else rows.astype({"wait_for_peer_ns": np.int64}), unknown)
+
+
+def account_of(divided: Sequence[Divided]) -> Outcome:
+    """Return the outcome of `step_account` from the rows of all ranks."""
+    filled = [one.rows for one in divided if len(one.rows)]
+    if not filled:
+        return no_rows("no rank has steps with work on the GPU")
+    unknown = sorted(set().union(*(one.unknown for one in divided)))
+    if not unknown:
+        return Outcome(pd.concat(filled, ignore_index=True))
+    ranks = f"rank{'' if len(unknown) == 1 else 's'} {', '.join(map(str, unknown[:8]))}"
+    more = " and others" if len(unknown) > 8 else ""
+    return Outcome(
+        pd.concat(filled, ignore_index=True),
+        f"the waiting of {ranks}{more} is unknown: no aligned clocks show when the last rank arrived",
+    )
 
 
 def _waiting_for_peers(
-    parts: pd.DataFrame, exposed: pd.DataFrame, waits: Sequence[PeerWaits]
-) -> tuple[list[int | None], str]:
-    """Return the time in each row of ``parts`` that its rank waits for another one, and why some are None."""
+    parts: pd.DataFrame, exposed: pd.DataFrame, waits: Mapping[int, Sequence[RankWaits]]
+) -> list[int | None]:
+    """Return the time in each row of ``parts`` that its rank waits for another one; None if unknown."""
     waited: list[int | None] = [None] * len(parts)
-    found: dict[int, list[RankWaits]] = {}
-    for part in waits:
-        for of_part, wait in part.items():
-            found.setdefault(of_part, []).append(wait)
     alone = parts["exposed_comm_ns"].to_numpy() == 0
     bounds = [exposed[name].to_numpy() for name in ("start_ns", "end_ns")]
     of_rank = exposed.reset_index(drop=True).groupby("rank").indices
     begin, wall = (parts[name].to_numpy() for name in ("start_ns", "wall_ns"))
     for rank, rows in parts.reset_index(drop=True).groupby("rank").indices.items():
-        start = begin[rows]
+        start, found = begin[rows], waits.get(rank)
         length = np.zeros(len(rows), np.int64)
-        if rank in found:
+        if found:
             own = of_rank.get(rank, _NEVER)
-            before, after = (union_of(*(getattr(one, name) for one in found[rank])) for name in _SIDES)
+            before, after = (union_of(*(getattr(one, name) for one in found)) for name in _SIDES)
             # Where one collective waits and another one transfers, the rank communicates.
             waiting = intersection((bounds[0][own], bounds[1][own]), difference(before, after))
             length = coverage(start, start + wall[rows], waiting)
         for row, time in zip(rows.tolist(), length.tolist(), strict=True):
-            waited[row] = time if rank in found or alone[row] else None
-    unknown = sorted(
-        {rank for rank, time in zip(parts["rank"].tolist(), waited, strict=True) if time is None}
-    )
-    if not unknown:
-        return waited, ""
-    ranks = f"rank{'' if len(unknown) == 1 else 's'} {', '.join(map(str, unknown[:8]))}"
-    more = " and others" if len(unknown) > 8 else ""
-    return (
-        waited,
-        f"the waiting of {ranks}{more} is unknown: no aligned clocks show when the last rank arrived",
-    )
+            waited[row] = time if found or alone[row] else None
+    return waited
 
 
 def peer_waits(collectives: pd.DataFrame) -> PeerWaits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -33,6 +33,15 @@ class Outcome:
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the rows in Python's own types; missing values are None."""
         return {name: _values(self.rows[name].array) for name in self.rows.columns}
+
+    def batches(self, size: int) -> Iterator[dict[str, list[Any]]]:
+        """Yield the columns of at most ``size`` rows after the other.
+
+        Python's own values take several times the memory of numpy's.
+        """
+        arrays = {name: self.rows[name].array for name in self.rows.columns}
+        for at in range(0, len(self.rows), size):
+            yield {name: _values(array[at : at + size]) for name, array in arrays.items()}
 
 
 def _values(column: ExtensionArray) -> list[Any]:
@@ -138,7 +147,7 @@ def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -
         return Outcome(pd.DataFrame(columns=[column.name for column in analysis.columns]), outcome.reason)
     arrays = _declared_arrays(outcome.rows, analysis, rank)
     # With their types: pandas would turn None among texts into NaN.
-    series = {name: pd.Series(values, dtype=values.dtype) for name, values in arrays.items()}
+    series = {name: pd.Series(values, dtype=values.dtype, copy=False) for name, values in arrays.items()}
     return Outcome(pd.DataFrame(series, copy=False), outcome.reason)
 
 

@@ -8,7 +8,7 @@ for single ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection, exists, or_, select
@@ -26,6 +26,12 @@ from hpcprof.results.store.tables import (
     ReasonRow,
     plain,
 )
+
+if TYPE_CHECKING:  # pandas is not needed to report from the store
+    from hpcprof.analysis.framework.outcome import Outcome
+
+_BATCH = 10_000
+"""How many rows of an analysis that spans the ranks are turned into Python's values at a time."""
 
 
 def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None:
@@ -51,15 +57,40 @@ def insert_analyses(
     """Insert the analyses of one rank, or with `WHOLE_RUN` those that span the ranks."""
     reasons: list[ReasonRow] = []
     for name, table in tables.items():
-        count = len(next(iter(table.columns.values()), ()))
-        columns: dict[str, list[Any]] = {"run_id": [run_id] * count, "position": [*range(count)]}
-        if count and ANALYSES[name].packed:
-            columns = {"run_id": [run_id], "rank": [rank], "packed": [_packed(name, table.columns)]}
-            insert_columns(connection, TABLES[name], columns)
-        elif count:
-            insert_columns(connection, TABLES[name], columns | table.columns)
+        _insert_part(connection, run_id, rank, name, table.columns)
         reasons += [ReasonRow(run_id, about, name, reason) for about, reason in table.reasons.items()]
     insert_rows(connection, REASONS, reasons)
+
+
+def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, Outcome]) -> None:
+    """Insert analyses that span the ranks, a batch of rows after the other."""
+    for name, outcome in outcomes.items():
+        for number, columns in enumerate(outcome.batches(_BATCH)):
+            _insert_part(connection, run_id, WHOLE_RUN, name, columns, number * _BATCH)
+    reasons = [ReasonRow(run_id, WHOLE_RUN, name, one.reason) for name, one in outcomes.items() if one.reason]
+    insert_rows(connection, REASONS, reasons)
+
+
+def _insert_part(
+    connection: Connection,
+    run_id: str,
+    rank: int,
+    name: str,
+    values: Mapping[str, list[Any]],
+    position: int = 0,
+) -> None:
+    """Insert rows of an analysis, the first of them at ``position``."""
+    count = len(next(iter(values.values()), ()))
+    if not count:
+        return
+    columns: dict[str, list[Any]] = {
+        "run_id": [run_id] * count,
+        "position": [*range(position, position + count)],
+    }
+    columns |= values
+    if ANALYSES[name].packed:
+        columns = {"run_id": [run_id], "rank": [rank], "packed": [_packed(name, values)]}
+    insert_columns(connection, TABLES[name], columns)
 
 
 def read_analysis(connection: Connection, run_id: str, name: str) -> AnalysisTable:

@@ -25,6 +25,7 @@ from hpcprof.results.store.analyses import (
     delete_run_analysis,
     has_run_analyses,
     insert_analyses,
+    insert_outcomes,
     read_analysis,
     read_parts,
 )
@@ -53,6 +54,7 @@ from hpcprof.results.store.tables import (
 from hpcprof.submit.config import default_database
 
 if TYPE_CHECKING:  # numpy is not needed to report from the store
+    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import Fact, Gpu
 
 
@@ -197,13 +199,13 @@ class Store:
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
 
-    def put_run(self, run_id: str, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]) -> bool:
+    def put_run(self, run_id: str, outcomes: Mapping[str, Outcome], sha256: Mapping[int, str]) -> bool:
         """Write the analyses that span the ranks of a run, replacing those in the store.
 
         Parameters
         ----------
         run_id : str
-        tables : mapping of str to AnalysisTable
+        outcomes : mapping of str to Outcome
         sha256 : mapping of int to str
             By rank, the SHA-256 of the profiles that the analyses were computed from.
 
@@ -222,7 +224,7 @@ class Store:
             if _checksums(connection, run_id) != sha256:
                 return False
             delete_run_analyses(connection, run_id)
-            insert_analyses(connection, run_id, WHOLE_RUN, tables)
+            insert_outcomes(connection, run_id, outcomes)
             return True
 
     def explanation(self, run_id: str) -> ExplanationRow | None:

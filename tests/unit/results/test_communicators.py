@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from hpcprof.common.errors import HpcprofError
 from hpcprof.results import communicators
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
+from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.over_ranks import analyze_over_ranks
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
@@ -28,12 +32,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store_program(tmp_path_factory.mktemp("ranks"), PROGRAM)[0]
 
 
+def tables(store: Store, executor: Executor = serially) -> dict[str, AnalysisTable]:
+    """Return the analyses that span the ranks, as values that can be compared."""
+    found = analyze_over_ranks(RUN, store, executor)
+    return {name: AnalysisTable.from_outcome(outcome) for name, outcome in found.items()}
+
+
 @pytest.fixture(scope="module")
 def at_once(store: Store) -> dict[str, AnalysisTable]:
     """What matching the rows of all ranks at once gives."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(communicators, "match_by_communicator", lambda *_: None)
-        return analyze_over_ranks(RUN, store)
+        return tables(store)
 
 
 @pytest.mark.parametrize("together", [2, 5, 1000])
@@ -42,7 +52,7 @@ def test_matching_by_communicator_gives_what_matching_at_once_gives(
 ) -> None:
     monkeypatch.setattr(communicators, "_RANKS_A_TASK", together)
     monkeypatch.setattr(communicators, "_RANKS_AT_ONCE", 3)
-    assert analyze_over_ranks(RUN, store) == at_once
+    assert tables(store) == at_once
     assert at_once["skew"].columns["verdict"].count("straggler") == 1
     assert len(at_once["collectives"].rows) > 50 and len(at_once["point_to_point"].rows) > 50
 
@@ -76,7 +86,18 @@ def test_what_other_processes_lose_or_cannot_read_this_one_computes(
         for number, task in enumerate(tasks):
             yield task, (Lost("its process was killed"), None, function(task))[number % 3]
 
-    assert analyze_over_ranks(RUN, store, lossy) == at_once  # type: ignore[arg-type]
+    assert tables(store, lossy) == at_once  # type: ignore[arg-type]
+
+
+def test_a_full_folder_for_temporary_files_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicators, "_RANKS_A_TASK", 8)
+
+    def full(*_: object) -> object:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("hpcprof.results.communicators.pickle.dump", full)
+    with pytest.raises(HpcprofError, match=f"cannot write to {tempfile.gettempdir()}: No space left"):
+        analyze_over_ranks(RUN, store)
 
 
 def test_a_process_that_sees_another_file_at_the_same_path_reads_nothing_from_it(
@@ -120,4 +141,4 @@ def test_rows_that_do_not_tell_communicators_apart_are_matched_at_once(
             yield part
 
     monkeypatch.setattr(Store, "read_parts", with_an_odd_row)
-    assert communicators.match_by_communicator(RUN, store, serially, {}) is None
+    assert communicators.match_by_communicator(RUN, store, serially, pd.DataFrame()) is None
