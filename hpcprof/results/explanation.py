@@ -78,11 +78,7 @@ def explain_if_quick(run: Run, store: Store) -> Explanation | None:
 
 def _size(run: Run, store: Store) -> int:
     """Return the number of kernels and API calls of a run, or of operators if it has neither."""
-
-    def total(name: str, count: str) -> int:
-        return sum(store.read(run.id, name).columns.get(count, ()))
-
-    return sum(total(*one) for one in _COUNTS) or total(*_HOST_COUNT)
+    return sum(store.total(run.id, *one) for one in _COUNTS) or store.total(run.id, *_HOST_COUNT)
 
 
 def explain(run: Run, store: Store) -> Explanation:

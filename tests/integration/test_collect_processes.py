@@ -20,7 +20,6 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results import rank_task
 from hpcprof.results.rank_task import ProfileTask, analyze_profile
-from hpcprof.submit.launchers import find_mpiexec
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
 
@@ -186,31 +185,3 @@ def test_a_bar_shows_ranks_rate_and_remaining_time(
         progress(100, 100, Path("rank00099.sqlite"))
     assert "[=                       ] 5 of 100 ranks, 0.5 a second, 3 min 10 s left" in half
     assert "100 of 100 ranks, 5.0 a second, 0 s left" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_mpiexec() is None, reason="there is no mpiexec")
-def test_the_ranks_of_an_mpi_job_make_the_same_store(hpcprof: Hpcprof, folder: Path, tmp_path: Path) -> None:
-    hpcprof("collect", "--db", "reference.db", str(folder))
-    # That of mpi4py, whatever the PATH has.
-    command = [
-        find_mpiexec() or "mpiexec",
-        "-n",
-        "3",
-        sys.executable,
-        "-m",
-        "mpi4py.futures",
-        "-m",
-        "hpcprof",
-        "collect",
-    ]
-    done = subprocess.run(
-        [*command, "--executor", "mpi", "--db", "mpi.db", str(folder)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=480,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"{RANKS} profiles collected" in done.stdout
-    assert dump(tmp_path / "mpi.db") == dump(tmp_path / "reference.db")

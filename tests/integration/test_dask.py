@@ -15,17 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.results.collect import Collected, collect
 from hpcprof.results.executors.dask import OnDask, existing_cluster, local_cluster
 from hpcprof.results.executors.interface import Executor, Lost, serially
-from hpcprof.results.rank_task import ProfileTask, RankOutcome, analyze_profile
+from hpcprof.results.executors.processes import Processes
+from hpcprof.results.rank_task import PRELOAD, ProfileTask, RankOutcome, analyze_profile, work_of
 from hpcprof.results.run_names import find_known_run
-from hpcprof.results.store.store import open_store
-from hpcprof.submit.runs.directory import all_runs
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.submit.launchers import find_mpiexec
+from hpcprof.submit.runs.directory import Run, all_runs
 from tests.conftest import Hpcprof
-from tests.data.many_ranks import write_all
+from tests.data.many_ranks import write_all, write_program
+from tests.data.parallel_program import Program
 from tests.integration.test_collect_processes import dump, start_collect, wait_until
 
 pytest.importorskip("distributed", reason="there is no Dask")
@@ -72,16 +77,71 @@ def fill_the_disk(number: int) -> int:
     return number
 
 
-def analyze_with_deaths(deaths: Path, task: ProfileTask) -> RankOutcome:
-    """Analyze a profile, but kill the worker at rank 2, and at the first attempt at rank 4."""
-    if task.rank in (2, 4):
+def analyze_with_deaths(deaths: Path, deadly: Sequence[int], task: ProfileTask) -> RankOutcome:
+    """Analyze a profile, but kill the worker at ``deadly`` ranks, and at the first attempt at rank 4."""
+    if task.rank in (4, *deadly):
         died = deaths / f"rank {task.rank}"
         first = not died.exists()
         with died.open("a") as file:
             file.write("x")
-        if task.rank == 2 or first:
+        if task.rank in deadly or first:
             os.kill(os.getpid(), signal.SIGKILL)
     return analyze_profile(task)
+
+
+def with_deaths(dask: OnDask, deaths: Path, deadly: Sequence[int] = ()) -> Executor:
+    """Return an executor whose workers are killed while they read certain profiles."""
+
+    def dying(function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        reading = function is analyze_profile
+        return dask(partial(analyze_with_deaths, deaths, deadly) if reading else function, tasks)
+
+    return dying
+
+
+def over_mpi(run: Run, store: Store) -> None:
+    """Collect on three ranks of MPI."""
+    # The mpiexec of mpi4py, whatever the PATH has.
+    command = [find_mpiexec() or "", "-n", "3", sys.executable, "-m", "mpi4py.futures", "-m", "hpcprof"]
+    words = ["collect", "--executor", "mpi", "--db", str(store.url.database), str(run.path)]
+    subprocess.run([*command, *words], check=True, capture_output=True, timeout=480)
+
+
+def kept_events(run: Run) -> dict[str, Any]:
+    """Return the tables of events that a collect kept, by file, and forget them."""
+    folder = run.path / EVENTS
+    found = {str(path.relative_to(folder)): parquet.read_table(path) for path in folder.rglob("*.parquet")}
+    shutil.rmtree(folder)
+    return found
+
+
+@pytest.mark.skipif(find_mpiexec() is None, reason="there is no mpiexec")
+def test_one_process_several_mpi_and_dask_with_a_killed_worker_leave_the_same_store_and_events(
+    dask: OnDask, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    assert hpcprof("submit", "--site", "local", "--wait", "--", "true").returncode == 0
+    (run,) = all_runs(tmp_path / "runs")
+    write_program(run.path / "profiles", Program(16, 300, tensor=2, pipeline=2, slow={5: 4.0}))
+    executors: dict[str, Executor | None] = {
+        "one": serially,
+        "several": Processes(2, PRELOAD, work_of),
+        "dask": with_deaths(dask, tmp_path),
+        "mpi": None,
+    }
+    stores, events = {}, {}
+    for name, executor in executors.items():
+        store = open_store(str(tmp_path / f"{name}.db"), tmp_path)
+        store.prepare()
+        if executor is None:
+            over_mpi(run, store)
+        else:
+            assert not collect(run, store, executor=executor).skipped
+        stores[name], events[name] = dump(tmp_path / f"{name}.db"), kept_events(run)
+    assert (tmp_path / "rank 4").read_text() == "xx"
+    assert len(stores["one"]) > 1000 and len(events["one"]) > 100
+    for name in ("several", "dask", "mpi"):
+        assert stores[name] == stores["one"], name
+        assert events[name] == events["one"], name
 
 
 def test_every_task_comes_back_with_its_result(dask: OnDask) -> None:
@@ -102,10 +162,6 @@ def test_a_full_disk_of_a_worker_is_named_with_its_host(dask: OnDask) -> None:
 def test_a_profile_that_kills_three_workers_is_named_and_the_store_is_that_of_one_process(
     dask: OnDask, folder: Path, tmp_path: Path
 ) -> None:
-    def deadly(function: Any, tasks: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        dying = function is analyze_profile
-        return dask(partial(analyze_with_deaths, tmp_path) if dying else function, tasks)
-
     def collected(name: str, executor: Executor) -> Collected:
         store = open_store(str(tmp_path / name), tmp_path)
         store.prepare()
@@ -113,7 +169,7 @@ def test_a_profile_that_kills_three_workers_is_named_and_the_store_is_that_of_on
         return collect(run, store, lambda n, *_: done.append(n), executor, dask.workers)
 
     done: list[int] = []
-    (skipped,) = collected("dask.db", deadly).skipped
+    (skipped,) = collected("dask.db", with_deaths(dask, tmp_path, [2])).skipped
     assert "rank00002.sqlite was not collected: three Dask workers ended" in skipped
     assert done == list(range(1, RANKS + 1))
     assert (tmp_path / "rank 2").read_text() == "xxx"

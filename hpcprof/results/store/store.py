@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.engine import URL
 
 from hpcprof.analysis.framework.losses import losses_of
@@ -143,6 +143,13 @@ class Store:
         """
         with self._database.reading() as connection:
             yield from read_parts(connection, run_id, analysis, ranks)
+
+    def total(self, run_id: str, analysis: str, column: str) -> int:
+        """Return the sum of a column of whole numbers over all rows of an analysis."""
+        table = TABLES[analysis]
+        query = select(func.sum(table.c[column])).where(table.c.run_id == run_id)
+        with self._database.reading() as connection:
+            return int(connection.execute(query).scalar() or 0)
 
     def losses(self, run_id: str) -> list[tuple[int, Loss]]:
         """Return what the profiles of a run lack, each with its rank."""

@@ -50,11 +50,20 @@ def _modes(text: str) -> str:
     return text
 
 
+_PERCENTAGES = (
+    "No mode can beat the bound: the time of the fastest matmuls or of the bytes over the links, each alone, "
+    "whichever takes longer. Of the results, 'of bound' is the bound in percent of the step, 'of the parts "
+    "alone' the same with the serial mode's matmuls and collectives in place of the bound, 'hidden' the part "
+    "of serial - bound that a mode saves, and 'of the peak' the rate in percent of the data sheet's."
+)
+
+
 def _parser() -> WorkloadParser:
     parser = WorkloadParser(
         _PROGRAM,
         "Benchmark a tensor-parallel block: all-gather the rows, multiply twice, reduce-scatter the sums.",
         Parameters(),
+        _PERCENTAGES,
     )
     parser.number(
         "--sequence-length", 1, "rows of one sequence, divisible by the number of ranks", also=["-s"]

@@ -7,16 +7,18 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.results.executors.dask_jobs import _dask_jobqueue, _Jobs
+from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.run_state import Record
 from hpcprof.submit.schedulers.slurm.client import SlurmClient
-from hpcprof.submit.worker_jobs import WorkerJobs
+from hpcprof.submit.worker_jobs import WorkerJobs, WorkerPlacement, make_worker_jobs
 
 pytest.importorskip("distributed", reason="there is no Dask")
 
@@ -140,6 +142,41 @@ def test_a_job_that_cannot_be_submitted_is_tried_again_and_then_the_reason_is_to
     jobs()
     assert jobs.refusal == ""
     assert len(cluster.workers) == 2
+
+
+PBS_SCRIPT = """\
+#!/usr/bin/env bash
+
+#PBS -N dask-worker
+#PBS -e /logs/
+#PBS -o /logs/
+#PBS -A climate
+#PBS -q prod
+#PBS -l select=1:system=big:ncpus=8
+#PBS -l walltime=00:30:00
+#PBS -k doe
+module load python/3.11
+"""
+
+
+def test_a_job_of_pbs_has_the_site_s_directives_and_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site_configs").mkdir()
+    (tmp_path / "site_configs/theirs.yaml").write_text(
+        "scheduler: pbs\nqueue: prod\nselect: system=big\ndirectives: ['-k doe']\nmodules: [python/3.11]\n"
+    )
+    (tmp_path / "hpcprof.yaml").write_text("account: climate\n")
+    monkeypatch.chdir(tmp_path)
+    logs = tmp_path / "logs"
+    place = WorkerPlacement("theirs", workers=8, walltime="30m")
+    wanted = make_worker_jobs([Run("r", tmp_path / "r")], place, logs)
+    # What dask-jobqueue writes for each job, without a cluster.
+    job = getattr(_dask_jobqueue(), wanted.cluster).job_cls("tls://login:4000", name="w-0", **wanted.options)
+    script, _, command = job.job_script().replace(str(logs), "/logs").partition(f"{sys.executable} ")
+    assert script == PBS_SCRIPT
+    assert command.startswith("-m distributed.cli.dask_worker tls://login:4000 --name w-0 --nthreads 1 ")
+    assert "--nworkers 8 " in command
 
 
 def test_dask_jobqueue_leaves_ctrl_c_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
