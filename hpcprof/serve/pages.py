@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from hpcprof.analysis.framework.declaration import Kind
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.common.units import format_ns
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.page.blocks import DIST
@@ -90,9 +91,16 @@ def list_page(request: Request) -> Response:
 
 
 def run_page(request: Request) -> Response:
-    """Show the report of a run."""
-    contents = contents_of(request)
-    address = run_address(contents.run.id)
+    """Show the report of a run, or why there is none and where its job can be followed."""
+    here = served(request)
+    run = here.catalogue.find(request.path_params["run"])
+    address = run_address(run.id)
+    try:
+        contents = contents_of(request)
+    except StoreError:
+        raise
+    except HpcprofError as error:
+        return here.page("error", title=run.id, sentence=str(error), address=address)
     # The timeline of all ranks and steps comes in tiles.
     timeline = {"address": f"/api{address}/timeline"} if contents.explaining else None
     page = html_report(contents, template="serve/run.html.j2", timeline=timeline, address=address)

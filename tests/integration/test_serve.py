@@ -114,6 +114,9 @@ def run_id(server: Server) -> str:
 
 def test_the_list_is_filtered_by_its_address(server: Server, run_id: str) -> None:
     listed = server.json("/api/runs?search=hello")["runs"]
+    place = f"/runs/{listed[0]['run']}"
+    status, page = server.ask(place)
+    assert (status, "nothing to report" in page, f'href="{place}/live"' in page) == (200, True, True)
     assert [run["state"] for run in listed] == ["completed"]
     assert listed[0]["command"] == f"echo '{HOSTILE}'"
     status, page = server.ask("/runs?state=imported")
