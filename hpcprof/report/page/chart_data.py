@@ -7,9 +7,9 @@ script writes them as text and never as markup.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
@@ -47,21 +47,19 @@ def chart_data(contents: Contents) -> list[Chart]:
 
 def _account(contents: Contents) -> Chart | None:
     """Return the account of a step by rank: what each rank does by itself comes before what it waits for."""
-    rows = contents.rows("step_account")
-    if not rows:
+    account = contents.analyses["step_account"].columns if "step_account" in contents.analyses else {}
+    if not account or not account["rank"]:
         return _breakdown(contents)
-    of_ranks: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        of_ranks[row["rank"]].append(row)
-    means = {
-        rank: {part: fmean(row[f"{part}_ns"] or 0 for row in found) for part, _ in _PARTS}
-        for rank, found in of_ranks.items()
-    }
+    steps = Counter(account["rank"])
+    means = {rank: dict.fromkeys((part for part, _ in _PARTS), 0.0) for rank in steps}
+    for part, _ in _PARTS:
+        for rank, time in zip(account["rank"], account[f"{part}_ns"], strict=True):
+            means[rank][part] += (time or 0) / steps[rank]
     own = {rank: sum(parts[part] for part in _OWN) for rank, parts in means.items()}
-    waits = any(row["wait_for_peer_ns"] is not None for row in rows)
+    waits = any(time is not None for time in account["wait_for_peer_ns"])
     drawn = [(part, name) for part, name in _PARTS if waits or part != "wait_for_peer"]
     shown, note = _shown_ranks(own)
-    note = f"Mean of {counted(len(next(iter(of_ranks.values()))), 'step')} of each rank. {note}"
+    note = f"Mean of {counted(min(steps.values()), 'step')} of each rank. {note}"
     if len(own) > 1:
         note += (
             " A late rank waits least, because the others wait for it. "
@@ -185,9 +183,10 @@ def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]]) -> str:
     medians = {name: median(row["p50_ns"] for row in found.values()) for name, found in by_phase.items()}
     step = sum(medians.values())
     for name, found in by_phase.items():
-        for rank, row in found.items() if len(found) > 1 else ():
+        if len(found) > 1:
+            rank = max(found, key=lambda one: found[one]["p50_ns"])
             others = median(other["p50_ns"] for of, other in found.items() if of != rank)
-            more = row["p50_ns"] - others
+            more = found[rank]["p50_ns"] - others
             if more > _WORTH_SAYING * step and (best is None or more > best[0]):
                 best = more, name, rank, others
     if best:

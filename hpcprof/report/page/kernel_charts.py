@@ -142,8 +142,8 @@ def slowdown_chart(rows: Sequence[Row], keys: Sequence[str] = ()) -> Chart:
     ratio = median(row["slowdown"] for row in by_name[worst])
     said = f"{shown[worst]} takes {ratio:.2f} times as long" if ratio > 1 else "no kernel is slower"
     note = (
-        f"The {len(names)} of {counted(len(by_name), 'kernel')} that lose the most time, with one point per "
-        f"rank, grid and block. {INTERVALS}"
+        f"{counted(len(names), 'kernel')} of {len(by_name):,}, those that lose the most time first, with one "
+        f"point per rank, grid and block. {INTERVALS}"
     )
     if several:
         note += f" Only the {_POINTS} points of a kernel that lose the most are drawn."

@@ -58,10 +58,11 @@ def modes_chart(result: RankResult) -> Chart:
 def steps_chart(contents: Contents) -> Chart | None:
     """Return the chart of the steps: a band over the ranks, and the steps that stand out."""
     times: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for row in contents.rows("step_times"):
-        times[row["step"]].append((row["wall_ns"], row["rank"]))
-    if not times:
+    columns = contents.analyses["step_times"].columns if "step_times" in contents.analyses else {}
+    if not columns or not columns["step"]:
         return None
+    for step, wall, rank in zip(columns["step"], columns["wall_ns"], columns["rank"], strict=True):
+        times[step].append((wall, rank))
     steps = sorted(times)
     ordered = [sorted(times[step]) for step in steps]
     slowest = [(row[-1][0], min(rank for wall, rank in row if wall == row[-1][0])) for row in ordered]

@@ -3,7 +3,7 @@ import * as Plot from "@observablehq/plot";
 
 /** From this width on, the labels of rows stand beside their bars, else above them. */
 const WIDE = 620;
-const CHARACTER = 7;
+const CHARACTER = 7.6;
 /** The width of 1 em of a label as Plot measures texts, with room for wider fonts. */
 export const EM = 13.5;
 const MOST_LABEL = 320;
@@ -93,7 +93,7 @@ export function legend(names, colours) {
 export function rowLabels(rows, width) {
   const longest = Math.max(...rows.map(({ label }) => label.length), 4);
   const wide = width >= WIDE;
-  const marginLeft = wide ? Math.min(MOST_LABEL, 14 + longest * CHARACTER) : 4;
+  const marginLeft = wide ? Math.min(MOST_LABEL, 16 + longest * CHARACTER) : 4;
   const room = (wide ? marginLeft - 10 : width - 10) / EM;
   const at = wide ? { dx: -8, textAnchor: "end", x: null, frameAnchor: "left" } : { textAnchor: "start", frameAnchor: "left" };
   const [top, bottom] = wide ? [0.14, 0.86] : [0.46, 0.94];

@@ -198,7 +198,7 @@ class HeatMap {
     context.textBaseline = "middle";
     context.textAlign = "right";
     const lines = this.data.ranks.length;
-    const every = Math.max(1, Math.ceil(lines / (height / 16)));
+    const every = niceStep(lines / (height / 16));
     // In another order than theirs, single numbers between thousands of ranks say nothing.
     if (every === 1 || this.sorting.value === "rank") {
       for (let line = 0; line < lines; line += every) {

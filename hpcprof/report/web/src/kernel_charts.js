@@ -128,7 +128,7 @@ export function roofline(chart, width) {
   const top = Math.max(...chart.ceilings.map(([, peak]) => peak), 0);
   const roofs = chart.ceilings.map(([name, peak]) => ({ name, peak, from: ridges.length ? ridge(peak) : x[0] }));
   const longest = Math.max(...chart.points.map(({ ns }) => ns));
-  const named = [...chart.points].sort((a, b) => b.ns - a.ns).slice(0, width < 620 ? 1 : 3);
+  const named = chart.points.filter(({ ns }) => ns === longest).slice(0, 1);
   const memory = chart.dram_per_s && top ? [{ x1: x[0], y1: x[0] * chart.dram_per_s, x2: ridge(top), y2: top }] : [];
   return [
     styled(

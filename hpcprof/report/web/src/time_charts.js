@@ -5,7 +5,7 @@ import { bytes, bytesTicks, duration, durationTicks, durationTickValues } from "
 
 const series = (name) => COLOURS[name] ?? "var(--series-1)";
 
-/** Bars, one for each row: of one value, or of parts that add up. Click a rank to see it in the timeline. */
+/** Bars, one for each row: of one value, or of parts that add up. */
 export function bars(chart, width) {
   const inBytes = chart.unit === "bytes";
   const [written, ticksOf] = inBytes ? [bytes, bytesTicks] : [duration, durationTicks];
