@@ -77,7 +77,7 @@ def test_the_charts_are_drawn_and_no_name_ever_runs(
         *("Slowdown by overlap", "Slowdown by kernel family", "Kernel slowdown while communication runs"),
     ]
     # Three groups, two of them beside communication, and two kernels; of each of two points 3 figures.
-    drawn = charts.locator("g[aria-label=dot] > *")
+    drawn = charts.locator("g[data-mark=dot] > *")
     assert drawn.count() == 3 + 2 + 2 + (6 if sweep else 0)
     for text in ("n = 45", "elementwise", "kernel time covered by communication"):
         assert text in page.locator("[data-part=charts]").inner_text()

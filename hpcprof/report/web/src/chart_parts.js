@@ -51,7 +51,7 @@ export function addChart(element, chart, draw) {
 
 /** Returns a drawing in the style of the page, named for readers who do not see it. */
 export function styled({ title, note, ...options }, marks) {
-  return Plot.plot({
+  const drawing = Plot.plot({
     ariaLabel: title,
     ariaDescription: note,
     className: "hpcprof-plot",
@@ -60,6 +60,13 @@ export function styled({ title, note, ...options }, marks) {
     ...options,
     marks,
   });
+  drawing.setAttribute("role", "img");
+  // Plot names its marks by a label that groups without a role may not have.
+  for (const mark of drawing.querySelectorAll("g[aria-label]")) {
+    mark.dataset.mark = mark.getAttribute("aria-label");
+    mark.removeAttribute("aria-label");
+  }
+  return drawing;
 }
 
 /** Returns an axis with given ticks and a grid. */
