@@ -137,6 +137,15 @@ def _baselines(context: click.Context, incomplete: str) -> Iterable[str]:
     return [one.name for one in named_baselines(open_store(context.params.get("db"), folder))]
 
 
+def _programs(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.results.store.store import open_store
+    from hpcprof.submit.runs.directory import runs_directory
+
+    store = open_store(context.params.get("db"), runs_directory(context.params.get("runs_dir")))
+    rows = store.runs() if store.exists() else []
+    return sorted({name for row in rows if (name := row.program or row.workload)})
+
+
 def _templates(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.submit.rendering.templates import template_files
 
@@ -183,6 +192,7 @@ complete_analyses = _completer(_analyses)
 complete_gates = _completer(_gates)
 complete_runs = _completer(_runs, "dir")
 complete_baselines = _completer(_baselines)
+complete_programs = _completer(_programs)
 complete_templates = _completer(_templates)
 complete_config_keys = _completer(_config_keys)
 complete_config_values = _completer(_config_values)

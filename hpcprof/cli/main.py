@@ -42,6 +42,7 @@ SECTIONS = {
         "explain": "Explain what a step's time is lost to, and what each cause costs.",
         "whatif": "Predict the step time of a run with changed times.",
         "compare": "Compare runs B with runs A: whether steps are slower, and what explains it.",
+        "history": "Show a metric of all runs of a program over time, and where it changed.",
         "baseline": "Name the runs that others are compared with.",
         "query": "Ask the results database, or the events of runs, in SQL.",
     },

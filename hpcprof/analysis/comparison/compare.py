@@ -18,7 +18,7 @@ from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.statistics.confidence_intervals import RATIO_DIGITS
 from hpcprof.analysis.statistics.grouped import Floats
 
-_STEP, _OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
+STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
 _OVERLAP = "overlap_pct"
 
 REGRESSION, IMPROVEMENT = "regression", "improvement"
@@ -59,8 +59,8 @@ def compare(
     margin_pct : float
         The margin of equivalence.
     """
-    per_step = all(map(_has_steps, (*runs, *against)))
-    a, b = ([_metrics(run, per_step) for run in side] for side in (against, runs))
+    per_step = all(map(has_steps, (*runs, *against)))
+    a, b = ([run_metrics(run, per_step) for run in side] for side in (against, runs))
     every = dict.fromkeys(name for run in (*a, *b) for name in run)
     sides = {name: _Sides(*([run.get(name) for run in side] for side in (a, b))) for name in every}
     deciding = _deciding(sides)
@@ -113,7 +113,7 @@ class _Sides:
 
 def _deciding(sides: Mapping[str, _Sides]) -> str | None:
     """Return the metric that decides: one that every run has, or else one that both sides have."""
-    names = [name for name in (_STEP, _OWN_STEP, _SPAN) if name in sides and all(sides[name].known())]
+    names = [name for name in (STEP, OWN_STEP, _SPAN) if name in sides and all(sides[name].known())]
     complete = [name for name in names if None not in (*sides[name].a, *sides[name].b)]
     return next(iter(complete or names), None)
 
@@ -194,13 +194,13 @@ def _steps(run: RunData) -> dict[str, float]:
     found = {}
     summary = run.tables["steps_summary"]
     if len(summary):
-        found[_STEP] = float(summary["p50_ns"].iloc[0])
+        found[STEP] = float(summary["p50_ns"].iloc[0])
     if run.own_p50_ns is not None:
-        found[_OWN_STEP] = run.own_p50_ns
+        found[OWN_STEP] = run.own_p50_ns
     return found
 
 
-def _metrics(run: RunData, per_step: bool) -> dict[str, float]:
+def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
     """Return the known metrics of a run.
 
     ``own_step_p50_ns`` is the median step by the workload's own clock, ``step_p50_ns`` that of the profiles;
@@ -235,7 +235,7 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, 
     return found
 
 
-def _has_steps(run: RunData) -> bool:
+def has_steps(run: RunData) -> bool:
     """Return whether every rank with GPU work has steps."""
     whole, steps = run.tables["breakdown"], run.tables["step_times"]
     return set(whole["rank"]) <= set(steps["rank"])

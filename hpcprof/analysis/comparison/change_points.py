@@ -1,0 +1,155 @@
+"""Where the level of a series of runs changes, with the probability of each change.
+
+The series is a product partition (Barry and Hartigan 1993): it consists of segments, each with a level and a
+noise of its own. The posterior over all partitions is exact, by dynamic programming in O(n²). The prior of a
+segment is normal-inverse-gamma, so that its marginal likelihood has a closed form (Student's t).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from hpcprof.analysis.statistics.grouped import Floats
+
+LEAST_PROBABILITY = 0.5
+"""A change that is less probable is not marked."""
+
+FEWEST = 5
+"""A shorter series has no change points."""
+
+MOST_VALUES = 1000
+"""So many values are looked at, which takes a second; of a longer series the last ones."""
+
+_PER_VALUE = 0.01
+"""How probable a change is before each value, before the values are known: once in a hundred runs."""
+
+_USUAL_CHANGE = 0.1
+"""How far levels lie apart, as a logarithm: most changes that people look for are below 10 %."""
+
+_FREEDOM = 4.0
+"""How much the noise of all values counts in the noise of a segment, as a number of values."""
+
+_OUTLYING = 3.0
+"""A value is pulled in to so many standard deviations from the median of its neighbours."""
+
+_WINDOW = 2
+_LEAST_NOISE = 1e-4
+"""Runs differ by at least this, as a logarithm; else equal values would make any other value a change."""
+
+
+@dataclass(frozen=True)
+class ChangePoint:
+    """A change of the level.
+
+    Attributes
+    ----------
+    position : int
+        The position of the first value after it.
+    probability : float
+        The probability that the level changes there or one value earlier or later.
+    before, after : float
+        The medians of the values from the change before and up to the change after.
+    """
+
+    position: int
+    probability: float
+    before: float
+    after: float
+
+
+def change_points(values: Sequence[float]) -> list[ChangePoint]:
+    """Return the changes of the level of a series of positive values, in their order.
+
+    A single value that is far off is no change of the level, also not at the end: a change takes two values.
+    """
+    series = np.asarray(values, float)[-MOST_VALUES:]
+    skipped = len(values) - len(series)
+    if len(series) < FEWEST:
+        return []
+    probability = change_probabilities(np.log(series))
+    # The place of a change is rarely sure to the run.
+    near = np.convolve(probability, np.ones(3), mode="same").clip(max=1.0)
+    places: list[int] = []
+    for place in np.lexsort((-probability, -near)).tolist():
+        if near[place] >= LEAST_PROBABILITY and all(abs(place - other) > _WINDOW for other in places):
+            places.append(place)
+    # Of places that are as probable together, the most probable one by itself.
+    best = sorted(
+        {max(range(max(p - 1, 1), min(p + 2, len(series))), key=probability.__getitem__) for p in places}
+    )
+    bounds = [0, *best, len(series)]
+    levels = [float(np.median(series[a:b])) for a, b in pairwise(bounds)]
+    return [
+        ChangePoint(place + skipped, float(near[place]), levels[i], levels[i + 1])
+        for i, place in enumerate(best)
+    ]
+
+
+def change_probabilities(series: Floats) -> Floats:
+    """Return how probable a change of the level before each value is, shape (n,); the first is 0."""
+    noise = _noise(series)
+    likelihood = _segments(_pulled_in(series, noise), noise)
+    stay, change = np.log1p(-_PER_VALUE), np.log(_PER_VALUE)
+    n = len(series)
+    lengths = np.arange(n + 1)
+    # ahead[t]: the values before t, if a segment ends there; behind[t]: those from t on.
+    ahead, behind = np.zeros(n + 1), np.zeros(n + 1)
+    for end in range(1, n + 1):
+        begins = lengths[:end]
+        terms = ahead[:end] + likelihood[:end, end] + stay * (end - begins - 1) + change * (begins > 0)
+        ahead[end] = np.logaddexp.reduce(terms)
+    for begin in range(n - 1, -1, -1):
+        ends = lengths[begin + 1 :]
+        terms = behind[begin + 1 :] + likelihood[begin, begin + 1 :] + stay * (ends - begin - 1)
+        behind[begin] = np.logaddexp.reduce(terms + change * (ends < n))
+    found: Floats = np.exp(ahead[:n] + behind[:n] + change - ahead[n])
+    found[0] = 0.0
+    return found.clip(max=1.0)
+
+
+def _noise(series: Floats) -> float:
+    """Return the standard deviation of a value, from neighbouring ones: changes of the level are few."""
+    steps = np.abs(np.diff(series))
+    return max(1.4826 * float(np.median(steps)) / 2**0.5, _LEAST_NOISE)
+
+
+def _pulled_in(series: Floats, noise: float) -> Floats:
+    """Return the series with single values that are far off near the median of their neighbours."""
+    padded = np.pad(series, _WINDOW, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1)
+    middle = np.median(windows, axis=1)
+    # At the end a change cannot have more than one neighbour on its side: two equal ones are not far off.
+    middle[-1], middle[0] = np.median(series[-3:]), np.median(series[:3])
+    if len(series) > 3:
+        middle[-2], middle[1] = np.median(series[-3:]), np.median(series[:3])
+    found: Floats = middle + (series - middle).clip(-_OUTLYING * noise, _OUTLYING * noise)
+    return found
+
+
+def _segments(series: Floats, noise: float) -> Floats:
+    """Return the log marginal likelihood of the values from i up to j, shape (n + 1, n + 1), for i < j."""
+    from scipy.special import gammaln
+
+    n = len(series)
+    centered = series - np.median(series)
+    sums, squares = (np.concatenate(([0.0], np.cumsum(x))) for x in (centered, centered**2))
+    count = np.maximum(np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None], 1).astype(float)
+    total = sums[None, :] - sums[:, None]
+    spread = squares[None, :] - squares[:, None] - total**2 / count
+    shape, scale = _FREEDOM / 2, _FREEDOM / 2 * noise**2
+    weight = (noise / _USUAL_CHANGE) ** 2
+    rate = scale + spread.clip(min=0) / 2 + weight * total**2 / (2 * count * (weight + count))
+    after = shape + count / 2
+    found: Floats = (
+        gammaln(after)
+        - gammaln(shape)
+        + shape * np.log(scale)
+        - after * np.log(rate)
+        + 0.5 * np.log(weight / (weight + count))
+        - count / 2 * np.log(2 * np.pi)
+    )
+    return found

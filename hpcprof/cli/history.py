@@ -1,0 +1,83 @@
+"""``hpcprof history``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcprof.cli.completion import complete_programs
+from hpcprof.cli.conventions import examples, exit_naming
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
+
+if TYPE_CHECKING:
+    from hpcprof.results.history import History
+
+_BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
+
+
+@click.command(
+    "history",
+    epilog=examples(
+        "hpcprof history --program train",
+        "hpcprof history --program train --metric exposed_comm_per_step_ns --format csv",
+    ),
+)
+@runs_dir_option
+@db_option
+@click.option(
+    "--program",
+    metavar="NAME",
+    shell_complete=complete_programs,
+    help="The script or built-in workload.  [default: that of all runs]",
+)
+@click.option(
+    "--metric",
+    metavar="NAME",
+    default="step_ns",
+    show_default=True,
+    help="The median step, or a metric of hpcprof compare.",
+)
+@click.option("--tag", "tags", multiple=True, help="Only runs with this tag (hpcprof tag). Repeatable.")
+@format_option
+def command(
+    runs_dir: Path, db: str | None, program: str | None, metric: str, tags: tuple[str, ...], form: str
+) -> None:
+    """Show a metric of all runs of a program over time, and where it changed.
+
+    Runs with different numbers of ranks, sites, GPUs or profilers have histories of their own. A run is
+    marked if the level of the metric changes there with a probability of 50 % or more; it takes five runs,
+    and two of them on the new level. Tags and commits are beside the runs.
+    """
+    from hpcprof.report.history import COLUMNS, plain_rows
+    from hpcprof.results.history import histories
+    from hpcprof.results.store.store import open_store
+
+    skipped: list[str] = []
+    found = histories(open_store(db, runs_dir), runs_dir, program, metric, tags, skipped)
+    if form == "table":
+        _show(found)
+    else:
+        write_rows(form, COLUMNS, plain_rows(found))
+    exit_naming(skipped)
+
+
+def _show(found: Sequence[History]) -> None:
+    from hpcprof.report.history import in_words, sparkline, table
+
+    out = console()
+    for number, history in enumerate(found):
+        if number:
+            click.echo()
+        for sentence in in_words(history):
+            out.print(sentence)
+        click.echo(sparkline([point.value for point in history.points], out.width))
+        columns = table(history)
+        if not any(columns["change"]):
+            del columns["change"]
+        left_out = show_what_fits(columns, [name for name in _BY_IMPORTANCE if name in columns], "tags")
+        if left_out:
+            click.echo(f"not shown in this width: {', '.join(left_out)}", err=True)

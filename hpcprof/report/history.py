@@ -1,0 +1,73 @@
+"""The history of a metric for a terminal: a line of bars, and a table with the changes of the level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpcprof.common.units import counted, visible
+from hpcprof.report.formatting import format_value
+from hpcprof.results.history import History, HistoryPoint
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_COMMIT = 12
+
+COLUMNS = (
+    *("setup", "run", "time", "metric", "value"),
+    *("change_probability", "change_pct", "commit", "tags"),
+)
+"""The columns of `plain_rows`."""
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return a series as one line of bars, at most ``width``; of a longer one, the last values."""
+    shown = list(values)[-width:]
+    low, high = min(shown), max(shown)
+    steps = len(_BARS) - 1
+    return "".join(_BARS[round((value - low) / (high - low) * steps) if high > low else 0] for value in shown)
+
+
+def in_words(history: History) -> Iterator[str]:
+    """Yield a sentence on a history, and one for each change of its level."""
+    values = [point.value for point in history.points]
+    last = format_value(history.metric, values[-1])
+    lowest, highest = (format_value(history.metric, end) for end in (min(values), max(values)))
+    runs = counted(len(values), "run")
+    yield visible(f"{history.setup}: {history.metric} of {runs}, from {lowest} to {highest}, now {last}.")
+    for point in history.points:
+        if point.change_probability is not None:
+            yield f"{_change(point)} from {visible(point.run)} on{_commit(point)}."
+
+
+def _change(point: HistoryPoint) -> str:
+    assert point.change_pct is not None and point.change_probability is not None
+    return f"{point.change_pct:+.1f} % (probability {100 * min(point.change_probability, 0.999):.1f} %)"
+
+
+def _commit(point: HistoryPoint) -> str:
+    return f", commit {visible(point.commit)}" if point.commit else ""
+
+
+def table(history: History) -> dict[str, list[str]]:
+    """Return the columns of a history as texts by their headings."""
+    points = history.points
+    return {
+        "run": [visible(point.run) for point in points],
+        "time": [f"{point.time.astimezone():%Y-%m-%d %H:%M}" if point.time else "–" for point in points],
+        "value": [format_value(history.metric, point.value) for point in points],
+        "change": ["" if point.change_pct is None else _change(point) for point in points],
+        "commit": [visible(point.commit[:_MOST_COMMIT]) if point.commit else "–" for point in points],
+        "tags": [" ".join(map(visible, point.tags)) or "–" for point in points],
+    }
+
+
+def plain_rows(histories: Sequence[History]) -> list[tuple[object, ...]]:
+    """Return a row for each run, with the columns `COLUMNS`; times are in UTC."""
+    return [
+        (
+            *(history.setup, point.run, point.time.isoformat(timespec="seconds") if point.time else None),
+            *(history.metric, point.value, point.change_probability, point.change_pct),
+            *(point.commit, " ".join(point.tags)),
+        )
+        for history in histories
+        for point in history.points
+    ]

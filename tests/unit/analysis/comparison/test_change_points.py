@@ -1,0 +1,75 @@
+"""Where the level of a series changes, and how sure that is."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_t
+
+from hpcprof.analysis.comparison import change_points as module
+from hpcprof.analysis.comparison.change_points import change_points, change_probabilities
+
+
+def series(*levels: tuple[int, float], noise: float = 0.01, seed: int = 0) -> list[float]:
+    """Build runs whose logarithms vary, so many on each level."""
+    random = np.random.default_rng(seed)
+    values = np.concatenate([np.full(count, level) for count, level in levels])
+    return [float(value) for value in values * np.exp(noise * random.standard_normal(len(values)))]
+
+
+def test_the_probabilities_are_those_of_all_partitions_with_student_t_likelihoods() -> None:
+    values = np.log(series((4, 1.0), (3, 1.04), seed=3))
+    noise = module._noise(values)
+    pulled = module._pulled_in(values, noise) - np.median(module._pulled_in(values, noise))
+    weight, freedom = (noise / 0.1) ** 2, 4
+
+    def likelihood(part: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+        shape = noise**2 * (np.eye(len(part)) + 1 / weight)
+        return float(multivariate_t(np.zeros(len(part)), shape, df=freedom).pdf(part))
+
+    n = len(values)
+    expected, whole = np.zeros(n), 0.0
+    for count in range(n):
+        for cuts in combinations(range(1, n), count):
+            bounds = [0, *cuts, n]
+            parts = [likelihood(pulled[a:b]) for a, b in pairwise(bounds)]
+            weight_of = float(np.prod(parts)) * 0.01**count * 0.99 ** (n - 1 - count)
+            expected[list(cuts)] += weight_of
+            whole += weight_of
+    assert change_probabilities(values) == pytest.approx(expected / whole, abs=1e-6)
+
+
+@pytest.mark.parametrize("level", [1.05, 0.95])
+def test_a_change_of_five_times_the_noise_is_found_where_it_is(level: float) -> None:
+    (found,) = change_points(series((20, 1.0), (10, level)))
+    assert found.position == 20
+    assert found.probability > 0.99
+    assert found.before == pytest.approx(1, abs=0.01)
+    assert found.after == pytest.approx(level, abs=0.01)
+
+
+def test_two_changes_are_found() -> None:
+    found = change_points(series((15, 1.0), (15, 1.1), (15, 1.0)))
+    assert [one.position for one in found] == [15, 30]
+
+
+@pytest.mark.parametrize("position", [0, 7, 19])
+def test_a_single_run_that_is_far_off_is_no_change(position: int) -> None:
+    values = series((20, 1.0))
+    values[position] *= 3
+    assert change_points(values) == []
+
+
+def test_a_series_without_change_has_none_even_if_its_values_are_equal_or_few() -> None:
+    marked = [bool(change_points(series((20, 1.0), seed=seed))) for seed in range(30)]
+    assert sum(marked) <= 2
+    assert change_points([1e6] * 50) == []
+    assert change_points([1.0, 1.0, 2.0, 2.0]) == []
+
+
+def test_of_a_long_series_the_last_values_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_VALUES", 40)
+    (found,) = change_points(series((20, 2.0), (40, 1.0), (20, 1.1)))
+    assert found.position == 60

@@ -1,0 +1,38 @@
+"""The history of a metric in words."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from hpcprof.report.history import COLUMNS, in_words, plain_rows, sparkline, table
+from hpcprof.results.history import History, HistoryPoint
+
+TIME = datetime(2026, 11, 22, tzinfo=timezone.utc)
+HISTORY = History(
+    "step_ns",
+    "train.py, 2 ranks",
+    (
+        HistoryPoint("r1", TIME, 1e6, ("base",), "abc"),
+        HistoryPoint("r2", None, 1.05e6, (), "def\x1b", 0.9999, 5.0),
+    ),
+)
+
+
+def test_a_change_is_a_sentence_with_its_probability_and_its_commit() -> None:
+    assert list(in_words(HISTORY)) == [
+        "train.py, 2 ranks: step_ns of 2 runs, from 1.000 ms to 1.050 ms, now 1.050 ms.",
+        "+5.0 % (probability 99.9 %) from r2 on, commit def\\x1b.",
+    ]
+
+
+def test_a_line_of_bars_spans_the_values_and_keeps_the_last_ones() -> None:
+    assert sparkline([1, 2, 3], 10) == "▁▅█"
+    assert sparkline([9, 1, 2, 3], 3) == "▁▅█"
+    assert sparkline([1, 1], 10) == "▁▁"
+
+
+def test_rows_have_the_columns_with_times_in_utc() -> None:
+    rows = plain_rows([HISTORY])
+    assert {len(row) for row in rows} == {len(COLUMNS)}
+    assert rows[0][2] == "2026-11-22T00:00:00+00:00"
+    assert table(HISTORY)["change"] == ["", "+5.0 % (probability 99.9 %)"]

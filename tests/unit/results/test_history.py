@@ -1,0 +1,94 @@
+"""The history of a metric over the runs of a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.common.errors import UsageError
+from hpcprof.results.history import histories
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.runs.directory import GitState, Manifest, Run, save
+from hpcprof.submit.runs.tags import change_tags
+from hpcprof.submit.sites.files import load_site
+from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, summarize, write
+
+
+def timed(folder: Path, minute: int, step_ns: int, script: str = "train.py", ranks: int = 1) -> Run:
+    """Leave a run of a program that recorded its own steps, submitted in a minute of one hour."""
+    name = f"run{minute:02}"
+    job = Job(name="train", site="local", workload=None, arguments=["python", script], directory="/src")
+    created = f"2026-11-21T02:{59 - minute:02d}:00+00:00"
+    times = [step_ns] * 3
+    result = RankResult(
+        schema_version=SCHEMA_VERSION,
+        workload="train",
+        mode="serial",
+        rank=0,
+        world_size=ranks,
+        local_rank=0,
+        host="node0",
+        device="cpu",
+        backend="gloo",
+        parameters={},
+        versions={},
+        profiler="none",
+        step_ns=times,
+        phase_ns={},
+        summary={"step": summarize(times)},
+        latency_ns=times,
+        correctness=Correctness(True, 0.0, 1e-5, 1, "float64"),
+        notes=[],
+    )
+    write(result, folder / name / "results")
+    git = GitState(f"{minute:02}" * 20, dirty=False)
+    manifest = Manifest(name, created, ["hpcprof"], job, load_site("local"), git=git)
+    return save(Run(name, folder / name, manifest))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(None, tmp_path)
+
+
+def test_the_run_from_which_on_steps_are_slower_is_marked_in_the_order_of_time(
+    tmp_path: Path, store: Store
+) -> None:
+    # The later ones have the smaller numbers.
+    for minute in range(14):
+        timed(tmp_path, minute, 100_000 + 100 * (minute % 5) + 5_000 * (minute < 5))
+    tagged = timed(tmp_path, 14, 100_000)
+    change_tags(tagged, ["first"])
+    (found,) = histories(store, tmp_path, None)
+    assert found.setup == "train, 1 rank, local, cpu, none"
+    assert [point.run for point in found.points] == [f"run{minute:02}" for minute in range(14, -1, -1)]
+    (changed,) = [point for point in found.points if point.change_pct is not None]
+    assert (changed.run, changed.commit) == ("run04", "040404040404")
+    assert changed.change_pct == pytest.approx(5, abs=0.3)
+    assert changed.change_probability is not None and changed.change_probability > 0.99
+    assert found.points[0].tags == ("first",)
+    (only,) = histories(store, tmp_path, "train", tags=["first"])
+    assert [point.run for point in only.points] == ["run14"]
+
+
+def test_runs_on_other_numbers_of_ranks_have_a_history_of_their_own(tmp_path: Path, store: Store) -> None:
+    for minute in range(5):
+        timed(tmp_path, minute, 1000, ranks=1 + (minute > 2))
+    assert [len(one.points) for one in histories(store, tmp_path, None)] == [3, 2]
+
+
+def test_what_is_wrong_is_one_sentence(tmp_path: Path, store: Store) -> None:
+    with pytest.raises(UsageError, match=r"no run in .* has a step time"):
+        histories(store, tmp_path, None)
+    timed(tmp_path, 1, 1000)
+    timed(tmp_path, 2, 1000, script="serve.py")
+    with pytest.raises(UsageError, match=r"several programs: name one with --program: serve, train"):
+        histories(store, tmp_path, None)
+    with pytest.raises(UsageError, match=r"unknown program 'tran'; did you mean 'train'"):
+        histories(store, tmp_path, "tran")
+    with pytest.raises(UsageError, match=r"unknown metric 'stepns'; did you mean 'step_ns'"):
+        histories(store, tmp_path, "train", "stepns")
+    with pytest.raises(UsageError, match="no run matches"):
+        histories(store, tmp_path, None, tags=["none"])
