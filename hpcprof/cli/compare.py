@@ -14,6 +14,7 @@ from hpcprof.cli.completion import complete_baselines, complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import console, write_analysis
+from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 @click.command(
     "compare",
     epilog=examples(
-        "hpcprof compare 20261120 20261121",
+        "hpcprof compare 20261120 20261121 --html comparison.html",
         "hpcprof compare --a RUN1 --a RUN2 --b RUN3 --b RUN4 --fail-on-regression",
         "hpcprof compare --baseline main RUN3 RUN4 --fail-on-regression --format github",
     ),
@@ -43,6 +44,12 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     show_default=True,
     help="json has everything, csv the metrics. github writes an annotation for GitHub Actions and a summary "
     "in Markdown, junit a report that GitLab and Jenkins show.",
+)
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the comparison as one HTML file.",
 )
 @click.option(
     "--baseline",
@@ -80,6 +87,7 @@ def command(
     runs_dir: Path,
     db: str | None,
     form: str,
+    html: Path | None,
     baseline: str | None,
     a: tuple[str, ...],
     b: tuple[str, ...],
@@ -113,6 +121,12 @@ def command(
         after = b or words
     compared = compare_runs(before, after, store, runs_dir, margin, force)
     _write(form, compared, store)
+    if html is not None:
+        from hpcprof.report.comparison_page import html_comparison
+
+        with writing(html):
+            write_atomically(html, html_comparison(compared, store))
+        click.echo(f"wrote {html}", err=form != "table")
     if conclusion := compared.conclusion():
         click.echo(conclusion, err=True)
     if fail_on_regression and compared.regressed:

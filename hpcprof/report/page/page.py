@@ -68,7 +68,13 @@ def _data(contents: Contents, store: Store | None) -> dict[str, object]:
     return {name: data for name, data in parts.items() if data}
 
 
-def render_page(template: str, tables: Sequence[PageTable], data: dict[str, object], **values: object) -> str:
+def render_page(
+    template: str,
+    tables: Sequence[PageTable],
+    data: dict[str, object],
+    parts: Sequence[tuple[str, str]] = PARTS,
+    **values: object,
+) -> str:
     """Render a page.
 
     Parameters
@@ -77,7 +83,9 @@ def render_page(template: str, tables: Sequence[PageTable], data: dict[str, obje
         A template that extends ``report/page.html.j2``.
     tables : sequence of PageTable
     data : dict
-        The data of each part by its name, as in `PARTS`.
+        The data of each part by its name.
+    parts : sequence of (str, str)
+        The parts that the page's script draws, by name, each with its title.
     **values
         What else the template needs.
     """
@@ -86,5 +94,5 @@ def render_page(template: str, tables: Sequence[PageTable], data: dict[str, obje
     )
     blocks: list[Markup] = [block(f"{part}-data", value) for part, value in data.items()]
     return environment.get_template(template).render(
-        parts=PARTS, blocks=blocks, tables=tables, bundle=bundle(), version=__version__, **values
+        parts=parts, blocks=blocks, tables=tables, bundle=bundle(), version=__version__, **values
     )

@@ -1,18 +1,33 @@
 // The script of a page: mounts each part that the page has data for.
-import { drawCharts } from "./charts.js";
+import { drawCharts, waterfall } from "./charts.js";
 import { readBlock } from "./data.js";
 import { showFromFindings } from "./first_screen.js";
 import { heatMap } from "./heat_map.js";
 import { followTheme } from "./theme.js";
 import { drawTimeline } from "./timeline/embedded.js";
 import { drawTiles } from "./timeline/tiles.js";
+import { LinkedViews } from "./timeline/view.js";
+
+const linked = new LinkedViews();
 
 /** What draws a part: a function of its element and its data. The data are the block `<part>-data`. */
 const PARTS = {
   charts: drawCharts,
   "heat-map": heatMap,
   timeline: (element, data) => (data.address ? drawTiles : drawTimeline)(element, data),
+  "timeline-a": (element, data) => drawSide(element, data, "A"),
+  "timeline-b": (element, data) => drawSide(element, data, "B"),
+  waterfall,
 };
+
+/** Draws the timeline of one side of a comparison; both move together. */
+function drawSide(element, data, side) {
+  const title = document.createElement("h2");
+  title.textContent = `Timeline of ${side}`;
+  const timeline = document.createElement("div");
+  element.append(title, timeline);
+  return drawTimeline(timeline, data, { linked });
+}
 
 async function mount(element) {
   const draw = PARTS[element.dataset.part];

@@ -1,0 +1,81 @@
+"""The comparison of two sides of runs as one HTML file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.report.comparison import Comparison
+from hpcprof.report.difference import in_a_sentence
+from hpcprof.report.formatting import format_value, header
+from hpcprof.report.page.page import render_page
+from hpcprof.report.page.page_tables import PageTable, page_table
+from hpcprof.report.terminal import remarks
+from hpcprof.results.across_runs import DIFFERENCES
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.store import Store
+from hpcprof.submit.runs.directory import Run
+
+_PARTS = (
+    ("waterfall", "Where the difference comes from"),
+    ("timeline-a", "Timeline of A"),
+    ("timeline-b", "Timeline of B"),
+)
+
+
+def html_comparison(compared: Comparison, store: Store) -> str:
+    """Return a comparison as HTML: its waterfall, the timelines of the first runs, and all tables.
+
+    The timelines move together, with their median steps below each other.
+    """
+    found = compared.waterfall
+    data: dict[str, object] = {}
+    if found is not None:
+        parts = [{"name": name, "ns": change} for name, change in found.parts.items()]
+        data["waterfall"] = {"parts": parts, "from": found.a_ns, "to": found.b_ns, "names": ["A", "B"]}
+    for side, runs in (("a", compared.baseline), ("b", compared.candidate)):
+        if (timeline := _timeline(runs[0], store)) is not None:
+            data[f"timeline-{side}"] = timeline
+    return render_page(
+        "report/comparison.html.j2",
+        [
+            _metrics(compared),
+            *(_table(ACROSS_RUNS[name], compared.differences[name]) for name in DIFFERENCES),
+        ],
+        data,
+        _PARTS,
+        sentence=in_a_sentence(found) if found else compared.conclusion() or "Comparison of runs",
+        names=[[run.id for run in side] for side in (compared.baseline, compared.candidate)],
+        differing=compared.differing,
+        remarks=[
+            one for one in (compared.conclusion(), *remarks(compared.differences[DIFFERENCES[0]])) if one
+        ],
+    )
+
+
+def _timeline(run: Run, store: Store) -> dict[str, Any] | None:
+    """Return the timeline of a run; None if it has no profiles in the store."""
+    if not store.exists() or not store.profiles(run.id):
+        return None
+    from hpcprof.report.page.timeline_data import timeline_data
+
+    return timeline_data(run, store)
+
+
+def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
+    headers = [header(column.name) for column in analysis.columns]
+    rest = f"hpcprof report RUN --analysis {analysis.name} --against RUN"
+    return page_table(
+        analysis.name, analysis.title, analysis.columns, headers, table.rows, rest, remarks(table)
+    )
+
+
+def _metrics(compared: Comparison) -> PageTable:
+    """Return the table of the metrics, whose sides have the unit of their metric."""
+    found = _table(compared.analysis, compared.table)
+    names = [column.name for column in compared.analysis.columns]
+    for cells, row in zip(found.rows, compared.table.rows, strict=False):
+        for side in ("a", "b"):
+            cells[names.index(side)] = format_value(row["metric"], row[side])
+    return found
