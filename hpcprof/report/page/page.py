@@ -49,6 +49,7 @@ def html_report(
         [analysis_table(name, contents) for name in dict.fromkeys([*contents.shown(), *screen.tables()])],
         _data(contents, store if timeline is None else None)
         | ({} if timeline is None else {"timeline": timeline}),
+        PARTS,
         run=contents.run.id,
         screen=screen,
         explained=contents.explanation is not None,
