@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import lzma
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
-from tests.conftest import Hpcprof
 from tests.integration.chromium import open_page
 
 DATA = Path(__file__).parents[1] / "data"
@@ -19,26 +20,82 @@ HOSTILE = (
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def page(hpcprof: Hpcprof, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of two ranks, one kernel of which has a name that tries to run."""
-    folder = tmp_path / "profiles"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("page")
+    profiles = folder / "profiles"
+    profiles.mkdir()
     for rank in (0, 1):
-        export = folder / f"rank{rank}.sqlite"
+        export = profiles / f"rank{rank}.sqlite"
         export.write_bytes(lzma.decompress((DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()))
         with sqlite3.connect(export) as connection:
             connection.execute("UPDATE StringIds SET value = ? WHERE value LIKE 'nvjet%'", (HOSTILE,))
-    hpcprof("collect", "profiles")
-    done = hpcprof("report", "profiles", "--html", "report.html")
-    assert done.returncode == 0, done.stderr
-    return tmp_path / "report.html"
+    command = [sys.executable, "-m", "hpcprof", "report", "profiles", "--html", "report.html"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return folder / "report.html"
 
 
 def test_a_name_in_a_profile_never_runs_and_nothing_is_requested(page: Path, browser: Browser) -> None:
     opened = open_page(browser, page)
+    opened.page.locator("#table-kernels summary").click()
     assert opened.page.title().startswith("hpcprof: profiles-")
     assert opened.page.locator("img").count() == 0
     assert opened.requests == [page.as_uri()]
     assert opened.complaints == []
-    assert opened.page.get_by_text("</script><script>").count()
+    kernels = opened.page.locator("#table-kernels")
+    kernels.get_by_label("Filter").fill("pwned")
+    kernels.locator(".fold").first.click()
+    assert kernels.locator(".name").first.inner_text() == HOSTILE
+
+
+def test_tables_sort_filter_and_save_all_rows(page: Path, browser: Browser) -> None:
+    opened = open_page(browser, page).page
+    kernels = opened.locator("#table-kernels")
+    kernels.locator("summary").click()
+    kernels.get_by_role("button", name="Instances").click()
+    head = kernels.get_by_role("columnheader", name="Instances")
+    assert head.get_attribute("aria-sort") == "descending"
+    place = kernels.get_by_role("columnheader").all_inner_texts().index("Instances")
+    shown = [int(text) for text in kernels.locator(f"td:nth-child({place + 1})").all_inner_texts()]
+    assert shown == sorted(shown, reverse=True) and len(set(shown)) > 1
+    with opened.expect_download() as download:
+        kernels.get_by_role("button", name="Save").click()
+    head_line, *lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+    assert head_line.startswith("rank,name,instances,total_ns")
+    assert len(lines) == len(shown)
+    kernels.get_by_label("Filter").fill("nccl")
+    assert 0 < kernels.locator("tbody tr").count() < len(shown)
+    assert f"among {len(shown)}" in kernels.locator("output").inner_text()
+
+
+def test_nothing_runs_off_a_phone_and_a_finding_leads_to_its_table(page: Path, browser: Browser) -> None:
+    opened = open_page(browser, page, viewport={"width": 360, "height": 800}).page
+    opened.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    opened.wait_for_selector("#table-step_account tbody tr")
+    assert opened.evaluate("document.documentElement.scrollWidth") == 360
+    opened.evaluate("document.getElementById('table-step_account').open = false")
+    opened.get_by_role("link", name="Account of each step").first.click()
+    assert opened.locator("#table-step_account").get_attribute("open") is not None
+
+
+def test_no_serious_barrier_is_on_the_page(page: Path, browser: Browser, web_packages: Path) -> None:
+    for scheme in ("light", "dark"):
+        opened = open_page(browser, page, color_scheme=scheme, bypass_csp=True).page
+        assert opened.locator("html").get_attribute("data-theme") == scheme
+        opened.locator("#table-kernels summary").click()
+        opened.add_script_tag(path=web_packages / "node_modules/axe-core/axe.min.js")
+        found = opened.evaluate("axe.run()")["violations"]
+        serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert not serious, [(one["id"], one["nodes"][0]["html"]) for one in serious]
+
+
+def test_on_paper_every_table_is_open_and_no_button_is_there(page: Path, browser: Browser) -> None:
+    opened = open_page(browser, page, color_scheme="dark").page
+    opened.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    opened.emulate_media(media="print")
+    assert opened.locator("details:not([open])").count() == 0
+    assert opened.locator("html").get_attribute("data-theme") == "light"
+    assert not opened.get_by_role("button", name="Save").first.is_visible()
+    opened.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert opened.locator("details:not([open])").count() > 0

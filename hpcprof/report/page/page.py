@@ -15,7 +15,7 @@ from hpcprof.report.page.blocks import block, bundle
 from hpcprof.report.page.chart_data import chart_data
 from hpcprof.report.page.first_screen import first_screen
 from hpcprof.report.page.heat_map import heat_map
-from hpcprof.report.page.page_tables import PageTable, analysis_table
+from hpcprof.report.page.page_tables import PageTable, analysis_tables
 from hpcprof.results.store.store import Store
 
 PARTS = (("timeline", "Timeline"), ("heat-map", "Ranks and steps"), ("charts", "Charts"))
@@ -44,9 +44,10 @@ def html_report(
         What else that template needs.
     """
     screen = first_screen(contents)
+    names = dict.fromkeys([*contents.shown(), *screen.tables()])
     return render_page(
         template,
-        [analysis_table(name, contents) for name in dict.fromkeys([*contents.shown(), *screen.tables()])],
+        [table for name in names for table in analysis_tables(name, contents)],
         _data(contents, store if timeline is None else None)
         | ({} if timeline is None else {"timeline": timeline}),
         PARTS,
@@ -93,7 +94,8 @@ def render_page(
     environment = Environment(
         loader=FileSystemLoader(packaged("templates")), autoescape=True, undefined=StrictUndefined
     )
-    blocks: list[Markup] = [block(f"{part}-data", value) for part, value in data.items()]
+    rows = [table.data for table in tables if table.data is not None]
+    blocks: list[Markup] = [block(f"{part}-data", value) for part, value in {**data, "tables": rows}.items()]
     return environment.get_template(template).render(
         parts=parts, blocks=blocks, tables=tables, bundle=bundle(), version=__version__, **values
     )

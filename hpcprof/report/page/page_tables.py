@@ -1,47 +1,96 @@
-"""The tables of a page."""
+"""The tables of a page: their titles and notes as text, their rows as data for the page's script."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import counted
+from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.formatting import cell, header
+from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.report.terminal import remarks
 from hpcprof.results.analysis_table import Row
 
-_TABLE_ROWS = 100
+MOST_ROWS = 2000
+"""The most rows of a table that a page holds."""
+
+_LABEL = 48
+"""Longer texts are shortened until the reader unfolds them."""
 
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table of the page: its headers, each with whether its column is text, and its cells.
+    """A table of a page.
 
-    ``hidden`` names the rows left out, and where they are.
+    Attributes
+    ----------
+    name, title : str
+    count : str
+        The number of rows in words; empty without any.
+    notes : sequence of str
+    data : dict or None
+        What `table_data` returns; None without rows.
     """
 
     name: str
     title: str
-    headers: list[tuple[str, bool]]
-    rows: list[list[str]]
-    hidden: str
+    count: str
     notes: Sequence[str]
+    data: dict[str, Any] | None
 
 
-def analysis_table(name: str, contents: Contents) -> PageTable:
-    """Return an analysis of a run as a table of its page."""
+def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
+    """Yield an analysis of a run as a table of its page; of many ranks, as how they differ."""
     analysis, stored = ANALYSES[name], contents.analyses[name]
     notes = [line for line in (sample_sizes(name, contents.analyses), *remarks(stored)) if line]
-    headers = [header(column.name) for column in analysis.columns]
-    return page_table(
-        name, analysis.title, analysis.columns, headers, stored.rows, contents.in_full(name), notes
+    if not spans_many_ranks(analysis, stored.rows):
+        yield page_table(analysis, stored.rows, contents.in_full(name), notes)
+        return
+    ranks = counted(len({row["rank"] for row in stored.rows}), "rank")
+    summary, rows = spread(analysis, stored.rows)
+    all_rows = f"all {counted(len(stored.rows), 'row')}: {contents.in_full(name)}"
+    yield page_table(
+        summary, rows, contents.in_full(name), [*notes, all_rows], f"{analysis.title} over {ranks}"
     )
+    apart, rows = deviating(analysis, stored.rows)
+    if rows and not analysis.first_rank_only:
+        title = f"{analysis.title}: ranks that deviate most in {header(measure(analysis))}"
+        yield page_table(apart, rows, contents.in_full(name), (), title, f"{name}-deviating")
 
 
 def page_table(
+    analysis: Analysis,
+    rows: Sequence[Row],
+    rest: str,
+    notes: Sequence[str] = (),
+    title: str = "",
+    name: str = "",
+) -> PageTable:
+    """Return rows of an analysis as a table of a page.
+
+    Parameters
+    ----------
+    analysis : Analysis
+        Whose columns the rows have.
+    rows : sequence of dict
+    rest : str
+        Where the rows are that the page leaves out.
+    notes : sequence of str
+    title, name : str
+        Those of the analysis, if empty.
+    """
+    headers = [header(column.name) for column in analysis.columns]
+    return table_of(
+        name or analysis.name, title or analysis.title, analysis.columns, headers, rows, rest, notes
+    )
+
+
+def table_of(
     name: str,
     title: str,
     columns: Sequence[Column],
@@ -50,13 +99,35 @@ def page_table(
     rest: str,
     notes: Sequence[str] = (),
 ) -> PageTable:
-    """Return rows as a table of a page; ``rest`` says where the rows are that it leaves out."""
-    hidden = max(0, len(rows) - _TABLE_ROWS)
-    return PageTable(
-        name,
-        title,
-        headers=[(text, column.kind is Kind.TEXT) for text, column in zip(headers, columns, strict=True)],
-        rows=[[cell(column.name, row[column.name]) for column in columns] for row in rows[:_TABLE_ROWS]],
-        hidden=f"{counted(hidden, 'more row')}: {rest}" if hidden else "",
-        notes=notes,
-    )
+    """Return rows as a table of a page; parameters as in `page_table`."""
+    shown = rows[:MOST_ROWS]
+    left = len(rows) - len(shown)
+    count = counted(len(rows), "row") if rows else ""
+    notes = [*notes, *([f"the page holds the first {MOST_ROWS:,}; all: {rest}"] if left else [])]
+    return PageTable(name, title, count, notes, table_data(name, columns, headers, shown) if rows else None)
+
+
+def table_data(
+    name: str, columns: Sequence[Column], headers: Sequence[str], rows: Sequence[Row]
+) -> dict[str, Any]:
+    """Return rows as data of a page, column by column.
+
+    Each column has its values, which are sorted and exported, and for numbers the texts that are shown;
+    for texts that are long, the short ones by the long.
+    """
+    return {
+        "name": name,
+        "columns": [
+            _column(column, text, [row[column.name] for row in rows])
+            for column, text in zip(columns, headers, strict=True)
+        ],
+    }
+
+
+def _column(column: Column, text: str, values: list[Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": column.name, "header": text, "values": values}
+    if column.kind is not Kind.TEXT:
+        return {**made, "texts": [cell(column.name, value) for value in values]}
+    texts = [None if value is None else cell(column.name, value) for value in values]
+    long = [value for value in dict.fromkeys(texts) if value and len(value) > _LABEL]
+    return {**made, "values": texts, "short": labels(long, _LABEL)}

@@ -3,6 +3,7 @@ import { drawCharts, waterfall } from "./charts.js";
 import { readBlock } from "./data.js";
 import { showFromFindings } from "./first_screen.js";
 import { heatMap } from "./heat_map.js";
+import { drawTables } from "./tables.js";
 import { followTheme } from "./theme.js";
 import { drawTimeline } from "./timeline/embedded.js";
 import { drawTiles } from "./timeline/tiles.js";
@@ -14,6 +15,7 @@ const linked = new LinkedViews();
 const PARTS = {
   charts: drawCharts,
   "heat-map": heatMap,
+  tables: drawTables,
   timeline: (element, data) => (data.address ? drawTiles : drawTimeline)(element, data),
   "timeline-a": (element, data) => drawSide(element, data, "A"),
   "timeline-b": (element, data) => drawSide(element, data, "B"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
+from base64 import b64decode
 from dataclasses import replace
-from html import escape, unescape
+from html import escape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,16 +15,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hpcprof.analysis.framework.declaration import Kind
+from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import html_report
+from hpcprof.report.page.page_tables import analysis_tables, table_data
 from hpcprof.report.terminal import analysis_report, full_report
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.submit.runs.directory import Run
 from tests.unit.explanations import explained, finding
 
-ROWS = 130
+ROWS = 2030
 FULL = "hpcprof report r --analysis {}".format
 
 
@@ -44,9 +48,17 @@ def tables() -> dict[str, AnalysisTable]:
     return made
 
 
+def rows_of(page: str, name: str) -> dict[str, Any]:
+    """Return the data of a table of the page."""
+    (packed,) = re.findall(r'id="tables-data">(.*?)</script>', page)
+    made: dict[str, dict[str, Any]] = {
+        table["name"]: table for table in json.loads(gzip.decompress(b64decode(packed)))
+    }
+    return made[name]
+
+
 def headers(page: str, name: str) -> list[str]:
-    (table,) = re.findall(rf'id="table-{name}">.*?<thead>(.*?)</thead>', page, flags=re.DOTALL)
-    return [unescape(text) for text in re.findall(r"<th.*?>(.*?)</th>", table)]
+    return [column["header"] for column in rows_of(page, name)["columns"]]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +99,47 @@ def test_what_the_profiles_lack_is_said_once_of_all_empty_analyses() -> None:
 
 
 def test_rows_that_the_page_leaves_out_are_counted(page: str) -> None:
-    assert "30 more rows: hpcprof report r --analysis kernels" in page
+    assert "Kernel time by name <small>2,030 rows</small>" in page
+    assert "the page holds the first 2,000; all: hpcprof report r --analysis kernels" in page
+    assert len(rows_of(page, "kernels")["columns"][0]["values"]) == 2000
+
+
+def test_a_column_has_values_to_sort_and_texts_to_show(page: str) -> None:
+    columns = {column["name"]: column for column in rows_of(page, "kernels")["columns"]}
+    assert (columns["total_ns"]["values"][0], columns["total_ns"]["texts"][0]) == (12, "12.00 ns")
+    assert columns["name"]["values"][0] == "x" and "texts" not in columns["name"]
+
+
+def test_a_long_name_has_a_short_one() -> None:
+    name = "void at::native::elementwise_kernel<128, 4, at::native::AddFunctor<float>>(int, Params)"
+    columns = (Column("name", Kind.TEXT), Column("total_ns", Kind.INT))
+    rows: list[Row] = [{"name": name, "total_ns": 1}, {"name": None, "total_ns": None}]
+    made = table_data("kernels", columns, ["Name", "Total"], rows)["columns"]
+    assert made[0]["values"] == [name, None]
+    assert made[0]["short"][name].startswith("elementwise_kernel<") and len(made[0]["short"][name]) <= 48
+    assert made[1] == {"name": "total_ns", "header": "Total", "values": [1, None], "texts": ["1.000 ns", "–"]}
+
+
+def test_of_many_ranks_the_page_shows_how_they_differ() -> None:
+    made = {
+        "step_times": AnalysisTable({"rank": [0], "step": [0], "wall_ns": [1], "gpu_span_ns": [1]}),
+        "phases": AnalysisTable(
+            {
+                column.name: list(range(20))
+                if column.name == "rank"
+                else ["fwd"] * 20
+                if column.kind is Kind.TEXT
+                else [100] * 19 + [900]
+                for column in ANALYSES["phases"].columns
+            }
+        ),
+    }
+    contents = Contents(Run("r", Path("r")), None, [], {}, made, [], [], FULL)
+    spread, apart = analysis_tables("phases", contents)
+    assert (spread.title, spread.count) == ("Phase time over 20 ranks", "5 rows")
+    assert spread.notes[-1] == "all 20 rows: hpcprof report r --analysis phases"
+    assert apart.name == "phases-deviating"
+    assert apart.data is not None and apart.data["columns"][0]["values"] == [19]
 
 
 def test_the_profiler_is_named_with_its_version(page: str) -> None:
