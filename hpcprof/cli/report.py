@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     "report",
     epilog=examples(
         "hpcprof report last --html report.html",
+        "hpcprof report last --html report.html --scrub",
         "hpcprof report --analysis kernels --format csv",
         "hpcprof report RUN --analysis slowdown_pairs --against RUN2",
     ),
@@ -50,6 +51,11 @@ if TYPE_CHECKING:
     help="Also write the report as one HTML file.",
 )
 @click.option(
+    "--scrub",
+    is_flag=True,
+    help="Leave hosts, users, paths, command lines and logs out of the HTML file, to share it.",
+)
+@click.option(
     "--against",
     multiple=True,
     metavar="RUN",
@@ -70,6 +76,7 @@ def command(
     analysis: str | None,
     form: str,
     html: Path | None,
+    scrub: bool,
     against: tuple[str, ...],
     threshold: float | None,
     runs: tuple[str, ...],
@@ -84,7 +91,9 @@ def command(
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.store.store import open_store
 
-    request = ReportRequest(runs, against, analysis, one_table=form == "csv", html=html, threshold=threshold)
+    request = ReportRequest(
+        runs, against, analysis, one_table=form == "csv", html=html, scrub=scrub, threshold=threshold
+    )
     store = open_store(db, runs_dir)
     made = make_report(request, store, runs_dir, partial(collect_first, store=store))
     if isinstance(made, AnalysisReport):

@@ -37,6 +37,8 @@ class ReportRequest:
         Whether the output format holds one table only, so that an analysis must be named.
     html : Path or None
         The HTML file to write.
+    scrub : bool
+        Whether the HTML file leaves out hosts, users, paths, command lines and logs.
     threshold : float or None
         From which cost on a late rank is a straggler, in percent of a step, if not the usual one.
     """
@@ -46,6 +48,7 @@ class ReportRequest:
     analysis: str | None = None
     one_table: bool = False
     html: Path | None = None
+    scrub: bool = False
     threshold: float | None = None
 
 
@@ -83,6 +86,8 @@ def make_report(
             f"--threshold belongs to the full report and to the analyses {' and '.join(VERDICTS)}, not to "
             f"{request.analysis}."
         )
+    if request.scrub and request.html is None:
+        raise UsageError("--scrub is about the page: name its file with --html FILE.")
     across = find_analysis_across_runs(request.analysis, bool(request.against))
     if across is not None:
         if request.html is not None:
@@ -105,7 +110,7 @@ def make_report(
         from hpcprof.report.page.page import html_report
 
         with writing(request.html):
-            write_atomically(request.html, html_report(contents, store))
+            write_atomically(request.html, html_report(contents, store, scrub=request.scrub))
     if analysis is None:
         return contents
     if not contents.profiles:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from hpcprof.common import __version__
 from hpcprof.common.paths import packaged
@@ -15,6 +15,7 @@ from hpcprof.report.page.blocks import block, bundle
 from hpcprof.report.page.chart_data import chart_data
 from hpcprof.report.page.first_screen import first_screen
 from hpcprof.report.page.heat_map import heat_map
+from hpcprof.report.page.page_scrub import PRIVATE_FACTS, SAID, Clean, scrubbed, shared_name
 from hpcprof.report.page.page_tables import PageTable, analysis_tables
 from hpcprof.results.store.store import Store
 
@@ -27,6 +28,8 @@ def html_report(
     store: Store | None = None,
     template: str = "report/report.html.j2",
     timeline: object = None,
+    *,
+    scrub: bool = False,
     **values: object,
 ) -> str:
     """Return the report of a run as HTML.
@@ -40,9 +43,15 @@ def html_report(
         A template that extends that of the report.
     timeline : object
         What the page's timeline gets instead of the slices of the run.
+    scrub : bool
+        Whether hosts, users, paths, command lines and logs are left out.
     **values
         What else that template needs.
     """
+    run, clean = contents.run.id, None
+    if scrub:
+        run = shared_name(contents.run)
+        contents, clean = scrubbed(contents)
     screen = first_screen(contents)
     names = dict.fromkeys([*contents.shown(), *screen.tables()])
     return render_page(
@@ -51,8 +60,11 @@ def html_report(
         _data(contents, store if timeline is None else None)
         | ({} if timeline is None else {"timeline": timeline}),
         PARTS,
-        run=contents.run.id,
+        clean,
+        run=run,
         screen=screen,
+        facts=[fact for fact in screen.facts if not scrub or fact[0] not in PRIVATE_FACTS],
+        scrub_note=SAID if scrub else "",
         explained=contents.explanation is not None,
         hidden_title=HIDDEN,
         **values,
@@ -73,8 +85,9 @@ def _data(contents: Contents, store: Store | None) -> dict[str, object]:
 def render_page(
     template: str,
     tables: Sequence[PageTable],
-    data: dict[str, object],
+    data: Mapping[str, object],
     parts: Sequence[tuple[str, str]] = PARTS,
+    clean: Clean | None = None,
     **values: object,
 ) -> str:
     """Render a page.
@@ -84,18 +97,27 @@ def render_page(
     template : str
         A template that extends ``report/page.html.j2``.
     tables : sequence of PageTable
-    data : dict
+    data : mapping of str to object
         The data of each part by its name.
     parts : sequence of (str, str)
         The parts that the page's script draws, by name, each with its title.
+    clean : callable or None
+        What every text and all data go through, as `page_scrub.scrubbed` returns it.
     **values
         What else the template needs.
     """
     environment = Environment(
-        loader=FileSystemLoader(packaged("templates")), autoescape=True, undefined=StrictUndefined
+        loader=FileSystemLoader(packaged("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=clean,
     )
     rows = [table.data for table in tables if table.data is not None]
-    blocks: list[Markup] = [block(f"{part}-data", value) for part, value in {**data, "tables": rows}.items()]
+    every = {**data, "tables": rows}
+    blocks = [
+        block(f"{part}-data", clean(msgspec.to_builtins(value)) if clean else value)
+        for part, value in every.items()
+    ]
     return environment.get_template(template).render(
         parts=parts, blocks=blocks, tables=tables, bundle=bundle(), version=__version__, **values
     )
