@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Explanation, Finding
@@ -95,8 +95,8 @@ class FirstScreen:
         return [*found, *(["step_account"] if self.account else [])]
 
 
-def first_screen(contents: Contents) -> FirstScreen:
-    """Return the first screen of a run's page."""
+def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -> FirstScreen:
+    """Return the first screen of a run's page; ``places`` are the ranks and steps that its timeline holds."""
     explanation, account = contents.explanation, account_of_step(contents)
     slices = _slices(account) if account else []
     return FirstScreen(
@@ -105,7 +105,7 @@ def first_screen(contents: Contents) -> FirstScreen:
         label=", ".join(f"{one.name} {one.share}" for one in slices),
         notes=account.notes if account else (),
         conclusion=conclusion(explanation) if explanation else [],
-        cards=[_card(finding, explanation, contents) for finding in explanation.shown()]
+        cards=[_card(finding, explanation, contents, places) for finding in explanation.shown()]
         if explanation
         else [],
         hidden=[hidden_cost(one, explanation) for one in explanation.hidden] if explanation else [],
@@ -133,9 +133,11 @@ def _slices(account: Account) -> list[Slice]:
     ]
 
 
-def _card(finding: Finding, explanation: Explanation, contents: Contents) -> Card:
+def _card(
+    finding: Finding, explanation: Explanation, contents: Contents, places: Collection[tuple[int, int]]
+) -> Card:
     where = named(finding, explanation).removeprefix(finding.cause.value).strip()
-    rank, step = costliest(finding, contents)
+    rank, step = costliest(finding, contents, places)
     meaning = MEANINGS[finding.cause]
     return Card(
         title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
@@ -152,18 +154,21 @@ def _card(finding: Finding, explanation: Explanation, contents: Contents) -> Car
     )
 
 
-def costliest(finding: Finding, contents: Contents) -> tuple[int | None, int | None]:
-    """Return the rank and the step in which a finding costs the most; None without steps."""
+def costliest(
+    finding: Finding, contents: Contents, places: Collection[tuple[int, int]] = ()
+) -> tuple[int | None, int | None]:
+    """Return the rank and the step in which a finding costs the most, among ``places``; None without any."""
     if "step_account" not in contents.analyses:
         return None, None
     table = contents.analyses["step_account"].columns
     column = table.get(_COSTS.get(finding.cause, "wall_ns"), ())
-    ranks = set(finding.ranks)
-    rows = [row for row, rank in enumerate(table.get("rank", ())) if not ranks or rank in ranks]
+    where = list(zip(table.get("rank", ()), table.get("step", ()), strict=True))
+    rows = [
+        row
+        for row, (rank, step) in enumerate(where)
+        if (not finding.ranks or rank in finding.ranks) and (not places or (rank, step) in places)
+    ]
     # The first step of a capture has empty queues, and a profiler that starts.
-    first = min(table.get("step", ()), default=0)
-    rows = [row for row in rows if table["step"][row] != first] or rows
-    if not rows:
-        return None, None
-    row = max(rows, key=lambda row: column[row] or 0)
-    return table["rank"][row], table["step"][row]
+    first = min((step for _, step in where), default=0)
+    rows = [row for row in rows if where[row][1] != first] or rows
+    return where[max(rows, key=lambda row: column[row] or 0)] if rows else (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -52,13 +53,13 @@ def html_report(
     if scrub:
         run = shared_name(contents.run)
         contents, clean = scrubbed(contents)
-    screen = first_screen(contents)
+    data = _data(contents, store if timeline is None else None)
+    screen = first_screen(contents, _places(data.get("timeline")))
     names = dict.fromkeys([*contents.shown(), *screen.tables()])
     return render_page(
         template,
         [table for name in names for table in analysis_tables(name, contents)],
-        _data(contents, store if timeline is None else None)
-        | ({} if timeline is None else {"timeline": timeline}),
+        data if timeline is None else {**data, "timeline": timeline},
         PARTS,
         clean,
         run=run,
@@ -69,6 +70,12 @@ def html_report(
         hidden_title=HIDDEN,
         **values,
     )
+
+
+def _places(timeline: Any) -> set[tuple[int, int]]:
+    """Return each rank and step that the page's timeline holds."""
+    ranks = timeline["ranks"] if timeline else ()
+    return {(of["rank"], step[0]) for of in ranks for step in of["steps"]}
 
 
 def _data(contents: Contents, store: Store | None) -> dict[str, object]:

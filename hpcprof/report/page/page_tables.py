@@ -49,21 +49,21 @@ def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     analysis, stored = ANALYSES[name], contents.analyses[name]
     notes = [line for line in (sample_sizes(name, contents.analyses), *remarks(stored)) if line]
     if not spans_many_ranks(analysis, stored.rows):
-        yield page_table(analysis, stored.rows, contents.in_full(name), notes)
+        yield _of_analysis(analysis, stored.rows, contents.in_full(name), notes)
         return
     ranks = counted(len({row["rank"] for row in stored.rows}), "rank")
     summary, rows = spread(analysis, stored.rows)
     all_rows = f"all {counted(len(stored.rows), 'row')}: {contents.in_full(name)}"
-    yield page_table(
+    yield _of_analysis(
         summary, rows, contents.in_full(name), [*notes, all_rows], f"{analysis.title} over {ranks}"
     )
     apart, rows = deviating(analysis, stored.rows)
     if rows and not analysis.first_rank_only:
         title = f"{analysis.title}: ranks that deviate most in {header(measure(analysis))}"
-        yield page_table(apart, rows, contents.in_full(name), (), title, f"{name}-deviating")
+        yield _of_analysis(apart, rows, contents.in_full(name), (), title, f"{name}-deviating")
 
 
-def page_table(
+def _of_analysis(
     analysis: Analysis,
     rows: Sequence[Row],
     rest: str,
@@ -71,26 +71,13 @@ def page_table(
     title: str = "",
     name: str = "",
 ) -> PageTable:
-    """Return rows of an analysis as a table of a page.
-
-    Parameters
-    ----------
-    analysis : Analysis
-        Whose columns the rows have.
-    rows : sequence of dict
-    rest : str
-        Where the rows are that the page leaves out.
-    notes : sequence of str
-    title, name : str
-        Those of the analysis, if empty.
-    """
+    """Return rows with the columns of an analysis as a table, under another title or name if one is given."""
     headers = [header(column.name) for column in analysis.columns]
-    return table_of(
-        name or analysis.name, title or analysis.title, analysis.columns, headers, rows, rest, notes
-    )
+    name, title = name or analysis.name, title or analysis.title
+    return page_table(name, title, analysis.columns, headers, rows, rest, notes)
 
 
-def table_of(
+def page_table(
     name: str,
     title: str,
     columns: Sequence[Column],
@@ -99,7 +86,19 @@ def table_of(
     rest: str,
     notes: Sequence[str] = (),
 ) -> PageTable:
-    """Return rows as a table of a page; parameters as in `page_table`."""
+    """Return rows as a table of a page.
+
+    Parameters
+    ----------
+    name, title : str
+    columns : sequence of Column
+    headers : sequence of str
+        The header of each column.
+    rows : sequence of dict
+    rest : str
+        Where the rows are that the page leaves out.
+    notes : sequence of str
+    """
     shown = rows[:MOST_ROWS]
     left = len(rows) - len(shown)
     count = counted(len(rows), "row") if rows else ""

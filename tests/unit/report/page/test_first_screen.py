@@ -48,6 +48,12 @@ def test_a_finding_is_shown_where_it_costs_most_but_not_in_the_first_step(
     assert costliest(replace(finding(13, cause=cause), ranks=ranks), contents()) == place
 
 
+def test_a_finding_is_shown_in_a_step_that_the_timeline_holds() -> None:
+    one = replace(finding(13, cause=Cause.LATE_RANK_GPU), ranks=(1,))
+    assert costliest(one, contents(), {(0, 1), (1, 2)}) == (1, 2)
+    assert costliest(one, contents(), {(0, 1)}) == (None, None)
+
+
 def test_the_first_screen_refers_to_the_tables_behind_it() -> None:
     screen = first_screen(replace(contents(finding(13)), analyses={}))
     assert (screen.tables(), screen.account) == (["idle_causes"], "")
