@@ -1,7 +1,7 @@
 """Make the pictures of the README: ``python docs/pictures/make.py``.
 
 The terminal shows the quickstart, run on this machine. The page is the report of profiles of four H200 GPUs
-among the data of the tests. Needs the workloads' dependencies and Chromium.
+among the data of the tests. Needs the workloads' dependencies, Playwright and Chromium.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.text import Text
 
@@ -23,6 +25,12 @@ COLUMNS = 106
 SUBMIT = "submit --site local --workload sequence-parallel --ranks-per-node 2 --profiler torch --wait"
 FIRST_SECTIONS = 3
 """The sections of the report that the terminal shows; an empty line ends each."""
+
+PAGES: dict[str, tuple[int, int, Literal["light", "dark"]]] = {
+    "report": (1280, 1500, "light"),
+    "report-phone": (390, 844, "dark"),
+}
+"""The pictures of the page: width, height and theme."""
 
 # Rich's own format loads a font from the network.
 SVG = """\
@@ -82,37 +90,31 @@ def make_terminal(folder: Path, picture: Path) -> None:
     console.save_svg(str(picture), title="hpcprof", code_format=SVG, unique_id="terminal")
 
 
-def make_page(folder: Path, picture: Path) -> None:
-    """Report profiles of GPUs as an HTML page and photograph its beginning."""
+def make_pages(folder: Path, pictures: Path) -> None:
+    """Report profiles of GPUs as an HTML page, and photograph its beginning on a desk and on a phone."""
     profiles = folder / "sequence-parallel"
     profiles.mkdir()
     for rank in range(4):
         packed = REPOSITORY / f"tests/data/sp_bf16_rank{rank}.sqlite.xz"
         (profiles / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
-    hpcprof(folder, "collect sequence-parallel")
-    hpcprof(folder, "report sequence-parallel --html report.html")
-    page = folder / "report.html"
-    page.write_text(page.read_text(encoding="utf-8").replace(str(folder), "~/profiles"), encoding="utf-8")
+    hpcprof(folder, "report sequence-parallel --html report.html --scrub")
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("no Chromium on the PATH")
-    subprocess.run(
-        [
-            browser,
-            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-            *("--hide-scrollbars", "--virtual-time-budget=15000", "--window-size=1040,1530"),
-            f"--user-data-dir={folder / 'browser'}",
-            f"--screenshot={picture}",
-            page.as_uri(),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=300,
-    )
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        for name, (width, height, scheme) in PAGES.items():
+            context = started.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+            )
+            page = context.new_page()
+            page.goto((folder / "report.html").as_uri())
+            page.wait_for_selector("html[data-ready]", state="attached")
+            page.screenshot(path=pictures / f"{name}.png")
+        started.close()
 
 
 if __name__ == "__main__":
     with TemporaryDirectory() as name:
         make_terminal(Path(name), PICTURES / "terminal.svg")
-        make_page(Path(name), PICTURES / "report.png")
+        make_pages(Path(name), PICTURES)
