@@ -74,8 +74,8 @@ def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
 def _metrics(compared: Comparison) -> PageTable:
     """Return the table of the metrics, whose sides have the unit of their metric."""
     found = _table(compared.analysis, compared.table)
-    names = [column.name for column in compared.analysis.columns]
-    for cells, row in zip(found.rows, compared.table.rows, strict=False):
-        for side in ("a", "b"):
-            cells[names.index(side)] = format_value(row["metric"], row[side])
+    for column in found.data["columns"] if found.data else ():
+        if column["name"] in ("a", "b"):
+            values = zip(compared.table.rows, column["values"], strict=False)
+            column["texts"] = [format_value(row["metric"], value) for row, value in values]
     return found
