@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-from base64 import b64decode
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -23,6 +21,7 @@ from hpcprof.report.page.page_tables import analysis_tables, table_data
 from hpcprof.report.terminal import analysis_report, full_report
 from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.submit.runs.directory import Run
+from tests.page_blocks import blocks
 from tests.unit.explanations import explained, finding
 
 ROWS = 2030
@@ -50,9 +49,8 @@ def tables() -> dict[str, AnalysisTable]:
 
 def rows_of(page: str, name: str) -> dict[str, Any]:
     """Return the data of a table of the page."""
-    (packed,) = re.findall(r'id="tables-data">(.*?)</script>', page)
     made: dict[str, dict[str, Any]] = {
-        table["name"]: table for table in json.loads(gzip.decompress(b64decode(packed)))
+        table["name"]: table for table in json.loads(blocks(page)["tables-data"])
     }
     return made[name]
 

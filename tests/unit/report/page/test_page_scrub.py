@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
+from tests.page_blocks import blocks
 from tests.unit.explanations import explained, finding
 from tests.unit.report.page.test_page import tables
 
@@ -64,9 +63,8 @@ def contents() -> Contents:
 
 def everything(page: str) -> str:
     """Return the text of a page, without its script, and the data inside it."""
-    packed = re.findall(r'<script type="application/x-hpcprof"[^>]*>(.*?)</script>', page)
-    data = [gzip.decompress(b64decode(one)).decode() for one in packed]
-    return "\n".join([re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL), *data])
+    text = re.sub(r"<script.*?</script>|<style.*?</style>", "", page, flags=re.DOTALL)
+    return "\n".join([text, *blocks(page).values()])
 
 
 def test_a_scrubbed_page_holds_no_host_user_path_command_or_log(contents: Contents) -> None:
