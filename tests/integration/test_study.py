@@ -167,7 +167,7 @@ def test_slowdown_makes_both_sides_of_every_point_in_turns(
     assert all(int(row["step_p50_ns"]) > 0 and float(row["exposed_comm_pct"]) > 0 for row in rows)
     assert "one run each: no statistics" in out
     page = (folder / "study.html").read_text(encoding="utf-8")
-    assert "<h2>Points of the sweep</h2>" in page and "best: bucket_cap_mb=" in page
+    assert "<summary>Points of the sweep" in page and "best: bucket_cap_mb=" in page
     assert table(folder / "slowdown_by_overlap.csv") == table(folder / "slowdown_pairs.csv") == []
 
 
