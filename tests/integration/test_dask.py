@@ -312,11 +312,13 @@ def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
             next(results)
         (tmp_path / "end").touch()
         closing.join()
+        own.close()
 
 
 def _close_when(begun: Path, cluster: Any) -> None:
     wait_until(begun.exists)
-    cluster.close()
+    # To close the cluster itself takes until its worker has given up the task.
+    cluster.sync(cluster.scheduler.close)
 
 
 def _signal_and_wait(folder: Path, number: int) -> int:
