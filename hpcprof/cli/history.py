@@ -12,6 +12,8 @@ from hpcprof.cli.completion import complete_programs
 from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import writing
 
 if TYPE_CHECKING:
     from hpcprof.results.history import History
@@ -24,6 +26,7 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
     epilog=examples(
         "hpcprof history --program train",
         "hpcprof history --program train --metric exposed_comm_per_step_ns --format csv",
+        "hpcprof history --program train --html history.html",
     ),
 )
 @runs_dir_option
@@ -42,9 +45,21 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
     help="The median step, or a metric of hpcprof compare.",
 )
 @click.option("--tag", "tags", multiple=True, help="Only runs with this tag (hpcprof tag). Repeatable.")
+@click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write the history as one HTML file.",
+)
 @format_option
 def command(
-    runs_dir: Path, db: str | None, program: str | None, metric: str, tags: tuple[str, ...], form: str
+    runs_dir: Path,
+    db: str | None,
+    program: str | None,
+    metric: str,
+    tags: tuple[str, ...],
+    html: Path | None,
+    form: str,
 ) -> None:
     """Show a metric of all runs of a program over time, and where it changed.
 
@@ -62,6 +77,12 @@ def command(
         _show(found)
     else:
         write_rows(form, COLUMNS, plain_rows(found))
+    if html is not None:
+        from hpcprof.report.page.history_page import html_history
+
+        with writing(html):
+            write_atomically(html, html_history(found, skipped))
+        click.echo(f"wrote {html}", err=form != "table")
     exit_naming(skipped)
 
 

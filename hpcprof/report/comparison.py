@@ -152,5 +152,15 @@ def compare_runs(
         If a run has nothing to compare.
     """
     a, b = (find_known_runs(side, runs_dir, store) for side in (baseline, candidate))
+    return compare_found(a, b, store, margin_pct, force)
+
+
+def compare_found(
+    a: list[Run], b: list[Run], store: Store, margin_pct: float = MATERIAL_PCT, force: bool = False
+) -> Comparison:
+    """Compare candidate runs ``b`` with baseline runs ``a``.
+
+    Parameters, errors and result are those of `compare_runs`, but for the runs.
+    """
     table = compare_sides(b, a, store, margin_pct, force)
     return Comparison(a, b, ACROSS_RUNS["compare"], table, *explain_difference(b, a, store))

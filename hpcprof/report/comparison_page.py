@@ -24,10 +24,13 @@ _PARTS = (
 )
 
 
-def html_comparison(compared: Comparison, store: Store) -> str:
+def html_comparison(
+    compared: Comparison, store: Store, template: str = "report/comparison.html.j2", **values: object
+) -> str:
     """Return a comparison as HTML: its waterfall, the timelines of the first runs, and all tables.
 
-    The timelines move together, with their median steps below each other.
+    The timelines move together, with their median steps below each other. ``template`` extends that of a
+    comparison, and ``values`` are what else it needs.
     """
     found = compared.waterfall
     data: dict[str, object] = {}
@@ -38,19 +41,21 @@ def html_comparison(compared: Comparison, store: Store) -> str:
         if (timeline := _timeline(runs[0], store)) is not None:
             data[f"timeline-{side}"] = timeline
     return render_page(
-        "report/comparison.html.j2",
+        template,
         [
             _metrics(compared),
             *(_table(ACROSS_RUNS[name], compared.differences[name]) for name in DIFFERENCES),
         ],
         data,
         _PARTS,
+        None,
         sentence=in_a_sentence(found) if found else compared.conclusion() or "Comparison of runs",
         names=[[run.id for run in side] for side in (compared.baseline, compared.candidate)],
         differing=compared.differing,
         remarks=[
             one for one in (compared.conclusion(), *remarks(compared.differences[DIFFERENCES[0]])) if one
         ],
+        **values,
     )
 
 

@@ -11,6 +11,7 @@ from hpcprof.analysis.comparison.change_points import change_points
 from hpcprof.analysis.comparison.compare import OWN_STEP, STEP, has_steps, run_metrics
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.results.across_runs import every_run
 from hpcprof.results.run_inputs import run_data
@@ -20,6 +21,13 @@ from hpcprof.submit.runs.tags import read_tags
 
 ANY_STEP = "step_ns"
 """The metric that every run with steps has: that of its own clock, else that of its profiles."""
+
+METRICS = (
+    *(ANY_STEP, OWN_STEP, STEP),
+    *(f"{part}_per_step_ns" for part in ("span", *PARTS, "kernels")),
+    "overlap_pct",
+)
+"""The metrics that runs of most programs have."""
 
 _ALIKE = ("program", "ranks", "site", "GPU", "profiler")
 """The facts that the runs of a series have in common."""

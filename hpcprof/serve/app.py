@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.paths import packaged, user_cache
 from hpcprof.results.store.store import open_store
-from hpcprof.serve import api, pages
+from hpcprof.serve import across_runs, api, pages
 from hpcprof.serve.catalogue import Catalogue, UnknownRun
 from hpcprof.serve.context import Served, as_json, served
 from hpcprof.serve.guard import Access, Guard
@@ -57,7 +57,10 @@ def make_app(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk, access: Access) 
     templates.filters |= pages.FILTERS
     app = Starlette(
         routes=[
-            *(Route(path, endpoint) for path, endpoint in (pages.PAGES | api.READS).items()),
+            *(
+                Route(path, endpoint)
+                for path, endpoint in (pages.PAGES | across_runs.PAGES | api.READS).items()
+            ),
             Route("/api/sql", api.ask_sql, methods=["POST"]),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=1)],

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from hpcprof.common.errors import HpcprofError, StoreError
-from hpcprof.results.listing import Coverage, ListedRun, list_runs, parse_since
+from hpcprof.results.listing import IMPORTED, Coverage, ListedRun, list_runs, parse_since
 from hpcprof.results.run_names import stored_run
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
@@ -23,6 +23,9 @@ FRESH_SECONDS = 10.0
 _AT_ONCE_SECONDS = 1.0
 """How old a list is at least before it is made again for a run that it does not name."""
 
+
+_ENDED = (JobState.COMPLETED.value, IMPORTED)
+"""The states of the runs that others are compared with."""
 
 _JOB_STATES = {state.value for state in JobState}
 
@@ -118,6 +121,24 @@ class Listing:
                 found.add(run.program if name == "program" else getattr(run.listed, name))
         return sorted(value for value in found if value)
 
+    def alike(self, run_id: str) -> tuple[set[str], str | None]:
+        """Return the runs like a run, and the newest one of them before it.
+
+        They are of the same program, on as many ranks, and did not fail.
+        """
+        ids = [run.listed.run for run in self.runs]
+        if run_id not in ids:
+            return set(), None
+        place = ids.index(run_id)
+        this = self.runs[place]
+
+        def like(run: KnownRun) -> bool:
+            same = (run.program, run.listed.ranks) == (this.program, this.listed.ranks)
+            return same and run.program is not None and run.listed.state in _ENDED and run is not this
+
+        earlier = next((run.listed.run for run in self.runs[place:] if like(run)), None)
+        return {run.listed.run for run in self.runs if like(run)}, earlier
+
 
 class Catalogue:
     """The runs of a folder and of a store.
@@ -136,7 +157,8 @@ class Catalogue:
         self, runs_dir: Path, db: str | None, store: Store, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.store = store
-        self._runs_dir, self._db, self._clock = runs_dir, db, clock
+        self.runs_dir = runs_dir
+        self._db, self._clock = db, clock
         self._lock = Lock()
         self._listing = Listing([], [])
         self._made: float | None = None
@@ -184,11 +206,11 @@ class Catalogue:
         path = Path(listed.path)
         if (path / MANIFEST).is_file():
             return open_run(path)
-        return stored_run(listed.run, self._runs_dir, {listed.run: listed.path}) or Run(listed.run, path)
+        return stored_run(listed.run, self.runs_dir, {listed.run: listed.path}) or Run(listed.run, path)
 
     def _list(self) -> Listing:
         skipped: list[str] = []
-        rows = list_runs(self._runs_dir, self._db, skipped=skipped)
+        rows = list_runs(self.runs_dir, self._db, skipped=skipped)
         named = self._named_programs(skipped)
         runs = [KnownRun(row, named.get(row.run) or self._program(row)) for row in rows]
         oldest = datetime.min.replace(tzinfo=timezone.utc)

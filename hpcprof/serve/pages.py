@@ -22,6 +22,7 @@ from hpcprof.report.page.page import html_report
 from hpcprof.report.terminal import remarks
 from hpcprof.results import event_query, query
 from hpcprof.results.run_names import with_commands
+from hpcprof.serve.across_runs import comparisons
 from hpcprof.serve.catalogue import Filters, shown_filters
 from hpcprof.serve.context import as_html, contents_of, served
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -103,7 +104,14 @@ def run_page(request: Request) -> Response:
         return here.page("error", title=run.id, sentence=str(error), address=address)
     # The timeline of all ranks and steps comes in tiles.
     timeline = {"address": f"/api{address}/timeline"} if contents.explaining else None
-    page = html_report(contents, template="serve/run.html.j2", timeline=timeline, address=address)
+    page = html_report(
+        contents,
+        template="serve/report.html.j2",
+        timeline=timeline,
+        parent="report/report.html.j2",
+        address=address,
+        comparisons=comparisons(here.catalogue, run),
+    )
     return as_html(page)
 
 

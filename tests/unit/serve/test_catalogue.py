@@ -71,6 +71,23 @@ def test_a_filter_offers_the_values_that_there_are() -> None:
     assert RUNS.values("profiler") == ["nsys"]
 
 
+def test_the_runs_like_a_run_are_of_its_program_and_ended() -> None:
+    def known(name: str, state: str = "completed", ranks: int = 2, program: str | None = "train") -> KnownRun:
+        return KnownRun(ListedRun(run=name, state=state, ranks=ranks), program)
+
+    listing = Listing(
+        [
+            *(known("new"), known("this"), known("failed", "failed"), known("larger", ranks=4)),
+            *(known("eval", program="eval"), known("old", "imported"), known("oldest")),
+            known("nameless", program=None),
+        ],
+        [],
+    )
+    assert listing.alike("this") == ({"new", "old", "oldest"}, "old")
+    assert listing.alike("oldest")[1] is None
+    assert listing.alike("nameless") == listing.alike("gone") == (set(), None)
+
+
 def test_the_list_is_made_once_for_all_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, made = [0.0], []
     at_work, go_on = threading.Event(), threading.Event()

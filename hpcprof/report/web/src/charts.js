@@ -87,7 +87,8 @@ function drawWaterfall({ parts, from, to, names = ["A", "B"], title, note }, wid
  * Draws a figure of the runs of a program over time.
  * @param {HTMLElement} element
  * @param {object} data
- * @param {{time: number, ns: number, label: string}[]} data.points time in UTC seconds; the label names the run
+ * @param {string} [data.unit] of the figure: ns, or pct for percent
+ * @param {{time: number, value: number, label: string}[]} data.points time in UTC seconds; the label names the run
  * @param {{time: number, probability: number, label?: string}[]} data.changes where the figure changed
  * @param {string} [data.title]
  * @param {string} [data.note]
@@ -96,24 +97,27 @@ export function history(element, data) {
   addChart(element, { title: "Step time of the runs", note: "", ...data }, drawHistory);
 }
 
-function drawHistory({ points, changes, title, note }, width) {
+function drawHistory({ points, changes, title, note, unit = "ns" }, width) {
   const dated = points.map((point) => ({ ...point, date: new Date(1000 * point.time) }));
   const changed = changes.map((change) => ({
     date: new Date(1000 * change.time),
     text: [change.label, percent(change.probability)].filter(Boolean).join(", "),
   }));
-  const most = Math.max(...points.map(({ ns }) => ns));
-  const least = Math.min(...points.map(({ ns }) => ns));
+  const most = Math.max(...points.map(({ value }) => value));
+  const least = Math.min(...points.map(({ value }) => value));
   const low = Math.max(0, least - Math.max(0.1 * most, most - least));
+  const high = 1.05 * most;
+  const inPercent = unit === "pct";
+  const written = inPercent ? (value) => percent(value / 100) : duration;
   return styled(
-    { title, note, width, height: 300, marginLeft: 64, marginTop: 30, x: { type: "utc", axis: null }, y: { domain: [low, 1.05 * most], axis: null } },
+    { title, note, width, height: 300, marginLeft: 64, marginTop: 30, x: { type: "utc", axis: null }, y: { domain: [low, high], axis: null } },
     [
-      axisOf("y", durationTickValues(low, 1.05 * most), durationTicks(most)),
+      axisOf("y", durationTickValues(low, high), inPercent ? written : durationTicks(most)),
       Plot.axisX({ anchor: "bottom", ticks: Math.max(2, Math.floor(width / 120)), label: null }),
       Plot.ruleX(changed, { x: "date", stroke: "var(--wait)", strokeWidth: 2, strokeDasharray: "4,3" }),
       Plot.text(changed, { ...LABELS, x: "date", text: "text", frameAnchor: "top", dy: -14 }),
-      Plot.line(dated, { x: "date", y: "ns", stroke: "var(--series-1)", strokeOpacity: 0.5 }),
-      Plot.dot(dated, { x: "date", y: "ns", fill: "var(--series-1)", r: 4, title: (one) => `${one.label}\n${duration(one.ns)}`, tip: true }),
+      Plot.line(dated, { x: "date", y: "value", stroke: "var(--series-1)", strokeOpacity: 0.5 }),
+      Plot.dot(dated, { x: "date", y: "value", fill: "var(--series-1)", r: 4, title: (one) => `${one.label}\n${written(one.value)}`, tip: true }),
     ],
   );
 }

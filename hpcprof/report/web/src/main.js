@@ -1,5 +1,5 @@
 // The script of a page: mounts each part that the page has data for.
-import { drawCharts, waterfall } from "./charts.js";
+import { drawCharts, history, waterfall } from "./charts.js";
 import { readBlock } from "./data.js";
 import { showFromFindings } from "./first_screen.js";
 import { heatMap } from "./heat_map.js";
@@ -15,6 +15,7 @@ const linked = new LinkedViews();
 const PARTS = {
   charts: drawCharts,
   "heat-map": heatMap,
+  history: (element, series) => series.forEach((one) => history(element, one)),
   tables: drawTables,
   timeline: (element, data) => (data.address ? drawTiles : drawTimeline)(element, data),
   "timeline-a": (element, data) => drawSide(element, data, "A"),

@@ -1,0 +1,100 @@
+"""The history of a metric as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcprof.analysis.framework.declaration import Column, Kind
+from hpcprof.common.units import counted, visible
+from hpcprof.report.formatting import format_value, header
+from hpcprof.report.history import COLUMNS, in_words, plain_rows
+from hpcprof.report.page.page import render_page
+from hpcprof.report.page.page_tables import PageTable, page_table
+from hpcprof.results.history import History, HistoryPoint
+
+_NUMBERS = ("value", "change_probability", "change_pct")
+_COLUMNS = [Column(name, Kind.FLOAT if name in _NUMBERS else Kind.TEXT) for name in COLUMNS]
+
+
+def html_history(
+    found: Sequence[History],
+    skipped: Sequence[str] = (),
+    template: str = "report/history.html.j2",
+    **values: object,
+) -> str:
+    """Return histories of a metric as HTML, each with a chart and a table.
+
+    Parameters
+    ----------
+    found : sequence of History
+        At least one.
+    skipped : sequence of str
+        A sentence for each run that cannot be read.
+    template : str
+        A template that extends that of the histories.
+    **values
+        What else that template needs.
+    """
+    charts = history_charts(found)
+    return render_page(
+        template,
+        [_table(history, f"history-{number}") for number, history in enumerate(found, 1)],
+        {"history": charts} if charts else {},
+        (("history", "History"),),
+        None,
+        **{"metric": visible(found[0].metric), **values},
+        sentences=[sentence for history in found for sentence in in_words(history)],
+        skipped=skipped,
+    )
+
+
+def history_charts(found: Sequence[History]) -> list[dict[str, Any]]:
+    """Return the data of a chart for the longest history, and for each other one of several runs."""
+    dated = [(history, [point for point in history.points if point.time]) for history in found]
+    return [
+        _chart(history, points)
+        for place, (history, points) in enumerate(dated)
+        if len(points) > (0 if place == 0 else 1)
+    ]
+
+
+def _chart(history: History, points: Sequence[HistoryPoint]) -> dict[str, Any]:
+    left = len(history.points) - len(points)
+    return {
+        "title": visible(f"{header(history.metric)}: {history.setup}"),
+        "note": f"{counted(left, 'run')} of unknown time left out" if left else "",
+        "unit": "pct" if history.metric.endswith("_pct") else "ns",
+        "points": [
+            {"time": _seconds(one), "value": one.value, "label": " ".join(map(visible, (one.run, *one.tags)))}
+            for one in points
+        ],
+        "changes": [
+            {
+                "time": _seconds(one),
+                "probability": one.change_probability,
+                "label": f"{one.change_pct:+.1f} %",
+            }
+            for one in points
+            if one.change_probability is not None
+        ],
+    }
+
+
+def _seconds(point: HistoryPoint) -> float:
+    assert point.time is not None
+    return point.time.timestamp()
+
+
+def _table(history: History, name: str) -> PageTable:
+    """Return the runs of a history, the newest first, with the value in the unit of its metric."""
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows([history]))]
+    headers = [header(column) for column in COLUMNS]
+    rest = "hpcprof history --format csv"
+    found = page_table(name, visible(history.setup), _COLUMNS, headers, rows, rest)
+    for column in found.data["columns"] if found.data else ():
+        if column["name"] == "value":
+            column["texts"] = [format_value(history.metric, value) for value in column["values"]]
+        elif column["name"] == "change_probability":
+            column["texts"] = ["–" if value is None else f"{100 * value:.1f} %" for value in column["values"]]
+    return found

@@ -1,0 +1,123 @@
+"""The pages and the JSON of several runs: the history of a metric, and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hpcprof.common.errors import UsageError
+from hpcprof.report.comparison import Comparison, compare_found
+from hpcprof.report.comparison_page import html_comparison
+from hpcprof.report.page.history_page import html_history
+from hpcprof.results.history import ANY_STEP, METRICS, History, histories
+from hpcprof.results.named_baselines import named_baselines
+from hpcprof.serve.catalogue import Catalogue, Listing
+from hpcprof.serve.context import as_html, as_json, served
+from hpcprof.submit.runs.directory import Run
+
+MOST_RUNS = 16
+"""How many runs a side of a comparison may have."""
+
+
+def history_page(request: Request) -> Response:
+    """Show the history of a metric of a program, with a form that chooses both."""
+    here = served(request)
+    asked = _asked_history(request.query_params, here.catalogue.listing())
+    form: dict[str, Any] = {
+        **asked,
+        "form": "serve/history_form.html.j2",
+        "programs": here.catalogue.listing().values("program"),
+        "metrics": METRICS,
+    }
+    try:
+        found, skipped = _histories(here.catalogue, **asked)
+    except UsageError as error:
+        # With the form, so that the reader can choose again.
+        return here.page("error", 400, title="History", sentence=str(error), **form)
+    values = {**form, "parent": "report/history.html.j2"}
+    return as_html(html_history(found, skipped, "serve/report.html.j2", **values))
+
+
+def history(request: Request) -> Response:
+    """Return the histories of a metric of a program."""
+    catalogue = served(request).catalogue
+    found, skipped = _histories(catalogue, **_asked_history(request.query_params, catalogue.listing()))
+    return as_json({"histories": msgspec.to_builtins(found), "skipped": skipped})
+
+
+def _asked_history(parameters: QueryParams, listing: Listing) -> dict[str, str]:
+    """Return the parameters of a history; of several programs, the default is that of the newest run."""
+    program = parameters.get("program", "").strip()
+    if not program and len(listing.values("program")) > 1:
+        program = next(run.program for run in listing.runs if run.program)
+    metric = parameters.get("metric", "").strip() or ANY_STEP
+    return {"program": program, "metric": metric, "tag": parameters.get("tag", "").strip()}
+
+
+def _histories(catalogue: Catalogue, program: str, metric: str, tag: str) -> tuple[list[History], list[str]]:
+    skipped: list[str] = []
+    tags = (tag,) if tag else ()
+    return histories(catalogue.store, catalogue.runs_dir, program or None, metric, tags, skipped), skipped
+
+
+def compare_page(request: Request) -> Response:
+    """Show the comparison of the runs that the address names."""
+    compared = _compared(request)
+    parent = "report/comparison.html.j2"
+    store = served(request).catalogue.store
+    return as_html(html_comparison(compared, store, "serve/report.html.j2", parent=parent))
+
+
+def compare(request: Request) -> Response:
+    """Return the comparison of the runs that the address names, as ``hpcprof compare --format json`` does."""
+    # NaN has no JSON; msgspec writes null.
+    return Response(msgspec.json.encode(_compared(request).as_json()), media_type="application/json")
+
+
+def _compared(request: Request) -> Comparison:
+    catalogue = served(request).catalogue
+    a, b = (_side(request.query_params, name, catalogue) for name in ("baseline", "candidate"))
+    return compare_found(a, b, catalogue.store)
+
+
+def _side(parameters: QueryParams, name: str, catalogue: Catalogue) -> list[Run]:
+    ids = [run_id for run_id in parameters.getlist(name) if run_id]
+    if not 1 <= len(ids) <= MOST_RUNS:
+        raise UsageError(
+            f"{name}: choose from 1 to {MOST_RUNS} runs, as in /compare?baseline=RUN&candidate=RUN."
+        )
+    return [catalogue.find(run_id) for run_id in ids]
+
+
+def comparisons(catalogue: Catalogue, run: Run) -> list[tuple[str, str]]:
+    """Return what a run may be compared with, each with its address: the earlier run, and its baselines."""
+    listing, store = catalogue.listing(), catalogue.store
+    alike, earlier = listing.alike(run.id)
+    found = [(f"the earlier run {earlier}", compare_address([earlier], run.id))] if earlier else []
+    # Runs of a baseline may be of another program, or no longer there.
+    return found + [
+        (f"baseline {one.name}", compare_address(one.runs, run.id))
+        for one in (named_baselines(store) if alike else ())
+        if alike.issuperset(one.runs) and len(one.runs) <= MOST_RUNS
+    ]
+
+
+def compare_address(baseline: Sequence[str], candidate: str) -> str:
+    """Return the address of a comparison."""
+    named = [*(("baseline", run) for run in baseline), ("candidate", candidate)]
+    return f"/compare?{urlencode(named, errors='replace')}"
+
+
+PAGES: dict[str, Callable[[Request], Response]] = {
+    "/history": history_page,
+    "/compare": compare_page,
+    "/api/history": history,
+    "/api/compare": compare,
+}
+"""What is read, by its address."""

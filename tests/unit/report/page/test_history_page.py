@@ -1,0 +1,49 @@
+"""The page of the history of a metric."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+from hpcprof.report.page.history_page import history_charts, html_history
+from hpcprof.results.history import History, HistoryPoint
+from tests.unit.report.page.test_page import rows_of
+
+HOSTILE = "</script><script>alert(1)</script>"
+TIME = datetime(2026, 11, 22, tzinfo=timezone.utc)
+HISTORY = History(
+    "step_ns",
+    "train, 2 ranks",
+    (
+        HistoryPoint("r0", None, 1e6, (), None),
+        HistoryPoint("r1", TIME, 1e6, ("base",), HOSTILE),
+        HistoryPoint(HOSTILE, TIME + timedelta(days=1), 1.05e6, (), None, 0.9, 5.0),
+    ),
+)
+
+
+def test_a_chart_has_the_runs_of_known_time_and_the_changes() -> None:
+    (chart,) = history_charts([HISTORY])
+    begin = TIME.timestamp()
+    assert [(point["time"] - begin, point["value"]) for point in chart["points"]] == [
+        (0, 1e6),
+        (86400, 1.05e6),
+    ]
+    assert chart["changes"] == [{"time": begin + 86400, "probability": 0.9, "label": "+5.0 %"}]
+    assert (chart["note"], chart["unit"]) == ("1 run of unknown time left out", "ns")
+
+
+def test_a_history_of_one_run_has_a_chart_only_if_it_is_the_longest() -> None:
+    share = History("overlap_pct", "eval", HISTORY.points[1:2])
+    assert [chart["unit"] for chart in history_charts([share, share])] == ["pct"]
+    assert history_charts([replace(share, points=HISTORY.points[:1])]) == []
+
+
+def test_the_table_has_the_newest_run_first_with_the_value_in_its_unit() -> None:
+    page = html_history([HISTORY], ["r9 cannot be read."])
+    columns = {column["name"]: column for column in rows_of(page, "history-1")["columns"]}
+    assert columns["value"]["texts"] == ["1.050 ms", "1.000 ms", "1.000 ms"]
+    assert columns["change_probability"]["texts"] == ["90.0 %", "–", "–"]
+    assert "+5.0 % (probability 90.0 %)" in page
+    assert "r9 cannot be read." in page
+    assert HOSTILE not in page

@@ -1,0 +1,109 @@
+"""The pages of several runs, asked without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from hpcprof.results.listing import ListedRun
+from hpcprof.results.named_baselines import set_baseline
+from hpcprof.results.store.store import open_store
+from hpcprof.serve import catalogue
+from hpcprof.serve.across_runs import comparisons
+from hpcprof.serve.app import serve_store
+from hpcprof.serve.catalogue import Catalogue
+from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
+from hpcprof.submit.runs.directory import Run
+from tests.unit.results.test_history import timed
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of a program that becomes slower, and a newer one of another program."""
+    place = tmp_path_factory.mktemp("runs")
+    for minute in range(1, 9):
+        timed(place, minute, 1_200_000 + minute if minute < 5 else 1_000_000 + minute)
+    timed(place, 0, 2_000_000, "eval.py")
+    return place
+
+
+@pytest.fixture(scope="module")
+def client(runs: Path) -> Iterator[TestClient]:
+    app = serve_store(runs, None, Access(all_names(LOCAL_NAMES), False, None, port=8765))
+    with TestClient(app, base_url="http://127.0.0.1:8765") as found:
+        yield found
+
+
+def test_a_history_is_that_of_the_newest_program_or_of_the_one_in_the_address(client: TestClient) -> None:
+    (history,) = client.get("/api/history").json()["histories"]
+    assert [point["run"] for point in history["points"]] == ["run00"]
+    (history,) = client.get("/api/history?program=train").json()["histories"]
+    assert [point["run"] for point in history["points"] if point["change_probability"]] == ["run04"]
+    page = client.get("/history?program=train").text
+    assert "<option selected>train</option>" in page
+    assert 'id="history-data"' in page
+    assert "from run04 on" in page
+
+
+def test_a_wrong_choice_of_a_history_is_a_sentence_beside_the_form(client: TestClient) -> None:
+    for path, sentence in (("program=none", "unknown program"), ("program=train&metric=x", "unknown metric")):
+        answer = client.get(f"/history?{path}")
+        assert (answer.status_code, sentence in answer.text) == (400, True)
+        assert '<select name="program">' in answer.text
+        assert client.get(f"/api/history?{path}").status_code == 400
+
+
+def test_a_comparison_has_the_runs_of_its_address(client: TestClient) -> None:
+    address = "compare?baseline=run06&baseline=run05&candidate=run02&candidate=run01"
+    found = client.get(f"/api/{address}").json()
+    assert (found["a"], found["b"]) == (["run06", "run05"], ["run02", "run01"])
+    assert found["conclusion"] == "Regression: own_step_p50_ns."
+    page = client.get(f"/{address}")
+    assert "Regression: own_step_p50_ns." in page.text
+    assert page.headers["content-security-policy"] == client.get("/runs").headers["content-security-policy"]
+    assert "<script>" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "sentence"),
+    [
+        ("baseline=gone&candidate=run01", 404, "there is no run &#39;gone&#39;."),
+        ("baseline=run01&candidate=..%2fruns", 404, "there is no run"),
+        ("candidate=run01", 400, "baseline: choose from 1 to 16 runs"),
+        ("baseline=run01&candidate=run00", 400, "different programs (train, eval)"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_a_sentence(
+    client: TestClient, path: str, status: int, sentence: str
+) -> None:
+    answer = client.get(f"/compare?{path}")
+    assert (answer.status_code, sentence in answer.text) == (status, True)
+    answer = client.get(f"/api/compare?{path}")
+    assert (answer.status_code, [*answer.json()]) == (status, ["error"])
+
+
+def submitted(run: Run) -> datetime:
+    """Return when a run was submitted."""
+    assert run.manifest is not None
+    return datetime.fromisoformat(run.manifest.created)
+
+
+def test_a_run_is_compared_with_the_earlier_one_and_its_baselines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [timed(tmp_path, minute, 10**6) for minute in (1, 2, 3)]
+    listed = [
+        ListedRun(run=run.id, state="completed", path=str(run.path), submitted=submitted(run)) for run in made
+    ]
+    monkeypatch.setattr(catalogue, "list_runs", lambda *arguments, **others: listed)
+    store = open_store(None, tmp_path)
+    set_baseline("main", ["run02", "run03"], store, tmp_path)
+    set_baseline("itself", ["run01"], store, tmp_path)
+    assert comparisons(Catalogue(tmp_path, None, store), made[0]) == [
+        ("the earlier run run02", "/compare?baseline=run02&candidate=run01"),
+        ("baseline main", "/compare?baseline=run02&baseline=run03&candidate=run01"),
+    ]
