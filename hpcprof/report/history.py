@@ -11,6 +11,9 @@ from hpcprof.results.history import History, HistoryPoint
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_COMMIT = 12
 
+MOST_CERTAIN = 0.999
+"""The highest probability that is shown."""
+
 COLUMNS = (
     *("setup", "run", "time", "metric", "value"),
     *("change_probability", "change_pct", "commit", "tags"),
@@ -40,7 +43,12 @@ def in_words(history: History) -> Iterator[str]:
 
 def _change(point: HistoryPoint) -> str:
     assert point.change_pct is not None and point.change_probability is not None
-    return f"{point.change_pct:+.1f} % (probability {100 * min(point.change_probability, 0.999):.1f} %)"
+    return f"{point.change_pct:+.1f} % (probability {in_percent(point.change_probability)})"
+
+
+def in_percent(probability: float) -> str:
+    """Return the probability of a change as text; nothing is certain."""
+    return f"{100 * min(probability, MOST_CERTAIN):.1f} %"
 
 
 def _commit(point: HistoryPoint) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.common.units import counted, visible
 from hpcprof.report.formatting import format_value, header
-from hpcprof.report.history import COLUMNS, in_words, plain_rows
+from hpcprof.report.history import COLUMNS, MOST_CERTAIN, in_percent, in_words, plain_rows
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.results.history import History, HistoryPoint
@@ -72,7 +72,7 @@ def _chart(history: History, points: Sequence[HistoryPoint]) -> dict[str, Any]:
         "changes": [
             {
                 "time": _seconds(one),
-                "probability": one.change_probability,
+                "probability": min(one.change_probability, MOST_CERTAIN),
                 "label": f"{one.change_pct:+.1f} %",
             }
             for one in points
@@ -96,5 +96,5 @@ def _table(history: History, name: str) -> PageTable:
         if column["name"] == "value":
             column["texts"] = [format_value(history.metric, value) for value in column["values"]]
         elif column["name"] == "change_probability":
-            column["texts"] = ["–" if value is None else f"{100 * value:.1f} %" for value in column["values"]]
+            column["texts"] = ["–" if value is None else in_percent(value) for value in column["values"]]
     return found

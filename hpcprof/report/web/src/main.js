@@ -25,11 +25,7 @@ const PARTS = {
 
 /** Draws the timeline of one side of a comparison; both move together. */
 function drawSide(element, data, side) {
-  const title = document.createElement("h2");
-  title.textContent = `Timeline of ${side}`;
-  const timeline = document.createElement("div");
-  element.append(title, timeline);
-  return drawTimeline(timeline, data, { linked });
+  return drawTimeline(element, data, { linked, title: `Timeline of ${side}` });
 }
 
 async function mount(element) {

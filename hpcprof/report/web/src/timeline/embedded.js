@@ -5,7 +5,7 @@ import { Timeline } from "./timeline.js";
 export function drawTimeline(element, data, options = {}) {
   if (data.ranks.length) return new Timeline(element, embeddedSource(data), options).ready;
   const title = document.createElement("h2");
-  title.textContent = "Timeline";
+  title.textContent = options.title ?? "Timeline";
   element.append(title, ...data.notes.map(note));
   return Promise.resolve();
 }
