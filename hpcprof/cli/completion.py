@@ -146,6 +146,12 @@ def _programs(context: click.Context, incomplete: str) -> Iterable[str]:
     return sorted({name for row in rows if (name := row.program or row.workload)})
 
 
+def _metrics(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.results.history import METRICS
+
+    return METRICS
+
+
 def _templates(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.submit.rendering.templates import template_files
 
@@ -193,6 +199,7 @@ complete_gates = _completer(_gates)
 complete_runs = _completer(_runs, "dir")
 complete_baselines = _completer(_baselines)
 complete_programs = _completer(_programs)
+complete_metrics = _completer(_metrics)
 complete_templates = _completer(_templates)
 complete_config_keys = _completer(_config_keys)
 complete_config_values = _completer(_config_values)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.completion import complete_programs
+from hpcprof.cli.completion import complete_metrics, complete_programs
 from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
@@ -40,6 +40,7 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
 @click.option(
     "--metric",
     metavar="NAME",
+    shell_complete=complete_metrics,
     default="step_ns",
     show_default=True,
     help="The median step, or a metric of hpcprof compare.",
@@ -63,9 +64,10 @@ def command(
 ) -> None:
     """Show a metric of all runs of a program over time, and where it changed.
 
-    Runs with different numbers of ranks, sites, GPUs or profilers have histories of their own. A run is
-    marked if the level of the metric changes there with a probability of 50 % or more; it takes five runs,
-    and two of them on the new level. Tags and commits are beside the runs.
+    Runs with other arguments, numbers of ranks, sites, GPUs or profilers have histories of their own;
+    arguments that do not change a step, such as a seed or a folder for output, do not count. A run is marked
+    if the level of the metric changes there with a probability of 50 % or more; it takes five runs, and two
+    of them on the new level. Tags and commits are beside the runs.
     """
     from hpcprof.report.history import COLUMNS, plain_rows
     from hpcprof.results.history import histories
@@ -87,18 +89,30 @@ def command(
 
 
 def _show(found: Sequence[History]) -> None:
-    from hpcprof.report.history import in_words, sparkline, table
+    from hpcprof.report.history import in_words, sparkline, told_apart
 
     out = console()
+    if apart := told_apart(found):
+        out.print(apart)
     for number, history in enumerate(found):
-        if number:
+        # One run is no course.
+        whole = len(history.points) > 1 or len(found) == 1
+        if (number and whole) or (apart and not number):
             click.echo()
         for sentence in in_words(history):
             out.print(sentence)
-        click.echo(sparkline([point.value for point in history.points], out.width))
-        columns = table(history)
-        if not any(columns["change"]):
-            del columns["change"]
-        left_out = show_what_fits(columns, [name for name in _BY_IMPORTANCE if name in columns], "tags")
-        if left_out:
-            click.echo(f"not shown in this width: {', '.join(left_out)}", err=True)
+        if whole:
+            click.echo(sparkline([point.value for point in history.points], out.width))
+            _show_runs(history)
+
+
+def _show_runs(history: History) -> None:
+    """Print the table of the runs of a history."""
+    from hpcprof.report.history import table
+
+    columns = table(history)
+    if not any(columns["change"]):
+        del columns["change"]
+    left_out = show_what_fits(columns, [name for name in _BY_IMPORTANCE if name in columns], "tags")
+    if left_out:
+        click.echo(f"not shown in this width: {', '.join(left_out)}", err=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpcprof.common.units import counted, visible
+from hpcprof.common.units import visible
 from hpcprof.report.formatting import format_value
 from hpcprof.results.history import History, HistoryPoint
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_COMMIT = 12
+_MOST_VALUES = 4
 
 MOST_CERTAIN = 0.999
 """The highest probability that is shown."""
@@ -29,13 +30,29 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_BARS[round((value - low) / (high - low) * steps) if high > low else 0] for value in shown)
 
 
+def told_apart(found: Sequence[History]) -> str:
+    """Return a sentence on what tells the histories from each other; empty for a single one."""
+    names = dict.fromkeys(name for history in found for name in history.apart)
+    values = [_values([one.apart[name] for one in found if name in one.apart]) for name in names]
+    differ = "; ".join(f"{visible(name)} ({of_name})" for name, of_name in zip(names, values, strict=True))
+    return f"{len(found)} series, because runs differ in {differ}." if differ else ""
+
+
+def _values(values: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(values))
+    more = len(distinct) - _MOST_VALUES
+    return ", ".join(map(visible, distinct[:_MOST_VALUES])) + (f" and {more} more" if more > 0 else "")
+
+
 def in_words(history: History) -> Iterator[str]:
     """Yield a sentence on a history, and one for each change of its level."""
     values = [point.value for point in history.points]
     last = format_value(history.metric, values[-1])
     lowest, highest = (format_value(history.metric, end) for end in (min(values), max(values)))
-    runs = counted(len(values), "run")
-    yield visible(f"{history.setup}: {history.metric} of {runs}, from {lowest} to {highest}, now {last}.")
+    course = f"{len(values):,} runs, from {lowest} to {highest}, now {last}"
+    if len(values) == 1:
+        course = f"one run, {last}"
+    yield visible(f"{history.setup}: {history.metric} of {course}.")
     for point in history.points:
         if point.change_probability is not None:
             yield f"{_change(point)} from {visible(point.run)} on{_commit(point)}."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
 from hpcprof.analysis.comparison.change_points import change_points
 from hpcprof.analysis.comparison.compare import OWN_STEP, STEP, has_steps, run_metrics
+from hpcprof.analysis.comparison.scaling_series import relevant
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
@@ -30,9 +31,12 @@ METRICS = (
 """The metrics that runs of most programs have."""
 
 _ALIKE = ("program", "ranks", "site", "GPU", "profiler")
-"""The facts that the runs of a series have in common."""
+"""The facts that the runs of a series have in common, besides the arguments that may change a step."""
 
-_LISTED = 20
+_MODE = "mode"
+_NOT_GIVEN = "not given"
+
+_LISTED = 40
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,22 @@ class HistoryPoint:
 
 @dataclass(frozen=True)
 class History:
-    """The runs of one program on the same number of ranks, site, GPU and profiler, oldest first."""
+    """A series: runs of one program with like arguments, ranks, site, GPU and profiler, oldest first.
+
+    Attributes
+    ----------
+    metric : str
+    setup : str
+        What the runs have in common; of the arguments, those that other series have otherwise.
+    points : tuple of HistoryPoint
+    apart : mapping of str to str
+        What tells the series from the others, by the name of the fact or argument.
+    """
 
     metric: str
     setup: str
     points: tuple[HistoryPoint, ...]
+    apart: Mapping[str, str] = field(default_factory=dict)
 
 
 def histories(
@@ -106,17 +121,23 @@ def histories(
     every = [(run, run_data(run, store, needs)) for run in chosen]
     named = _of_program(every, program)
     known: set[str] = set()
-    groups: dict[str, list[HistoryPoint]] = {}
+    groups: dict[_Setup, list[HistoryPoint]] = {}
     for run, data in named:
         values = _values(data, metric)
         known |= set(values)
         if values.get(metric, 0) > 0:
             groups.setdefault(_setup(data), []).append(_point(run, data, values[metric], store))
     if not groups:
+        if named and metric in METRICS and known:
+            raise UsageError(f"no run has {metric}: they have {', '.join(sorted(known))}.")
         if named and metric not in known:
-            raise unknown("metric", metric, {*known, ANY_STEP}, "", _LISTED)
+            raise unknown("metric", metric, {*known, *METRICS}, "", _LISTED)
         raise UsageError(f"no run {'matches' if tags or program else f'in {runs_dir} has a step time'}.")
-    found = [History(metric, setup, _marked(points)) for setup, points in groups.items()]
+    told = _told_apart(list(groups))
+    found = [
+        History(metric, _described(setup, apart), _marked(points), apart)
+        for (setup, points), apart in zip(groups.items(), told, strict=True)
+    ]
     return sorted(found, key=lambda history: (-len(history.points), history.setup))
 
 
@@ -142,12 +163,54 @@ def _values(data: RunData, metric: str) -> dict[str, float]:
     return found
 
 
-def _setup(data: RunData) -> str:
-    facts = {name: data.facts[name] for name in _ALIKE if data.facts[name] is not None}
-    return ", ".join(
-        f"{value} rank{'s' if value != 1 else ''}" if name == "ranks" else str(value)
-        for name, value in facts.items()
-    )
+@dataclass(frozen=True)
+class _Setup:
+    """The facts and the arguments that the runs of a series have in common, in their order."""
+
+    facts: tuple[tuple[str, str], ...]
+    arguments: frozenset[tuple[str, str]]
+
+
+def _setup(data: RunData) -> _Setup:
+    """Return the series to which a run belongs.
+
+    Arguments are those that the program recorded, which have the defaults too, else those of its command.
+    """
+    facts = tuple((name, str(data.facts[name])) for name in _ALIKE if data.facts[name] is not None)
+    recorded = {name: value for name, value in data.parameters.items() if name != _MODE}
+    arguments = relevant(recorded or data.options)
+    if _MODE in data.parameters:
+        arguments[_MODE] = data.parameters[_MODE]
+    # A program may have arguments with the names of facts.
+    named = {f"argument {name}" if name in _ALIKE else name: value for name, value in arguments.items()}
+    return _Setup(facts, frozenset((name, str(value)) for name, value in named.items()))
+
+
+def _told_apart(setups: Sequence[_Setup]) -> list[dict[str, str]]:
+    """Return the facts and arguments in which series differ, with the values of each series."""
+    found: list[dict[str, str]] = [{} for _ in setups]
+    for described in ([dict(one.facts) for one in setups], [dict(one.arguments) for one in setups]):
+        for name in sorted({name for one in described for name in one}, key=_order):
+            values = [one.get(name, _NOT_GIVEN) for one in described]
+            if len(set(values)) > 1:
+                for own, value in zip(found, values, strict=True):
+                    own[name] = value
+    return found
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (_ALIKE.index(name) if name in _ALIKE else len(_ALIKE), name)
+
+
+def _described(setup: _Setup, apart: Mapping[str, str]) -> str:
+    """Return a series in words."""
+    words = [
+        f"{value} rank{'s' if value != '1' else ''}" if name == "ranks" else value
+        for name, value in setup.facts
+    ]
+    known = dict(setup.facts)
+    words += [f"{name} {value}" for name, value in apart.items() if name not in known]
+    return ", ".join(words)
 
 
 def _point(run: Run, data: RunData, value: float, store: Store) -> HistoryPoint:

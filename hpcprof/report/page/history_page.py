@@ -8,7 +8,7 @@ from typing import Any
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.common.units import counted, visible
 from hpcprof.report.formatting import format_value, header
-from hpcprof.report.history import COLUMNS, MOST_CERTAIN, in_percent, in_words, plain_rows
+from hpcprof.report.history import COLUMNS, MOST_CERTAIN, in_percent, in_words, plain_rows, told_apart
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.results.history import History, HistoryPoint
@@ -37,14 +37,23 @@ def html_history(
         What else that template needs.
     """
     charts = history_charts(found)
+    several = [history for history in found if len(history.points) > 1] or found[:1]
+    tables = [
+        _table([history], history.setup, f"history-{number}") for number, history in enumerate(several, 1)
+    ]
+    if single := [history for history in found if history not in several]:
+        tables.append(_table(single, "Series of one run", "history-single"))
     return render_page(
         template,
-        [_table(history, f"history-{number}") for number, history in enumerate(found, 1)],
+        tables,
         {"history": charts} if charts else {},
         (("history", "History"),),
         None,
         **{"metric": visible(found[0].metric), **values},
-        sentences=[sentence for history in found for sentence in in_words(history)],
+        sentences=[
+            *filter(None, [told_apart(found)]),
+            *(s for history in several for s in in_words(history)),
+        ],
         skipped=skipped,
     )
 
@@ -86,15 +95,15 @@ def _seconds(point: HistoryPoint) -> float:
     return point.time.timestamp()
 
 
-def _table(history: History, name: str) -> PageTable:
-    """Return the runs of a history, the newest first, with the value in the unit of its metric."""
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows([history]))]
+def _table(histories: Sequence[History], title: str, name: str) -> PageTable:
+    """Return the runs of histories, the newest first, with the value in the unit of its metric."""
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows(histories))]
     headers = [header(column) for column in COLUMNS]
     rest = "hpcprof history --format csv"
-    found = page_table(name, visible(history.setup), _COLUMNS, headers, rows, rest)
+    found = page_table(name, visible(title), _COLUMNS, headers, rows, rest)
     for column in found.data["columns"] if found.data else ():
         if column["name"] == "value":
-            column["texts"] = [format_value(history.metric, value) for value in column["values"]]
+            column["texts"] = [format_value(histories[0].metric, value) for value in column["values"]]
         elif column["name"] == "change_probability":
             column["texts"] = ["–" if value is None else in_percent(value) for value in column["values"]]
     return found

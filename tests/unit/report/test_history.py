@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from hpcprof.report.history import COLUMNS, in_words, plain_rows, sparkline, table
+from hpcprof.report.history import COLUMNS, in_words, plain_rows, sparkline, table, told_apart
 from hpcprof.results.history import History, HistoryPoint
 
 TIME = datetime(2026, 11, 22, tzinfo=timezone.utc)
@@ -23,6 +23,18 @@ def test_a_change_is_a_sentence_with_its_probability_and_its_commit() -> None:
         "train.py, 2 ranks: step_ns of 2 runs, from 1.000 ms to 1.050 ms, now 1.050 ms.",
         "+5.0 % (probability 99.9 %) from r2 on, commit def\\x1b.",
     ]
+
+
+def test_what_tells_series_apart_is_one_sentence() -> None:
+    def series(ranks: str, batch: str) -> History:
+        return History("step_ns", "train", HISTORY.points[:1], {"ranks": ranks, "batch\x1b": batch})
+
+    found = [series("2", "8"), series("4", "8"), *(series("2", str(size)) for size in (16, 32, 64, 128))]
+    assert told_apart(found) == (
+        "6 series, because runs differ in ranks (2, 4); batch\\x1b (8, 16, 32, 64 and 1 more)."
+    )
+    assert told_apart([HISTORY]) == ""
+    assert list(in_words(found[0])) == ["train: step_ns of one run, 1.000 ms."]
 
 
 def test_a_line_of_bars_spans_the_values_and_keeps_the_last_ones() -> None:

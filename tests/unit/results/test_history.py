@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,22 @@ from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import GitState, Manifest, Run, save
 from hpcprof.submit.runs.tags import change_tags
 from hpcprof.submit.sites.files import load_site
-from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, summarize, write
+from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, Scalar, summarize, write
 
 
-def timed(folder: Path, minute: int, step_ns: int, script: str = "train.py", ranks: int = 1) -> Run:
+def timed(
+    folder: Path,
+    minute: int,
+    step_ns: int,
+    script: str = "train.py",
+    ranks: int = 1,
+    arguments: Sequence[str] = (),
+    parameters: Mapping[str, Scalar] | None = None,
+) -> Run:
     """Leave a run of a program that recorded its own steps, submitted in a minute of one hour."""
     name = f"run{minute:02}"
-    job = Job(name="train", site="local", workload=None, arguments=["python", script], directory="/src")
+    command = ["python", script, *arguments]
+    job = Job(name="train", site="local", workload=None, arguments=command, directory="/src")
     created = f"2026-11-21T02:{59 - minute:02d}:00+00:00"
     times = [step_ns] * 3
     result = RankResult(
@@ -32,7 +42,7 @@ def timed(folder: Path, minute: int, step_ns: int, script: str = "train.py", ran
         host="node0",
         device="cpu",
         backend="gloo",
-        parameters={},
+        parameters=dict(parameters or {}),
         versions={},
         profiler="none",
         step_ns=times,
@@ -62,7 +72,7 @@ def test_the_run_from_which_on_steps_are_slower_is_marked_in_the_order_of_time(
     tagged = timed(tmp_path, 14, 100_000)
     change_tags(tagged, ["first"])
     (found,) = histories(store, tmp_path, None)
-    assert found.setup == "train, 1 rank, local, cpu, none"
+    assert (found.setup, found.apart) == ("train, 1 rank, local, cpu, none", {})
     assert [point.run for point in found.points] == [f"run{minute:02}" for minute in range(14, -1, -1)]
     (changed,) = [point for point in found.points if point.change_pct is not None]
     assert (changed.run, changed.commit) == ("run04", "040404040404")
@@ -79,6 +89,32 @@ def test_runs_on_other_numbers_of_ranks_have_a_history_of_their_own(tmp_path: Pa
     assert [len(one.points) for one in histories(store, tmp_path, None)] == [3, 2]
 
 
+def test_arguments_that_may_change_a_step_put_runs_apart_and_others_do_not(
+    tmp_path: Path, store: Store
+) -> None:
+    for minute in range(6):
+        size = ["--batch", "16"] if minute > 3 else []
+        timed(
+            tmp_path, minute, 1000, arguments=[*size, "--seed", str(minute), "--output-dir", f"out{minute}"]
+        )
+    large, default = sorted(histories(store, tmp_path, None), key=lambda one: len(one.points))
+    assert [len(one.points) for one in (large, default)] == [2, 4]
+    assert large.setup == "train, 1 rank, local, cpu, none, batch 16"
+    assert (large.apart, default.apart) == ({"batch": "16"}, {"batch": "not given"})
+
+
+def test_recorded_parameters_count_in_place_of_the_command(tmp_path: Path, store: Store) -> None:
+    # The first names what is the default of the second.
+    timed(tmp_path, 1, 1000, arguments=["--batch", "8"], parameters={"batch": 8, "ranks": 1})
+    timed(tmp_path, 2, 1000, parameters={"batch": 8, "ranks": 1})
+    timed(tmp_path, 3, 1000, parameters={"batch": 8, "ranks": 2})
+    found = histories(store, tmp_path, None)
+    assert [(len(one.points), one.apart) for one in found] == [
+        (2, {"argument ranks": "1"}),
+        (1, {"argument ranks": "2"}),
+    ]
+
+
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, store: Store) -> None:
     with pytest.raises(UsageError, match=r"no run in .* has a step time"):
         histories(store, tmp_path, None)
@@ -90,5 +126,7 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, store: Store) -> None:
         histories(store, tmp_path, "tran")
     with pytest.raises(UsageError, match=r"unknown metric 'stepns'; did you mean 'step_ns'"):
         histories(store, tmp_path, "train", "stepns")
+    with pytest.raises(UsageError, match=r"no run has idle_per_step_ns: they have own_step_p50_ns, step_ns"):
+        histories(store, tmp_path, "train", "idle_per_step_ns")
     with pytest.raises(UsageError, match="no run matches"):
         histories(store, tmp_path, None, tags=["none"])

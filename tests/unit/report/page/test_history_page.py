@@ -47,3 +47,15 @@ def test_the_table_has_the_newest_run_first_with_the_value_in_its_unit() -> None
     assert "+5.0 % (probability 90.0 %)" in page
     assert "r9 cannot be read." in page
     assert HOSTILE not in page
+
+
+def test_series_of_one_run_share_a_table_and_a_sentence_says_what_is_apart() -> None:
+    single = [
+        replace(HISTORY, setup=f"train, batch {size}", points=HISTORY.points[1:2], apart={"batch": size})
+        for size in ("16", "32")
+    ]
+    page = html_history([replace(HISTORY, apart={"batch": "8"}), *single])
+    columns = {column["name"]: column for column in rows_of(page, "history-single")["columns"]}
+    assert [column["values"] for name, column in columns.items() if name == "run"] == [["r1", "r1"]]
+    assert "3 series, because runs differ in batch (8, 16, 32)." in page
+    assert "of one run, " not in page
