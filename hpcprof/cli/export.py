@@ -42,7 +42,7 @@ def command(
 
     ui.perfetto.dev opens both kinds of timelines. perfetto is one file of all ranks of a collected run, on
     the clock that their collectives align, with arrows and counters. chrome is gzipped JSON, also for
-    chrome://tracing: one file per rank, and one of all ranks by the UTC times of their profiles.
+    chrome://tracing: one file per rank, and one of all ranks, on the same clock if the run is collected.
     """
     if len(words) not in (1, 2) or not words[-1]:
         raise UsageError("give the folder to write to, preceded by a run if it is not the last one.")

@@ -28,6 +28,7 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.timeline import (
     HOST,
     NO_BYTES,
@@ -46,6 +47,7 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 from hpcprof.report.trace_arrows import arrows
+from hpcprof.results.clocks import RunClocks
 from hpcprof.results.timelines import Timelines
 
 # nsys numbers threads with 24 bits; the tracks above are not threads.
@@ -65,7 +67,9 @@ class Exported:
     notes: list[str] = field(default_factory=list)
 
 
-def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Path], None]) -> Exported:
+def export_timelines(
+    timelines: Timelines, folder: Path, progress: Callable[[Path], None], clocks: RunClocks | None = None
+) -> Exported:
     """Write a trace per rank and, where there are several ranks, one of all ranks on a common clock.
 
     Parameters
@@ -76,6 +80,9 @@ def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Pat
         Created where it is missing and there is something to write; files of the same names are replaced.
     progress : callable
         Called with each path before it is written.
+    clocks : RunClocks, optional
+        The clocks of the ranks on the common one. Without those of all ranks, the UTC times in the profiles
+        place them.
 
     Raises
     ------
@@ -94,13 +101,18 @@ def export_timelines(timelines: Timelines, folder: Path, progress: Callable[[Pat
                 done.notes.append(str(error))
                 continue
             folder.mkdir(parents=True, exist_ok=True)
-            zeros[rank] = zero = _Zero(_first(timeline), timeline.origin.start_utc_ns)
+            zeros[rank] = zero = _Zero(first_event(timeline), timeline.origin.start_utc_ns)
             properties = _properties(rank, timeline) | _base(zero.utc)
             with _trace(path, properties) as write:
                 write(_events(timeline, rank, zero.first))
             done.written.append(path)
         if len(zeros) > 1:
-            _export_all(timelines, zeros, folder / MERGED, progress, done)
+            progress(folder / MERGED)
+            if clocks is not None and zeros.keys() <= clocks.clocks.keys():
+                _export_aligned(timelines, zeros, folder / MERGED, clocks, done)
+            else:
+                _export_by_utc(timelines, zeros, folder / MERGED, done)
+            done.written.append(folder / MERGED)
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
     return done
@@ -118,14 +130,19 @@ class _Zero:
         return None if self.start_utc_ns is None else self.start_utc_ns + self.first
 
 
-def _export_all(
-    timelines: Timelines,
-    zeros: Mapping[int, _Zero],
-    path: Path,
-    progress: Callable[[Path], None],
-    done: Exported,
+def _export_aligned(
+    timelines: Timelines, zeros: Mapping[int, _Zero], path: Path, clocks: RunClocks, done: Exported
 ) -> None:
-    progress(path)
+    """Write all ranks on the clock that they share."""
+    base = min(clocks.stamp_on_common(rank, zero.first) for rank, zero in zeros.items())
+    utc = None if clocks.start_utc_ns is None else clocks.start_utc_ns + base
+    with _trace(path, _base(utc)) as write:
+        for rank in zeros:
+            write(_events(clocks.on_common(rank, timelines.read(rank)), rank, base))
+    done.notes.append(f"{path.name}: {clocks.note()}")
+
+
+def _export_by_utc(timelines: Timelines, zeros: Mapping[int, _Zero], path: Path, done: Exported) -> None:
     known = [zero.utc for zero in zeros.values() if zero.utc is not None]
     base = min(known) if len(known) == len(zeros) else None
     if base is None:
@@ -138,7 +155,6 @@ def _export_all(
         for rank, zero in zeros.items():
             shift = 0 if base is None or zero.utc is None else zero.utc - base
             write(_events(timelines.read(rank), rank, zero.first - shift))
-    done.written.append(path)
 
 
 @contextmanager
@@ -188,12 +204,10 @@ def _base(utc: int | None) -> dict[str, object]:
     return {} if utc is None else {"baseTimeNanoseconds": utc}
 
 
-def _first(timeline: Timeline) -> int:
-    tables = (
-        *(timeline.operations(), timeline.calls, timeline.ranges, timeline.gpu_marks),
-        timeline.operators,
-    )
-    stamps = (*(table.start for table in tables), timeline.allocations.time)
+def first_event(timeline: Timeline) -> int:
+    """Return when the first event of a timeline begins, on its own clock; 0 without events."""
+    tables = [getattr(timeline, name) for name in timeline_tables()]
+    stamps = [table.time if isinstance(table, Allocations) else table.start for table in tables]
     return min((int(column.min()) for column in stamps if len(column)), default=0)
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from hpcprof.analysis.collectives.common_clock import Alignment, RankClock, connect
 from hpcprof.common.units import named_ranks
+from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.results.communicators import aligned_by_communicator
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
@@ -54,6 +55,19 @@ class RunClocks:
     def to_rank(self, rank: int, stamps: Ints) -> Ints:
         """Return times on the common clock as time stamps of a rank's profile, in ns."""
         return self.clocks[rank].to_rank(stamps)
+
+    def stamp_on_common(self, rank: int, stamp: int) -> int:
+        """Return one time stamp of a rank's profile on the common clock, in ns."""
+        return int(self.to_common(rank, np.array([stamp]))[0])
+
+    def on_common(self, rank: int, timeline: Timeline) -> Timeline:
+        """Return the timeline of a rank with all times on the common clock."""
+        moved = {}
+        for name in timeline_tables():
+            table = getattr(timeline, name)
+            stamps = ("time",) if isinstance(table, Allocations) else ("start", "end")
+            moved[name] = replace(table, **{s: self.to_common(rank, getattr(table, s)) for s in stamps})
+        return replace(timeline, **moved)
 
     def uncertainty_ns(self, rank: int) -> int | None:
         """Return how far off the times of a rank may be on the common clock; None if unknown."""

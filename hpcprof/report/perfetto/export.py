@@ -15,7 +15,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.report.perfetto.trace import Matched, clock_packet, rank_packets, shared_flow
-from hpcprof.report.trace_events import Exported
+from hpcprof.report.trace_events import Exported, first_event
 from hpcprof.results.clocks import aligned_clocks
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RankSteps, RunWindows
@@ -25,9 +25,6 @@ TRACE = "all_ranks.pftrace.gz"
 """The name of the trace; a collect of the folder ignores it."""
 
 _COMPRESSION = 5
-_LATER_NS = 10**15
-"""When traces without UTC times begin: 11 days after zero, because no time stamp may be negative."""
-
 _KEY = ("op", "comm_id", "seq")
 _EVER = (-(1 << 61), 1 << 61)
 
@@ -65,6 +62,7 @@ def export_trace(
     path, notes = folder / TRACE, list[str]()
     progress(path)
     source = _Source(run, store)
+    source.find_begin(ranks, steps)
     timelines = source.timelines(ranks, steps, notes)
     first = next(timelines, None)
     if first is None:
@@ -93,8 +91,19 @@ class _Source:
     def __init__(self, run: Run, store: Store) -> None:
         self._run, self._store, self._windows = run, store, RunWindows(run, store)
         self.clocks = aligned_clocks(run, store)
+        self._begin = self.clocks.start_utc_ns or 0
         matched = store.read(run.id, "collectives").columns
         self._matched = set(zip(*(matched[name] for name in _KEY), strict=True))
+
+    def find_begin(self, ranks: Sequence[int], steps: tuple[int, int] | None) -> None:
+        """Have the trace begin at 0 where no UTC times are known, because no time stamp may be negative."""
+        if self.clocks.start_utc_ns is None:
+            firsts = [
+                self.clocks.stamp_on_common(rank, min([first_event(timeline), *own.start.tolist()]))
+                for rank, timeline in self.timelines(ranks, steps, [])
+                for own in [self._steps(rank, steps)]
+            ]
+            self._begin = -min(firsts, default=0)
 
     def timelines(
         self, ranks: Sequence[int], steps: tuple[int, int] | None, notes: list[str]
@@ -111,11 +120,14 @@ class _Source:
 
     def packets(self, rank: int, timeline: Timeline, steps: tuple[int, int] | None) -> Iterator[bytes]:
         """Yield the packets of a rank."""
+        own = self._steps(rank, steps)
+        yield from rank_packets(rank, timeline, own, self._of_rank(rank), partial(self._in_trace, rank))
+
+    def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:
         found = self._windows.steps(rank)
         first, last = steps or _EVER
         chosen = (found.number >= first) & (found.number <= last)
-        own = RankSteps(found.number[chosen], found.start[chosen], found.end[chosen])
-        yield from rank_packets(rank, timeline, own, self._of_rank(rank), partial(self._in_trace, rank))
+        return RankSteps(found.number[chosen], found.start[chosen], found.end[chosen])
 
     def _of_rank(self, rank: int) -> Matched:
         """Return the collectives of a rank that were matched with those of others."""
@@ -130,5 +142,4 @@ class _Source:
         return Matched(np.array(starts, np.int64), np.array(flows, np.uint64))
 
     def _in_trace(self, rank: int, stamps: Ints) -> Ints:
-        begin = _LATER_NS if self.clocks.start_utc_ns is None else self.clocks.start_utc_ns
-        return self.clocks.to_common(rank, stamps) + begin
+        return self.clocks.to_common(rank, stamps) + self._begin

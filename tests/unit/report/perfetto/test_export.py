@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import gzip
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.report.perfetto import export
 from hpcprof.report.perfetto.export import TRACE, export_trace
+from hpcprof.report.trace_events import MERGED, export_timelines
 from hpcprof.results.clocks import aligned_clocks
 from hpcprof.results.over_ranks import update_run
 from hpcprof.results.store.store import Store
+from hpcprof.results.timelines import find_timelines
 from hpcprof.results.windows import RunWindows
 from hpcprof.submit.runs.directory import Run
 from tests.data.parallel_program import Program
@@ -67,6 +72,32 @@ def test_all_ranks_end_a_collective_together_and_an_arrow_connects_them(
     assert found.utc is not None
     starts = np.array([one.start for one in found.slices])
     assert abs(starts.min() - found.utc) < 200 * 10**9
+
+
+def test_a_trace_without_utc_times_begins_at_zero(
+    stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = replace(aligned_clocks(*stored), start_utc_ns=None)
+    monkeypatch.setattr(export, "aligned_clocks", lambda *run: unknown)
+    for steps in ((2, 2), None):
+        found, _ = _export(stored, tmp_path, [0, 1], steps)
+        assert (min(one.start for one in found.slices), found.utc) == (0, None)
+
+
+def test_a_chrome_trace_of_all_ranks_has_the_same_clock(stored: Stored, tmp_path: Path) -> None:
+    clocks = aligned_clocks(*stored)
+    done = export_timelines(find_timelines(stored[0]), tmp_path, lambda path: None, clocks)
+    assert done.notes == [f"{MERGED}: {clocks.note()}"]
+    trace = json.loads(gzip.decompress((tmp_path / MERGED).read_bytes()))
+    perfetto, _ = _export(stored, tmp_path, [0, 1, 2, 3], None)
+    wanted = sorted((one.process, one.start) for one in perfetto.slices if one.category == "kernel")
+    base = trace["baseTimeNanoseconds"]
+    found = [
+        (f"rank {event['pid']}", base + round(event["ts"] * 1000))
+        for event in trace["traceEvents"]
+        if event.get("cat") == "kernel"
+    ]
+    assert sorted(found) == wanted
 
 
 def test_the_same_run_gives_the_same_bytes(stored: Stored, tmp_path: Path) -> None:
