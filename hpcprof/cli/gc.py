@@ -30,16 +30,19 @@ def command(
 ) -> None:
     """Remove old runs, and collected rows whose run is gone.
 
-    Runs with a tag are kept, and those whose job has not ended. The rows of a removed run go with it. An
-    SQLite database is shrunk afterwards.
+    Runs with a tag or in a baseline are kept, and those whose job has not ended. The rows of a removed run go
+    with it. An SQLite database is shrunk afterwards.
     """
     age = parse_age(older_than) if older_than else None
     if older_than and age is None:
         raise UsageError(f"--older-than {older_than}: write a number with d, h or m, as in 30d or 12h.")
     if age is None and not missing:
         raise UsageError("give --older-than AGE, --missing, or both.")
-    removals = old_removals(datetime.now(timezone.utc) - age, runs_dir, db) if age is not None else []
-    removals += missing_removals(runs_dir, db) if missing else []
+    kept: set[str] = set()
+    removals = old_removals(datetime.now(timezone.utc) - age, runs_dir, db, kept) if age is not None else []
+    removals += missing_removals(runs_dir, db, kept) if missing else []
+    if kept:
+        click.echo(f"kept {counted(len(kept), 'run')} in a baseline: {', '.join(sorted(kept))}", err=True)
     if not removals:
         click.echo("nothing to remove")
         return

@@ -28,8 +28,8 @@ def command(runs_dir: Path, db: str | None, yes: bool, runs: tuple[str, ...]) ->
 
     RUN is a run id, a unique prefix of one, a path, or last; an array sweep stands for all its runs. The
     run's directory and its rows in the results database are removed. Of profiles that were imported from
-    another folder only the rows are removed; their files are left. A run whose job has not ended is not
-    removed.
+    another folder only the rows are removed; their files are left. A run whose job has not ended, or that
+    is in a baseline, is not removed.
     """
     removals = chosen_removals(runs, runs_dir, db)
     confirm(removals, yes)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.event_folders import EVENTS, remove_run_events
-from hpcprof.results.store.overview import StoredRun, stored_runs
+from hpcprof.results.store.overview import StoredRun, baselined_runs, stored_runs
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs, typed_name
 from hpcprof.submit.runs.removal import check_place, jobs_of, remove_directory, size_of
 from hpcprof.submit.runs.tags import read_tags
@@ -48,7 +48,7 @@ def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = 
     Raises
     ------
     UsageError
-        If a name matches nothing, or what it names is not in the folder of runs.
+        If a name matches nothing, what it names is not in the folder of runs, or a run is in a baseline.
     HpcprofError
         If the job of a run has not ended, or it is not known whether it has.
     """
@@ -57,11 +57,22 @@ def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = 
     for reference in references:
         for run in _runs_named(reference, runs_dir, stored):
             found[run.id] = _removal(run, runs_dir, stored, db)
+    for run_id, (name, *_) in baselined_runs(db, runs_dir).items():
+        if run_id in found:
+            raise UsageError(
+                f"{run_id} is in the baseline {name!r}: first give the baseline other runs (hpcprof baseline "
+                "set), or remove it (hpcprof baseline rm)."
+            )
     return list(found.values())
 
 
-def old_removals(before: datetime, runs_dir: Path, db: str | None = None) -> list[Removal]:
-    """Return the removals of runs that were submitted before a time, have ended and have no tag."""
+def old_removals(
+    before: datetime, runs_dir: Path, db: str | None = None, kept: set[str] | None = None
+) -> list[Removal]:
+    """Return the removals of runs that were submitted before a time, have ended and have no tag.
+
+    Runs of a baseline are left out; ``kept`` gets their ids.
+    """
     stored = {row.id: row for row in stored_runs(db, runs_dir)}
     old = [
         run
@@ -73,19 +84,33 @@ def old_removals(before: datetime, runs_dir: Path, db: str | None = None) -> lis
     ]
     statuses = poll(old, LISTING_SECONDS)
     ended = [run for run in old if statuses[run.id].state.ended and _open_job(jobs_of(run)[1:]) is None]
-    return [_ended(run, statuses[run.id], stored) for run in ended]
+    free = _without_baselines([run.id for run in ended], runs_dir, db, kept)
+    return [_ended(run, statuses[run.id], stored) for run in ended if run.id in free]
 
 
-def missing_removals(runs_dir: Path, db: str | None = None) -> list[Removal]:
+def missing_removals(runs_dir: Path, db: str | None = None, kept: set[str] | None = None) -> list[Removal]:
     """Return the removals of rows whose folder is gone from a folder that exists.
 
-    Where that does not exist either, a file system may only be away.
+    Where that does not exist either, a file system may only be away. Rows of a baseline are left out, because
+    comparisons need no more than them; ``kept`` gets the ids of their runs.
     """
-    return [
-        Removal(row.id, rows=row)
+    gone = [
+        row
         for row in stored_runs(db, runs_dir)
         if not Path(row.path).exists() and Path(row.path).parent.is_dir()
     ]
+    free = _without_baselines([row.id for row in gone], runs_dir, db, kept)
+    return [Removal(row.id, rows=row) for row in gone if row.id in free]
+
+
+def _without_baselines(
+    run_ids: Sequence[str], runs_dir: Path, db: str | None, kept: set[str] | None
+) -> set[str]:
+    """Return the runs that are in no baseline; ``kept`` gets the others."""
+    baselined = baselined_runs(db, runs_dir).keys() & set(run_ids)
+    if kept is not None:
+        kept |= baselined
+    return set(run_ids) - baselined
 
 
 def remove(removals: Sequence[Removal], runs_dir: Path, db: str | None = None) -> Iterator[Removal]:

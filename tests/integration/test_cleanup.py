@@ -25,7 +25,7 @@ from hpcprof.results.collect import collect_profiles
 from hpcprof.results.listing import list_runs
 from hpcprof.results.store.overview import stored_runs
 from hpcprof.results.store.store import open_store
-from hpcprof.results.store.tables import ProfileRow, RunRow
+from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, save
 from hpcprof.submit.runs.tags import change_tags
 from tests.conftest import Hpcprof
@@ -110,6 +110,23 @@ def test_old_runs_are_those_that_have_ended_without_a_tag(make_run: MakeRun, tmp
     carry_out(removals, tmp_path)
     assert not ended.path.exists()
     assert stored_runs(None, tmp_path) == []
+
+
+def test_runs_of_a_baseline_are_kept_and_named(database: Database, make_run: MakeRun, tmp_path: Path) -> None:
+    ended = submitted(make_run("1", scheduler="local", verdict=COMPLETED), timedelta(days=40))
+    stored(tmp_path, ended.id, ended.path)
+    stored(tmp_path, "gone", tmp_path / "gone")
+    rows = [BaselineRow("main", i, name, "", "") for i, name in enumerate((ended.id, "gone"))]
+    open_store(None, tmp_path).put_baseline("main", rows)
+    kept: set[str] = set()
+    now = datetime.now(timezone.utc)
+    assert [old_removals(now, tmp_path, kept=kept), missing_removals(tmp_path, kept=kept)] == [[], []]
+    assert kept == {ended.id, "gone"}
+    for name in kept:
+        with pytest.raises(UsageError, match=rf"^{name} is in the baseline 'main': first give the baseline"):
+            chosen_removals([name], tmp_path)
+    open_store(None, tmp_path).put_baseline("main", [])
+    assert ids(chosen_removals(sorted(kept), tmp_path)) == sorted(kept)
 
 
 def test_the_rows_of_a_run_stay_while_the_copy_that_they_are_of_exists(

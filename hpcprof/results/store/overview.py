@@ -23,6 +23,8 @@ SELECT runs.id, runs.path, runs.site, runs.workload, runs.ranks,
     (SELECT min(p50_ns) FROM analysis_steps_summary WHERE analysis_steps_summary.run_id = runs.id)
 FROM runs ORDER BY runs.id"""
 
+_BASELINES = "SELECT run_id, name FROM baselines ORDER BY run_id, name"
+
 
 class StoredRun(msgspec.Struct, frozen=True, array_like=True):
     """A collected run: its place, the number of its profiles, their kind and start, and its median step."""
@@ -54,26 +56,43 @@ def stored_runs(db: str | None, runs_dir: Path) -> list[StoredRun]:
     StoreError
         If the database cannot be read, or does not have these columns.
     """
+    return [msgspec.convert(tuple(row), StoredRun) for row in _rows(_QUERY, "runs", db, runs_dir)]
+
+
+def baselined_runs(db: str | None, runs_dir: Path) -> dict[str, list[str]]:
+    """Return the runs that are in a baseline, by id, with the names of the baselines.
+
+    Parameters and errors are those of `stored_runs`. A database of an earlier version has no baselines.
+    """
+    found: dict[str, list[str]] = {}
+    for run_id, name in _rows(_BASELINES, "baselines", db, runs_dir):
+        found.setdefault(str(run_id), []).append(str(name))
+    return found
+
+
+def _rows(query: str, table: str, db: str | None, runs_dir: Path) -> Sequence[Sequence[object]]:
+    """Return the rows of a query; none without its main table."""
     db = db or default_database()
-    rows = _from_server(db) if db and "://" in db else _from_file(Path(db) if db else runs_dir / "hpcprof.db")
-    return [msgspec.convert(tuple(row), StoredRun) for row in rows]
+    if db and "://" in db:
+        return _from_server(db, query)
+    return _from_file(Path(db) if db else runs_dir / "hpcprof.db", query, table)
 
 
-def _from_file(path: Path) -> Sequence[Sequence[object]]:
+def _from_file(path: Path, query: str, table: str) -> Sequence[Sequence[object]]:
     if not path.is_file():
         return []
     try:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=_SECONDS)) as connection:
-            prepared = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'hpcprof_schema'")
-            return connection.execute(_QUERY).fetchall() if prepared.fetchone() else []
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+            return connection.execute(query).fetchall() if {"hpcprof_schema", table} <= tables else []
     except sqlite3.Error as error:
         # A missing table or column: it is of another version of hpcprof.
         remedy = "; give another --db, or move it away and collect again" if "no such" in str(error) else ""
         raise StoreError(f"cannot read the results database {path}: {error}{remedy}.") from None
 
 
-def _from_server(url: str) -> Sequence[Sequence[object]]:
+def _from_server(url: str, query: str) -> Sequence[Sequence[object]]:
     # Imported here: loading SQLAlchemy takes longer than the rest of a list.
     from sqlalchemy import text
 
@@ -86,4 +105,4 @@ def _from_server(url: str) -> Sequence[Sequence[object]]:
     if not database.exists():
         return []
     with database.reading() as connection:
-        return connection.execute(text(_QUERY)).all()
+        return connection.execute(text(query)).all()
