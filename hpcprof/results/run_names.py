@@ -16,13 +16,10 @@ from pathlib import Path
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.store.database import store_url
+from hpcprof.results.store.database import public_address, store_url
 from hpcprof.results.store.store import Store
 from hpcprof.submit.config import default_database
 from hpcprof.submit.runs.directory import MANIFEST, Run, find_run, find_runs, open_run, runs_directory
-
-_SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")
-"""The parameters of a PostgreSQL URL that are printed: none of them can be a secret."""
 
 
 def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
@@ -132,11 +129,7 @@ def _store_options(store: Store) -> list[str]:
     options = ["--runs-dir", str(runs_dir)] if other else []
     if url == store_url(default_database(), runs_dir):
         return options
-    if url.get_backend_name() == "sqlite":
-        return [*options, "--db", url.database or ""]
-    parameters = {name: value for name, value in url.query.items() if name in _SHOWN_PARAMETERS}
-    public = url.set(query=parameters)._replace(password=None)
-    return [*options, "--db", public.render_as_string()]
+    return [*options, "--db", public_address(url)]
 
 
 def typed_run(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from hpcprof.results.store.migration import migrate
 from hpcprof.results.store.tables import METADATA, SCHEMA, SCHEMA_VERSION
 
 _BUSY_SECONDS = 60.0
+_SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")
+"""The parameters of a PostgreSQL URL that are printed: none of them can be a secret."""
 
 
 def store_url(given: str | None, runs_dir: Path) -> URL:
@@ -49,6 +52,17 @@ def store_url(given: str | None, runs_dir: Path) -> URL:
             "(postgresql+psycopg://USER@HOST/DATABASE)."
         )
     return url
+
+
+def public_address(url: URL) -> str:
+    """Return a database as users can give it after ``--db``.
+
+    A password is left out: PostgreSQL takes it from ``~/.pgpass`` or ``$PGPASSWORD``.
+    """
+    if url.get_backend_name() == "sqlite":
+        return url.database or ""
+    parameters = {name: value for name, value in url.query.items() if name in _SHOWN_PARAMETERS}
+    return url.set(query=parameters)._replace(password=None).render_as_string()
 
 
 def cause(error: Exception) -> str:
@@ -112,18 +126,31 @@ class Database:
             )
         if found is not None and found < SCHEMA_VERSION:
             if self._read_only:
-                raise StoreError(
-                    f"the results database {self} is of an earlier hpcprof, and only read here: run "
-                    "hpcprof report once, which migrates it."
-                )
+                raise StoreError(f"{self._earlier()}, and only read here: {self._migrating()}.")
             self._migrate()
         return found is not None
 
+    def _earlier(self) -> str:
+        return f"the results database {self} is of an earlier hpcprof"
+
+    def _migrating(self) -> str:
+        # Readers of a served page are in no folder.
+        place = (
+            str(Path(public_address(self.url)).absolute()) if self._is_sqlite else public_address(self.url)
+        )
+        command = shlex.join(["hpcprof", "baseline", "list", "--db", place])
+        return f"{command} migrates it, run by somebody who may write it"
+
     def _migrate(self) -> None:
-        with self._errors_as_sentences(), self._begin() as connection:
-            self._lock(connection, "tables")
-            if _version(connection) != SCHEMA_VERSION:  # else another process was faster
-                migrate(connection)
+        try:
+            with self._begin() as connection:
+                self._lock(connection, "tables")
+                if _version(connection) != SCHEMA_VERSION:  # else another process was faster
+                    migrate(connection)
+        except (SQLAlchemyError, OSError) as error:
+            raise StoreError(
+                f"{self._earlier()}, and cannot be migrated: {cause(error)}; {self._migrating()}."
+            ) from None
 
     def prepare(self) -> None:
         """Create the database and its tables unless they exist."""

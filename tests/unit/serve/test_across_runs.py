@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import datetime
+from html import unescape
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from hpcprof.results.listing import ListedRun
-from hpcprof.results.named_baselines import set_baseline
+from hpcprof.results.named_baselines import named_baselines, set_baseline
 from hpcprof.results.store.store import open_store
 from hpcprof.serve import catalogue
 from hpcprof.serve.across_runs import comparisons
@@ -84,6 +87,25 @@ def test_a_comparison_that_cannot_be_made_is_a_sentence(
     assert (answer.status_code, sentence in answer.text) == (status, True)
     answer = client.get(f"/api/compare?{path}")
     assert (answer.status_code, [*answer.json()]) == (status, ["error"])
+
+
+def test_a_database_of_an_earlier_version_is_one_sentence_with_the_command_that_migrates_it(
+    tmp_path: Path,
+) -> None:
+    timed(tmp_path, 1, 1000)
+    store = open_store(None, tmp_path)
+    store.prepare()
+    with closing(sqlite3.connect(tmp_path / "hpcprof.db")) as database, database:
+        database.execute("UPDATE hpcprof_schema SET version = 4")
+        database.execute("DROP TABLE baselines")
+    app = serve_store(tmp_path, None, Access(all_names(LOCAL_NAMES), False, None, port=8765))
+    with TestClient(app, base_url="http://127.0.0.1:8765") as client:
+        pages = ("/runs", "/runs/run01", "/history", "/compare?baseline=run01&candidate=run01")
+        for page in pages:
+            text = unescape(client.get(page).text)
+            assert text.count(f"hpcprof baseline list --db {tmp_path}/hpcprof.db migrates it") == 1
+        assert named_baselines(store) == []
+        assert [client.get(page).status_code for page in pages[2:]] == [200, 200]
 
 
 def submitted(run: Run) -> datetime:
