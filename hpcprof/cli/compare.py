@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ import click
 from hpcprof.cli.completion import complete_baselines, complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.report import collect_first
 from hpcprof.cli.tables import console, write_analysis
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
@@ -102,7 +105,7 @@ def command(
     means all of its runs. Confidence intervals come from the variation between runs, so they need at least
     two runs per side. With one run per side there are figures but no verdict. Earlier runs of the same job
     in the folder of runs count as further runs of A if they are like those of A. With --baseline, all runs
-    named are candidates.
+    named are candidates. A run of which nothing has been collected yet is collected first.
     """
     if baseline is not None:
         if a or bool(b) == bool(words):
@@ -119,7 +122,8 @@ def command(
     if baseline is not None:
         before = tuple(typed_run(run) for run in baseline_runs(baseline, store, runs_dir))
         after = b or words
-    compared = compare_runs(before, after, store, runs_dir, margin, force)
+    collect = partial(collect_first, store=store)
+    compared = compare_runs(before, after, store, runs_dir, margin, force, collect)
     _write(form, compared, store)
     if html is not None:
         from hpcprof.report.comparison_page import html_comparison
@@ -145,7 +149,7 @@ def _write(form: str, compared: Comparison, store: Store) -> None:
     elif form == "junit":
         from hpcprof.report.ci import junit_report
 
-        click.echo(junit_report(compared))
+        click.echo(junit_report(compared, datetime.now(timezone.utc)))
     else:
         if form == "table":
             _show(compared, store)

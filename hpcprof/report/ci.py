@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timezone
 from html import escape
 from xml.etree import ElementTree
 
@@ -14,6 +16,9 @@ from hpcprof.report.formatting import format_value
 from hpcprof.results.analysis_table import Row
 
 _KERNELS = 8
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""The characters that an XML 1.0 document cannot have, not even escaped."""
+
 _TITLE = "hpcprof compare"
 
 
@@ -90,32 +95,49 @@ def _cell(text: str) -> str:
     return plain
 
 
-def junit_report(compared: Comparison) -> str:
-    """Return the verdict as a JUnit report with one test case.
+def junit_report(compared: Comparison, now: datetime) -> str:
+    """Return the verdict as a JUnit report with one test case, as the schemas of Ant and Jenkins want it.
 
     A regression is its failure; a comparison without a verdict is skipped.
+
+    Parameters
+    ----------
+    compared : Comparison
+    now : datetime
+        When it was compared.
     """
     row = compared.table.rows[0] if compared.table.rows else None
     failed, skipped = compared.regressed, compared.is_open
-    counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": str(int(skipped))}
     suites = ElementTree.Element("testsuites")
-    suite = ElementTree.SubElement(suites, "testsuite", {"name": _TITLE, **counts})
-    candidate = ", ".join(run.id for run in compared.candidate)
-    case = ElementTree.SubElement(
-        suite,
-        "testcase",
+    suite = ElementTree.SubElement(
+        suites,
+        "testsuite",
         {
-            "classname": visible(candidate),
-            "name": visible(str(row["metric"])) if row else "step",
-            "time": "0",
+            **{"id": "0", "package": "hpcprof", "name": _TITLE, "hostname": "localhost"},
+            # Ant's schema allows no time zone.
+            **{"timestamp": f"{now.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S}", "time": "0"},
+            **{"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": str(int(skipped))},
         },
     )
-    said = verdict_sentence(compared)
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, runs in (("baseline", compared.baseline), ("candidate", compared.candidate)):
+        value = _in_xml(", ".join(run.id for run in runs))
+        ElementTree.SubElement(properties, "property", {"name": name, "value": value})
+    candidate = _in_xml(", ".join(run.id for run in compared.candidate))
+    metric = _in_xml(str(row["metric"])) if row else "step"
+    case = ElementTree.SubElement(suite, "testcase", {"classname": candidate, "name": metric, "time": "0"})
+    said = _in_xml(verdict_sentence(compared))
     if failed:
         failure = ElementTree.SubElement(case, "failure", {"message": said, "type": REGRESSION})
         failure.text = said
     elif skipped:
         ElementTree.SubElement(case, "skipped", {"message": said})
-    ElementTree.SubElement(case, "system-out").text = said
+    ElementTree.SubElement(suite, "system-out").text = said
+    ElementTree.SubElement(suite, "system-err")
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True)
+
+
+def _in_xml(text: str) -> str:
+    """Return a text as XML may have it; a path on Linux need not be UTF-8."""
+    return _NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", visible(text))

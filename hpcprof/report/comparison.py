@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.units import counted, visible
 from hpcprof.report.difference import Waterfall, in_a_sentence, waterfall, waterfall_lines
+from hpcprof.report.request import collect_missing
 from hpcprof.report.terminal import more_rows, remarks, titled
 from hpcprof.results.across_runs import compare_sides, explain_difference
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable, Row
@@ -138,10 +139,12 @@ def compare_runs(
     runs_dir: Path,
     margin_pct: float = MATERIAL_PCT,
     force: bool = False,
+    collect: Callable[[Run], None] = lambda _: None,
 ) -> Comparison:
     """Compare candidate runs with baseline runs, both as users refer to them.
 
-    ``margin_pct`` and ``force`` as in `hpcprof.results.across_runs.compare_sides`.
+    ``margin_pct`` and ``force`` as in `hpcprof.results.across_runs.compare_sides`. ``collect`` is called with
+    each run that has profiles of which none has been collected.
 
     Raises
     ------
@@ -149,9 +152,10 @@ def compare_runs(
         If a run is unknown or listed twice on one side, or the runs are of different programs or numbers of
         ranks.
     HpcprofError
-        If a run has nothing to compare.
+        If a run has nothing to compare, or its job has not ended.
     """
     a, b = (find_known_runs(side, runs_dir, store) for side in (baseline, candidate))
+    collect_missing([*a, *b], store, collect)
     return compare_found(a, b, store, margin_pct, force)
 
 

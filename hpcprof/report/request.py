@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,7 +134,7 @@ def find_collected_run(
         If nothing of the run has been collected and its job has not ended.
     """
     run = find_known_run(reference, runs_dir, store)
-    _collect_first(run, store, collect)
+    collect_missing([run], store, collect)
     return run
 
 
@@ -147,8 +147,7 @@ def _across_runs(
     references = request.runs or (() if analysis.scope is Scope.STORE else ("last",))
     runs = find_known_runs(references, runs_dir, store)
     against = find_known_runs(request.against, runs_dir, store)
-    for run in (*runs, *against):
-        _collect_first(run, store, collect)
+    collect_missing([*runs, *against], store, collect)
     if analysis.scope is Scope.STORE:
         skipped: list[str] = []
         table = over_store(analysis, runs or every_run(store, runs_dir, skipped), store)
@@ -156,21 +155,24 @@ def _across_runs(
     return AnalysisReport(analysis, over_pair(analysis, runs, against, store))
 
 
-def _collect_first(run: Run, store: Store, collect: Callable[[Run], None]) -> None:
-    """Have a run collected if nothing of it is in the store.
+def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:
+    """Have each run collected that has profiles of which nothing is in the store.
 
     Raises
     ------
     HpcprofError
-        If its job has not ended: its profiles are incomplete.
+        If the job of one has not ended: its profiles are incomplete.
     """
-    if store.exists() and store.profiles(run.id):
-        return
-    status = poll([run]).get(run.id)
-    if status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
-        raise HpcprofError(
-            f"{run.id} is {status.state.value}: its report can be made when it has ended, for which "
-            f"hpcprof status {typed_name(run.path)} --watch waits."
-        )
-    if find_profiles(run.path):
-        collect(run)
+    exists = store.exists()
+    missing = [run for run in runs if not (exists and store.profiles(run.id))]
+    statuses = poll(missing)
+    for run in missing:
+        status = statuses.get(run.id)
+        if status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
+            raise HpcprofError(
+                f"{run.id} is {status.state.value}: its report can be made when it has ended, for which "
+                f"hpcprof status {typed_name(run.path)} --watch waits."
+            )
+    for run in missing:
+        if find_profiles(run.path):
+            collect(run)

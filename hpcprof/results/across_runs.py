@@ -14,6 +14,7 @@ from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, as_de
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.baseline import check_comparable, earlier_runs
 from hpcprof.results.run_inputs import run_data
@@ -158,6 +159,8 @@ def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[Run
         data = run_data(run, store, needs)
         collected = store.exists() and store.profiles(run.id)
         if not collected and not len(data.own_step_ns):
+            if not find_profiles(run.path):
+                raise HpcprofError(f"{run.id} has no profiles and no step times: nothing can be compared.")
             collecting = command_line(store, "collect", str(run.path))
             raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
         found.append(data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +16,8 @@ from hpcprof.report.ci import github_annotation, junit_report, markdown_summary
 from hpcprof.report.comparison import Comparison
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.submit.runs.directory import Run
+
+NOW = datetime(2026, 11, 22, 10, 30, tzinfo=timezone(timedelta(hours=2)))
 
 HOSTILE = "k</td><script>|`::error::\n::set-output name=x::[a](b) & \x1b[31m %0A"
 
@@ -61,7 +65,7 @@ def test_only_a_regression_is_an_error_and_a_doubt_is_skipped(
     assert github_annotation(found).startswith(
         f"::{level} title=hpcprof compare::{verdict}: step_p50_ns 1.000 ms"
     )
-    (suite,) = ElementTree.fromstring(junit_report(found))
+    (suite,) = ElementTree.fromstring(junit_report(found, NOW))
     assert (suite.attrib["failures"], suite.attrib["skipped"]) == (failures, skipped)
 
 
@@ -77,5 +81,54 @@ def test_a_hostile_name_is_text_in_markdown_and_in_xml() -> None:
     table = [line for line in summary.splitlines() if line.startswith("| k")]
     assert len(table) == 2 and {line.count("|") for line in table} == {7}
     assert not any(line.startswith("::") for line in summary.splitlines())
-    (suite,) = ElementTree.fromstring(junit_report(compared("regression", HOSTILE)))
-    assert "<script>" in suite[0].attrib["classname"]
+    (suite,) = ElementTree.fromstring(junit_report(compared("regression", HOSTILE), NOW))
+    assert "<script>" in suite.find("testcase").attrib["classname"]
+
+
+# The rules of the schema for Apache Ant (github.com/windyroad/JUnit-Schema, JUnit.xsd), the strictest in use:
+# the attributes of each element, all required, and its children in their order. The schema of Jenkins
+# (jenkinsci/xunit-plugin, junit-10.xsd) allows the same and more.
+NUMBER, WORD = r"\d+(\.\d+)?", r"\S(.*\S)?"
+ATTRIBUTES = {
+    "testsuites": {},
+    "testsuite": {
+        **{"id": r"\d+", "package": WORD, "name": WORD, "hostname": WORD, "time": NUMBER},
+        **{"timestamp": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"},
+        **dict.fromkeys(("tests", "failures", "errors", "skipped"), r"\d+"),
+    },
+    "properties": {},
+    "property": {"name": WORD, "value": ".*"},
+    "testcase": {"classname": WORD, "name": WORD, "time": NUMBER},
+    "failure": {"message": ".*", "type": ".*"},
+    "skipped": {"message": ".*"},
+    "system-out": {},
+    "system-err": {},
+}
+CHILDREN = {
+    "testsuites": r"(testsuite )*",
+    "testsuite": r"properties (testcase )*system-out system-err ",
+    "properties": r"(property )*",
+    "testcase": r"((skipped|error|failure) )?",
+}
+
+
+@pytest.mark.parametrize("verdict", ["regression", "equivalent", "inconclusive"])
+@pytest.mark.parametrize("kernel", ["gemm", HOSTILE, "\ufffe\udcff"])
+def test_a_junit_report_keeps_the_rules_of_the_schemas(verdict: str, kernel: str) -> None:
+    text = junit_report(compared(verdict, kernel), NOW)
+    report = ElementTree.fromstring(text)
+    for element in report.iter():
+        rules = ATTRIBUTES[element.tag]
+        assert element.attrib.keys() == rules.keys()
+        assert all(re.fullmatch(rules[name], value, re.DOTALL) for name, value in element.attrib.items())
+        children = "".join(f"{child.tag} " for child in element)
+        assert re.fullmatch(CHILDREN.get(element.tag, ""), children), element.tag
+    (suite,) = report
+    assert suite.attrib["timestamp"] == "2026-11-22T08:30:00"
+    assert text.encode().startswith(b"<?xml version='1.0' encoding='utf-8'?>")
+
+
+def test_an_annotation_escapes_what_github_documents() -> None:
+    # github.com/actions/toolkit, command.ts: a message escapes %, CR and LF, a property : and , as well.
+    found = compared("100 %: a,b")
+    assert github_annotation(found).startswith("::notice title=hpcprof compare::100 %25: a,b: step_p50_ns")
