@@ -255,7 +255,6 @@ def _large_analyses(profile: Timeline | KernelReport, rank: int) -> dict[str, An
 
 
 def _table(name: str, profile: Timeline | KernelReport, rank: int) -> AnalysisTable:
-    from hpcprof.analysis.framework.outcome import columns_of_rank
+    from hpcprof.analysis.framework.outcome import analyze_rank
 
-    columns, reason = columns_of_rank(ANALYSES[name], profile, rank)
-    return AnalysisTable(columns, {rank: reason} if reason else {})
+    return AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], profile, rank), rank)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, Values, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.operators.host_time import host_compute, measured_on_host
@@ -86,24 +84,22 @@ def rank_collectives(timeline: Timeline) -> Outcome:
         found = _from_kernel_names(timeline)
     if not len(found.start):
         return no_rows(_why_none(timeline))
-    rows = pd.DataFrame(
-        {
-            "op": pd.Series(found.operation, dtype="object"),
-            "comm_id": pd.Series(found.communicator, dtype="object"),
-            "seq": found.seq,
-            "bytes": _known(found.bytes, NO_BYTES),
-            "comm_ranks": _known(found.ranks, UNKNOWN_RANKS),
-            "world_ranks": object_array([timeline.origin.world_size] * len(found.start)),
-            "fused": found.fused,
-            "part": found.part,
-            "start_ns": found.start,
-            "end_ns": found.end,
-            "exposed_ns": found.end - found.start - _beside_compute(timeline, found),
-            "step": _known(step_numbers(timeline, found.call), OUTSIDE),
-            "peer": _known(found.peer, NO_PEER),
-            "comm_peer": _known(found.comm_peer, NO_PEER),
-        }
-    )
+    rows: dict[str, Values] = {
+        "op": found.operation,
+        "comm_id": found.communicator,
+        "seq": found.seq,
+        "bytes": _known(found.bytes, NO_BYTES),
+        "comm_ranks": _known(found.ranks, UNKNOWN_RANKS),
+        "world_ranks": [timeline.origin.world_size] * len(found.start),
+        "fused": found.fused,
+        "part": found.part,
+        "start_ns": found.start,
+        "end_ns": found.end,
+        "exposed_ns": found.end - found.start - _beside_compute(timeline, found),
+        "step": _known(step_numbers(timeline, found.call), OUTSIDE),
+        "peer": _known(found.peer, NO_PEER),
+        "comm_peer": _known(found.comm_peer, NO_PEER),
+    }
     if NO_NAME in calls.communicator or not len(calls):
         reasons.append(_why_unknown(timeline))
     return Outcome(rows, "; ".join(reasons))
@@ -145,12 +141,11 @@ def _why_unknown(timeline: Timeline) -> str:
     return f"the calls in {file} do not name their communicator"
 
 
-def _known(values: Ints, unknown: int) -> pd.Series[Any]:
+def _known(values: Ints, unknown: int) -> NDArray[np.object_]:
     """Return a column of integers in which unknown values are None."""
     column = values.astype(object)
     column[values == unknown] = None
-    known: pd.Series[Any] = pd.Series(column, dtype="object")
-    return known
+    return column
 
 
 def _launches(timeline: Timeline, kernels: Ints) -> tuple[Ints, Ints]:

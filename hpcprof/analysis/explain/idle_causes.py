@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.host_activity import (
@@ -27,7 +26,7 @@ from hpcprof.analysis.explain.host_activity import (
 from hpcprof.analysis.explain.rank_activity import CallKind, kind_of_call
 from hpcprof.analysis.explain.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.host_time import measured_on_host
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name
 from hpcprof.analysis.steps.streams import OperationTimes, launch_calls
@@ -155,7 +154,7 @@ def idle_causes(timeline: Timeline) -> Outcome:
         "idle_ns_per_step": np.rint(sums.time / len(times.start)).astype(np.int64),
         "gaps": sums.gaps,
     }
-    return Outcome(pd.DataFrame(rows))
+    return Outcome(rows)
 
 
 @dataclass(frozen=True)
@@ -182,14 +181,14 @@ class _Kinds:
         """Return the number of each cause, with the ids of the names of its range and its call."""
         return (cause * len(self.ranges) + self.range_of[range_]) * len(self.calls) + self.call_of[call]
 
-    def columns(self, kind: Ints) -> dict[str, pd.Series[Any]]:
+    def columns(self, kind: Ints) -> dict[str, NDArray[Any]]:
         """Return the texts of some numbers."""
         cause, texts = np.divmod(kind, len(self.ranges) * len(self.calls))
         range_, call = np.divmod(texts, len(self.calls))
         return {
-            "cause": text_column(Cause(value).name.lower() for value in cause.tolist()),
-            "range": text_column(self.ranges[range_]),
-            "api": text_column(self.calls[call]),
+            "cause": object_array(Cause(value).name.lower() for value in cause.tolist()),
+            "range": self.ranges[range_],
+            "api": self.calls[call],
         }
 
 

@@ -104,7 +104,7 @@ def step_parts(timeline: Timeline) -> Outcome:
         "exposed_mem_ns": memory,
         "idle_ns": wall - working,
     }
-    return Outcome(pd.DataFrame(rows))
+    return Outcome(rows)
 
 
 def exposed_communication(timeline: Timeline) -> Outcome:
@@ -112,7 +112,7 @@ def exposed_communication(timeline: Timeline) -> Outcome:
     start, end = busy_time(timeline).exposed_communication
     if not len(start):
         return no_rows(f"no exposed communication in {timeline.origin.path.name}")
-    return Outcome(pd.DataFrame({"start_ns": start, "end_ns": end}))
+    return Outcome({"start_ns": start, "end_ns": end})
 
 
 def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:

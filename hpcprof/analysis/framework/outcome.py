@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -22,36 +23,88 @@ from hpcprof.profiles.timeline import Timeline
 # The types of a column's values that are neither numpy's nor pandas' own.
 _PLAIN = {int, str, float, type(None)}
 
+Values = NDArray[Any] | ExtensionArray | list[Any]
+"""The values of a column. In arrays and lists of objects, None or NaN marks a missing value."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Outcome:
-    """Rows, and one sentence if there are none or if a value in them is null."""
+    """Rows, and one sentence if there are none or if a value in them is null.
 
-    rows: pd.DataFrame
+    Attributes
+    ----------
+    table : DataFrame or mapping of str to ndarray or list
+        The columns by name, all of one length. A DataFrame of a few rows takes ten times as long.
+    reason : str
+    """
+
+    table: pd.DataFrame | Mapping[str, Values]
     reason: str = ""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        if isinstance(self.table, pd.DataFrame):
+            return len(self.table)
+        return len(next(iter(self.table.values()), ()))
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The rows as a DataFrame."""
+        if isinstance(self.table, pd.DataFrame):
+            found: pd.DataFrame = self.table
+        elif not len(self):
+            found = pd.DataFrame(columns=list(self.table))
+        else:
+            found = pd.DataFrame({name: _series(values) for name, values in self.table.items()}, copy=False)
+        return found
+
+    def arrays(self) -> dict[str, Values]:
+        """Return the columns by name, without a DataFrame if the analysis made none."""
+        if isinstance(self.table, pd.DataFrame):
+            return {name: self.table[name].array for name in self.table.columns}
+        return dict(self.table)
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the rows in Python's own types; missing values are None."""
-        return {name: _values(self.rows[name].array) for name in self.rows.columns}
+        return {name: _in_python(values) for name, values in self.arrays().items()}
 
     def batches(self, size: int) -> Iterator[dict[str, list[Any]]]:
         """Yield the columns of at most ``size`` rows after the other.
 
         Python's own values take several times the memory of numpy's.
         """
-        arrays = {name: self.rows[name].array for name in self.rows.columns}
-        for at in range(0, len(self.rows), size):
-            yield {name: _values(array[at : at + size]) for name, array in arrays.items()}
+        arrays = self.arrays()
+        for at in range(0, len(self), size):
+            yield {name: _in_python(array[at : at + size]) for name, array in arrays.items()}
 
 
-def _values(column: ExtensionArray) -> list[Any]:
-    found: list[Any] = column.tolist()
+def _series(values: Values) -> pd.Series[Any]:
+    """Return a column with its own type: pandas would turn None among texts or numbers into NaN."""
+    if isinstance(values, list):
+        found: pd.Series[Any] = pd.Series(values, dtype="object" if None in values else None)
+        return found
+    return pd.Series(values, dtype=values.dtype, copy=False)
+
+
+def _in_python(values: Values) -> list[Any]:
+    found: list[Any] = values if isinstance(values, list) else values.tolist()
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
+        return found
     kinds = {*map(type, found)}
     if kinds <= _PLAIN:
         # Only NaN differs from itself.
         return [None if value != value else value for value in found] if float in kinds else found
-    plain = (value.item() if isinstance(value, np.generic) else value for value in found)
-    return [None if missing else value for value, missing in zip(plain, column.isna().tolist(), strict=True)]
+    return [*map(_plain, found)]
+
+
+def _plain(value: Any) -> Any:
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if plain is pd.NA or plain != plain else plain
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Values]:
+    """Return rows as columns, in the order of the first row."""
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
 
 def outcome_from_columns(analysis: Analysis, columns: Mapping[str, list[Any]]) -> Outcome:
@@ -86,7 +139,7 @@ def _array(values: list[Any], kind: Kind, texts: dict[str | None, str | None]) -
 
 def no_rows(reason: str) -> Outcome:
     """Return the outcome of an analysis that cannot be computed."""
-    return Outcome(pd.DataFrame(), reason)
+    return Outcome({}, reason)
 
 
 def _function(analysis: Analysis) -> Any:
@@ -102,17 +155,6 @@ def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int
     return as_declared(_of_rank(analysis, profile), analysis, rank)
 
 
-def columns_of_rank(
-    analysis: Analysis, profile: Timeline | KernelReport, rank: int
-) -> tuple[dict[str, list[Any]], str]:
-    """Return the columns and the reason of `analyze_rank`, without making a DataFrame of them."""
-    outcome = _of_rank(analysis, profile)
-    if not len(outcome.rows):
-        return {column.name: [] for column in analysis.columns}, outcome.reason
-    arrays = _declared_arrays(outcome.rows, analysis, rank)
-    return {name: _values(array) for name, array in arrays.items()}, outcome.reason
-
-
 def _of_rank(analysis: Analysis, profile: Timeline | KernelReport) -> Outcome:
     if analysis.reads is content_of(profile.origin.kind):
         outcome: Outcome = _function(analysis)(profile)
@@ -125,7 +167,7 @@ def analyze_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     needed = {name: results[name] for name in analysis.needs}
     outcome: Outcome = _function(analysis)({name: found.rows for name, found in needed.items()})
     reasons = dict.fromkeys([*(found.reason for found in needed.values()), outcome.reason])
-    return as_declared(Outcome(outcome.rows, "; ".join(filter(None, reasons))), analysis)
+    return as_declared(Outcome(outcome.table, "; ".join(filter(None, reasons))), analysis)
 
 
 def analyze_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -143,33 +185,26 @@ def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -
 
     ``rank`` is the value of the column of this name, if the rows do not have it.
     """
-    if not len(outcome.rows):
-        return Outcome(pd.DataFrame(columns=[column.name for column in analysis.columns]), outcome.reason)
-    arrays = _declared_arrays(outcome.rows, analysis, rank)
-    # With their types: pandas would turn None among texts into NaN.
-    series = {name: pd.Series(values, dtype=values.dtype, copy=False) for name, values in arrays.items()}
-    return Outcome(pd.DataFrame(series, copy=False), outcome.reason)
-
-
-def _declared_arrays(rows: pd.DataFrame, analysis: Analysis, rank: int | None) -> dict[str, ExtensionArray]:
-    """Return the declared columns of some rows, sorted.
-
-    Column by column: of a few rows, pandas takes ten times as long to select and sort a DataFrame.
-    """
     names = [column.name for column in analysis.columns]
-    arrays = {name: rows[name].array for name in names if rank is None or name != "rank"}
+    if not len(outcome):
+        return Outcome({name: [] for name in names}, outcome.reason)
+    arrays = outcome.arrays()
     if rank is not None:
-        ranks = pd.Series(np.full(len(rows), rank)).array
-        arrays = {name: ranks if name == "rank" else arrays[name] for name in names}
+        arrays["rank"] = np.full(len(outcome), rank)
+    arrays = {name: arrays[name] for name in names}
     if analysis.sort_by:
         # lexsort is stable, and its last key decides.
         order = np.lexsort([_sort_key(arrays, name) for name in reversed(analysis.sort_by)])
-        arrays = {name: values.take(order) for name, values in arrays.items()}
-    return arrays
+        arrays = {name: _taken(values, order) for name, values in arrays.items()}
+    return Outcome(arrays, outcome.reason)
 
 
-def _sort_key(columns: Mapping[str, ExtensionArray], name: str) -> NDArray[Any]:
+def _sort_key(columns: Mapping[str, Values], name: str) -> NDArray[Any]:
     """Return the numbers that sort rows by a column, downwards if its name begins with ``-``."""
-    values = columns[name.removeprefix("-")].to_numpy()
+    values = np.asarray(columns[name.removeprefix("-")])
     key: NDArray[Any] = -values if name.startswith("-") else values
     return key
+
+
+def _taken(values: Values, rows: NDArray[np.intp]) -> Values:
+    return [values[row] for row in rows.tolist()] if isinstance(values, list) else values.take(rows)

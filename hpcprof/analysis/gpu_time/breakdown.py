@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import pandas as pd
-
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import text_column
+from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
+from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import DeviceTime, device_times
 from hpcprof.profiles.timeline import Category, Timeline
 
@@ -27,7 +25,7 @@ def breakdown(timeline: Timeline) -> Outcome:
     if not devices:
         return no_rows(f"no CUDA kernels or memory operations in {file}")
     row = _divided(devices)
-    return Outcome(pd.DataFrame([row]), "" if row["span_ns"] else f"the operations in {file} take no time")
+    return Outcome(columns_of([row]), "" if row["span_ns"] else f"the operations in {file} take no time")
 
 
 def device_breakdown(timeline: Timeline) -> Outcome:
@@ -38,7 +36,7 @@ def device_breakdown(timeline: Timeline) -> Outcome:
         return no_rows(f"no CUDA kernels or memory operations in {file}")
     idle = [device.device for device in devices if not device.span]
     why = f"the operations on device {', '.join(map(str, idle))} of {file} take no time" if idle else ""
-    return Outcome(pd.DataFrame([{"device": one.device} | _divided([one]) for one in devices]), why)
+    return Outcome(columns_of([{"device": one.device} | _divided([one]) for one in devices]), why)
 
 
 def _divided(devices: list[DeviceTime]) -> dict[str, int | float | None]:
@@ -74,8 +72,11 @@ def overlap(timeline: Timeline) -> Outcome:
     communication = sum(device.running([Category.COMM]) for device in devices)
     overlapped = sum(device.running([Category.COMM, Category.COMP]) for device in devices)
     share = round(100 * overlapped / communication, 2) if communication else None
-    row = {"comm_ns": communication, "overlapped_ns": overlapped}
-    rows = pd.DataFrame([row]).assign(overlap_pct=pd.Series([share], dtype="object"))
+    rows: dict[str, Values] = {
+        "comm_ns": [communication],
+        "overlapped_ns": [overlapped],
+        "overlap_pct": [share],
+    }
     return Outcome(rows, "" if communication else f"no communication kernels in {file}")
 
 
@@ -99,11 +100,9 @@ def kernel_classes(timeline: Timeline) -> Outcome:
     present = {chosen: time for chosen, time in total.items() if time}
     if not present:
         return no_rows(f"the operations in {file} take no time")
-    rows = pd.DataFrame(
-        {
-            "classes": text_column("+".join(c.name.lower() for c in chosen) for chosen in present),
-            "ns": list(present.values()),
-            "pct": [round(100 * time / busy, 2) for time in present.values()],
-        }
-    )
+    rows: dict[str, Values] = {
+        "classes": object_array("+".join(c.name.lower() for c in chosen) for chosen in present),
+        "ns": list(present.values()),
+        "pct": [round(100 * time / busy, 2) for time in present.values()],
+    }
     return Outcome(rows)

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.profiles.columns.joins import matches
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.timeline import NO_CORRELATION, GpuMarks, Ints, Table, Timeline, concatenate
@@ -59,7 +58,7 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
         "kernel_time_us": span,
         **{f"{name}_pctg": share for name, share in shares.items()},
     }
-    return Outcome(pd.DataFrame([row]), "" if span else f"the operations in {file} take no time")
+    return Outcome(columns_of([row]), "" if span else f"the operations in {file} take no time")
 
 
 def _work(timeline: Timeline) -> GpuMarks:

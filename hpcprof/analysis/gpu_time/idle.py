@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts, streams, why_no_launches
@@ -53,8 +52,9 @@ def idle(timeline: Timeline) -> Outcome:
         for (device, stream), total in totals.items()
         for cause, ns in zip(CAUSES, total, strict=True)
     ]
-    frame = pd.DataFrame(table, columns=["device", "stream", "cause", "idle_ns", "share_pct"])
-    return Outcome(frame.astype({"share_pct": "object"}), left_out if used < gaps else "")
+    names = ("device", "stream", "cause", "idle_ns", "share_pct")
+    columns = dict(zip(names, map(list, zip(*table, strict=True)), strict=True))
+    return Outcome(columns, left_out if used < gaps else "")
 
 
 def _share(time: int, whole: int) -> float | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts, streams, why_no_launches
 from hpcprof.profiles.timeline import Ints, Timeline
 
@@ -44,7 +43,7 @@ def queue_length(timeline: Timeline) -> Outcome:
                 "max": int(length[-1]),
             }
         )
-    return Outcome(pd.DataFrame(rows))
+    return Outcome(columns_of(rows))
 
 
 def _lengths(launched: Ints, begun: Ints) -> tuple[Ints, Ints]:

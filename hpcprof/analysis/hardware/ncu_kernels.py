@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.hardware.ncu_counts import DURATION, PRECISIONS, dram_bytes, flops, tensor_flops
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 
@@ -28,12 +26,11 @@ def ncu_kernels(report: KernelReport) -> Outcome:
     """
     if not report.kernels:
         return no_rows(f"no kernels in {report.origin.path.name}")
-    rows = pd.DataFrame([_row(kernel) for kernel in report.kernels], dtype=object)
-    optional = [name for name in rows if name != "tensor_type"]
-    missing = [name for name in optional if rows[name].isna().any()]
+    rows = columns_of([_row(kernel) for kernel in report.kernels])
+    missing = [name for name, values in rows.items() if name != "tensor_type" and None in values]
     if not missing:
         return Outcome(rows)
-    kernels = "" if rows[missing].isna().all(axis=None) else " for all kernels"
+    kernels = "" if all({*rows[name]} == {None} for name in missing) else " for all kernels"
     return Outcome(rows, f"{report.origin.path.name} has no {', '.join(missing)}{kernels}")
 
 

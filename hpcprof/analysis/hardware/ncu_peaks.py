@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import pandas as pd
-
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
 from hpcprof.profiles.kernel_report import KernelReport
@@ -43,7 +41,7 @@ def ncu_peaks(report: KernelReport) -> Outcome:
             f"no peaks in {report.origin.path.name}: they are in ncu's roofline sections, "
             "and not on its details page"
         )
-    return Outcome(pd.DataFrame({"resource": list(peaks), "peak_per_s": list(peaks.values())}))
+    return Outcome({"resource": list(peaks), "peak_per_s": list(peaks.values())})
 
 
 def _peaks(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import communicates
@@ -91,7 +90,7 @@ def idle_threads(timeline: Timeline) -> Outcome:
                 "idle_pct": round(100 * (span - busy) / span, 2) if span else None,
             }
         )
-    return Outcome(pd.DataFrame(rows))
+    return Outcome(columns_of(rows))
 
 
 def _extent(table: Operators | Collectives) -> Intervals:

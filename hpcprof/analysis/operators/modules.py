@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.framework.text_columns import number_texts
 from hpcprof.analysis.operators.nesting import (
     NO_OPERATOR,
     Nesting,
@@ -48,7 +47,7 @@ def modules(timeline: Timeline) -> Outcome:
     gpu, backward = total(tree.inside(forward)), total(tree.inside(_backward(timeline, tree)))
     own = total(tree.own(host))
     rows: dict[str, Any] = {
-        "name": text_column(names),
+        "name": names,
         "calls": np.bincount(name, minlength=len(names)),
         "host_ns": total(host),
         "self_host_ns": own,
@@ -58,7 +57,7 @@ def modules(timeline: Timeline) -> Outcome:
         "backward_gpu_ns": backward,
         "gpu_pct": percent(gpu + backward, int((done.end - done.start).sum())),
     }
-    return Outcome(pd.DataFrame(rows))
+    return Outcome(rows)
 
 
 def _forward(timeline: Timeline, tree: Nesting, time: Ints) -> tuple[Ints, Ints]:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
+from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.matrix_multiplications import counts_flops, flops, peak_tflops
 from hpcprof.analysis.operators.nesting import launching_operators, nesting
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize
@@ -57,8 +56,8 @@ def operators(timeline: Timeline) -> Outcome:
         return _no_operators(timeline)
     calls = _calls(timeline)
     names, name = number_texts(timeline, calls.shapes[:, 0])
-    rows = {"name": text_column(names), **_summary(timeline, name[calls.shape], len(names))}
-    return Outcome(pd.DataFrame(rows), _reason(timeline))
+    rows = {"name": names, **_summary(timeline, name[calls.shape], len(names))}
+    return Outcome(rows, _reason(timeline))
 
 
 def operators_by_shape(timeline: Timeline) -> Outcome:
@@ -66,10 +65,10 @@ def operators_by_shape(timeline: Timeline) -> Outcome:
     if not len(timeline.operators):
         return _no_operators(timeline)
     calls = _calls(timeline)
-    texts = [text_column(timeline.names(column)) for column in np.ascontiguousarray(calls.shapes.T)]
+    texts = [object_array(timeline.names(column)) for column in np.ascontiguousarray(calls.shapes.T)]
     rows: dict[str, Any] = dict(zip(("name", "input_dims", "input_types"), texts, strict=True))
     rows |= _summary(timeline, calls.shape, len(calls.shapes))
-    return Outcome(pd.DataFrame(rows), _reason(timeline, shapes=True))
+    return Outcome(rows, _reason(timeline, shapes=True))
 
 
 def operator_kernels(timeline: Timeline) -> Outcome:
@@ -85,16 +84,14 @@ def operator_kernels(timeline: Timeline) -> Outcome:
     kernels, kernel = number_texts(timeline, done.name[operation])
     keys, group = numbered_rows(name, kernel)
     summary = summarize(group, (done.end - done.start)[operation])
-    rows = pd.DataFrame(
-        {
-            "operator": text_column(names[keys[:, 0]]),
-            "kernel": text_column(kernels[keys[:, 1]]),
-            "instances": summary.count,
-            "total_ns": summary.total,
-            "time_pct": summary.shares(),
-            **summary.columns(),
-        }
-    )
+    rows = {
+        "operator": names[keys[:, 0]],
+        "kernel": kernels[keys[:, 1]],
+        "instances": summary.count,
+        "total_ns": summary.total,
+        "time_pct": summary.shares(),
+        **summary.columns(),
+    }
     return Outcome(rows)
 
 
@@ -172,7 +169,7 @@ def _summary(timeline: Timeline, group: Ints, groups: int) -> dict[str, Any]:
     }
 
 
-def percent(part: Ints, whole: int) -> pd.Series[Any]:
+def percent(part: Ints, whole: int) -> NDArray[np.object_]:
     """Return parts in percent with one decimal, None if the whole is 0."""
     return _nullable(round_half_up(100.0 * part / whole) if whole else np.full(len(part), np.nan))
 
@@ -197,12 +194,10 @@ def _rates(timeline: Timeline, calls: _Calls, group: Ints, groups: int) -> dict[
     }
 
 
-def _nullable(values: _Floats) -> pd.Series[Any]:
+def _nullable(values: _Floats) -> NDArray[np.object_]:
     """Return a column in which None marks what is unknown."""
     known = np.isfinite(values).tolist()
-    column = object_array(value if ok else None for value, ok in zip(values.tolist(), known, strict=True))
-    nullable: pd.Series[Any] = pd.Series(column, dtype="object")
-    return nullable
+    return object_array(value if ok else None for value, ok in zip(values.tolist(), known, strict=True))
 
 
 def _reason(timeline: Timeline, *, shapes: bool = False) -> str:

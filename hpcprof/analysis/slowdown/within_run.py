@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, place_kernels
 from hpcprof.analysis.statistics.clustered_medians import ClusteredMedians
 from hpcprof.analysis.statistics.confidence_intervals import RATIO_DIGITS
@@ -46,7 +45,7 @@ def slowdown(timeline: Timeline) -> Outcome:
             f"no kernel of {file} ran at least {MIN_LAUNCHES} times while communication ran and at least "
             f"{MIN_LAUNCHES} times alone, in the same phase"
         )
-    return Outcome(pd.DataFrame(rows, dtype=object))
+    return Outcome(columns_of(rows))
 
 
 def compare_kernels(placed: KernelInstances) -> list[dict[str, Any]]:

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.text_columns import number_texts
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
 from hpcprof.analysis.steps.step_detection import rows_named
@@ -50,16 +49,15 @@ def phases(timeline: Timeline) -> Outcome:
     span = _Lengths.of_unions(found.owner, found.phase, start, end)
     span_of_rest = _Lengths.of_unions(*_outside_phases(timeline, found.segments, steps_of(timeline), rest))
     shown = found.in_order()
-    table = pd.DataFrame([distribution(found.wall.of_phase(p)) for p in shown])
     spans = [(span_of_rest if p == rest else span).of_phase(p) for p in shown]
-    table["gpu_span_p50_ns"] = [round(float(np.median(values))) for values in spans]
-    table.insert(0, "phase", text_column([*found.names, REST][p] for p in shown))
-    if timeline.operation_count:
-        return Outcome(table)
+    on_gpu = timeline.operation_count > 0
+    rows = {
+        "phase": [[*found.names, REST][p] for p in shown],
+        **columns_of([distribution(found.wall.of_phase(p)) for p in shown]),
+        "gpu_span_p50_ns": [round(float(np.median(values))) if on_gpu else None for values in spans],
+    }
     file = timeline.origin.path.name
-    return Outcome(
-        table.assign(gpu_span_p50_ns=None), f"no GPU work in {file}: phases are measured on the host"
-    )
+    return Outcome(rows, "" if on_gpu else f"no GPU work in {file}: phases are measured on the host")
 
 
 def phase_times(timeline: Timeline) -> Outcome:
@@ -74,13 +72,11 @@ def phase_times(timeline: Timeline) -> Outcome:
     rows = np.lexsort((place[wall.phase], wall.step))
     names = [*found.names, REST]
     return Outcome(
-        pd.DataFrame(
-            {
-                "step": wall.step[rows],
-                "phase": text_column(names[p] for p in wall.phase[rows].tolist()),
-                "wall_ns": wall.length[rows],
-            }
-        )
+        {
+            "step": wall.step[rows],
+            "phase": [names[p] for p in wall.phase[rows].tolist()],
+            "wall_ns": wall.length[rows],
+        }
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, plain_name, range_names
 from hpcprof.analysis.steps.step_detection import (
     MIN_COVERAGE_PCT,
@@ -105,9 +104,17 @@ def step_ranges(timeline: Timeline) -> Outcome:
         found.insert(0, replace(chosen, source=NAMED) if named else chosen)
     if not found:
         return no_rows(no_steps(timeline))
-    rows = pd.DataFrame([asdict(one) for one in found]).rename(columns={"name": "range"})
-    rows["chosen"] = (rows["range"] == steps.name).astype(np.int64)
-    return Outcome(rows, why_without_steps(timeline))
+    rows = [
+        {
+            "range": one.name,
+            "source": one.source,
+            "instances": one.instances,
+            "coverage_pct": one.coverage_pct,
+            "chosen": int(one.name == steps.name),
+        }
+        for one in found
+    ]
+    return Outcome(columns_of(rows), why_without_steps(timeline))
 
 
 def why_without_steps(timeline: Timeline) -> str:

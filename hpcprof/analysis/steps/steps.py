@@ -28,13 +28,7 @@ def step_times(timeline: Timeline) -> Outcome:
         return no_rows(no_steps(timeline))
     span = (times.gpu_end - times.gpu_start).astype(object)
     span[~times.on_gpu] = None
-    rows = pd.DataFrame(
-        {
-            "step": np.arange(len(span)),
-            "wall_ns": times.end - times.start,
-            "gpu_span_ns": pd.Series(span, dtype="object"),
-        }
-    )
+    rows = {"step": np.arange(len(span)), "wall_ns": times.end - times.start, "gpu_span_ns": span}
     return Outcome(rows, _on_host(timeline, times))
 
 

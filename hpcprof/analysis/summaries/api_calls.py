@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
+from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import Summary, summarize
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -27,15 +26,13 @@ def api(timeline: Timeline) -> Outcome:
     if not len(calls):
         return no_rows(f"no CUDA API calls in {timeline.origin.path.name}")
     summary = summarize(calls.name, calls.end - calls.start)
-    rows = pd.DataFrame(
-        {
-            "name": text_column(map(without_version, timeline.names(summary.group))),
-            "num_calls": summary.count,
-            "total_ns": summary.total,
-            "time_pct": summary.shares(),
-            **summary.columns(),
-        }
-    )
+    rows = {
+        "name": object_array(map(without_version, timeline.names(summary.group))),
+        "num_calls": summary.count,
+        "total_ns": summary.total,
+        "time_pct": summary.shares(),
+        **summary.columns(),
+    }
     return Outcome(rows)
 
 
@@ -65,17 +62,15 @@ def launches(timeline: Timeline) -> Outcome:
     queue = summarize(group[waited], (start - returned)[waited])
     queued = np.zeros(len(total.group), np.int64)
     queued[queue.group] = queue.count
-    rows = pd.DataFrame(
-        {
-            **columns,
-            "count": total.count,
-            "queue_count": queued,
-            **total.columns("total_"),
-            **summarize(group, returned - called).columns("api_"),
-            **_where_any(queue, len(queued)),
-            **summarize(group, end - start).columns("kernel_"),
-        }
-    )
+    rows = {
+        **columns,
+        "count": total.count,
+        "queue_count": queued,
+        **total.columns("total_"),
+        **summarize(group, returned - called).columns("api_"),
+        **_where_any(queue, len(queued)),
+        **summarize(group, end - start).columns("kernel_"),
+    }
     return Outcome(rows)
 
 
@@ -88,8 +83,8 @@ def _groups(timeline: Timeline, kernel: Ints, call: Ints) -> tuple[dict[str, Any
         calls.process[call] & _PID, calls.thread[call], table.device[kernel], function, name
     )
     columns = {
-        "name": text_column(names[keys[:, 4]]),
-        "api_name": text_column(functions[keys[:, 3]]),
+        "name": object_array(names[keys[:, 4]]),
+        "api_name": object_array(functions[keys[:, 3]]),
         "pid": keys[:, 0],
         "tid": keys[:, 1],
         "device": keys[:, 2],
@@ -103,7 +98,7 @@ def _where_any(queue: Summary, groups: int) -> dict[str, Any]:
     for name, values in queue.columns("queue_").items():
         column = object_array([0.0 if name == "queue_stddev_ns" else None] * groups)
         column[queue.group] = values.tolist()
-        columns[name] = pd.Series(column, dtype="object")
+        columns[name] = column
     return columns
 
 

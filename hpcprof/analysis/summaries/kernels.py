@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -20,9 +20,9 @@ from hpcprof.profiles.timeline import Category, Ints, Kernels, Timeline
 class KernelShapes:
     """The distinct kernels by name, grid and block, in ascending order, as columns of text."""
 
-    name: pd.Series[Any]
-    grid: pd.Series[Any]
-    block: pd.Series[Any]
+    name: NDArray[np.object_]
+    grid: NDArray[np.object_]
+    block: NDArray[np.object_]
 
     def __len__(self) -> int:
         return len(self.name)
@@ -40,9 +40,7 @@ def kernels(timeline: Timeline) -> Outcome:
     if not len(timeline.kernels):
         return _no_kernels(timeline)
     names, group = number_texts(timeline, timeline.kernels.name)
-    return Outcome(
-        pd.DataFrame({"name": text_column(names), **_summary(timeline.kernels, group, len(names))})
-    )
+    return Outcome({"name": names, **_summary(timeline.kernels, group, len(names))})
 
 
 def kernels_by_shape(timeline: Timeline) -> Outcome:
@@ -53,7 +51,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
     if not len(timeline.kernels):
         return _no_kernels(timeline)
     shapes, group = number_kernel_shapes(timeline)
-    return Outcome(pd.DataFrame(shapes.columns() | _summary(timeline.kernels, group, len(shapes))))
+    return Outcome(shapes.columns() | _summary(timeline.kernels, group, len(shapes)))
 
 
 @computed_once
@@ -71,7 +69,7 @@ def number_kernel_shapes(timeline: Timeline) -> tuple[KernelShapes, Ints]:
     names, name = number_texts(timeline, table.name)
     keys, group = numbered_rows(name, *table.grid.T, *table.block.T)
     name_column, grid, block = names[keys[:, 0]], _dimensions(keys[:, 1:4]), _dimensions(keys[:, 4:7])
-    return KernelShapes(text_column(name_column), text_column(grid), text_column(block)), group
+    return KernelShapes(name_column, object_array(grid), object_array(block)), group
 
 
 def _no_kernels(timeline: Timeline) -> Outcome:
@@ -88,7 +86,7 @@ def _summary(table: Kernels, group: Ints, groups: int) -> dict[str, Any]:
         "total_ns": summary.total,
         "time_pct": summary.shares(),
         **summary.columns(),
-        "class": text_column(Category(c).name.lower() for c in category.tolist()),
+        "class": object_array(Category(c).name.lower() for c in category.tolist()),
     }
 
 

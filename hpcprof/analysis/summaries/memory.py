@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, text_column
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.profiles.timeline import HOST, Ints, Timeline
 
@@ -26,16 +25,14 @@ def memops(timeline: Timeline) -> Outcome:
     np.add.at(total, group, table.bytes)
     unknown = set(group[table.bytes < 0].tolist())
     sizes = [None if i in unknown else size for i, size in enumerate(total.tolist())]
-    rows = pd.DataFrame(
-        {
-            "operation": text_column(names),
-            "count": summary.count,
-            "total_ns": summary.total,
-            "time_pct": summary.shares(),
-            **summary.columns(),
-            "total_bytes": pd.Series(sizes, dtype="object"),
-        }
-    )
+    rows = {
+        "operation": object_array(names),
+        "count": summary.count,
+        "total_ns": summary.total,
+        "time_pct": summary.shares(),
+        **summary.columns(),
+        "total_bytes": sizes,
+    }
     return Outcome(rows)
 
 
@@ -57,7 +54,7 @@ def memory_usage(timeline: Timeline) -> Outcome:
         mine = table.take(table.device == device)
         row = {"device": "host" if device == HOST else str(device), "count": len(mine)}
         rows.append(row | _statistics("allocated", mine.allocated) | _statistics("reserved", mine.reserved))
-    return Outcome(pd.DataFrame(rows))
+    return Outcome(columns_of(rows))
 
 
 def _statistics(name: str, held: Ints) -> dict[str, int]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import text_column
+from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
@@ -37,8 +36,8 @@ def range_gpu(timeline: Timeline) -> Outcome:
     ):
         if not count:
             return no_rows(f"no {what} in {file}")
-    rows, parent = tree(timeline if every is timeline.ranges else replace(timeline, ranges=every))
-    ranges = until_last_range(every).take(rows)
+    nested, parent = tree(timeline if every is timeline.ranges else replace(timeline, ranges=every))
+    ranges = until_last_range(every).take(nested)
     if not ranges.closed.all():
         parent = parents(ranges)
     projection = on_thread(ranges, launches(own))
@@ -52,22 +51,20 @@ def range_gpu(timeline: Timeline) -> Outcome:
     np.add.at(operations, group, projection.launches[shown])
     on_host = np.zeros(len(names), np.int64)
     np.add.at(on_host, group, (ranges.end - ranges.start)[shown])
-    rows = pd.DataFrame(
-        {
-            "range": text_column(names),
-            "style": text_column(styles),
-            "proj_total_ns": projected.total,
-            "range_total_ns": on_host,
-            "instances": projected.count,
-            **projected.columns("proj_"),
-            "gpu_ops": operations,
-            "avg_gpu_ops": round_half_up(operations / projected.count),
-            "avg_range_lvl": pd.Series(_mean_level(group, levels(parent)[shown], len(names)), dtype="object"),
-            "avg_num_child": round_half_up(
-                np.bincount(group, weights=children[shown], minlength=len(names)) / projected.count
-            ),
-        }
-    )
+    rows = {
+        "range": object_array(names),
+        "style": object_array(styles),
+        "proj_total_ns": projected.total,
+        "range_total_ns": on_host,
+        "instances": projected.count,
+        **projected.columns("proj_"),
+        "gpu_ops": operations,
+        "avg_gpu_ops": round_half_up(operations / projected.count),
+        "avg_range_lvl": _mean_level(group, levels(parent)[shown], len(names)),
+        "avg_num_child": round_half_up(
+            np.bincount(group, weights=children[shown], minlength=len(names)) / projected.count
+        ),
+    }
     return Outcome(rows)
 
 

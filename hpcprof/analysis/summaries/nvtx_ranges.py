@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.text_columns import number_texts, object_array, text_column
+from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.analysis.steps.step_ranges import shown_name
 from hpcprof.profiles.columns.unique import numbered
@@ -30,16 +29,14 @@ def ranges(timeline: Timeline) -> Outcome:
         return no_rows(f"no ranges in {timeline.origin.path.name}")
     names, styles, group = number_names_and_styles(timeline, table.name, table.style)
     summary = summarize(group, table.end - table.start)
-    rows = pd.DataFrame(
-        {
-            "range": text_column(names),
-            "style": text_column(styles),
-            "instances": summary.count,
-            "total_ns": summary.total,
-            "time_pct": summary.shares(),
-            **summary.columns(),
-        }
-    )
+    rows = {
+        "range": object_array(names),
+        "style": object_array(styles),
+        "instances": summary.count,
+        "total_ns": summary.total,
+        "time_pct": summary.shares(),
+        **summary.columns(),
+    }
     return Outcome(rows)
 
 
