@@ -8,10 +8,10 @@ no name. All columns of a table have the same length, and rows keep the profiler
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,7 @@ from hpcprof.profiles.losses import Loss
 Ints = NDArray[np.int64]
 IntColumns = dict[str, Ints]
 """Columns of equal length by their names."""
-NO_NAME = -1
-NO_PROCESS = -1
-NO_CORRELATION = -1
-NO_STREAM = -1
+NO_NAME = NO_PROCESS = NO_CORRELATION = NO_STREAM = -1
 NO_BYTES = -1
 NO_LINK = -1
 UNKNOWN_RANKS = -1
@@ -74,22 +71,25 @@ class SyncKind(IntEnum):
 class Table:
     """Columns of equal length."""
 
+    # The names of the columns in order, which dataclass sets: `fields` takes longer than a small table does.
+    __match_args__: ClassVar[tuple[str, ...]]
+
     def __post_init__(self) -> None:
-        lengths = {f.name: len(getattr(self, f.name)) for f in fields(self)}
+        lengths = {name: len(getattr(self, name)) for name in self.__match_args__}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns of {type(self).__name__} differ in length: {lengths}")
 
     def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
+        return len(getattr(self, self.__match_args__[0]))
 
     def take(self: TableT, rows: NDArray[np.bool_] | Ints | slice) -> TableT:
         """Return the rows that a mask, an index array or a slice selects."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return type(self)(*(getattr(self, name)[rows] for name in self.__match_args__))
 
     @classmethod
     def empty(cls: type[TableT]) -> TableT:
         """Return the table without rows."""
-        return cls(**{f.name: np.empty(SHAPES.get(f.name, (0,)), np.int64) for f in fields(cls)})
+        return cls(*(np.empty(SHAPES.get(name, (0,)), np.int64) for name in cls.__match_args__))
 
 
 # Columns with more than one value per row.
@@ -397,4 +397,4 @@ def plausible_stamps(stamps: Ints) -> NDArray[np.bool_]:
 def concatenate(kind: type[TableT], tables: Iterable[Table]) -> TableT:
     """Join tables row by row, keeping only the columns of ``kind``."""
     parts = list(tables)
-    return kind(**{f.name: np.concatenate([getattr(t, f.name) for t in parts]) for f in fields(kind)})
+    return kind(*(np.concatenate([getattr(t, name) for t in parts]) for name in kind.__match_args__))

@@ -197,7 +197,7 @@ def _sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
     with reading(path), path.open("rb", buffering=0) as file:
-        buffer = memoryview(bytearray(_HASHED_AT_ONCE))
+        buffer = memoryview(bytearray(min(_HASHED_AT_ONCE, path.stat().st_size + 1)))
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
     return digest.hexdigest()

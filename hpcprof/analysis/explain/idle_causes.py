@@ -230,6 +230,8 @@ def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
     sums = []
     for number, one in ((NONE, None), *enumerate(threads)):
         rows = np.flatnonzero(thread == number)
+        if not len(rows):
+            continue
         place, calling = _place(timeline, one), _calling(timeline, one, gaps.start[rows], gaps.launched[rows])
         for at_once in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
             own = gaps.take(at_once)

@@ -64,7 +64,8 @@ class Analysis:
     columns : tuple of Column
         The columns of its rows, in order.
     function : str
-        ``module:name``. It returns an `hpcprof.analysis.framework.outcome.Outcome` with these columns; for
+        ``module:name``. It returns an `hpcprof.analysis.framework.outcome.Outcome` with these columns, as
+        arrays or lists by name (quicker for each rank) or as a DataFrame; for
         the scope RANK without ``rank``, which the framework adds. The scope decides about its arguments:
 
         - RANK: ``f(profile)`` with a `Timeline` or a `KernelReport`, as ``reads`` says.

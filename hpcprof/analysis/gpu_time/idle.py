@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts, streams, why_no_launches
 from hpcprof.profiles.timeline import Ints, Timeline
 
@@ -47,14 +47,18 @@ def idle(timeline: Timeline) -> Outcome:
     if not gaps:
         return no_rows(f"no stream of {file} has two operations")
     left_out = f"{gaps - used} of {gaps} gaps in {file} are left out, because a launch call was not recorded"
-    table = [
-        (device, stream, cause, int(ns), _share(int(ns), int(total.sum())))
+    rows = [
+        {
+            "device": device,
+            "stream": stream,
+            "cause": cause,
+            "idle_ns": int(ns),
+            "share_pct": _share(int(ns), int(total.sum())),
+        }
         for (device, stream), total in totals.items()
         for cause, ns in zip(CAUSES, total, strict=True)
     ]
-    names = ("device", "stream", "cause", "idle_ns", "share_pct")
-    columns = dict(zip(names, map(list, zip(*table, strict=True)), strict=True))
-    return Outcome(columns, left_out if used < gaps else "")
+    return Outcome(columns_of(rows), left_out if used < gaps else "")
 
 
 def _share(time: int, whole: int) -> float | None:

@@ -164,19 +164,18 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     total, count = (np.zeros(len(names), np.int64) for _ in range(2))
     np.add.at(total, index[complete], ranges.end[complete] - ranges.start[complete])
     np.add.at(count, index[complete], 1)
-    found: list[StepCandidate] = []
-    judged = listed = 0
-    for number in np.argsort(-total, kind="stable").tolist():
-        name, known = names[number], known_range(names[number])
-        if known is None:
-            if count[number] < MIN_INSTANCES or judged == _JUDGED or name.startswith(_LIBRARY_PREFIXES):
-                continue
-            judged += 1
-        one = step_candidate(timeline, name, known)
-        listed += one.source == REPEATS
-        if one.source and (one.source != REPEATS or listed <= _LISTED):
-            found.append(one)
-    return tuple(_only_outermost(timeline, found))
+    ordered = [(names[number], int(count[number])) for number in np.argsort(-total, kind="stable").tolist()]
+    unknown = [
+        name
+        for name, times in ordered
+        if times >= MIN_INSTANCES and known_range(name) is None and not name.startswith(_LIBRARY_PREFIXES)
+    ]
+    judged = {*unknown[:_JUDGED]}
+    judged |= {name for name, _ in ordered if known_range(name)}
+    found = step_candidates_named(timeline, [name for name, _ in ordered if name in judged])
+    found = [one for one in found if one.source]
+    repeating = [one for one in found if one.source == REPEATS]
+    return tuple(_only_outermost(timeline, [one for one in found if one not in repeating[_LISTED:]]))
 
 
 def _only_outermost(timeline: Timeline, found: list[StepCandidate]) -> list[StepCandidate]:
@@ -200,24 +199,35 @@ def _mostly_inside(ranges: Ranges, rows: Ints, outer: Ints) -> bool:
     return 2 * int(np.count_nonzero(inside)) > len(rows)
 
 
-def step_candidate(timeline: Timeline, name: str, known: KnownRange | None = None) -> StepCandidate:
-    """Judge a range as a step; its source is empty if it occurs too rarely."""
-    rows = marking_rows(timeline, name)
-    ranges = timeline.ranges.take(rows)
+def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[StepCandidate]:
+    """Judge ranges as steps; the source of one that occurs too rarely is empty."""
+    rows = [marking_rows(timeline, name) for name in names]
+    if not rows:
+        return []
+    every = timeline.ranges.take(np.concatenate(rows))
     # A host that runs ahead leaves its ranges long before the GPU has done their work.
-    start, end, _ = project(timeline, ranges)
-    time = length(np.concatenate((ranges.start, start)), np.concatenate((ranges.end, end)))
-    covered = round(100 * time / max(_capture_length(timeline), 1), 2)
-    threads = rows_by_key(ranges.process, ranges.thread) if len(rows) else []
-    most = max((len(of_thread) for _, of_thread in threads), default=0)
+    start, end, _ = project(timeline, every)
+    edges = np.cumsum([len(own) for own in rows])
+    found, capture = [], max(_capture_length(timeline), 1)
+    for name, own, last in zip(names, rows, edges.tolist(), strict=True):
+        part = slice(last - len(own), last)
+        ranges = every.take(part)
+        time = length(np.concatenate((ranges.start, start[part])), np.concatenate((ranges.end, end[part])))
+        covered = round(100 * time / capture, 2)
+        found.append(StepCandidate(name, _source(name, ranges, covered), len(own), covered))
+    return found
+
+
+def _source(name: str, ranges: Ranges, covered: float) -> str:
+    """Return why some ranges of one name may be the step, empty if they are too few."""
+    known = known_range(name)
     if known is not None:
         enough = 1 if known in _ALWAYS else _MIN_MARKERS if known.marker else 2
-        source = known.source if len(rows) >= enough else ""
-    elif most < MIN_INSTANCES:
-        source = ""
-    else:
-        source = AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS
-    return StepCandidate(name, source, len(rows), covered)
+        return known.source if len(ranges) >= enough else ""
+    threads = rows_by_key(ranges.process, ranges.thread) if len(ranges) else []
+    if max((len(of_thread) for _, of_thread in threads), default=0) < MIN_INSTANCES:
+        return ""
+    return AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS
 
 
 @computed_once

@@ -17,8 +17,8 @@ from hpcprof.analysis.steps.step_detection import (
     known_range,
     marking_rows,
     resolve,
-    step_candidate,
     step_candidates,
+    step_candidates_named,
 )
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered_rows
@@ -99,7 +99,7 @@ def step_ranges(timeline: Timeline) -> Outcome:
     if steps.name:
         named = timeline.step_range is not None and timeline.step_range.named
         same = next((one for one in found if one.name == steps.name), None)
-        chosen = same or step_candidate(timeline, steps.name, known_range(steps.name))
+        chosen = same or step_candidates_named(timeline, [steps.name])[0]
         found = [one for one in found if one is not same]
         found.insert(0, replace(chosen, source=NAMED) if named else chosen)
     if not found:

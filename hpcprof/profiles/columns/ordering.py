@@ -9,7 +9,7 @@ from hpcprof.profiles.timeline import Ints
 
 def ascends(values: Ints) -> bool:
     """Return whether no value is below the one before it."""
-    return bool(np.all(values[1:] >= values[:-1]))
+    return bool((values[1:] >= values[:-1]).all())
 
 
 def ordered(values: Ints) -> Ints:

@@ -100,6 +100,8 @@ def rows_by_key(*columns: Ints) -> list[tuple[list[int], Ints]]:
     for column in columns:
         change[1:] |= column[1:] != column[:-1]
     first = np.flatnonzero(change)
+    if n and len(first) == 1:
+        return [([int(column[0]) for column in columns], np.arange(n))]
     length = np.diff(first, append=n)
     keys, number = numbered_rows(*(column[first] for column in columns))
     order = np.argsort(number, kind="stable")

@@ -25,6 +25,9 @@ TableColumns = tuple[dict[str, Ints], dict[str, BinaryColumn]]
 # NULLs. A query of texts is therefore one batch; integers are copied batch by batch, which takes less memory.
 _INTEGER_ROWS, _ALL_ROWS = 1 << 16, 1 << 30
 
+_WORTH_A_THREAD = 1 << 23
+"""Of a smaller file, starting threads and waiting for them takes as long as reading its tables."""
+
 
 @dataclass(frozen=True)
 class ColumnQuery:
@@ -47,13 +50,15 @@ class ArrowQueries:
     def __init__(self, path: Path) -> None:
         # as_uri quotes what has a meaning in a URI: spaces, '?', '#' and '%'.
         self._uri = f"{path.absolute().as_uri()}?mode=ro"
+        self._parallel = path.stat().st_size >= _WORTH_A_THREAD
         self._open = ExitStack()
         self._threads = ThreadPoolExecutor(2)
         self._begun: dict[str, Future[TableColumns | None]] = {}
 
     def begin(self, query: ColumnQuery) -> None:
-        """Begin to execute in another thread what `fetch` will be called for."""
-        self._begun[query.query] = self._threads.submit(self._fetch, query)
+        """Begin to execute in another thread what `fetch` will be called for, unless the file is small."""
+        if self._parallel:
+            self._begun[query.query] = self._threads.submit(self._fetch, query)
 
     def fetch(self, query: ColumnQuery) -> TableColumns | None:
         """Return the columns of a query, or None where the driver cannot read them."""

@@ -207,7 +207,8 @@ class NsysExport:
         return self._found_tables[name]
 
     def _found(self, name: str) -> ExportTable | None:
-        versions = [t for t in self.tables if re.fullmatch(re.escape(name) + r"_V\d+", t)]
+        version = re.compile(re.escape(name) + r"_V\d+")
+        versions = [t for t in self.tables if t.startswith(name) and version.fullmatch(t)]
         versions.sort(key=lambda t: int(t.rpartition("_V")[2]), reverse=True)
         for candidate in [*(n for n in (name,) if n in self.tables), *versions]:
             described = self.rows(f"PRAGMA table_xinfo({quoted(candidate)})")
