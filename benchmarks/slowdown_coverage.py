@@ -25,9 +25,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
+from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.slowdown import against_baseline, by_overlap
 from hpcprof.analysis.slowdown.against_baseline import CONTROL
 from hpcprof.analysis.slowdown.kernel_instances import KernelInstances
@@ -115,9 +115,9 @@ def simulate(case: Case, random: np.random.Generator) -> KernelInstances:
     duration = _ALONE_NS[kernel] * np.where(overlapped, _SLOWDOWN[kernel], 1) * np.exp(_DEVIATION * logarithm)
     duration = np.rint(duration).astype(np.int64)
     zero = np.zeros_like(step)
-    blank = pd.Series([""] * len(_NAMES))
+    blank = object_array([""] * len(_NAMES))
     return KernelInstances(
-        shapes=KernelShapes(pd.Series(_NAMES), blank, blank),
+        shapes=KernelShapes(object_array(_NAMES), blank, blank),
         shape=kernel,
         phase=zero,
         step=step,

@@ -47,7 +47,7 @@ def idle(timeline: Timeline) -> Outcome:
     if not gaps:
         return no_rows(f"no stream of {file} has two operations")
     left_out = f"{gaps - used} of {gaps} gaps in {file} are left out, because a launch call was not recorded"
-    rows = [
+    found = [
         {
             "device": device,
             "stream": stream,
@@ -58,7 +58,7 @@ def idle(timeline: Timeline) -> Outcome:
         for (device, stream), total in totals.items()
         for cause, ns in zip(CAUSES, total, strict=True)
     ]
-    return Outcome(columns_of(rows), left_out if used < gaps else "")
+    return Outcome(columns_of(found), left_out if used < gaps else "")
 
 
 def _share(time: int, whole: int) -> float | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
-from hpcprof.analysis.framework.outcome import Outcome, as_declared, columns_of
+from hpcprof.analysis.framework.outcome import Outcome, Values, as_declared, columns_of
 
 
 def test_rows_are_sorted_as_declared_and_equal_ones_keep_their_order() -> None:
@@ -21,7 +21,7 @@ def test_columns_need_no_data_frame_and_keep_what_is_missing() -> None:
     analysis = Analysis(
         "sizes", "Sizes", Scope.RANK, columns("rank a b:float c:text"), "a:b", sort_by=("-a",)
     )
-    table = {"a": np.array([1, 3]), "b": np.array([np.nan, 0.5]), "c": [None, "x"]}
+    table: dict[str, Values] = {"a": np.array([1, 3]), "b": np.array([np.nan, 0.5]), "c": [None, "x"]}
     found = as_declared(Outcome(table), analysis, rank=7)
     assert found.columns() == {"rank": [7, 7], "a": [3, 1], "b": [0.5, None], "c": ["x", None]}
     assert [*found.batches(1)][1] == {"rank": [7], "a": [1], "b": [None], "c": [None]}
