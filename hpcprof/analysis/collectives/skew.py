@@ -28,6 +28,7 @@ from hpcprof.analysis.collectives.waiting_balance import (
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.common.memoize import computed_once
+from hpcprof.common.units import format_ns
 
 _MESSAGES = b""
 """Stands for the messages among the groups of ranks."""
@@ -235,7 +236,7 @@ def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
         most = 100 * max(unknown["lateness_high_ns"]) / unknown["step_p50_ns"].iloc[0]
         reasons.append(
             f"a lateness of up to {most:.1f} % of a step may be hidden by chance and by the clocks, which "
-            f"are aligned to {max(unknown['uncertainty_ns'])} ns per collective"
+            f"are aligned to {format_ns(max(unknown['uncertainty_ns']))} per collective"
         )
     return reasons
 
