@@ -125,13 +125,15 @@ def command(
     --submit collects in a job, which starts when the run has ended: in processes on one node, or with
     --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had).
     """
+    placed = {"nodes": nodes, "site": site, "queue": queue, "walltime": walltime}
+    given = [name for name, value in placed.items() if value is not None]
+    _check_options(executor, submit, dask_address, given)
+    if not (submit or step_range or program) and _nothing_new(runs or ("last",), runs_dir, db):
+        return
     from hpcprof.results.run_names import find_known_runs, runs_to_collect
     from hpcprof.results.store.store import open_store
     from hpcprof.submit.runs.directory import typed_name
 
-    placed = {"nodes": nodes, "site": site, "queue": queue, "walltime": walltime}
-    given = [name for name, value in placed.items() if value is not None]
-    _check_options(executor, submit, dask_address, given)
     store = open_store(db, runs_dir)
     found = [
         run for named in find_known_runs(runs or ("last",), runs_dir, store) for run in runs_to_collect(named)
@@ -223,6 +225,38 @@ def _check_options(executor: str, submit: bool, address: str | None, placed: Seq
         raise UsageError(f"--{placed[0]} is for --submit: give both, or neither.")
 
 
+def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> bool:
+    """Say so and return True if neither the profiles of all runs nor the store have changed."""
+    from hpcprof.profiles.readers.discovery import find_profiles
+    from hpcprof.results.known_files import settled
+    from hpcprof.results.run_names import runs_to_collect
+    from hpcprof.submit.config import database_file, default_database
+    from hpcprof.submit.runs.directory import find_runs, update_files
+
+    store = database_file(db or default_database(), runs_dir)
+    if store is None:
+        return False
+    try:
+        named = [run for reference in references for run in find_runs(reference, runs_dir)]
+    except UsageError:  # The store may know the name.
+        return False
+    found = []
+    for run in (run for one in named for run in runs_to_collect(one)):
+        files = find_profiles(run.path)
+        known = settled(run.id, files, store)
+        if known is None:
+            return False
+        found.append((run, [files[0].with_name(name) for name in known.read], known.losses))
+    for run, read, losses in found:
+        with ProgressBar() as progress:
+            for done, path in enumerate(read, 1):
+                progress(done, len(read), path)
+        for sentence in (*update_files(run), *losses):
+            click.echo(f"hpcprof: {sentence}", err=True)
+        click.echo(_summary(run, 0, len(read), 0, store))
+    return True
+
+
 def _collect_all(
     runs: Sequence[Run], store: Store, pool: _Pool, step_range: str | None, program: str | None
 ) -> bool:
@@ -286,12 +320,14 @@ def collect_and_tell(
         click.echo(f"hpcprof: skipped: {sentence}", err=True)
     if click.get_current_context().find_root().params.get("debug"):
         click.echo("".join(summary.tracebacks), err=True, nl=False)
-    click.echo(
-        f"{run.id}: {counted(len(summary.read), 'profile')} collected, "
-        f"{len(summary.unchanged)} unchanged, {len(summary.skipped)} skipped, into {store}",
-        err=aside,
-    )
+    counts = len(summary.read), len(summary.unchanged), len(summary.skipped)
+    click.echo(_summary(run, *counts, store), err=aside)
     return not summary.skipped
+
+
+def _summary(run: Run, read: int, unchanged: int, skipped: int, store: object) -> str:
+    collected = counted(read, "profile")
+    return f"{run.id}: {collected} collected, {unchanged} unchanged, {skipped} skipped, into {store}"
 
 
 class ProgressBar(ProgressLine):

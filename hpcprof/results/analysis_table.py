@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # pandas is not needed to report from the store
 
     from hpcprof.analysis.framework.outcome import Outcome
 
+ANALYSIS_VERSION = 11
+"""Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
+
 Row = dict[str, Any]
 """One row: its values by the names of the columns."""
 

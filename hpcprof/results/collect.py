@@ -18,9 +18,10 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
+from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
-from hpcprof.results.known_files import KnownFile, remember, unchanged_files
+from hpcprof.results.known_files import KnownFile, remember, remember_settled, unchanged_files
 from hpcprof.results.over_ranks import update_run
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import (
@@ -36,8 +37,8 @@ from hpcprof.results.rank_task import (
 from hpcprof.results.run_names import find_known_runs, runs_to_collect
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run, runs_directory, save
+from hpcprof.results.store.tables import ProfileRow, RunRow
+from hpcprof.submit.runs.directory import Run, runs_directory, update_files
 from hpcprof.submit.runs.failures import profiler_complaint
 
 Progress = Callable[[int, int, Path], None]
@@ -179,11 +180,10 @@ def collect(
         collection.describe_run()
         update_run(run.id, store, executor)
         summary.losses = over_ranks(store.losses(run.id))
-    if run.manifest is not None:
-        try:
-            save(run)
-        except OSError as error:
-            summary.warnings.append(f"the list of files in {run.path} was not updated: {error.strerror}.")
+    if not (summary.read or summary.skipped or summary.warnings):
+        read = [task.path for task in tasks]
+        remember_settled(run.id, files, Path(store.url.database or ""), read, summary.losses)
+    summary.warnings += update_files(run)
     return summary
 
 

@@ -19,10 +19,9 @@ from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
 from hpcprof.profiles.losses import Loss, LossKind
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.run_names import command_line
 from hpcprof.results.store.store import Store
-from hpcprof.results.store.tables import ANALYSIS_VERSION
 from hpcprof.submit.runs.directory import Run
 
 if TYPE_CHECKING:  # a kept explanation needs none of them

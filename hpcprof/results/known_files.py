@@ -2,13 +2,16 @@
 
 This is a cache of the user, one file for each folder of profiles (``~/.cache/hpcprof/profiles``), and no part
 of a store: two stores of the same profiles are equal. Where a stamp differs, a profile is read.
+
+It also tells in which stores a collect found nothing new. As long as neither the profiles nor the store
+change, the next one need not open the store: to import what opens it takes longer than all else.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,12 +23,16 @@ from hpcprof.common import __version__
 from hpcprof.common.atomic import replacing
 from hpcprof.common.paths import user_cache
 from hpcprof.profiles.readers.declaration import SeveralRanks
-from hpcprof.results.store.tables import ANALYSIS_VERSION
+from hpcprof.results.analysis_table import ANALYSIS_VERSION
 
 # Two changes of a file can have the same time, on some file systems within a second.
 _UNSETTLED_NS = 2_000_000_000
 _UNUSED_SECONDS = 90 * 86400.0
 _VERSION = f"{__version__}, {ANALYSIS_VERSION}"
+
+
+_SQLITE, _WITHOUT_LOG = b"SQLite format 3\0", b"\1\1"
+_HEADER_BYTES, _VERSIONS, _CHANGES = 100, slice(18, 20), slice(24, 28)
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
@@ -77,9 +84,35 @@ class _Entry(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class _StoreState(msgspec.Struct, frozen=True, array_like=True):
+    """What differs once a store in SQLite has changed: ``changes`` is SQLite's own count of them."""
+
+    stamp: Stamp
+    changes: int
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A run of which a store has everything.
+
+    ``read`` are the names of the files to read in the order of their ranks, and ``losses`` the sentences
+    about what they lack.
+    """
+
+    run_id: str
+    store: _StoreState
+    read: tuple[str, ...]
+    losses: tuple[str, ...]
+
+
 class _Folder(msgspec.Struct, frozen=True):
+    """The profiles of a folder, and the runs that they are by the path of a store."""
+
     version: str
     files: dict[str, _Entry]
+    stores: dict[str, Settled] = {}
+
+
+_NOTHING = _Folder(_VERSION, {})
 
 
 def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
@@ -109,10 +142,13 @@ def _stamp(path: Path) -> Stamp:
 
 def unchanged_files(files: Sequence[Path]) -> dict[Path, KnownFile]:
     """Return what is known of those profiles of a folder whose stamps are still the same."""
-    known = _load(files[0].parent) if files else {}
+    return _unchanged(files, _load(files[0].parent)) if files else {}
+
+
+def _unchanged(files: Sequence[Path], folder: _Folder) -> dict[Path, KnownFile]:
     found = {}
     for file in files:
-        entry = known.get(file.name)
+        entry = folder.files.get(file.name)
         if entry is not None:
             read = file.with_name(entry.read)
             stamps = stamps_of(file, read)
@@ -131,23 +167,67 @@ def remember(files: Mapping[Path, KnownFile]) -> None:
     if not entries:
         return
     folder = next(iter(files)).parent
-    if entries == _load(folder):
+    if entries != _load(folder).files:
+        _write(folder, _Folder(_VERSION, entries))
+
+
+def settled(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
+    """Return what a store in SQLite has of a run if neither its profiles nor the store have changed.
+
+    None if that is not known: then a collect has to look.
+    """
+    folder = _load(files[0].parent) if files else _NOTHING
+    found = folder.stores.get(str(store.absolute()))
+    if found is None or found.run_id != run_id or found.store != _state_of(store):
+        return None
+    unchanged = {file.name for file in _unchanged(files, folder)}
+    return found if {file.name for file in files} == unchanged == folder.files.keys() else None
+
+
+def remember_settled(
+    run_id: str, files: Sequence[Path], store: Path, read: Iterable[Path], losses: Iterable[str]
+) -> None:
+    """Keep that a collect has just found nothing new for a store in SQLite; see `Settled`."""
+    state, folder = _state_of(store), _load(files[0].parent)
+    if state is None or {file.name for file in files} != folder.files.keys():
         return
+    one = Settled(run_id, state, tuple(path.name for path in read), tuple(losses))
+    if folder.stores.get(str(store.absolute())) != one:
+        _write(files[0].parent, _Folder(_VERSION, folder.files, folder.stores | {str(store.absolute()): one}))
+
+
+def _state_of(store: Path) -> _StoreState | None:
+    """Return the state of an SQLite file; None if that does not tell whether the file is the same."""
+    try:
+        stamp = _stamp(store)
+        with store.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+        # Somebody is writing, or ended while writing: what is in the file may not be what the store has.
+        busy = store.with_name(f"{store.name}-journal").exists()
+    except OSError:
+        return None
+    # With a write-ahead log, changes are not counted (SQLite's file format, 1.3.3 and 1.3.7).
+    if busy or not header.startswith(_SQLITE) or header[_VERSIONS] != _WITHOUT_LOG:
+        return None
+    return _StoreState(stamp, int.from_bytes(header[_CHANGES], "big"))
+
+
+def _write(folder: Path, content: _Folder) -> None:
     cache = _cache(folder)
     # Names that are not UTF-8 cannot be written; their profiles are read each time.
     with suppress(OSError, UnicodeError):
         cache.parent.mkdir(parents=True, exist_ok=True)
         with replacing(cache) as temporary:
-            temporary.write_bytes(msgspec.json.encode(_Folder(_VERSION, entries)))
+            temporary.write_bytes(msgspec.json.encode(content))
         _remove_unused(cache.parent)
 
 
-def _load(folder: Path) -> dict[str, _Entry]:
+def _load(folder: Path) -> _Folder:
     try:
         found = msgspec.json.decode(_cache(folder).read_bytes(), type=_Folder)
     except (OSError, msgspec.DecodeError):
-        return {}
-    return found.files if found.version == _VERSION else {}
+        return _NOTHING
+    return found if found.version == _VERSION else _NOTHING
 
 
 def _cache(folder: Path) -> Path:

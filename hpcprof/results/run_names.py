@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.readers.discovery import find_profiles
-from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.store.database import public_address, store_url
-from hpcprof.results.store.store import Store
 from hpcprof.submit.config import default_database
 from hpcprof.submit.runs.directory import MANIFEST, Run, find_run, find_runs, open_run, runs_directory
+
+if TYPE_CHECKING:  # a run that has a directory is found without a database
+    from hpcprof.results.analysis_table import AnalysisTable
+    from hpcprof.results.store.store import Store
 
 
 def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
@@ -124,6 +126,8 @@ def command_line(store: Store, command: str, *words: str) -> str:
 
 
 def _store_options(store: Store) -> list[str]:
+    from hpcprof.results.store.database import public_address, store_url
+
     url, runs_dir = store.url, store.runs_dir or runs_directory()
     other = runs_dir.absolute() != runs_directory().absolute()
     options = ["--runs-dir", str(runs_dir)] if other else []

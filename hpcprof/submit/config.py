@@ -217,6 +217,13 @@ def default_database() -> str | None:
     return _located("db", DATABASE_VARIABLE)
 
 
+def database_file(given: str | None, runs_dir: Path) -> Path | None:
+    """Return the file of a results database in SQLite, by default among the runs; None if a URL is given."""
+    if given and "://" in given:
+        return None
+    return Path(given) if given else runs_dir / "hpcprof.db"
+
+
 def _located(key: str, variable: str) -> str | None:
     """Return a path or URL from an environment variable, else from the personal defaults."""
     if text := os.environ.get(variable):

@@ -17,6 +17,7 @@ from sqlalchemy.pool import NullPool
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.results.store.migration import migrate
 from hpcprof.results.store.tables import METADATA, SCHEMA, SCHEMA_VERSION
+from hpcprof.submit.config import database_file
 
 _BUSY_SECONDS = 60.0
 _SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")
@@ -37,8 +38,9 @@ def store_url(given: str | None, runs_dir: Path) -> URL:
     UsageError
         If SQLAlchemy cannot use the URL here, or it names neither SQLite nor PostgreSQL.
     """
-    if given is None or "://" not in given:
-        return URL.create("sqlite", database=str(Path(given) if given else runs_dir / "hpcprof.db"))
+    file = database_file(given, runs_dir)
+    if given is None or file is not None:
+        return URL.create("sqlite", database=str(file))
     try:
         url = make_url(given)
         url.get_dialect().import_dbapi()

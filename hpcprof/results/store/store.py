@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.analyses import (
     delete_rank_analyses,
     delete_run_analyses,
@@ -32,7 +32,6 @@ from hpcprof.results.store.analyses import (
 from hpcprof.results.store.bulk import delete, insert_rows
 from hpcprof.results.store.database import Database, store_url
 from hpcprof.results.store.tables import (
-    ANALYSIS_VERSION,
     BASELINES,
     EXPLANATIONS,
     FACTS,

@@ -26,9 +26,6 @@ from hpcprof.analysis.framework.registry import ANALYSES
 SCHEMA_VERSION = 11
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
-ANALYSIS_VERSION = 11
-"""Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
-
 
 def plain(text: str | None) -> str | None:
     r"""Return a text without what a database cannot hold: zero bytes and lone surrogates.

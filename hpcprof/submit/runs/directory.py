@@ -167,6 +167,16 @@ def save(run: Run) -> Run:
     return Run(run.id, run.path, manifest)
 
 
+def update_files(run: Run) -> list[str]:
+    """Write the files that a run has now into its manifest, if it has one, and return why if that fails."""
+    try:
+        if run.manifest is not None:
+            save(run)
+    except OSError as error:
+        return [f"the list of files in {run.path} was not updated: {error.strerror}."]
+    return []
+
+
 def _sizes(folder: Path) -> dict[str, int]:
     """Return the size of each file by name, without the temporary files of a running job."""
     sizes = {}

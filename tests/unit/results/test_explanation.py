@@ -16,10 +16,10 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Gpu
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.explanation import explain, explain_if_quick, kept_explanation, what_if
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
+from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run
 from tests.unit.explanations import explained, finding
 

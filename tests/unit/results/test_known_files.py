@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hpcprof.cli.collect import command
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import user_cache
 from hpcprof.profiles.readers.declaration import SeveralRanks
 from hpcprof.results import collect, profile_ranks
-from hpcprof.results.known_files import Identity, KnownFile, remember, stamps_of, unchanged_files
+from hpcprof.results.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.known_files import (
+    Identity,
+    KnownFile,
+    remember,
+    remember_settled,
+    settled,
+    stamps_of,
+    unchanged_files,
+)
 from hpcprof.results.rank_task import ProfileTask, RankOutcome, Unchanged
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run
+from hpcprof.results.store.tables import ProfileRow, RunRow
+from hpcprof.submit.runs.directory import Run, open_run
 
 SEVERAL = SeveralRanks(((11,), (12, 13)), (4, 7))
 
@@ -167,3 +180,65 @@ def test_a_store_without_the_results_of_a_known_profile_gets_them(
     monkeypatch.setattr(collect, "analyze_profile", lambda task: damage)
     done = collect.collect(Run("run", profile.parent), store)
     assert (done.unchanged, done.skipped) == ([], ["It is damaged."])
+
+
+@pytest.fixture
+def database(profile: Path, store: Store, later: None) -> Path:
+    """The file of the store, in which a collect of the profile has found nothing new."""
+    database = Path(store.url.database or "")
+    remember({profile: KnownFile(Identity(profile, 3, None, stamps_of(profile, profile)), "5a")})
+    remember_settled("run", [profile], database, [profile], ["rank 3 lacks kernels"])
+    return database
+
+
+def test_a_store_that_has_everything_is_known_until_the_store_or_the_profiles_change(
+    profile: Path, store: Store, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = settled("run", [profile], database)
+    assert found is not None and (found.read, found.losses) == ((profile.name,), ("rank 3 lacks kernels",))
+    monkeypatch.chdir(tmp_path)
+    assert settled("run", [profile], Path(database.name)) == found
+    assert settled("other", [profile], database) is None
+    assert settled("run", [profile], tmp_path / "other.db") is None
+    added = profile.with_name("rank00004.sqlite")
+    added.write_bytes(b"profile")
+    assert settled("run", [profile, added], database) is None
+    assert settled("run", [added], database) is None
+    assert settled("run", [], database) is None
+    journal = database.with_name("results.db-journal")
+    journal.touch()
+    assert settled("run", [profile], database) is None
+    journal.unlink()
+    assert settled("run", [profile], database) == found
+    store.describe_run(RunRow("run", str(profile.parent), program="train"))
+    assert settled("run", [profile], database) is None
+
+
+def test_a_store_with_a_write_ahead_log_is_not_known(profile: Path, database: Path) -> None:
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        remember_settled("run", [profile], database, [profile], [])
+    assert settled("run", [profile], database) is None
+
+
+def test_a_collect_that_finds_nothing_new_again_says_the_same_without_opening_the_store(
+    profile: Path, store: Store, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--db", str(database), str(profile.parent)]
+    run = open_run(profile.parent)
+    row = ProfileRow(
+        *(run.id, 3, profile.name, "5a", 7, "nsys", None, "", None, None), analysis_version=ANALYSIS_VERSION
+    )
+    store.put_profile(RunRow(run.id, str(profile.parent)), row, {})
+    store.put_run(run.id, {}, {3: "5a"})
+    monkeypatch.setattr(collect, "update_run", lambda *_: None)
+    opened = CliRunner().invoke(command, words)
+    assert (
+        opened.output
+        == f"{profile} (1 of 1)\n{run.id}: 0 profiles collected, 1 unchanged, 0 skipped, into {database}\n"
+    )
+    monkeypatch.setattr("hpcprof.results.store.store.open_store", None)
+    assert CliRunner().invoke(command, words).output == opened.output
+    assert CliRunner().invoke(command, [*words, "--program", "train"]).exception is not None
+    _rewrite(profile)
+    assert CliRunner().invoke(command, words).exception is not None

@@ -8,9 +8,10 @@ import pytest
 
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.results import run_inputs
+from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.run_inputs import run_data
 from hpcprof.results.store.store import open_store
-from hpcprof.results.store.tables import ANALYSIS_VERSION, ProfileRow, RunRow
+from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import Timelines
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import write
