@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.analysis_table import AnalysisTable
 
 _COLUMNS = (
     ("compute", "compute", "compute_ns"),
@@ -97,7 +98,8 @@ def account_of_step(contents: Contents) -> Account | None:
     means = {
         column: sum(table[column][row] or 0 for row in chosen) / len(chosen) for _, _, column in _COLUMNS
     }
-    idle = _idle(contents.rows("idle_causes"), means["idle_ns"])
+    causes = contents.analyses.get("idle_causes", AnalysisTable({}))
+    idle = _idle(causes.columns, means["idle_ns"])
     named = [(colour, name, means[column], "") for colour, name, column in _COLUMNS if column != "idle_ns"]
     named += [("idle", name, ns, where) for name, ns, where in idle]
     left = wall - sum(ns for _, _, ns, _ in named)
@@ -122,11 +124,12 @@ def _longest(table: Mapping[str, Sequence[int]], rows: Sequence[int]) -> int:
     return max(table["wall_ns"][row] for row in rows)
 
 
-def _idle(causes: Sequence[Row], idle_ns: float) -> list[tuple[str, float, str]]:
+def _idle(causes: Mapping[str, Sequence[Any]], idle_ns: float) -> list[tuple[str, float, str]]:
     """Divide idle time by cause as `idle_causes` does over all steps; as (name, ns, ranges)."""
     sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for row in causes:
-        sums[row["cause"]][row["range"] or ""] += row["idle_ns_per_step"]
+    columns = (causes.get(name, ()) for name in ("cause", "range", "idle_ns_per_step"))
+    for cause, name, ns in zip(*columns, strict=True):
+        sums[cause][name or ""] += ns
     total = sum(sum(ranges.values()) for ranges in sums.values())
     if not total:
         return [("idle", idle_ns, "")]

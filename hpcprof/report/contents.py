@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
@@ -37,17 +37,21 @@ class _Analyses(Mapping[str, AnalysisTable]):
     def __init__(self, run: Run, store: Store, threshold: float) -> None:
         self._run, self._store, self._threshold = run, store, threshold
         self._read: dict[str, AnalysisTable] = {}
+        self._notes = store.notes(run.id)
 
     def __getitem__(self, name: str) -> AnalysisTable:
         if name not in self._read:
             if name not in ANALYSES:
                 raise KeyError(name)
-            table = with_commands(self._store.read(self._run.id, name), self._run, self._store)
+            table = with_commands(self._stored(name), self._run, self._store)
             if name in VERDICTS and self._threshold != COST_PCT:
-                costs = self._store.read(self._run.id, "skew_summary").rows
+                costs = self._stored("skew_summary").rows
                 table = judged_again(table, {row["rank"]: row["cost_pct"] for row in costs}, self._threshold)
             self._read[name] = table
         return self._read[name]
+
+    def _stored(self, name: str) -> AnalysisTable:
+        return self._store.read(self._run.id, name, self._notes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(ANALYSES)
@@ -91,8 +95,11 @@ class Contents:
     def _tells(self, name: str) -> bool:
         """Return whether some rank has several values of the column for which an analysis is shown."""
         column = ANALYSES[name].only_with_several
-        pairs = {(row["rank"], row[column]) for row in self.analyses[name].rows} if column else set()
-        return not column or len(pairs) > len({rank for rank, _ in pairs})
+        if not column:
+            return True
+        columns = self.analyses[name].columns
+        pairs = set(zip(columns.get("rank", ()), columns.get(column, ()), strict=True))
+        return len(pairs) > len({rank for rank, _ in pairs})
 
     def rows(self, analysis: str) -> list[Row]:
         """Return the rows of an analysis; none where no profile has been collected."""
@@ -165,17 +172,23 @@ def sample_sizes(name: str, analyses: Mapping[str, AnalysisTable]) -> str:
     """
     basis = ANALYSES[name].sample_basis if name in ANALYSES else SampleBasis.COLUMNS
     if basis is SampleBasis.RANKS:
-        ranks = {row["rank"] for row in analyses["step_times"].rows}
-        return f"n: {counted(len(ranks), 'rank')}" if ranks else ""
-    ranks = {row["rank"] for row in analyses[name].rows} if basis is SampleBasis.OPERATIONS else set()
+        of_steps = analyses["step_times"].rows_by_rank
+        return f"n: {counted(len(of_steps), 'rank')}" if of_steps else ""
+    ranks: Set[int] = analyses[name].rows_by_rank.keys() if basis is SampleBasis.OPERATIONS else set()
     if not ranks:
         return ""
-    counts = [
-        counted(sum(row[column] for row in analyses[table].rows if row["rank"] in ranks), noun)
-        for table, column, noun in _COUNTS
-    ]
-    steps = Counter(row["rank"] for row in analyses["step_times"].rows if row["rank"] in ranks)
+    counts = [counted(_sum(analyses[table], column, ranks), noun) for table, column, noun in _COUNTS]
+    steps = analyses["step_times"].rows_by_rank
+    steps = Counter({rank: steps[rank] for rank in ranks if rank in steps})
     return f"n: {' and '.join(counts)} on {counted(len(ranks), 'rank')}, {_each(steps, len(ranks))}"
+
+
+def _sum(table: AnalysisTable, column: str, ranks: Set[int]) -> int:
+    """Return the sum of a column over the rows of some ranks."""
+    values = table.columns.get(column, ())
+    if table.rows_by_rank.keys() <= ranks:
+        return sum(values)
+    return sum(value for rank, value in zip(table.columns["rank"], values, strict=True) if rank in ranks)
 
 
 def _each(steps: Counter[int], ranks: int) -> str:

@@ -8,12 +8,13 @@ the largest value, that is the unit instead, so that noise does not look like a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.analysis_table import AnalysisTable, Row
 
 MOST_IN_FULL = 16
 """Up to this number of ranks, the full report shows the rows of each."""
@@ -26,10 +27,10 @@ _TO_STANDARD_DEVIATIONS = 1.4826
 _SMALLEST_UNIT = 0.01
 
 
-def spans_many_ranks(analysis: Analysis, rows: Sequence[Row]) -> bool:
+def spans_many_ranks(analysis: Analysis, table: AnalysisTable) -> bool:
     """Return whether the rows are of so many ranks that a report summarizes them."""
     named = any(column.name == "rank" for column in analysis.columns)
-    return named and bool(measure(analysis)) and len({row["rank"] for row in rows}) > MOST_IN_FULL
+    return named and bool(measure(analysis)) and len(table.rows_by_rank) > MOST_IN_FULL
 
 
 def measure(analysis: Analysis) -> str:
@@ -38,19 +39,19 @@ def measure(analysis: Analysis) -> str:
     return analysis.compared_by or next(times, "")
 
 
-def spread(analysis: Analysis, rows: Sequence[Row]) -> tuple[Analysis, list[Row]]:
+def spread(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[Row]]:
     """Return the quantiles over the ranks as a table.
 
     Where each rank has one row, there is one line for each quantile, with all main columns of numbers. Else
     there is one for each name, such as that of a kernel, with the quantiles of the measure over the ranks
     that have it; those with the largest medians come first.
     """
-    keys = _keys(analysis, rows)
+    keys = _keys(analysis, table)
     kinds = {column.name: column.kind for column in analysis.columns}
     if keys:
-        return _by_name(analysis, rows, keys, kinds)
+        return _by_name(analysis, table, keys, kinds)
     names = [name for name in analysis.shown_columns if kinds[name] is not Kind.TEXT and name != "rank"]
-    values = {name: sorted(row[name] for row in rows if row[name] is not None) for name in names}
+    values = {name: sorted(value for value in table.columns[name] if value is not None) for name in names}
     found = [
         {"quantile": label, **{name: _quantile(ordered, q) for name, ordered in values.items()}}
         for label, q in _QUANTILES.items()
@@ -60,17 +61,18 @@ def spread(analysis: Analysis, rows: Sequence[Row]) -> tuple[Analysis, list[Row]
 
 
 def _by_name(
-    analysis: Analysis, rows: Sequence[Row], keys: tuple[str, ...], kinds: Mapping[str, Kind]
+    analysis: Analysis, table: AnalysisTable, keys: tuple[str, ...], kinds: Mapping[str, Kind]
 ) -> tuple[Analysis, list[Row]]:
     column = measure(analysis)
     unit = column.rpartition("_")[2]
+    values = _by_key(_key_of_rows(table, keys), table.columns[column])
     found: list[Row] = [
         {
             **dict(zip(keys, key, strict=True)),
             **{f"{label}_{unit}": _quantile(ordered, q) for label, q in _QUANTILES.items()},
             "ranks": len(ordered),
         }
-        for key, ordered in _by_key(rows, keys, column).items()
+        for key, ordered in values.items()
     ]
     found.sort(key=lambda row: -abs(row[f"p50_{unit}"]))
     columns = (
@@ -81,34 +83,38 @@ def _by_name(
     return replace(analysis, columns=columns, main_columns=()), found
 
 
-def deviating(analysis: Analysis, rows: Sequence[Row]) -> tuple[Analysis, list[Row]]:
+def deviating(analysis: Analysis, table: AnalysisTable) -> tuple[Analysis, list[Row]]:
     """Return the rows of the ranks that deviate most, the first one most, with how far they do.
 
     Ranks that deviate by less than one unit are left out. A rank is listed once, with its row that deviates
     most.
     """
-    column, keys = measure(analysis), _keys(analysis, rows)
-    centres = {key: _centre(values) for key, values in _by_key(rows, keys, column).items()}
-    furthest: dict[int, Row] = {}
-    for row in rows:
-        if row[column] is None:
+    column, keys = measure(analysis), _keys(analysis, table)
+    values, key_of_row = table.columns[column], _key_of_rows(table, keys)
+    centres = {key: _centre(of_key) for key, of_key in _by_key(key_of_row, values).items()}
+    furthest: dict[int, tuple[float, int]] = {}
+    for number, (rank, key, value) in enumerate(zip(table.columns["rank"], key_of_row, values, strict=True)):
+        if value is None:
             continue
-        centre, unit = centres[tuple(row[key] for key in keys)]
-        far = (row[column] - centre) / unit if unit else 0.0
-        best = furthest.get(row["rank"])
-        if abs(far) >= 1 and (best is None or abs(far) > abs(best["deviation"])):
-            furthest[row["rank"]] = {**row, "deviation": far}
-    most = sorted(furthest.values(), key=lambda row: (-abs(row["deviation"]), row["rank"]))[:DEVIATING]
+        centre, unit = centres[key]
+        far = (value - centre) / unit if unit else 0.0
+        if abs(far) >= 1 and (rank not in furthest or abs(far) > abs(furthest[rank][0])):
+            furthest[rank] = far, number
+    most = sorted(furthest.items(), key=lambda one: (-abs(one[1][0]), one[0]))[:DEVIATING]
+    rows = [
+        {**{name: of[number] for name, of in table.columns.items()}, "deviation": far}
+        for _, (far, number) in most
+    ]
     names = analysis.shown_columns
     main = ("rank", "deviation", *(name for name in names if name in keys), column)
     main = (*main, *(name for name in names if name not in main))
     columns = (*analysis.columns, Column("deviation", Kind.FLOAT))
-    return replace(analysis, columns=columns, main_columns=main), most
+    return replace(analysis, columns=columns, main_columns=main), rows
 
 
-def _keys(analysis: Analysis, rows: Sequence[Row]) -> tuple[str, ...]:
+def _keys(analysis: Analysis, table: AnalysisTable) -> tuple[str, ...]:
     """Return the columns that tell the rows of one rank apart; none if each rank has one row."""
-    if len({row["rank"] for row in rows}) == len(rows):
+    if len(table.rows_by_rank) == table.count:
         return ()
     texts = {column.name for column in analysis.columns if column.kind is Kind.TEXT}
     return tuple(
@@ -116,15 +122,18 @@ def _keys(analysis: Analysis, rows: Sequence[Row]) -> tuple[str, ...]:
     )
 
 
-def _by_key(
-    rows: Sequence[Row], keys: tuple[str, ...], column: str
-) -> Mapping[tuple[object, ...], list[float]]:
-    """Return the values of a column by key, sorted."""
-    values: dict[tuple[object, ...], list[float]] = {}
-    for row in rows:
-        if row[column] is not None:
-            values.setdefault(tuple(row[key] for key in keys), []).append(row[column])
-    return {key: sorted(found) for key, found in values.items()}
+def _key_of_rows(table: AnalysisTable, keys: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    """Return the values of the keys in each row."""
+    return list(zip(*(table.columns[key] for key in keys), strict=True)) if keys else [()] * table.count
+
+
+def _by_key(keys: Iterable[Hashable], values: Iterable[float | None]) -> dict[Any, list[float]]:
+    """Return the values by key, sorted."""
+    found: dict[Any, list[float]] = {}
+    for key, value in zip(keys, values, strict=True):
+        if value is not None:
+            found.setdefault(key, []).append(value)
+    return {key: sorted(of_key) for key, of_key in found.items()}
 
 
 def _quantile(ordered: Sequence[float], q: float) -> float | None:

@@ -52,16 +52,16 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
         yield Text(f"\n{warning}", style="yellow")
     parts = contents.shown()
     for name, table in parts.items():
-        if table.rows:
+        if table.count:
             yield from _part(ANALYSES[name], contents, width)
     empty: dict[str, list[str]] = {}
     for name, table in parts.items():
-        if not table.rows:
+        if not table.count:
             empty.setdefault("; ".join(_reasons(table)), []).append(name)
     if empty:
         yield Text("\nNot available", style="bold")
         yield from (Text(f"{', '.join(names)}: {why}") for why, names in empty.items())
-        lost = dict.fromkeys(loss for table in parts.values() if not table.rows for loss in table.losses)
+        lost = dict.fromkeys(loss for table in parts.values() if not table.count for loss in table.losses)
         yield from (Text(line) for line in _losses(lost))
 
 
@@ -135,7 +135,7 @@ def _reasons(table: AnalysisTable) -> list[str]:
 def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[RenderableType]:
     """Yield an analysis of the full report: its title, its first rows or a summary, and the notes on them."""
     table = contents.analyses[analysis.name]
-    if spans_many_ranks(analysis, table.rows):
+    if spans_many_ranks(analysis, table):
         yield from _over_ranks(analysis, table, width)
         yield more_rows("all rows", contents.in_full(analysis.name))
     else:
@@ -154,16 +154,16 @@ def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[Render
 
 def _over_ranks(analysis: Analysis, table: AnalysisTable, width: int) -> Iterator[RenderableType]:
     """Yield how an analysis spreads over many ranks, and the ranks that deviate most."""
-    ranks = counted(len({row["rank"] for row in table.rows}), "rank")
+    ranks = counted(len(table.rows_by_rank), "rank")
     compared = header(measure(analysis))
-    summary, rows = spread(analysis, table.rows)
+    summary, rows = spread(analysis, table)
     by_name = "quantile" not in rows[0]
     title = f"{analysis.title}: {compared} over {ranks}" if by_name else f"{analysis.title} over {ranks}"
     largest = f", the {ROWS} largest of {len(rows):,}" if len(rows) > ROWS else ""
     yield from titled(title + largest, summary, rows[:ROWS], width)
     if analysis.first_rank_only:
         return
-    apart, rows = deviating(analysis, table.rows)
+    apart, rows = deviating(analysis, table)
     if rows:
         yield from titled(f"Ranks that deviate most: {compared}", apart, rows, width)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -46,6 +47,16 @@ class AnalysisTable:
     def from_outcome(cls, outcome: Outcome, rank: int = WHOLE_RUN) -> AnalysisTable:
         """Convert the outcome of an analysis of one rank, or of the whole run."""
         return cls(outcome.columns(), {rank: outcome.reason} if outcome.reason else {})
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.columns.values()), ()))
+
+    @cached_property
+    def rows_by_rank(self) -> Counter[int]:
+        """The number of rows of each rank, of an analysis by rank."""
+        return Counter(self.columns.get("rank", ()))
 
     @cached_property
     def rows(self) -> list[Row]:

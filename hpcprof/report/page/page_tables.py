@@ -48,16 +48,16 @@ def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     """Yield an analysis of a run as a table of its page; of many ranks, as how they differ."""
     analysis, stored = ANALYSES[name], contents.analyses[name]
     notes = [line for line in (sample_sizes(name, contents.analyses), *remarks(stored)) if line]
-    if not spans_many_ranks(analysis, stored.rows):
+    if not spans_many_ranks(analysis, stored):
         yield _of_analysis(analysis, stored.rows, contents.in_full(name), notes)
         return
-    ranks = counted(len({row["rank"] for row in stored.rows}), "rank")
-    summary, rows = spread(analysis, stored.rows)
-    all_rows = f"all {counted(len(stored.rows), 'row')}: {contents.in_full(name)}"
+    ranks = counted(len(stored.rows_by_rank), "rank")
+    summary, rows = spread(analysis, stored)
+    all_rows = f"all {counted(stored.count, 'row')}: {contents.in_full(name)}"
     yield _of_analysis(
         summary, rows, contents.in_full(name), [*notes, all_rows], f"{analysis.title} over {ranks}"
     )
-    apart, rows = deviating(analysis, stored.rows)
+    apart, rows = deviating(analysis, stored)
     if rows and not analysis.first_rank_only:
         title = f"{analysis.title}: ranks that deviate most in {header(measure(analysis))}"
         yield _of_analysis(apart, rows, contents.in_full(name), (), title, f"{name}-deviating")

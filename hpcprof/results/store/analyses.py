@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, exists, or_, select
+from sqlalchemy import Connection, Select, exists, or_, select
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
@@ -93,16 +93,37 @@ def _insert_part(
     insert_columns(connection, TABLES[name], columns)
 
 
-def read_analysis(connection: Connection, run_id: str, name: str) -> AnalysisTable:
-    """Read an analysis of a run, ordered by rank and then as the analysis ordered its rows."""
-    reasons = select(REASONS.c.rank, REASONS.c.reason).where(
-        REASONS.c.run_id == run_id, REASONS.c.analysis == name
-    )
+def read_columns(connection: Connection, run_id: str, name: str) -> dict[str, list[Any]]:
+    """Read the columns of an analysis of a run, ordered by rank and then as the analysis ordered its rows."""
     columns: dict[str, list[Any]] = {column.name: [] for column in ANALYSES[name].columns}
     for part in read_parts(connection, run_id, name):
         for column, values in part.items():
             columns[column] += values
-    return AnalysisTable(columns, dict(connection.execute(reasons.order_by(REASONS.c.rank)).all()))
+    return columns
+
+
+def read_reasons(connection: Connection, run_id: str, name: str) -> dict[int, str]:
+    """Read why rows or values of an analysis are missing, by rank."""
+    reasons = select(REASONS.c.rank, REASONS.c.reason).where(
+        REASONS.c.run_id == run_id, REASONS.c.analysis == name
+    )
+    return dict(connection.execute(reasons.order_by(REASONS.c.rank)).all())
+
+
+def read_all_reasons(connection: Connection, run_id: str) -> dict[str, dict[int, str]]:
+    """Read the reasons of all analyses of a run at once: a search for one passes over those of all."""
+    query = select(REASONS.c.analysis, REASONS.c.rank, REASONS.c.reason).where(REASONS.c.run_id == run_id)
+    found: dict[str, dict[int, str]] = {}
+    for name, rank, reason in _fetched(connection, query.order_by(REASONS.c.rank)):
+        found.setdefault(name, {})[rank] = reason
+    return found
+
+
+def _fetched(connection: Connection, query: Select[Any]) -> list[tuple[Any, ...]]:
+    """Return rows as the driver has them: no column is converted, and SQLAlchemy's rows take longer."""
+    cursor = connection.execute(query).cursor
+    assert cursor is not None
+    return list(cursor.fetchall())
 
 
 def read_parts(
@@ -118,13 +139,13 @@ def read_parts(
     query = select(*([table.c.packed] if packed else (table.c[column] for column in names)))
     if ranks is not None:
         query = query.where(table.c.rank.in_(ranks))
-    rows = connection.execute(query.where(table.c.run_id == run_id).order_by(*order))
+    query = query.where(table.c.run_id == run_id).order_by(*order)
     if not packed:
-        values = list(zip(*rows.all(), strict=True))
+        values = list(zip(*_fetched(connection, query), strict=True))
         if values:
             yield {column: list(of) for column, of in zip(names, values, strict=True)}
         return
-    for (row,) in rows:
+    for (row,) in connection.execute(query):
         written = msgspec.msgpack.decode(row)
         # An earlier version packed fewer columns: the newer ones come last.
         written += [[None] * len(written[0])] * (len(names) - len(written))

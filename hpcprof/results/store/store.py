@@ -8,7 +8,7 @@ visible.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,10 @@ from hpcprof.results.store.analyses import (
     has_run_analyses,
     insert_analyses,
     insert_outcomes,
-    read_analysis,
+    read_all_reasons,
+    read_columns,
     read_parts,
+    read_reasons,
 )
 from hpcprof.results.store.bulk import delete, insert_rows
 from hpcprof.results.store.database import Database, store_url
@@ -55,6 +57,14 @@ from hpcprof.submit.config import default_database
 if TYPE_CHECKING:  # numpy is not needed to report from the store
     from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import Fact, Gpu
+
+
+@dataclass(frozen=True)
+class RunNotes:
+    """What is missing of a run: ``reasons`` by analysis and rank, and the losses of its profiles by rank."""
+
+    reasons: dict[str, dict[int, str]]
+    losses: list[tuple[int, Loss]]
 
 
 class Store:
@@ -126,12 +136,21 @@ class Store:
             rows = [ProfileRow(*row) for row in connection.execute(query)]
         return {row.rank: row for row in rows}
 
-    def read(self, run_id: str, analysis: str) -> AnalysisTable:
-        """Return an analysis, ordered by rank and then as the analysis ordered its rows."""
+    def read(self, run_id: str, analysis: str, notes: RunNotes | None = None) -> AnalysisTable:
+        """Return an analysis, ordered by rank and then as the analysis ordered its rows.
+
+        ``notes`` is what `notes` returns of the run, for who reads several analyses.
+        """
         with self._database.reading() as connection:
-            found = read_analysis(connection, run_id, analysis)
-            losses = _read_losses(connection, run_id)
-        return replace(found, losses=losses_of(ANALYSES[analysis], losses))
+            columns = read_columns(connection, run_id, analysis)
+            reasons = notes.reasons.get(analysis, {}) if notes else read_reasons(connection, run_id, analysis)
+            losses = notes.losses if notes else _read_losses(connection, run_id)
+        return AnalysisTable(columns, reasons, losses_of(ANALYSES[analysis], losses))
+
+    def notes(self, run_id: str) -> RunNotes:
+        """Return what is missing in the profiles and the analyses of a run."""
+        with self._database.reading() as connection:
+            return RunNotes(read_all_reasons(connection, run_id), _read_losses(connection, run_id))
 
     def read_parts(
         self, run_id: str, analysis: str, ranks: Sequence[int] | None = None
