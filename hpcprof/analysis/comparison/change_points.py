@@ -36,7 +36,13 @@ _FREEDOM = 4.0
 _OUTLYING = 3.0
 """A value is pulled in to so many standard deviations from the median of its neighbours."""
 
-_WINDOW = 2
+_IGNORED = 5.0
+"""From so many standard deviations on, a value counts as that median: it says nothing of the level."""
+
+_WINDOW = 3
+"""How many values on each side are neighbours: three of seven that are far off do not move their median."""
+
+_APART = 2
 _LEAST_NOISE = 1e-4
 """Runs differ by at least this, as a logarithm; else equal values would make any other value a change."""
 
@@ -64,7 +70,8 @@ class ChangePoint:
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
     """Return the changes of the level of a series of positive values, in their order.
 
-    A single value that is far off is no change of the level, also not at the end: a change takes two values.
+    Values that are far off are no change of the level before there are four of them, or two that agree at the
+    end of the series, where a change has to be noticed soon.
     """
     series = np.asarray(values, float)[-MOST_VALUES:]
     skipped = len(values) - len(series)
@@ -75,17 +82,17 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     near = np.convolve(probability, np.ones(3), mode="same").clip(max=1.0)
     places: list[int] = []
     for place in np.lexsort((-probability, -near)).tolist():
-        if near[place] >= LEAST_PROBABILITY and all(abs(place - other) > _WINDOW for other in places):
+        if near[place] >= LEAST_PROBABILITY and all(abs(place - other) > _APART for other in places):
             places.append(place)
     # Of places that are as probable together, the most probable one by itself.
-    best = sorted(
-        {max(range(max(p - 1, 1), min(p + 2, len(series))), key=probability.__getitem__) for p in places}
-    )
-    bounds = [0, *best, len(series)]
+    best = {
+        max(range(max(p - 1, 1), min(p + 2, len(series))), key=probability.__getitem__): p for p in places
+    }
+    bounds = [0, *sorted(best), len(series)]
     levels = [float(np.median(series[a:b])) for a, b in pairwise(bounds)]
     return [
-        ChangePoint(place + skipped, float(near[place]), levels[i], levels[i + 1])
-        for i, place in enumerate(best)
+        ChangePoint(place + skipped, float(near[best[place]]), levels[i], levels[i + 1])
+        for i, place in enumerate(sorted(best))
     ]
 
 
@@ -118,16 +125,19 @@ def _noise(series: Floats) -> float:
 
 
 def _pulled_in(series: Floats, noise: float) -> Floats:
-    """Return the series with single values that are far off near the median of their neighbours."""
+    """Return the series with values that are far off near the median of their neighbours."""
     padded = np.pad(series, _WINDOW, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1)
     middle = np.median(windows, axis=1)
-    # At the end a change cannot have more than one neighbour on its side: two equal ones are not far off.
-    middle[-1], middle[0] = np.median(series[-3:]), np.median(series[:3])
-    if len(series) > 3:
-        middle[-2], middle[1] = np.median(series[-3:]), np.median(series[:3])
-    found: Floats = middle + (series - middle).clip(-_OUTLYING * noise, _OUTLYING * noise)
-    return found
+    # At the ends, reflected values would count twice. A new level has begun if the last two values agree.
+    middle[:2] = np.median(series[: _WINDOW + 2])
+    agree = abs(series[-1] - series[-2]) <= _OUTLYING * 2**0.5 * noise
+    middle[-2:] = np.mean(series[-2:]) if agree else np.median(series[-_WINDOW - 2 :])
+    off = series - middle
+    pulled: Floats = np.where(
+        np.abs(off) > _IGNORED * noise, middle, middle + off.clip(-_OUTLYING * noise, _OUTLYING * noise)
+    )
+    return pulled
 
 
 def _segments(series: Floats, noise: float) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -19,8 +20,12 @@ MOST_STEPS = 1_000
 _NAMED_STEPS = 4
 _TO_STANDARD_DEVIATIONS = 1.4826
 _FAR = 5
-"""A step is named if it is so many robust standard deviations above the median."""
+"""A step is named if it is so many robust standard deviations above the median, and more of few steps."""
 
+_FEW_STEPS = 5
+"""With so many steps, the limit is twice as far: the spread of few steps is often found too small."""
+
+_LEAST_RATIO = 1.05
 
 # Results of earlier versions and of profiled runs have no parts.
 _BOUND = {
@@ -100,11 +105,21 @@ def _quantile(ordered: Sequence[tuple[int, int]], q: float) -> int:
 
 
 def _outliers(walls: Sequence[int]) -> list[int]:
-    """Return the places of the steps that are far above the median, the slowest first."""
+    """Return the places of the steps that are far above the median, the slowest first.
+
+    Logarithms are compared, because noise grows with the step, and the wider of the spread around the median
+    and that above it counts, because the slowest of many ranks is skewed. Where all steps are alike, at most
+    5 % of pages name one, in simulations of 3 to 1,000 normal steps and of the slowest of 8 ranks that vary
+    by up to 10 %.
+    """
     middle = median(walls)
-    unit = _TO_STANDARD_DEVIATIONS * median(abs(wall - middle) for wall in walls)
-    limit = middle + max(_FAR * unit, 0.05 * middle)
-    far = [place for place, wall in enumerate(walls) if wall > limit]
+    if middle <= 0:
+        return []
+    above = [math.log(max(wall, 1) / middle) for wall in walls]
+    upper = sorted(above)[3 * (len(walls) - 1) // 4]
+    unit = _TO_STANDARD_DEVIATIONS * max(median(map(abs, above)), upper)
+    limit = max(_FAR * (1 + _FEW_STEPS / len(walls)) * unit, math.log(_LEAST_RATIO))
+    far = [place for place, ratio in enumerate(above) if ratio > limit]
     return sorted(far, key=lambda place: -walls[place])[:_NAMED_STEPS]
 
 

@@ -62,6 +62,30 @@ def test_a_single_run_that_is_far_off_is_no_change(position: int) -> None:
     assert change_points(values) == []
 
 
+@pytest.mark.parametrize("far", [(0, 1), (6, 7), (6, 8, 9), (16, 17), (17, 18), (17, 19), (3, 4, 12, 13)])
+def test_a_few_runs_that_are_far_off_are_no_change(far: tuple[int, ...]) -> None:
+    values = series((20, 1.0))
+    for position in far:
+        values[position] *= 1.3
+    assert change_points(values) == []
+
+
+def test_two_last_runs_on_one_level_are_a_change() -> None:
+    (found,) = change_points(series((20, 1.0), (2, 1.3)))
+    assert found.position == 20
+    assert change_points(series((20, 1.0), (1, 1.3), (1, 1.6))) == []
+
+
+def test_of_series_with_one_run_in_twenty_far_off_few_are_marked() -> None:
+    random = np.random.default_rng(2)
+    marked = [
+        bool(change_points((np.array(series((60, 1.0), seed=seed)) * (1 + far)).tolist()))
+        for seed in range(40)
+        for far in [0.3 * (random.random(60) < 0.05)]
+    ]
+    assert sum(marked) <= 2
+
+
 def test_a_series_without_change_has_none_even_if_its_values_are_equal_or_few() -> None:
     marked = [bool(change_points(series((20, 1.0), seed=seed))) for seed in range(30)]
     assert sum(marked) <= 2

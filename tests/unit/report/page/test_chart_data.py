@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from random import Random
 from typing import Any
 
 import pytest
@@ -50,6 +52,20 @@ def test_a_slow_step_is_named_with_its_rank() -> None:
     assert made["title"] == "Step time: step 7 takes 9.000 ms, 80 % more than the median of 5.003 ms"
     assert made["outliers"] == [{"step": 7, "wall_ns": 9_000_000, "rank": 2}]
     assert (made["min_ns"][7], made["p50_ns"][7], made["max_ns"][7]) == (5_000_000, 5_002_000, 9_000_000)
+
+
+@pytest.mark.parametrize(("steps", "ranks", "noise"), [(3, 1, 0.1), (5, 1, 0.1), (10, 8, 0.05)])
+def test_where_all_steps_are_alike_a_page_seldom_names_one(steps: int, ranks: int, noise: float) -> None:
+    random = Random(1)
+    named = 0
+    for _ in range(100):
+        walls = [
+            (rank, step, round(5e6 * math.exp(random.gauss(0, noise))))
+            for step in range(steps)
+            for rank in range(ranks)
+        ]
+        named += bool(chart("steps", step_times=table("rank step wall_ns", *walls))["outliers"])
+    assert named <= 5
 
 
 def test_points_for_thousands_of_steps_keep_the_extremes() -> None:
