@@ -6,8 +6,10 @@ it and not for the whole profile. Where none were kept, the profile is read.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents, overlapping
-from hpcprof.results.kept_events import events_folder
+from hpcprof.results.kept_events import events_folder, keep_timeline
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
@@ -46,10 +48,18 @@ class RankSteps:
 
 
 class RunWindows:
-    """Reads windows of the timelines of a collected run; what all of them need is looked up once."""
+    """Reads windows of the timelines of a collected run; what all of them need is looked up once.
 
-    def __init__(self, run: Run, store: Store) -> None:
-        self._run, self._store = run, store
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    spare : Path, optional
+        Where `keep` writes the events of ranks that the run has none of.
+    """
+
+    def __init__(self, run: Run, store: Store, spare: Path | None = None) -> None:
+        self._run, self._store, self._spare = run, store, spare
         self._folder = events_folder(run, store)
         self._last: tuple[int, Timeline] | None = None
 
@@ -87,11 +97,43 @@ class RunWindows:
         HpcprofError
             If neither kept events nor the profile can be read.
         """
-        events = RankEvents(self._folder, self._run.id, rank, self.profiles[rank].sha256)
-        found = events.window(start_ns, end_ns)
+        kept = self._events(rank, self._folder)
+        found = kept.window(start_ns, end_ns)
+        if found is None and self._spare is not None:
+            found = self._events(rank, self._spare).window(start_ns, end_ns)
         if found is None:
-            found = cut(events.load() or self._profile(rank), start_ns, end_ns)
+            found = cut(kept.load() or self._profile(rank), start_ns, end_ns)
         return replace(found, step_range=self._step_ranges.step_range(rank))
+
+    def rows(self, rank: int) -> int | None:
+        """Return how many events of a rank are kept; None if none are."""
+        folders = filter(None, (self._folder, self._spare))
+        counts = (self._events(rank, folder).rows() for folder in folders)
+        return next((sum(rows.values()) for rows in counts if rows is not None), None)
+
+    def keep(self, rank: int) -> bool:
+        """Keep the events of a rank in the spare folder unless they are kept; return whether it did.
+
+        A folder that cannot be written only costs time.
+
+        Raises
+        ------
+        HpcprofError
+            If the profile cannot be read.
+        """
+        if self._spare is None or self.rows(rank) is not None:
+            return False
+        timeline = self._events(rank, self._folder).load() or self._profile(rank)
+        timeline = replace(timeline, step_range=self._step_ranges.step_range(rank))
+        events = self._events(rank, self._spare)
+        with suppress(OSError):
+            keep_timeline(events, timeline)
+            events.finish(timeline, {})
+            self._last = None
+        return True
+
+    def _events(self, rank: int, folder: Path) -> RankEvents:
+        return RankEvents(folder, self._run.id, rank, self.profiles[rank].sha256)
 
     def steps(self, rank: int) -> RankSteps:
         """Return the steps of a rank, which may be none."""

@@ -55,7 +55,7 @@ class TileCache:
         make : callable
             Returns the bytes.
         """
-        path = self._folder / key / name
+        path = self.folder(key) / name
         with suppress(OSError, zlib.error):
             return zlib.decompress(path.read_bytes())
         made = make()
@@ -66,6 +66,15 @@ class TileCache:
                 temporary.write_bytes(packed)
             self._bound(len(packed))
         return made
+
+    def folder(self, key: str) -> Path:
+        """Return the folder of a run, which need not exist; what else is written into it counts as well."""
+        return self._folder / key
+
+    def check_soon(self) -> None:
+        """Have the next tile look at the size of the folder, because something large was written into it."""
+        with self._lock:
+            self._written = _CHECKED_BYTES
 
     def _make_folder(self, folder: Path) -> None:
         if not folder.is_dir():
@@ -82,7 +91,7 @@ class TileCache:
                 return
             self._written = 0
         runs = sorted((entry for entry in self._folder.iterdir() if entry.is_dir()), key=_used)
-        sizes = {run: sum(file.stat().st_size for file in run.iterdir()) for run in runs}
+        sizes = {run: sum(file.stat().st_size for file in run.rglob("*")) for run in runs}
         total = sum(sizes.values())
         if total <= self._most_bytes:
             return

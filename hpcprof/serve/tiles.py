@@ -3,7 +3,7 @@
 The tile 0 of level 0 is the whole extent of the run on the clock that all ranks share; each level below has
 twice as many, of half the time. Slices that are too short to see in a tile are merged. A tile is computed
 when it is asked for, and kept (`TileCache`). The events come from the files that a collect kept, of which
-only the row groups in question are read, or else from the profile.
+only the row groups in question are read; without such files, they are made in the cache.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import msgspec
 import numpy as np
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.report.page.timeline_data import Window, median_and_worst, step_windows
 from hpcprof.results.clocks import RunClocks, aligned_clocks
-from hpcprof.results.kept_events import events_folder
 from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RunWindows
@@ -85,7 +84,7 @@ class RunTiles:
     def __init__(self, run: Run, store: Store, key: str, cache: TileCache, parts: Parts) -> None:
         self._run, self._store, self._key = run, store, key
         self._cache, self._parts = cache, parts
-        self._windows = RunWindows(run, store)
+        self._windows = RunWindows(run, store, cache.folder(key) / EVENTS)
 
     def overview(self) -> bytes:
         """Return as JSON which ranks, steps and levels there are, without any slice."""
@@ -136,16 +135,16 @@ class RunTiles:
     @cached_property
     def _parts_level(self) -> int:
         """The level whose tiles are read as one part: the events of a part fit into memory."""
-        folder = events_folder(self._run, self._store)
-        rank, profile = next(iter(self._windows.profiles.items()))  # the others are alike
-        rows = RankEvents(folder, self._run.id, rank, profile.sha256).rows() or {}
-        parts = max(1, sum(rows.values()) / _EVENTS_A_PART)
+        rank = next(iter(self._windows.profiles))  # the others are alike
+        self._keep(rank)
+        parts = max(1, (self._windows.rows(rank) or 0) / _EVENTS_A_PART)
         return min(math.ceil(math.log2(parts)), self._extent.levels - 1)
 
     def _whole(self) -> tuple[int, int]:
         """Return when the first event of any rank begins and the last one ends, where no steps are known."""
         extents = []
         for rank in self._windows.profiles:
+            self._keep(rank)
             timeline = self._windows.read(rank, -_FOREVER, _FOREVER)
             tables = (timeline.operations(), timeline.calls, timeline.ranges, timeline.host_collectives)
             stamps = [s for table in tables if len(table) for s in (table.start.min(), table.end.max())]
@@ -216,6 +215,7 @@ class RunTiles:
         window = (number * width, (number + 1) * width)
         first, last = (extent.zero + stamp for stamp in window)
         stamps = self._clocks.to_rank(rank, np.array([first, last])).tolist()
+        self._keep(rank)
         timeline: Timeline = self._windows.read(rank, stamps[0], stamps[1] + 1)
         part = part_of(
             timeline, lambda s: self._clocks.to_common(rank, s) - extent.zero, window if own else None
@@ -223,6 +223,12 @@ class RunTiles:
         del timeline
         return_freed_memory()
         return part
+
+    def _keep(self, rank: int) -> None:
+        """Keep the events of a rank in the cache if no collect did: to read a profile takes much longer."""
+        if self._windows.keep(rank):
+            self._cache.check_soon()
+            return_freed_memory()
 
 
 _FOREVER = 1 << 61

@@ -15,6 +15,7 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.page.timeline_data import step_windows
 from hpcprof.report.page.timeline_tracks import SliceKind, rank_tracks
 from hpcprof.results.clocks import aligned_clocks
+from hpcprof.results.windows import RunWindows
 from hpcprof.serve import tiles as module
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import MOST_RANKS, RunTiles, Tiles, chosen_ranks
@@ -114,6 +115,33 @@ def test_the_tiles_of_a_level_hold_every_slice_once(
         for index in range(1 << level):
             found |= slices(json.loads(run_tiles.tile(2, level, index)))
         assert {one for one in found if 0 <= one[1] < end} == {one for one in inside if one[1] >= 0}
+
+
+def test_the_profile_of_a_rank_without_kept_events_is_read_once_for_all_servers(
+    place: tuple[Path, Tiles], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, tiles = place
+    run = Run(RUN, folder / "profiles")
+    read: list[int] = []
+    profile = RunWindows._profile
+
+    def counted(windows: RunWindows, rank: int) -> Timeline:
+        read.append(rank)
+        return profile(windows, rank)
+
+    monkeypatch.setattr(RunWindows, "_profile", counted)
+    (tmp_path / "no folder").write_text("")
+    for name, reads in (("cache", 2), ("cache", 0), ("no folder", 2)):
+        read.clear()
+        own = Tiles(tiles._store, TileCache(tmp_path / name)).of(run)
+        for rank in (0, 1):
+            assert slices(json.loads(own.tile(rank, 0, 0))) == slices(
+                json.loads(tiles.of(run).tile(rank, 0, 0))
+            )
+        assert len({*read}) == reads
+        # The next server finds the events, but not the tiles.
+        for kept in tmp_path.glob("cache/*/*-*-*"):
+            kept.unlink()
 
 
 def test_short_slices_are_merged_in_wide_tiles_only(tiles: RunTiles) -> None:
