@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from hpcprof.report.contents import Contents
+from hpcprof.report.page.page import html_report
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failures import RankFailure
 from tests.integration.chromium import open_page
 
 DATA = Path(__file__).parents[1] / "data"
@@ -47,6 +51,18 @@ def test_a_name_in_a_profile_never_runs_and_nothing_is_requested(page: Path, bro
     kernels.get_by_label("Filter").fill("pwned")
     kernels.locator(".fold").first.click()
     assert kernels.locator(".name").first.inner_text() == HOSTILE
+
+
+def test_a_line_in_the_log_of_a_failed_rank_never_runs(tmp_path: Path, browser: Browser) -> None:
+    failures = [RankFailure(3, 1, ["Traceback (most recent call last):", f"ValueError: {HOSTILE}"])]
+    contents = Contents(Run("r", Path("r")), None, failures, {}, {}, [], [HOSTILE], str)
+    failed = tmp_path / "failed.html"
+    failed.write_text(html_report(contents), encoding="utf-8")
+    opened = open_page(browser, failed)
+    assert opened.page.title() == "hpcprof: r"
+    assert opened.page.locator("img").count() == 0
+    assert (opened.requests, opened.complaints) == ([failed.as_uri()], [])
+    assert opened.page.locator(".failure pre").inner_text().endswith(HOSTILE)
 
 
 def test_tables_sort_filter_and_save_all_rows(page: Path, browser: Browser) -> None:
@@ -97,5 +113,10 @@ def test_on_paper_every_table_is_open_and_no_button_is_there(page: Path, browser
     assert opened.locator("details:not([open])").count() == 0
     assert opened.locator("html").get_attribute("data-theme") == "light"
     assert not opened.get_by_role("button", name="Save").first.is_visible()
+    opened.set_viewport_size({"width": 680, "height": 960})
+    assert opened.locator(".timeline-gutter").get_by_text("Rank 0").is_visible()
+    for drawing in opened.locator(".heat-map-area canvas, .timeline canvas, .chart svg").all():
+        box = drawing.bounding_box()
+        assert box and box["x"] + box["width"] <= 680
     opened.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert opened.locator("details:not([open])").count() > 0

@@ -1,5 +1,6 @@
 // What all charts have in common: the place with title and note, the style, axes, and labels of rows.
 import * as Plot from "@observablehq/plot";
+import { widthIn } from "./theme.js";
 
 /** From this width on, the labels of rows stand beside their bars, else above them. */
 const WIDE = 620;
@@ -40,13 +41,14 @@ export function addChart(element, chart, draw) {
   element.append(figure);
   let drawn = 0;
   const follow = () => {
-    const width = Math.floor(place.clientWidth);
+    const width = Math.floor(widthIn(place));
     if (width === drawn || width <= 0) return;
     drawn = width;
     place.replaceChildren(...[draw(chart, width)].flat());
   };
   follow();
   new ResizeObserver(follow).observe(place);
+  document.addEventListener("hpcprof:theme", follow);
 }
 
 /** Returns a drawing in the style of the page, named for readers who do not see it. */

@@ -1,5 +1,6 @@
 // The heat map of ranks and steps. A canvas shows any number of ranks: where several cells share a pixel, it
 // shows the one furthest from the median, so that one rank among thousands stays visible.
+import { widthIn } from "./theme.js";
 import { count, duration } from "./units.js";
 
 const ROW_PIXELS = 18;
@@ -132,7 +133,7 @@ class HeatMap {
 
   draw() {
     const { ranks, steps } = this.data;
-    const width = Math.floor(this.area.clientWidth) - AXIS;
+    const width = Math.floor(widthIn(this.area)) - AXIS;
     if (width <= 0) return;
     const height = Math.min(MOST_PIXELS, ranks.length * ROW_PIXELS);
     this.columns = Math.min(steps.length, width);

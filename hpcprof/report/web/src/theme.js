@@ -1,8 +1,11 @@
 // Dark and light: the page follows the system until its reader chooses. Paper is always light.
-// Drawings that do not take their colours from CSS listen to `hpcprof:theme` and draw again.
+// Drawings that do not take their colours from CSS listen to `hpcprof:theme` and draw again; it is also sent before
+// and after printing, since paper has another width.
 
 const KEY = "hpcprof-theme";
 const system = window.matchMedia("(prefers-color-scheme: dark)");
+/** The width in pixels of a sheet of A4 between margins of 15 mm. */
+const PAPER = 680;
 let chosen = remembered();
 let printing = false;
 
@@ -14,6 +17,7 @@ export function followTheme() {
     window.addEventListener(event, () => {
       printing = now;
       apply();
+      announce();
     });
   }
   document.querySelector('[data-action="theme"]')?.addEventListener("click", () => {
@@ -22,6 +26,12 @@ export function followTheme() {
     apply();
   });
 }
+
+/** Whether the page is being printed. */
+export const isPrinting = () => printing;
+
+/** Returns how wide a drawing may be that fills an element, on the screen or on paper. */
+export const widthIn = (element) => (printing ? Math.min(PAPER, element.clientWidth) : element.clientWidth);
 
 /** Whether the page is shown dark. */
 export const isDark = () => document.documentElement.dataset.theme === "dark";
@@ -33,6 +43,10 @@ function apply() {
   const theme = printing ? "light" : (chosen ?? (system.matches ? "dark" : "light"));
   if (document.documentElement.dataset.theme === theme) return;
   document.documentElement.dataset.theme = theme;
+  announce();
+}
+
+function announce() {
   document.dispatchEvent(new CustomEvent("hpcprof:theme"));
 }
 

@@ -1,5 +1,6 @@
 // Draws a timeline on a canvas. Each call draws what is in sight from scratch; what is too short to see is drawn
 // from the coarser levels of slices.js, so that a frame costs as much as the screen is wide, however many slices.
+import { isPrinting } from "../theme.js";
 import { Colours } from "./colours.js";
 import { RULER } from "./layout.js";
 import { ruler } from "./ruler.js";
@@ -7,6 +8,8 @@ import { ruler } from "./ruler.js";
 const SMALLEST_LABEL = 32;
 const MERGED_PIXELS = 2;
 const WIDE = 3;
+/** Paper shows finer lines than most screens. */
+const PAPER_RATIO = 2;
 const FONT = "11px system-ui, sans-serif";
 
 /** What of a timeline is to be drawn. */
@@ -25,7 +28,7 @@ export class Painter {
 
   /** Fits the canvas to its place, in the pixels of the screen. */
   resize(width, height) {
-    const ratio = window.devicePixelRatio || 1;
+    const ratio = isPrinting() ? PAPER_RATIO : window.devicePixelRatio || 1;
     [this.width, this.height] = [width, height];
     const [x, y] = [Math.round(width * ratio), Math.round(height * ratio)];
     if (this.canvas.width !== x || this.canvas.height !== y) [this.canvas.width, this.canvas.height] = [x, y];

@@ -16,7 +16,7 @@ export class Panel {
 
   clear() {
     const hint = "Click a slice for its details. Drag on the ruler to sum up the time of all slices in an extent.";
-    this.element.replaceChildren(make("p", { className: "note", textContent: hint }));
+    this.element.replaceChildren(make("p", { className: "note no-print", textContent: hint }));
   }
 
   /** Says a sentence. */

@@ -1,6 +1,7 @@
 // A timeline of ranks: what each of them did, when, on one clock. What it needs to know comes from a source
 // (source.js). It shows ranks and steps that others name by the event `hpcprof:show`, with a detail of
 // {rank, step} or {rank, start_ns, end_ns}.
+import { isPrinting, widthIn } from "../theme.js";
 import { count, duration } from "../units.js";
 import { Controls } from "./controls.js";
 import { make } from "./dom.js";
@@ -41,7 +42,6 @@ export class Timeline {
     this.links = [];
     this.found = null;
     this.asked = null;
-    this.printing = false;
     element.timeline = this;
     /** Resolves when the first slices are drawn. */
     this.ready = this.#start();
@@ -95,15 +95,9 @@ export class Timeline {
     new ResizeObserver(() => this.#resize()).observe(this.scroller);
     document.addEventListener("hpcprof:theme", () => {
       this.painter.newTheme();
+      this.#resize();
       this.draw();
     });
-    for (const [event, printing] of [["beforeprint", true], ["afterprint", false]]) {
-      window.addEventListener(event, () => {
-        this.printing = printing;
-        this.#resize();
-        this.draw();
-      });
-    }
     if (this.options.shows) document.addEventListener("hpcprof:show", ({ detail }) => this.show(detail));
     this.gutter.place();
   }
@@ -135,9 +129,9 @@ export class Timeline {
 
   #resize() {
     const { layout, scroller } = this;
-    const most = this.printing ? MOST_ON_PAPER : Math.max(240, Math.round(0.7 * window.innerHeight));
+    const most = isPrinting() ? MOST_ON_PAPER : Math.max(240, Math.round(0.7 * window.innerHeight));
     scroller.style.height = `${Math.min(layout.height + 4, most)}px`;
-    const width = scroller.clientWidth - this.gutter.element.offsetWidth;
+    const width = widthIn(scroller) - this.gutter.element.offsetWidth;
     if (width <= 0) return;
     this.painter.resize(width, scroller.clientHeight);
     this.canvas.style.marginBottom = `-${scroller.clientHeight}px`;
