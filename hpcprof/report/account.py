@@ -20,7 +20,7 @@ _COLUMNS = (
 )
 """The colour of each part in page.css, its name, and its column in ``step_account``."""
 
-_IDLE = {
+IDLE_CAUSES = {
     "host": "idle: host is busy",
     "sync": "idle: synchronization",
     "allocation": "idle: allocation",
@@ -29,6 +29,8 @@ _IDLE = {
     "dependency": "idle: other stream",
     "unknown": "idle: unknown cause",
 }
+"""What idle time is called, by its cause."""
+
 _UNEVEN = ("uneven", "uneven steps")
 _MOST_RANGES = 2
 _SHORTEST, _FIGURES = 4, 19
@@ -137,7 +139,7 @@ def _idle(causes: Mapping[str, Sequence[Any]], idle_ns: float) -> list[tuple[str
     for cause, ranges in sums.items():
         own = sum(ranges.values())
         most = [name for name in sorted(ranges, key=lambda name: -ranges[name]) if name][:_MOST_RANGES]
-        found.append((_IDLE.get(cause, f"idle, {cause}"), idle_ns * own / total, " and ".join(most)))
+        found.append((IDLE_CAUSES.get(cause, f"idle, {cause}"), idle_ns * own / total, " and ".join(most)))
     return sorted(found, key=lambda part: -part[1])
 
 

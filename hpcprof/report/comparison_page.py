@@ -11,6 +11,7 @@ from hpcprof.report.difference import in_a_sentence
 from hpcprof.report.formatting import format_value, header
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
+from hpcprof.report.page.side_accounts import side_accounts
 from hpcprof.report.terminal import remarks
 from hpcprof.results.across_runs import DIFFERENCES
 from hpcprof.results.analysis_table import AnalysisTable
@@ -27,7 +28,7 @@ _PARTS = (
 def html_comparison(
     compared: Comparison, store: Store, template: str = "report/comparison.html.j2", **values: object
 ) -> str:
-    """Return a comparison as HTML: its waterfall, the timelines of the first runs, and all tables.
+    """Return a comparison as HTML: accounts, waterfall, the timelines of the first runs, and all tables.
 
     The timelines move together, with their median steps below each other. ``template`` extends that of a
     comparison, and ``values`` are what else it needs.
@@ -40,6 +41,9 @@ def html_comparison(
     for side, runs in (("a", compared.baseline), ("b", compared.candidate)):
         if (timeline := _timeline(runs[0], store)) is not None:
             data[f"timeline-{side}"] = timeline
+    accounts, parts_of_step = side_accounts(
+        *(compared.differences[name].rows for name in ("step_difference", "idle_difference"))
+    )
     return render_page(
         template,
         [
@@ -51,6 +55,8 @@ def html_comparison(
         None,
         sentence=in_a_sentence(found) if found else compared.conclusion() or "Comparison of runs",
         names=[[run.id for run in side] for side in (compared.baseline, compared.candidate)],
+        accounts=accounts,
+        account_parts=parts_of_step,
         differing=compared.differing,
         remarks=[
             one for one in (compared.conclusion(), *remarks(compared.differences[DIFFERENCES[0]])) if one

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Explanation, Finding
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -28,10 +29,13 @@ _COSTS = {
 }
 """The column of ``step_account`` in which a cause costs; that of others is the wall time."""
 
+MOST_PATTERNS = 7
+"""How many patterns page.css has for idle time."""
+
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of the account's bar: colour, name, time and share as text, its width in percent, and ranges."""
+    """A part of the account's bar: classes, name, time and share as text, width in percent, and ranges."""
 
     colour: str
     name: str
@@ -117,19 +121,25 @@ def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -
     )
 
 
+def patterned(colours: Iterable[str]) -> Iterator[str]:
+    """Yield the classes in page.css of parts; each cause of idle time has a pattern of its own."""
+    patterns = chain(range(MOST_PATTERNS), repeat(MOST_PATTERNS - 1))
+    for colour in colours:
+        yield f"idle idle-{next(patterns)}" if colour == "idle" else colour
+
+
 def _slices(account: Account) -> list[Slice]:
-    # Idle time of several causes has several shades of one colour.
-    idle = [part.name for part in account.parts if part.colour == "idle"]
+    classes = patterned(part.colour for part in account.parts)
     return [
         Slice(
-            f"idle idle-{min(idle.index(part.name), 4)}" if part.name in idle else part.colour,
+            colour,
             part.name,
             format_ns(part.ns),
             share(part, account),
             round(100 * part.ns / account.wall_ns, 3),
             part.where,
         )
-        for part in account.parts
+        for part, colour in zip(account.parts, classes, strict=True)
     ]
 
 

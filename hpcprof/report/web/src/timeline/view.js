@@ -55,6 +55,23 @@ export class LinkedViews {
     const member = { view, anchor };
     view.listeners.push(() => this.#follow(member));
     this.#members.push(member);
+    this.#widen();
+  }
+
+  /** Gives all views the longest extent of any, and room for it, so that the same length is the same time in all. */
+  #widen() {
+    const most = (of) => [
+      Math.min(...this.#members.map(({ view, anchor }) => of(view)[0] - anchor)),
+      Math.max(...this.#members.map(({ view, anchor }) => of(view)[1] - anchor)),
+    ];
+    const limits = most((view) => view.limits);
+    const [start, end] = most((view) => [view.start, view.end]);
+    this.#moving = true;
+    for (const { view, anchor } of this.#members) {
+      view.limits = limits.map((time) => anchor + time);
+      view.show(anchor + start, anchor + end);
+    }
+    this.#moving = false;
   }
 
   #follow({ view, anchor }) {
