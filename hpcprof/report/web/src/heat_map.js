@@ -70,11 +70,9 @@ class HeatMap {
   }
 
   listen() {
-    this.area.addEventListener("pointermove", (event) => this.point(event));
-    this.area.addEventListener("click", (event) => {
-      this.point(event);
-      this.open();
-    });
+    for (const name of ["pointermove", "pointerdown"]) this.area.addEventListener(name, (event) => this.point(event));
+    // A click has whole pixels only, which of thousands of ranks may be those of the rank above.
+    this.area.addEventListener("click", () => this.open());
     this.area.addEventListener("keydown", (event) => this.press(event));
     this.area.addEventListener("focus", () => this.at ?? this.moveTo(0, 0));
   }
