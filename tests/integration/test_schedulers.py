@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -14,11 +15,15 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.serve.app import serve_store
+from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import ROOT_VARIABLES
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
+from hpcprof.submit.runs.live_steps import read_live_steps
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.pbs.client import PbsClient
 from hpcprof.submit.schedulers.polling import poll
@@ -126,6 +131,13 @@ def submitted(site: str, *program: str, after: Sequence[Run] = ()) -> Run:
     loaded = load_site(site)
     job = make_job(loaded, arguments=list(program), walltime="5m", after=[run.id for run in after])
     return submit(loaded, job, Path("runs"), ["hpcprof"])
+
+
+def submitted_on_two_nodes(*program: str) -> Run:
+    """Submit a program with a rank on each of two nodes of the real Slurm."""
+    site = load_site("slurm")
+    job = make_job(site, arguments=list(program), walltime="5m", nodes=2)
+    return submit(site, job, Path("runs"), ["hpcprof"])
 
 
 def job_id(run: Run) -> str:
@@ -740,6 +752,48 @@ def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_coll
     assert hpcprof("collect").returncode == 0
     steps = json.loads(hpcprof("report", "--analysis", "step_times", "--format", "json").stdout)
     assert {row["rank"] for row in steps} == {0, 2}
+
+
+WATCHED = """
+import os, time
+from pathlib import Path
+from hpcprof.workloads import step_lines
+
+rank = int(os.environ["HPCPROF_RANK"])
+if rank == 1:  # as if it had ended its last step half a minute ago
+    step_lines.time = lambda: time.time() - 30
+lines = step_lines.StepLines(Path(os.environ["HPCPROF_RUN_DIR"]), rank)
+step = 0
+while not Path("end").exists():
+    lines.begin()
+    time.sleep(0.02)
+    if rank != 1 or step == 0:
+        lines.end(step)
+        step += 1
+"""
+
+
+def test_slurm_steps_of_two_nodes_are_watched_while_they_run_and_a_stopped_rank_is_named(
+    slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    (tmp_path / "watched.py").write_text(WATCHED)
+    run = submitted_on_two_nodes("python", "watched.py")
+    until(lambda: [steps.last.step > 0 for steps in read_live_steps(run).values()] == [True, False])
+    warning = r"Rank 1 has ended no step for \d+ s, while others go on\."
+    name, detail = last(hpcprof)
+    assert name == "running"
+    # A busy machine also has slow steps.
+    assert re.match(rf"steps 0 to \d+ on 2 ranks, [\d.]+ ms a step\. {warning}", detail), detail
+    app = serve_store(Path("runs"), None, Access(all_names(LOCAL_NAMES), False, None, port=80))
+    with TestClient(app, base_url="http://localhost") as client:
+        shown = client.get(f"/api/runs/{run.id}/live").json()
+        assert client.get(f"/runs/{run.id}/live").status_code == 200
+    assert (shown["state"], [*shown["steps"]]) == ("running", ["0", "1"])
+    (said,) = [text for text in shown["warnings"] if text.startswith("Rank")]
+    assert re.fullmatch(warning, said)
+    (tmp_path / "end").touch()
+    until(lambda: state(run) is JobState.COMPLETED)
+    assert last(hpcprof) == ("completed", "")
 
 
 PRINT_RANK = (

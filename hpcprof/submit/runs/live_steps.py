@@ -9,11 +9,13 @@ import json
 import os
 import re
 import statistics
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from hpcprof.common.units import counted, format_ns
+from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.submit.runs.directory import Run
 
 _FILE = re.compile(r"rank(\d{5,9})\.jsonl")
@@ -21,6 +23,13 @@ _TAIL_BYTES = 4096
 _MOST = 1 << 62
 _CLOCKS_APART_SECONDS = 60.0
 """A line that is so much older than the start of the job is of an earlier start, not of another clock."""
+
+_SLOW_FACTOR = 3
+"""A step is slow from this multiple of the median on."""
+
+_SILENT_SECONDS = 10.0
+_SILENT_STEPS = 5
+_HANGING_FACTOR = 3
 
 
 @dataclass(frozen=True)
@@ -74,14 +83,59 @@ def read_live_steps(run: Run) -> dict[int, LiveSteps]:
 
 
 def describe_live_steps(run: Run) -> str:
-    """Return how far the ranks of a running job are and how long their steps take; empty if unknown."""
-    last = [of_rank.last for of_rank in read_live_steps(run).values()]
+    """Return how far the ranks of a running job are, how long their steps take, and what looks wrong.
+
+    It is empty if nothing is known.
+    """
+    steps = read_live_steps(run)
+    last = [of_rank.last for of_rank in steps.values()]
     if not last:
         return ""
     low, high = (limit(line.step for line in last) for limit in (min, max))
     where = f"step {high}" if low == high else f"steps {low} to {high}"
     wall = statistics.median(line.wall_ns for line in last)
-    return f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step"
+    progress = f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step"
+    warnings = step_warnings(steps, time.time())
+    return f"{progress}. {' '.join(warnings)}" if warnings else progress
+
+
+def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
+    """Return a sentence on ranks that have stopped while others go on, on all of them, and on slow steps.
+
+    A rank has stopped if its last line is older than the newest one of all ranks by 10 s and by five steps of
+    median length: it writes a line a second, or one after each longer step. If the newest line is three times
+    as old, the run as a whole has stopped. A step is slow if it took three times the median of all lines.
+    """
+    if not steps:
+        return []
+    median = statistics.median(line.wall_ns for of_rank in steps.values() for line in of_rank.lines)
+    patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9)
+    newest = max(of_rank.last.time for of_rank in steps.values())
+    stopped = [rank for rank, of_rank in steps.items() if newest - of_rank.last.time > patience]
+    found = []
+    if now - newest > _HANGING_FACTOR * patience:
+        found.append(f"No rank has ended a step for {now - newest:.0f} s.")
+    if stopped:
+        behind = max(newest - steps[rank].last.time for rank in stopped)
+        verb = "has" if len(stopped) == 1 else "have"
+        found.append(f"{_sentence(stopped)} {verb} ended no step for {behind:.0f} s, while others go on.")
+    slow = {
+        rank: of_rank.last.max_ns
+        for rank, of_rank in steps.items()
+        if median and of_rank.last.max_ns >= _SLOW_FACTOR * median
+    }
+    if slow:
+        longest = max(slow.values())
+        found.append(
+            f"A step of {counted(len(slow), 'rank')} ({named_ranks(sorted(slow), shown=4)}) took up to "
+            f"{format_ns(longest)}, {longest / median:.1f} times the median of {format_ns(median)}."
+        )
+    return found
+
+
+def _sentence(ranks: list[int]) -> str:
+    text = named_ranks(ranks, shown=8)
+    return text[:1].upper() + text[1:]
 
 
 def _last_lines(path: Path, since: float) -> tuple[StepLine, ...]:

@@ -9,7 +9,13 @@ import pytest
 
 from hpcprof.cli.status import _detail
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.live_steps import StepLine, describe_live_steps, read_live_steps
+from hpcprof.submit.runs.live_steps import (
+    LiveSteps,
+    StepLine,
+    describe_live_steps,
+    read_live_steps,
+    step_warnings,
+)
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 STARTED = 1_790_000_000
@@ -22,8 +28,15 @@ def run(tmp_path: Path) -> Run:
     return Run("run", tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have it be shortly after the lines."""
+    monkeypatch.setattr("hpcprof.submit.runs.live_steps.time.time", lambda: STARTED + 20.0)
+
+
 def _line(step: int, wall_ms: int = 5, after: float = 10.0) -> str:
-    values = {"time": STARTED + after, "step": step, "steps": 2, "wall_ns": wall_ms * 10**6, "max_ns": 9**9}
+    wall_ns = wall_ms * 10**6
+    values = {"time": STARTED + after, "step": step, "steps": 2, "wall_ns": wall_ns, "max_ns": wall_ns + 1}
     return json.dumps(values) + "\n"
 
 
@@ -36,7 +49,7 @@ def test_each_rank_has_its_last_lines(run: Run) -> None:
     _write(run, 2, _line(5))
     found = read_live_steps(run)
     assert list(found) == [2, 11]
-    assert found[11].last == StepLine(STARTED + 10.0, 7, 2, 6 * 10**6, 9**9)
+    assert found[11].last == StepLine(STARTED + 10.0, 7, 2, 6 * 10**6, 6 * 10**6 + 1)
     assert [line.step for line in found[11].lines] == [3, 7]
 
 
@@ -97,3 +110,52 @@ def test_the_description_says_how_far_the_ranks_are(run: Run) -> None:
     for rank in range(3):
         _write(run, rank, _line(43))
     assert describe_live_steps(run) == "step 43 on 3 ranks, 5.000 ms a step"
+    _write(run, 1, _line(9, after=-15.0))
+    assert describe_live_steps(run) == (
+        "steps 9 to 43 on 3 ranks, 5.000 ms a step. Rank 1 has ended no step for 25 s, while others go on."
+    )
+
+
+MS = 1_000_000
+
+
+def lines(time: float, wall_ms: float = 100, longest_ms: float = 110, count: int = 3) -> LiveSteps:
+    """Return the last lines of a rank, one a second up to a time."""
+    return LiveSteps(
+        tuple(
+            StepLine(time - after, 100 - after, 10, round(wall_ms * MS), round(longest_ms * MS))
+            for after in reversed(range(count))
+        )
+    )
+
+
+def test_nothing_is_said_of_ranks_that_go_on() -> None:
+    assert step_warnings({}, 1000.0) == []
+    assert step_warnings({0: lines(1000.0), 1: lines(995.0)}, 1001.0) == []
+
+
+def test_a_rank_that_stops_while_others_go_on_is_named() -> None:
+    assert step_warnings({0: lines(1000.0), 1: lines(960.0), 2: lines(999.0)}, 1001.0) == [
+        "Rank 1 has ended no step for 40 s, while others go on."
+    ]
+    assert step_warnings({0: lines(1000.0), 1: lines(960.0), 2: lines(950.0), 3: lines(1000.0)}, 1001.0) == [
+        "Ranks 1, 2 have ended no step for 50 s, while others go on."
+    ]
+
+
+def test_a_rank_with_long_steps_has_not_stopped() -> None:
+    slow = {rank: lines(1000.0 - 40 * rank, wall_ms=20_000, longest_ms=21_000, count=1) for rank in (0, 1)}
+    assert step_warnings(slow, 1010.0) == []
+
+
+def test_a_run_that_stops_as_a_whole_is_named() -> None:
+    steps = {0: lines(1000.0), 1: lines(1000.5)}
+    assert step_warnings(steps, 1029.0) == []
+    assert step_warnings(steps, 1040.5) == ["No rank has ended a step for 40 s."]
+
+
+def test_a_step_of_three_times_the_median_is_named() -> None:
+    assert step_warnings({0: lines(1000.0), 1: lines(1000.0, longest_ms=299)}, 1001.0) == []
+    assert step_warnings({0: lines(1000.0), 1: lines(1000.0, longest_ms=300)}, 1001.0) == [
+        "A step of 1 rank (rank 1) took up to 300.0 ms, 3.0 times the median of 100.0 ms."
+    ]
