@@ -5,6 +5,9 @@ Python's sqlite3 does ``fetchall`` of five columns of the table of API calls. Th
 several rounds, so that other load on the machine affects all of them. The output has the least wall-clock and
 CPU times, their ratios to the unit, and the largest memory of one process. With ``--nsys``, ``nsys stats``
 runs in turns too.
+
+With ``--jobs 1 2 4 8``, only collects run: each with so many jobs on as many cores, to which it is bound,
+and by default on as many as the largest number. The output has how much faster each is than the first.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +32,7 @@ rows = sqlite3.connect(sys.argv[1]).execute(
 ).fetchall()
 """
 HPCPROF = [sys.executable, "-m", "hpcprof"]
+KEYS = ("wall", "cpu", "memory")
 # A domain is created once, however often the profile is repeated.
 _DOMAIN_CREATE = 75
 
@@ -106,6 +111,9 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3, help="how often it is repeated (default 3)")
     parser.add_argument("--rounds", type=int, default=5, help="how often each command runs (default 5)")
     parser.add_argument("--nsys", help="an nsys to compare with")
+    parser.add_argument(
+        "--jobs", type=int, nargs="+", metavar="N", help="numbers of jobs to compare, on N cores"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -113,6 +121,9 @@ def main() -> None:
         repeat(given.export.absolute(), export, given.times)
         run = make_run(folder, export)
         fresh = ["sh", "-c", 'rm -rf runs/hpcprof.db runs/*/timeline; exec "$@"', "sh"]
+        if given.jobs:
+            compare_jobs(given.jobs, given.rounds, [*fresh, *HPCPROF, "collect", run], folder)
+            return
         commands = {
             "fetchall of five columns (the unit)": [sys.executable, "-c", FETCH, str(export)],
             "hpcprof collect --jobs 2": [*fresh, *HPCPROF, "collect", "--jobs", "2", run],
@@ -130,12 +141,31 @@ def main() -> None:
         show(costs, f"{export.stat().st_size / 1e6:.0f} MB, {given.rounds} rounds")
 
 
+def compare_jobs(jobs: Sequence[int], rounds: int, collect: list[str], folder: Path) -> None:
+    """Collect with numbers of jobs in turns, and print the least of each and the ratio of times."""
+    cores = sorted(os.sched_getaffinity(0))
+    if max(jobs) > len(cores):
+        sys.exit(f"--jobs {max(jobs)}: there are {len(cores)} cores.")
+    chosen = [(f"--jobs {n}", n, ["--jobs", str(n)]) for n in jobs] + [("default", max(jobs), [])]
+    costs: dict[str, list[Cost]] = {what: [] for what, *_ in chosen}
+    for _ in range(rounds):
+        for what, count, options in chosen:
+            bound = ["taskset", "-c", ",".join(map(str, cores[:count])), *collect, *options]
+            costs[what].append(cost(bound, folder))
+    print(f"{'':>10} {'cores':>5} {'wall s':>7} {'times':>6} {'CPU s':>6} {'MiB':>5}  least of {rounds}")
+    least = {what: Cost(*(min(getattr(c, k) for c in all_) for k in KEYS)) for what, all_ in costs.items()}
+    first = least[chosen[0][0]].wall
+    for what, count, _ in chosen:
+        one, memory = least[what], max(c.memory for c in costs[what])
+        print(f"{what:>10} {count:5} {one.wall:7.2f} {first / one.wall:6.2f} {one.cpu:6.2f} {memory:5.0f}")
+
+
 def show(costs: dict[str, list[Cost]], title: str) -> None:
     """Print the least of each command and its ratio to the first."""
     print(f"{'wall s':>8} {'ratio':>6} {'CPU s':>7} {'ratio':>6} {'MiB':>6}  {title}")
     unit: Cost | None = None
     for what, all_costs in costs.items():
-        least = Cost(*(min(getattr(c, key) for c in all_costs) for key in ("wall", "cpu", "memory")))
+        least = Cost(*(min(getattr(c, key) for c in all_costs) for key in KEYS))
         unit = unit or least
         print(
             f"{least.wall:8.2f} {least.wall / unit.wall:6.2f} {least.cpu:7.2f} {least.cpu / unit.cpu:6.2f} "

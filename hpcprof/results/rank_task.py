@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ _TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.003, 0.06, 4e-8, 2e-9
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
 _LARGE = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
-"""The analyses that use most memory: they run one after another, beside the others."""
+"""The analyses that use most memory: half of the threads run one at a time, beside the others."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class ProfileTask:
     run_id : str
         The run that the events are kept under.
     threads : int
-        How many threads run the analyses.
+        How many threads read the tables of the profile and run the analyses.
     part : Part or None
         The part of the profile that is this rank, if it holds several.
     step_range : StepRange or None
@@ -137,11 +138,14 @@ def analyze_profile(task: ProfileTask) -> RankOutcome:
 
 def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     before = _size_and_time(task.path)
-    sha256 = _sha256(task.path)
-    if sha256 == task.known:
-        return Unchanged()
     use_one_heap()
-    profile = read_profile(task.path, task.part)
+    with ThreadPoolExecutor(1) as beside:
+        checksum = beside.submit(_sha256, task.path)
+        alone = task.threads == 1 or task.known is not None
+        if alone and checksum.result() == task.known:
+            return Unchanged()
+        profile = read_profile(task.path, task.part, task.threads)
+        sha256 = checksum.result()
     if _size_and_time(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     return_freed_memory()
@@ -149,11 +153,16 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     if task.needs_steps and (reason := _why_without_steps(profile)):
         return WithoutSteps(reason)
     with ThreadPoolExecutor(task.threads) as pool:
-        large = pool.submit(_large_analyses, profile, task.rank)
+        waiting = deque(_LARGE)
+        large = [
+            pool.submit(_large_analyses, profile, task.rank, waiting)
+            for _ in range(max(1, task.threads // 2))
+        ]
         kept = pool.submit(_keep_timeline, task, profile, sha256)
         small = [analysis.name for analysis in _OF_RANKS if not analysis.memory_heavy]
         tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), small))
-        tables |= large.result()
+        for found in large:
+            tables |= found.result()
     unkept = kept.result() or _keep_tables(task, profile, sha256, tables)
     doubts = _contradictions(tables)
     tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
@@ -245,13 +254,23 @@ def _kept(
     return ()
 
 
-def _large_analyses(profile: Timeline | KernelReport, rank: int) -> dict[str, AnalysisTable]:
-    """Run the analyses that use most memory, and return what each has freed to the system."""
+def _large_analyses(
+    profile: Timeline | KernelReport, rank: int, waiting: deque[str]
+) -> dict[str, AnalysisTable]:
+    """Run analyses that use most memory while any wait, and return what each has freed to the system."""
     found = {}
-    for name in _LARGE:
+    while name := _next(waiting):
         found[name] = _table(name, profile, rank)
         return_freed_memory()
     return found
+
+
+def _next(waiting: deque[str]) -> str | None:
+    """Take the next name, None if another thread took the last one."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
 
 
 def _table(name: str, profile: Timeline | KernelReport, rank: int) -> AnalysisTable:

@@ -33,12 +33,12 @@ import os, pathlib, time
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.results import rank_task
 read = rank_task.read_profile
-def read_profile(path, part):
+def read_profile(path, part, threads):
     if path.name == "rank00002.sqlite":
         pathlib.Path({told!r} + ".part").write_text(str(os.getpid()))
         os.rename({told!r} + ".part", {told!r})
         time.sleep(600)
-    return read(path, part)
+    return read(path, part, threads)
 rank_task.read_profile = read_profile
 """
 
@@ -159,7 +159,7 @@ def test_a_profile_that_changes_while_it_is_read_is_damaged(
     path = folder / "rank00000.sqlite"
     read = read_profile
 
-    def grow(path: Path, part: object) -> object:
+    def grow(path: Path, part: object, threads: int) -> object:
         timeline = read(path)
         with path.open("ab") as file:
             file.write(b"more")

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.extensions import ExtensionArray
+from pandas.arrays import NumpyExtensionArray
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind
 from hpcprof.analysis.framework.run_data import RunData
@@ -87,6 +88,8 @@ def _series(values: Values) -> pd.Series[Any]:
 
 
 def _in_python(values: Values) -> list[Any]:
+    if isinstance(values, NumpyExtensionArray):  # pandas would box each value
+        values = values.to_numpy()
     found: list[Any] = values if isinstance(values, list) else values.tolist()
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         return found

@@ -109,6 +109,8 @@ class Reader:
         `hpcprof.profiles.kernel_report.KernelReport`.
     read : str
         Reads a profile.
+    threaded : bool
+        Whether ``read`` also takes the number of threads to use.
     identify_rank : str
         Returns the rank of a profile or None, without reading all of it. By default it is that in the
         file's name.
@@ -133,6 +135,7 @@ class Reader:
     files: str
     content: ProfileContent
     read: str
+    threaded: bool = field(default=False, kw_only=True)
     identify_rank: str = "hpcprof.profiles.readers.declaration:rank_from_name"
     several_ranks: str = ""
     shared_suffixes: tuple[str, ...] = ()

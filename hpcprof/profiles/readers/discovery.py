@@ -52,8 +52,10 @@ def _added_readers() -> list[Reader]:
     return readers
 
 
-def read_profile(path: Path, part: Part | None = None) -> Timeline | KernelReport:
+def read_profile(path: Path, part: Part | None = None, threads: int = 2) -> Timeline | KernelReport:
     """Read a profile, or the part of one rank in it, with the reader of its kind, imported only then.
+
+    ``threads`` is how many threads read the tables of a profile, where its reader uses several.
 
     Raises
     ------
@@ -61,7 +63,8 @@ def read_profile(path: Path, part: Part | None = None) -> Timeline | KernelRepor
         If no reader takes files of this name, or the file cannot be read.
     """
     with _known_reader(path) as reader:
-        profile = cast("Timeline | KernelReport", load(reader.read)(path))
+        given = {"threads": threads} if reader.threaded else {}
+        profile = cast("Timeline | KernelReport", load(reader.read)(path, **given))
         if part is None:
             return profile
         from hpcprof.profiles.parts import take_part

@@ -27,7 +27,7 @@ def test_a_profile_of_other_content_is_read(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(b"changed")
 
-    def read(path: Path, part: object) -> None:
+    def read(path: Path, part: object, threads: int) -> None:
         raise DamagedInput(f"{path} was read.")
 
     monkeypatch.setattr(rank_task, "read_profile", read)
@@ -42,7 +42,7 @@ def test_an_unexpected_exception_is_damage_of_this_profile_with_its_type_and_tra
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(b"profile")
 
-    def read(path: Path, part: object) -> None:
+    def read(path: Path, part: object, threads: int) -> None:
         raise ZeroDivisionError("nobody expected this.\nNor this.")
 
     monkeypatch.setattr(rank_task, "read_profile", read)
@@ -59,7 +59,7 @@ def test_a_mistake_in_the_users_own_table_of_kernels_is_no_damage(
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(b"profile")
 
-    def read(path: Path, part: object) -> None:
+    def read(path: Path, part: object, threads: int) -> None:
         raise UsageError("the table is wrong.")
 
     monkeypatch.setattr(rank_task, "read_profile", read)

@@ -8,6 +8,7 @@ NSYS = Reader(
     files="*.sqlite or *.nsys-rep",
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.nsys.reader:read",
+    threaded=True,
     identify_rank="hpcprof.profiles.readers.nsys.origin:identify_rank",
     several_ranks="hpcprof.profiles.readers.nsys.processes:several_ranks",
     reports={".nsys-rep": (".sqlite",)},

@@ -115,9 +115,21 @@ class ExportTable:
         return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], found), odd)
 
     def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
-        """Begin in another thread what `read_bulk` will be called for with the same integers alone."""
-        if self.export.arrow:
-            self.export.arrow.begin(self._query(integers, ()))
+        """Begin in other threads what `read_bulk` will be called for with the same integers alone."""
+        arrow = self.export.arrow
+        if arrow and arrow.parallel and (rowids := self._rowids()):
+            arrow.begin(self._query(integers, ()), *rowids)
+
+    def _rowids(self) -> tuple[int, int] | None:
+        """Return the least and the greatest rowid; None for a view, or where a column has this name."""
+        if "rowid" in map(str.lower, self.columns):
+            return None
+        least, greatest = (f"(SELECT {one}(rowid) FROM {quoted(self.name)})" for one in ("min", "max"))
+        try:
+            first, last = next(self.export.rows(f"SELECT {least}, {greatest}"))
+        except sqlite3.OperationalError:  # no such column
+            return None
+        return None if first is None else (first, last)
 
     def _query(
         self,
@@ -140,7 +152,7 @@ class ExportTable:
         }
         return ColumnQuery(
             f"SELECT {', '.join((*numbers, *contents.values()))} FROM {quoted(self.name)}",
-            f"SELECT count(*) FROM {quoted(self.name)}",
+            f'SELECT count(*) AS "rows" FROM {quoted(self.name)}',
             tuple(defaults),
             tuple(contents),
         )
@@ -283,8 +295,8 @@ def _integer(value: Any) -> int:
 
 
 @contextmanager
-def open_export(path: Path) -> Iterator[NsysExport]:
-    """Open an export for reading only.
+def open_export(path: Path, threads: int = 2) -> Iterator[NsysExport]:
+    """Open an export for reading only; ``threads`` read its large tables.
 
     Raises
     ------
@@ -298,7 +310,7 @@ def open_export(path: Path) -> Iterator[NsysExport]:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with (
             closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection,
-            closing(ArrowQueries(path)) as arrow,
+            closing(ArrowQueries(path, threads)) as arrow,
         ):
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             # One transaction: no other process changes the file while it is read.

@@ -31,8 +31,8 @@ from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Operators, Ran
 _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "ENUM_")
 
 
-def read(path: Path) -> Timeline:
-    """Read an nsys SQLite export.
+def read(path: Path, threads: int = 2) -> Timeline:
+    """Read an nsys SQLite export, its large tables in several threads.
 
     Rows without a start or an end are left out and counted in ``Origin.losses``. Ranges that PyTorch marked
     for its operators are operators.
@@ -44,7 +44,7 @@ def read(path: Path) -> Timeline:
     UsageError
         If the user's table of kernel classes is wrong.
     """
-    with open_export(path) as export:
+    with open_export(path, threads) as export:
         if not any(table.startswith(_KNOWN) for table in export.tables):
             raise DamagedInput(f"{path} is an SQLite file but not an nsys export: it has none of its tables.")
         return _timeline(export)

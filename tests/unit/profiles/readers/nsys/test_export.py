@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.nsys import arrow_queries
 from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, TableColumns
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.export import MISSING, REQUIRED, UNREADABLE, ExportTable, open_export
@@ -247,6 +248,59 @@ def test_whatever_computes_a_column_it_is_read(tmp_path: Path, build: Callable[[
     assert found[0] == found[1]
     assert (found[0][0], found[0][1][0]) == ([3, -1], 6)
     assert arrow_reads(path, {"start": -1, "twice": -1})
+
+
+def column_rowid(path: Path) -> Path:
+    return make(path, "CREATE TABLE t (start, twice, RowId)", "INSERT INTO t VALUES (3, 6, 9), (NULL, 7, 9)")
+
+
+def far_apart(path: Path) -> Path:
+    return make(
+        path,
+        "CREATE TABLE t (start, twice)",
+        f"INSERT INTO t (rowid, start, twice) VALUES ({-(2**63)}, 3, 6), ({2**63 - 1}, NULL, 7)",
+    )
+
+
+def begun_bulk(path: Path, integers: Mapping[str, int | None], whole: bool = True) -> list[list[int]]:
+    """Return columns of the table ``t`` that three threads began to read; ``whole`` lets one query do it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_queries, "_WORTH_A_THREAD", 0)
+        patch.setattr(arrow_queries, "_SPAN", 64)
+        if not whole:
+            patch.setattr(ArrowQueries, "_whole", None)
+        with open_export(path, threads=3) as export:
+            table = export.table("t")
+            assert table is not None
+            table.begin_bulk(integers)
+            numbers = table.read_bulk(integers)[0]
+    return [numbers[name].tolist() for name in integers]
+
+
+@pytest.mark.parametrize(
+    "build", [computed, row_number, no_row_numbers, view, added_column, column_rowid, far_apart]
+)
+def test_threads_read_what_one_query_reads(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+    path = build(tmp_path / "t.sqlite")
+    integers = {"start": -1, "twice": -1}
+    assert begun_bulk(path, integers) == read_bulk(path, integers)
+
+
+@pytest.mark.parametrize(
+    "deleted", ["0", "c0 < 2000", "c0 > 4000000", "c0 BETWEEN 60000 AND 300000", "c0 % 7"]
+)
+def test_threads_that_share_a_table_keep_the_order_of_its_rows(tmp_path: Path, deleted: str) -> None:
+    path = many_rows(tmp_path / "t.sqlite")
+    change(path, f"DELETE FROM t WHERE {deleted}")
+    integers = {"c0": NULL, "c2": NULL}
+    assert begun_bulk(path, integers, whole=False) == read_bulk(path, integers)
+
+
+def test_a_text_in_the_part_of_one_thread_is_counted_and_its_row_kept(tmp_path: Path) -> None:
+    path = many_rows(tmp_path / "t.sqlite")
+    change(path, "UPDATE t SET c1 = 'x' WHERE c0 = 3000000")
+    assert begun_bulk(path, {"c1": -1}) == read_bulk(path, {"c1": -1})
+    assert begun_bulk(path, {"c1": -1})[0].count(-1) == 1
 
 
 def test_in_a_damaged_file_arrow_never_reads_other_values_than_sqlite(tmp_path: Path) -> None:
