@@ -14,6 +14,7 @@ import numpy as np
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Ints, Timeline, concatenate
 from hpcprof.report.page.timeline_data import column, differences
+from hpcprof.report.page.timeline_links import links_of
 from hpcprof.report.page.timeline_tracks import (
     NONE,
     RankTracks,
@@ -23,6 +24,7 @@ from hpcprof.report.page.timeline_tracks import (
     merge_short,
     rank_tracks,
 )
+from hpcprof.results.matched_communication import RankCommunication
 
 _BYTES_A_SLICE = 56
 
@@ -111,7 +113,9 @@ def part_of(timeline: Timeline, to_zero: Callable[[Ints], Ints], window: tuple[i
     return Part(RankTracks(tracks, found.infos), timeline.strings.tolist())
 
 
-def encoded_tile(rank: int, parts: Iterator[Part], start: int, end: int, shortest: int) -> dict[str, Any]:
+def encoded_tile(
+    rank: int, parts: Iterator[Part], communication: RankCommunication, start: int, end: int, shortest: int
+) -> dict[str, Any]:
     """Return what a tile shows of a rank, as the timeline of a page has it.
 
     ``labels`` also has the tracks without a slice in the tile.
@@ -121,6 +125,8 @@ def encoded_tile(rank: int, parts: Iterator[Part], start: int, end: int, shortes
     rank : int
     parts : iterator of Part
         In their order; each is forgotten before the next is read.
+    communication : RankCommunication
+        What the rank has in common with others, with starts on the clock of the parts.
     start, end : int
         The time of the tile, on the clock of the parts.
     shortest : int
@@ -140,10 +146,11 @@ def encoded_tile(rank: int, parts: Iterator[Part], start: int, end: int, shortes
                 info=_renumbered(slices.info, part.tracks.infos, number),
             )
             found.setdefault((track.kind, track.label), []).append(slices)
-    texts = [*number]
     order = list(TrackKind)
     keys = sorted(found, key=lambda key: order.index(key[0]))
     tracks = [Track(*key, concatenate(Slices, found[key])) for key in keys]
+    encoded = [_encoded(track, communication, number) for track in tracks]
+    texts = [*number]
     for track in tracks:
         if track.kind in (TrackKind.STREAM, TrackKind.COMMUNICATION):
             for name in np.unique(track.slices.name).tolist():
@@ -154,7 +161,7 @@ def encoded_tile(rank: int, parts: Iterator[Part], start: int, end: int, shortes
         "strings": texts,
         "short": short,
         "labels": [*labels],
-        "tracks": [_encoded(track) for track in tracks],
+        "tracks": encoded,
     }
 
 
@@ -196,8 +203,11 @@ def _renumbered(values: Ints, texts: Sequence[str], number: dict[str, int]) -> I
     return renumbered
 
 
-def _encoded(track: Track) -> dict[str, Any]:
-    own = track.slices
+def _encoded(track: Track, communication: RankCommunication, number: dict[str, int]) -> dict[str, Any]:
+    own, links = track.slices, links_of(track.slices, communication)
+    info = own.info.copy()
+    for row, text in links.texts.items():
+        info[row] = number.setdefault(text, len(number))
     return {
         "kind": track.kind.value,
         "label": track.label,
@@ -208,6 +218,7 @@ def _encoded(track: Track) -> dict[str, Any]:
         "name": column(own.name),
         "slice_kind": column(own.kind),
         "launch": differences(own.launch),
-        "collective": NONE,
-        "info": column(own.info),
+        "collective": differences(links.collective),
+        "messages": links.encoded_messages(),
+        "info": column(info),
     }

@@ -12,8 +12,8 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import Any
 
@@ -26,13 +26,14 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.page.timeline_data import Window, median_and_worst, step_windows
 from hpcprof.results.clocks import RunClocks, aligned_clocks
 from hpcprof.results.malloc import return_freed_memory
+from hpcprof.results.matched_communication import MatchedCommunication, RankCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RunWindows
 from hpcprof.serve.rank_slices import Part, Parts, described_tracks, encoded_tile, part_of
 from hpcprof.serve.tile_cache import TileCache, tile_key
 from hpcprof.submit.runs.directory import Run
 
-LAYOUT = 1
+LAYOUT = 2
 """Raised whenever tiles of the same profiles would be others."""
 
 MOST_RANKS = 64
@@ -85,6 +86,7 @@ class RunTiles:
         self._run, self._store, self._key = run, store, key
         self._cache, self._parts = cache, parts
         self._windows = RunWindows(run, store, cache.folder(key) / EVENTS)
+        self._communication = lru_cache(MOST_RANKS)(self._read_communication)
 
     def overview(self) -> bytes:
         """Return as JSON which ranks, steps and levels there are, without any slice."""
@@ -197,7 +199,17 @@ class RunTiles:
             raise HpcprofError(f"there is no tile {index} of level {level}: {extent.levels} levels.")
         width = extent.width(level)
         start, end = index * width, (index + 1) * width
-        return encoded_tile(rank, self._parts_of(rank, level, index), start, end, width // _PIXELS)
+        parts = self._parts_of(rank, level, index)
+        return encoded_tile(rank, parts, self._communication(rank), start, end, width // _PIXELS)
+
+    @cached_property
+    def _matched(self) -> MatchedCommunication:
+        return MatchedCommunication(self._run.id, self._store)
+
+    def _read_communication(self, rank: int) -> RankCommunication:
+        """Return what a rank has in common with others, on the clock of the tiles."""
+        found = self._matched.of_rank(rank)
+        return replace(found, start=self._clocks.to_common(rank, found.start) - self._extent.zero)
 
     def _parts_of(self, rank: int, level: int, index: int) -> Iterator[Part]:
         finer = self._parts_level - level

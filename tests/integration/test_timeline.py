@@ -41,6 +41,7 @@ def track(kind: str, label: str, rows: Sequence[tuple[int, ...]]) -> dict[str, A
         "label": label,
         "count": len(rows),
         **columns,
+        "messages": {"row": [], "number": []},
         **dict(zip(names, differences, strict=True)),
     }
 
@@ -52,6 +53,8 @@ def rank(number: int, late: int) -> dict[str, Any]:
     work = [*gemms, (PLANTED_AT, PLANTED_FOR, PLANTED, COMPUTE, 6), (1010 * MS, MS, OTHER, COMPUTE)]
     reduce = [(80 * MS + late, 5 * MS - late, REDUCE, COMMUNICATION, 8, 42)]
     calls = [(at * MS + MS // 2, MS // 4, LAUNCH, CALL, at) for at in range(0, 9)]
+    communication = track("communication", "Communication, stream 9", reduce)
+    communication["messages"] = {"row": [0], "number": [-9 if number else 9]}
     ranges = [(0, 100 * MS, STEP, RANGE), (10 * MS, 20 * MS, OTHER, RANGE, -1, -1, 1)]
     return {
         "rank": number,
@@ -59,7 +62,7 @@ def rank(number: int, late: int) -> dict[str, Any]:
         "steps": steps,
         "tracks": [
             track("ranges", "Ranges, thread 1", ranges),
-            track("communication", "Communication, stream 9", reduce),
+            communication,
             track("stream", "GPU work, stream 7", work),
             track("calls", "API calls, thread 1", calls),
         ],
@@ -235,7 +238,8 @@ def test_a_slice_shows_its_details_and_its_arrows_can_be_followed(page: Page) ->
     assert "80.000000 ms" in panel(page)
     assert "5.000 ms (5,000,000 ns)" in panel(page)
     links = of_timeline(page, "t.links.map((one) => [one.kind, one.from.rank, one.to.rank])")
-    assert links == [["launch", 0, 0], ["collective", 0, 5]]
+    assert links == [["launch", 0, 0], ["collective", 0, 5], ["message", 0, 5]]
+    assert "sends to rank 5: ncclDevKernel_AllReduce, 2.000 ms later" in panel(page)
     assert "on rank 5: ncclDevKernel_AllReduce, 2.000 ms later" in panel(page)
     page.keyboard.press("[")
     assert "cudaLaunchKernel" in panel(page)

@@ -16,18 +16,15 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from hpcprof.analysis.collectives.matching import match_collectives
-from hpcprof.analysis.framework.outcome import outcome_from_parts
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError
-from hpcprof.common.units import counted, format_bytes, named_ranks
+from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Ints
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
+from hpcprof.report.page.timeline_links import links_of
 from hpcprof.report.page.timeline_tracks import (
     NONE,
     RankTracks,
-    SliceKind,
     Track,
     TrackKind,
     joined,
@@ -35,6 +32,7 @@ from hpcprof.report.page.timeline_tracks import (
     rank_tracks,
 )
 from hpcprof.results.clocks import RunClocks, aligned_clocks
+from hpcprof.results.matched_communication import MatchedCommunication, RankCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RunWindows
 from hpcprof.submit.runs.directory import Run
@@ -65,13 +63,6 @@ class Steps(NamedTuple):
     worst: int
 
 
-class _Collective(NamedTuple):
-    """A collective that ranks carried out together; ``number`` is the same on all of them."""
-
-    number: int
-    text: str
-
-
 @dataclass(frozen=True)
 class _Rank:
     """What the page shows of a rank; ``shortest`` is the length of what is too short to see."""
@@ -80,7 +71,7 @@ class _Rank:
     windows: Sequence[Window]
     tracks: RankTracks
     strings: Sequence[str]
-    collectives: Mapping[int, _Collective]
+    communication: RankCommunication
     shortest: int
 
 
@@ -115,11 +106,11 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     own = {rank: [w for w in windows[rank] if w.step in steps] for rank in clocks.clocks if rank in windows}
     known = [rank for rank, shown in own.items() if shown]
     ranks, note = chosen_ranks(known, deviations(store, run.id, windows))
-    collectives = _collectives(store, run.id, ranks)
+    matched = MatchedCommunication(run.id, store)
     found, missing = [], []
     for rank in ranks:
         try:
-            found.append(_rank(reader, rank, own[rank], collectives.get(rank, {})))
+            found.append(_rank(reader, rank, own[rank], matched.of_rank(rank)))
         except HpcprofError as error:
             missing.append(str(error))
     if not found:
@@ -208,7 +199,7 @@ def _common(clocks: RunClocks, rank: int, stamp: int) -> int:
 
 
 def _rank(
-    reader: RunWindows, rank: int, windows: Sequence[Window], collectives: Mapping[int, _Collective]
+    reader: RunWindows, rank: int, windows: Sequence[Window], communication: RankCommunication
 ) -> _Rank:
     """Read what a rank did in its steps, and on the host since the first call that launched work of theirs.
 
@@ -220,7 +211,7 @@ def _rank(
     timelines = [reader.read_steps(rank, first, last) for first, last in spans([w.step for w in windows])]
     tracks = joined([rank_tracks(timeline) for timeline in timelines])
     shortest = max(window.end - window.start for window in windows) // _PIXELS
-    return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), collectives, shortest)
+    return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), communication, shortest)
 
 
 def spans(steps: Sequence[int]) -> list[tuple[int, int]]:
@@ -281,11 +272,9 @@ def _encoded_track(
     names, number = np.unique(own.name, return_inverse=True)
     known = [NONE if name == NONE else texts.add(rank.strings[name], on_gpu) for name in names.tolist()]
     info = infos[own.info]
-    collective = np.full(len(own), NONE)
-    for row in np.flatnonzero(own.kind == SliceKind.COMMUNICATION).tolist():
-        found = rank.collectives.get(int(own.start[row]))
-        if found is not None:
-            collective[row], info[row] = found.number, texts.add(found.text)
+    links = links_of(own, rank.communication)
+    for row, text in links.texts.items():
+        info[row] = texts.add(text)
     return {
         "kind": track.kind.value,
         "label": track.label,
@@ -296,7 +285,8 @@ def _encoded_track(
         "name": column(np.array(known)[number.reshape(-1)]),
         "slice_kind": column(own.kind),
         "launch": differences(own.launch),
-        "collective": differences(collective),
+        "collective": differences(links.collective),
+        "messages": links.encoded_messages(),
         "info": column(info),
     }
 
@@ -312,22 +302,3 @@ def differences(values: Ints) -> list[int] | int:
     return (
         int(values[0]) if len(values) and np.all(values == values[0]) else np.diff(values, prepend=0).tolist()
     )
-
-
-def _collectives(store: Store, run_id: str, ranks: Sequence[int]) -> dict[int, dict[int, _Collective]]:
-    """Return the matched collectives of some ranks by rank and by their start on its clock."""
-    analysis = ANALYSES["rank_collectives"]
-    rows = outcome_from_parts(analysis, store.read_parts(run_id, analysis.name, ranks)).rows
-    found: dict[int, dict[int, _Collective]] = {rank: {} for rank in ranks}
-    number = 0
-    for one in match_collectives(rows)[0] if len(rows) else []:
-        where = f"communicator {one.comm_id}" if one.comm_id else "an unknown communicator"
-        rows_of = zip(one.seq.tolist(), one.message.tolist(), one.part.tolist(), one.start, strict=True)
-        for seq, size, part, starts in rows_of:
-            number += 1
-            message = "" if np.isnan(size) else f", {format_bytes(size)}"
-            text = f"{one.op} {seq} of {where}{message}"
-            if part == 0:
-                for rank, start in zip(one.ranks.tolist(), starts.tolist(), strict=True):
-                    found[rank][start] = _Collective(number, text)
-    return found

@@ -8,15 +8,14 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
 from hpcprof.profiles.timeline import Ints, Timeline
-from hpcprof.report.perfetto.trace import Matched, clock_packet, rank_packets, shared_flow
+from hpcprof.report.perfetto.trace import clock_packet, rank_packets
 from hpcprof.report.trace_events import Exported, first_event
 from hpcprof.results.clocks import aligned_clocks
+from hpcprof.results.matched_communication import MatchedCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RankSteps, RunWindows
 from hpcprof.submit.runs.directory import Run
@@ -25,7 +24,6 @@ TRACE = "all_ranks.pftrace.gz"
 """The name of the trace; a collect of the folder ignores it."""
 
 _COMPRESSION = 5
-_KEY = ("op", "comm_id", "seq")
 _EVER = (-(1 << 61), 1 << 61)
 
 
@@ -92,8 +90,7 @@ class _Source:
         self._run, self._store, self._windows = run, store, RunWindows(run, store)
         self.clocks = aligned_clocks(run, store)
         self._begin = self.clocks.start_utc_ns or 0
-        matched = store.read(run.id, "collectives").columns
-        self._matched = set(zip(*(matched[name] for name in _KEY), strict=True))
+        self._matched = MatchedCommunication(run.id, store)
 
     def find_begin(self, ranks: Sequence[int], steps: tuple[int, int] | None) -> None:
         """Have the trace begin at 0 where no UTC times are known, because no time stamp may be negative."""
@@ -121,25 +118,15 @@ class _Source:
     def packets(self, rank: int, timeline: Timeline, steps: tuple[int, int] | None) -> Iterator[bytes]:
         """Yield the packets of a rank."""
         own = self._steps(rank, steps)
-        yield from rank_packets(rank, timeline, own, self._of_rank(rank), partial(self._in_trace, rank))
+        yield from rank_packets(
+            rank, timeline, own, self._matched.of_rank(rank), partial(self._in_trace, rank)
+        )
 
     def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:
         found = self._windows.steps(rank)
         first, last = steps or _EVER
         chosen = (found.number >= first) & (found.number <= last)
         return RankSteps(found.number[chosen], found.start[chosen], found.end[chosen])
-
-    def _of_rank(self, rank: int) -> Matched:
-        """Return the collectives of a rank that were matched with those of others."""
-        starts, flows = [], []
-        for part in self._store.read_parts(self._run.id, "rank_collectives", [rank]):
-            keys = zip(*(part[name] for name in _KEY), strict=True)
-            for key, start, place in zip(keys, part["start_ns"], part["part"], strict=True):
-                # Collectives that share a kernel share its arrows.
-                if place == 0 and key in self._matched:
-                    starts.append(start)
-                    flows.append(shared_flow(key))
-        return Matched(np.array(starts, np.int64), np.array(flows, np.uint64))
 
     def _in_trace(self, rank: int, stamps: Ints) -> Ints:
         return self.clocks.to_common(rank, stamps) + self._begin

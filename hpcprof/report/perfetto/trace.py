@@ -7,11 +7,8 @@ if the profiles record when they started.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.profiles.columns.unique import rows_by_key
@@ -38,6 +35,7 @@ from hpcprof.report.perfetto.slices import (
     on_one_thread,
 )
 from hpcprof.report.trace_arrows import gradients, launches
+from hpcprof.results.matched_communication import RankCommunication
 from hpcprof.results.windows import RankSteps
 
 # Fields of Trace, TracePacket and what is in it, as Perfetto's schemas number them.
@@ -51,31 +49,10 @@ _IN_ORDER, _NUMBER, _BYTES = 3, 2, 3
 
 _APART = 1 << 32
 """Ids of tracks and arrows within a rank are below this."""
-_SHARED = 1 << 63
+_SHARED = np.uint64(1 << 63)
 """Ids of arrows between ranks are above this."""
 _AT_ONCE = 1 << 16
 """The events that are encoded at a time."""
-
-
-@dataclass(frozen=True)
-class Matched:
-    """The collectives of a rank that were matched with those of others.
-
-    Attributes
-    ----------
-    start : ndarray of int64, shape (n,)
-        When its kernel, or the host, began each, on the rank's clock.
-    flow : ndarray of uint64, shape (n,)
-        What is the same for a collective on all of its ranks.
-    """
-
-    start: Ints
-    flow: NDArray[np.uint64]
-
-
-def shared_flow(key: tuple[object, ...]) -> int:
-    """Return the id of the arrows between the slices of one collective."""
-    return _SHARED | int.from_bytes(blake2b(repr(key).encode(), digest_size=7).digest(), "big")
 
 
 def clock_packet(utc_ns: int) -> bytes:
@@ -88,7 +65,7 @@ def clock_packet(utc_ns: int) -> bytes:
 
 
 def rank_packets(
-    rank: int, timeline: Timeline, steps: RankSteps, matched: Matched, shift: Shift
+    rank: int, timeline: Timeline, steps: RankSteps, matched: RankCommunication, shift: Shift
 ) -> Iterator[bytes]:
     """Yield the packets of a rank; ``shift`` gives its time stamps as those of the trace."""
     slices = Slices()
@@ -162,7 +139,7 @@ def _texts_packet(rank: int, slices: Slices) -> bytes:
 
 
 def _flows(
-    rank: int, timeline: Timeline, count: int, firsts: Firsts, matched: Matched
+    rank: int, timeline: Timeline, count: int, firsts: Firsts, matched: RankCommunication
 ) -> tuple[Encoded, Encoded]:
     """Return the arrows that go on from each slice, and those that end at it."""
     call, operation = launches(timeline)
@@ -175,7 +152,7 @@ def _flows(
     rows, start = rows[order], start[order]
     place = np.searchsorted(start, matched.start)
     found = np.isin(matched.start, start)
-    on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, matched.flow[found]))
+    on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, _SHARED + matched.number[found].astype(np.uint64)))
     return (
         gathered(on, np.concatenate([begin, rows[place[found]]]), count),
         gathered(fixed64(_LAST_FLOW, number), end, count),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.page.timeline_data import step_windows
-from hpcprof.report.page.timeline_tracks import SliceKind, rank_tracks
+from hpcprof.report.page.timeline_tracks import SliceKind, TrackKind, rank_tracks
 from hpcprof.results.clocks import aligned_clocks
+from hpcprof.results.over_ranks import update_run
 from hpcprof.results.windows import RunWindows
 from hpcprof.serve import tiles as module
 from hpcprof.serve.tile_cache import TileCache
@@ -30,7 +32,8 @@ RANKS = 4
 def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tiles]:
     """A run of four ranks whose clocks differ, and its tiles."""
     folder = tmp_path_factory.mktemp("tiles")
-    store, _ = store_program(folder, Program(RANKS, 300, step_ms=5.0))
+    store, _ = store_program(folder, Program(RANKS, 300, pipeline=2, step_ms=5.0))
+    update_run(RUN, store)
     return folder, Tiles(store, TileCache(folder / "cache"))
 
 
@@ -167,3 +170,20 @@ def test_ranks_are_written_as_spans() -> None:
     for text in ("", "a", "1-", "-1", "3-1", f"0-{MOST_RANKS}", "0-99999999", "9" * 30, "١"):
         with pytest.raises(UsageError):
             chosen_ranks(text)
+
+
+def test_tiles_of_different_ranks_share_collectives_and_messages(tiles: RunTiles) -> None:
+    collectives, messages = [], list[set[int]]()
+    for rank in range(RANKS):
+        # In wider tiles, short ones are merged.
+        of_rank = [
+            track
+            for index in range(64)
+            for track in json.loads(tiles.tile(rank, 6, index))["tracks"]
+            if track["kind"] == TrackKind.COMMUNICATION.value
+        ]
+        collectives.append({n for t in of_rank for n in summed(t["collective"], t["count"])} - {-1})
+        messages.append({number for track in of_rank for number in track["messages"]["number"]})
+    assert any(one & other for one, other in combinations(collectives, 2))
+    sent, received = ({way * n for own in messages for n in own if way * n > 0} for way in (1, -1))
+    assert sent == received != set()

@@ -19,6 +19,7 @@ from hpcprof.report.page.timeline_data import (
     timeline_data,
 )
 from hpcprof.results.clocks import aligned_clocks
+from hpcprof.results.over_ranks import update_run
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import find_timelines
@@ -38,6 +39,7 @@ class Stored(NamedTuple):
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     folder = tmp_path_factory.mktemp("timeline")
     store, _ = store_program(folder, Program(3, 400, slow={2: 3.0}, seed=3))
+    update_run(RUN, store)
     return Stored(Run(RUN, folder / "profiles"), store)
 
 

@@ -129,3 +129,12 @@ def test_a_rank_whose_profile_is_gone_is_left_out_with_a_note(
     found, notes = _export(stored, tmp_path, [0, 1], (1, 1))
     assert sorted(found.tracks) == ["rank 1"]
     assert notes[0] == "the profile of rank 0 is no longer there."
+
+
+def test_an_arrow_connects_a_send_with_its_receive(tmp_path: Path) -> None:
+    store, _ = store_program(tmp_path, Program(2, 200, pipeline=2))
+    update_run(RUN, store)
+    found, _ = _export((Run(RUN, tmp_path / "profiles"), store), tmp_path / "new", [0, 1], None)
+    ends = [sorted(one.process for one in slices) for slices in found.together.values()]
+    assert ends and all(one == ["rank 0", "rank 1"] for one in ends)
+    assert len(ends) == len(store.read(RUN, "point_to_point").rows)

@@ -12,15 +12,23 @@ import pytest
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Ints, Timeline
-from hpcprof.report.perfetto.trace import Matched, clock_packet, rank_packets, shared_flow
+from hpcprof.report.perfetto.trace import clock_packet, rank_packets
 from hpcprof.report.trace_arrows import gradients, launches
+from hpcprof.results.matched_communication import RankCommunication
 from hpcprof.results.windows import RankSteps
 from tests.data import generated_exports
 from tests.unit.report.perfetto.decoded import Decoded, decode
 
 DATA = Path(__file__).parents[3] / "data"
 BEGIN = 10**15
-NONE = Matched(np.empty(0, np.int64), np.empty(0, np.uint64))
+
+
+def _shared(start: Ints) -> RankCommunication:
+    """Collectives that begin at some times."""
+    return RankCommunication(start, np.arange(len(start)), np.zeros(len(start), np.int64), [""] * len(start))
+
+
+NONE = _shared(np.empty(0, np.int64))
 TABLES = {
     "kernel": "kernels",
     "memory": "memops",
@@ -136,8 +144,7 @@ def test_counters_show_memory_and_how_much_launched_work_waits(timeline: Timelin
 def test_matched_collectives_of_two_ranks_share_an_arrow(timeline: Timeline) -> None:
     kernels = timeline.kernels
     own = np.flatnonzero(kernels.category == 1)[:3]
-    flow = np.array([shared_flow(("AllReduce", "c", n)) for n in range(len(own))], np.uint64)
-    matched, steps = Matched(kernels.start[own], flow), _steps(timeline)
+    matched, steps = _shared(kernels.start[own]), _steps(timeline)
     ranks = [b"".join(rank_packets(rank, timeline, steps, matched, _shift)) for rank in (0, 1)]
     found = decode(b"".join([clock_packet(BEGIN), *ranks]))
     assert found.utc == BEGIN and sorted(found.tracks) == ["rank 0", "rank 1"]
@@ -151,8 +158,7 @@ def test_collectives_of_the_host_share_an_arrow_too() -> None:
     timeline = read_profile(DATA / "cpu_ddp_rank0.pt.trace.json.gz")
     assert isinstance(timeline, Timeline) and not len(timeline.kernels)
     start = timeline.host_collectives.start
-    flow = np.array([shared_flow(("AllReduce", "0", n)) for n in range(len(start))], np.uint64)
-    found = decode(b"".join(rank_packets(0, timeline, _steps(timeline), Matched(start, flow), _shift)))
+    found = decode(b"".join(rank_packets(0, timeline, _steps(timeline), _shared(start), _shift)))
     assert [len(slices) for slices in found.together.values()] == [1] * len(start)
     assert {one.category for (one,) in found.together.values()} == {"range"}
     assert sorted(one.start - BEGIN for (one,) in found.together.values()) == sorted(start.tolist())

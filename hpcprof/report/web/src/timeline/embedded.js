@@ -74,6 +74,7 @@ function unpacked(rank, id, track, data) {
     info: filled(Int32Array, track.info, count),
     launch: summed(Int32Array, track.launch, count),
     collective: summed(Int32Array, track.collective, count),
+    messages: { row: Int32Array.from(track.messages.row), number: Int32Array.from(track.messages.number) },
   };
 }
 

@@ -270,7 +270,7 @@ export class Painter {
     const [x, y] = [a.x, a.y + a.height / 2];
     const [toX, toY] = [b.x, b.y + b.height / 2];
     const bend = Math.min(60, Math.abs(toX - x) / 2 + 20);
-    context.strokeStyle = context.fillStyle = kind === "collective" ? colours.communication : colours.text;
+    context.strokeStyle = context.fillStyle = kind === "launch" ? colours.text : colours.communication;
     context.lineWidth = 1.5;
     context.beginPath();
     context.moveTo(x, y);

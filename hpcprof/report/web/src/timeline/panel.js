@@ -55,7 +55,11 @@ export class Panel {
     const other = forward ? to : from;
     const model = this.timeline.model(other.rank, other.track);
     const apart = model.slices.start[other.row] - this.timeline.model(rank, track).slices.start[row];
-    const what = kind === "launch" ? (forward ? "launches" : "launched by") : `on rank ${other.rank}:`;
+    const what = {
+      launch: forward ? "launches" : "launched by",
+      collective: `on rank ${other.rank}:`,
+      message: `${forward ? "sends to" : "receives from"} rank ${other.rank}:`,
+    }[kind];
     const when = `${duration(Math.abs(apart))} ${apart < 0 ? "earlier" : "later"}`;
     return button(`${what} ${folded(model.shortName(other.row))}, ${when}`, () => this.timeline.select(other, true));
   }

@@ -1,9 +1,9 @@
 // What a timeline finds out about its slices: arrows, sums and searches.
 
 /**
- * Returns the arrows of a slice: between a call and the work that it launched, and from a part of a collective to
- * those of the other ranks.
- * @returns {{kind: "launch" | "collective", from: object, to: object}[]}
+ * Returns the arrows of a slice: between a call and the work that it launched, from a part of a collective to those
+ * of the other ranks, and from the send of a message to its receive.
+ * @returns {{kind: "launch" | "collective" | "message", from: object, to: object}[]}
  */
 export function linksOf(timeline, { rank, track, row }) {
   const { slices } = timeline.model(rank, track);
@@ -14,7 +14,22 @@ export function linksOf(timeline, { rank, track, row }) {
   return [
     ...launched.map((other) => ({ kind: "launch", from: isCall ? here : other, to: isCall ? other : here })),
     ...parts.map((other) => ({ kind: "collective", from: here, to: other })),
+    ...messagesOf(timeline, here),
   ];
+}
+
+function messagesOf(timeline, here) {
+  const { row, number } = timeline.model(here.rank, here.track).slices.messages;
+  return [...row].flatMap((own, place) => {
+    if (own !== here.row) return [];
+    const ends = [...timeline.models.values()].flatMap((model) => otherEnds(model.slices, -number[place]));
+    return ends.map((other) => ({ kind: "message", ...(number[place] > 0 ? { from: here, to: other } : { from: other, to: here }) }));
+  });
+}
+
+function otherEnds({ rank, track, messages }, number) {
+  const place = messages.number.indexOf(number);
+  return place < 0 ? [] : [{ rank, track, row: messages.row[place] }];
 }
 
 /** Returns the slices whose value in a column is `value`, of the ranks and kinds of tracks that are wanted. */

@@ -35,7 +35,8 @@
  * The slices of a track as columns, by start; of those that start together the longer one first. Slices of one
  * depth do not overlap. `name` and `info` are numbers of `strings`, -1 for none, and `short` has the short names of
  * some. A call and the work that it launched share `launch`, which is unique in the rank, and the parts of a
- * collective on its ranks share `collective`; -1 stands for none.
+ * collective on its ranks share `collective`; -1 stands for none. `messages` are sends and receives by the rows that
+ * carry them out, which may be several for a row: both ends have the same number, which is below 0 for a receive.
  * @typedef {object} TrackSlices
  * @property {number} rank
  * @property {number} track the id of the track
@@ -46,6 +47,7 @@
  * @property {Uint8Array} kind an index of `KINDS`
  * @property {Int32Array} name @property {Int32Array} info
  * @property {Int32Array} launch @property {Int32Array} collective
+ * @property {{row: Int32Array, number: Int32Array}} messages
  */
 
 /** What a slice is: its word, and the variable of page.css that is its colour. */

@@ -174,7 +174,18 @@ function joined(rank, track, parts) {
       rows.push([part, row, own]);
     }
   }
+  const messages = { row: [], number: [] };
   rows.sort(([a, i], [b, j]) => a.start[i] - b.start[j] || b.end[j] - a.end[i]);
+  const places = new Map(parts.map((part) => [part, new Map()]));
+  rows.forEach(([part, row], place) => places.get(part).set(row, place));
+  for (const part of parts) {
+    part.messages.row.forEach((row, at) => {
+      const place = places.get(part).get(row);
+      if (place === undefined) return;
+      messages.row.push(place);
+      messages.number.push(part.messages.number[at]);
+    });
+  }
   const column = (Kind, value) => Kind.from(rows, value);
   const text = (name) => column(Int32Array, ([part, row, own]) => (part[name][row] < 0 ? -1 : own[part[name][row]]));
   const plain = (Kind, name) => column(Kind, ([part, row]) => part[name][row]);
@@ -191,6 +202,7 @@ function joined(rank, track, parts) {
     info: text("info"),
     launch: plain(Int32Array, "launch"),
     collective: plain(Int32Array, "collective"),
+    messages,
   };
 }
 
