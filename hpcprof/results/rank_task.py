@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -46,8 +46,12 @@ _HASHED_AT_ONCE = 1 << 22
 _TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.003, 0.06, 4e-8, 2e-9
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
-_LARGE = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
+_HEAVY = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
 """The analyses that use most memory: half of the threads run one at a time, beside the others."""
+
+
+_SMALL = 1 << 23
+"""Of a smaller profile, threads and returned memory cost more than they save: a tenth of the CPU time."""
 
 
 @dataclass(frozen=True)
@@ -138,37 +142,56 @@ def analyze_profile(task: ProfileTask) -> RankOutcome:
 
 def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     before = _size_and_time(task.path)
+    # A compressed trace has ten times its size.
+    small = before[0] < _SMALL and task.path.suffix != ".gz"
+    threads = 1 if small else task.threads
     use_one_heap()
-    with ThreadPoolExecutor(1) as beside:
+    with _executor(threads) as beside:
         checksum = beside.submit(_sha256, task.path)
-        alone = task.threads == 1 or task.known is not None
+        alone = threads == 1 or task.known is not None
         if alone and checksum.result() == task.known:
             return Unchanged()
-        profile = read_profile(task.path, task.part, task.threads)
+        profile = read_profile(task.path, task.part, threads)
         sha256 = checksum.result()
     if _size_and_time(task.path) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
-    return_freed_memory()
+    if not small:
+        return_freed_memory()
     profile = _with_step_range(profile, task.step_range)
     if task.needs_steps and (reason := _why_without_steps(profile)):
         return WithoutSteps(reason)
-    with ThreadPoolExecutor(task.threads) as pool:
-        waiting = deque(_LARGE)
-        large = [
-            pool.submit(_large_analyses, profile, task.rank, waiting)
-            for _ in range(max(1, task.threads // 2))
+    with _executor(threads) as pool:
+        heavy = deque(() if small else _HEAVY)
+        groups = [
+            pool.submit(_heavy_analyses, profile, task.rank, heavy) for _ in range(max(1, threads // 2))
         ]
         kept = pool.submit(_keep_timeline, task, profile, sha256)
-        small = [analysis.name for analysis in _OF_RANKS if not analysis.memory_heavy]
-        tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), small))
-        for found in large:
-            tables |= found.result()
+        others = [one.name for one in _OF_RANKS if small or not one.memory_heavy]
+        tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), others))
+        for group in groups:
+            tables |= group.result()
     unkept = kept.result() or _keep_tables(task, profile, sha256, tables)
     doubts = _contradictions(tables)
     tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
     warnings = [*unkept, *warnings]
     return ProfileResults(sha256, before[0], profile.origin, tables, _losses(profile), tuple(warnings))
+
+
+class _InTurn(Executor):
+    """Runs each function where it is submitted."""
+
+    def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*arguments, **named))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def _executor(threads: int) -> Executor:
+    return ThreadPoolExecutor(threads) if threads > 1 else _InTurn()
 
 
 def _losses(profile: Timeline | KernelReport) -> tuple[Loss, ...]:
@@ -254,7 +277,7 @@ def _kept(
     return ()
 
 
-def _large_analyses(
+def _heavy_analyses(
     profile: Timeline | KernelReport, rank: int, waiting: deque[str]
 ) -> dict[str, AnalysisTable]:
     """Run analyses that use most memory while any wait, and return what each has freed to the system."""
