@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.results.analysis_table import Batches
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.store.store import Store
 
@@ -26,7 +27,7 @@ def update_run(run_id: str, store: Store, executor: Executor = serially) -> None
             return
 
 
-def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, Outcome]:
+def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, Batches]:
     """Compute the analyses that span the ranks of a run.
 
     Those that match collectives are computed communicator by communicator, by the executor if the store is a
@@ -40,14 +41,14 @@ def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially)
     times = _over_all_ranks(run_id, "step_times", store)
     is_file = store.url.get_backend_name() == "sqlite"
     matched = match_by_communicator(run_id, store, executor if is_file else serially, times.rows)
-    outcomes = {"step_times": times} | (matched or {})
-    for analysis in analyses:
+    found: dict[str, Batches] = {**(matched or {})}
+    outcomes = {"step_times": times}
+    for analysis in (one for one in analyses if one.name not in found):
         for need in analysis.needs:
-            if analysis.name not in outcomes and need not in (*outcomes, *names):
+            if need not in (*outcomes, *names):
                 outcomes[need] = _over_all_ranks(run_id, need, store)
-        if analysis.name not in outcomes:
-            outcomes[analysis.name] = analyze_run(analysis, outcomes)
-    return {name: outcomes[name] for name in names}
+        found[analysis.name] = outcomes[analysis.name] = analyze_run(analysis, outcomes)
+    return {name: found[name] for name in names}
 
 
 def _over_all_ranks(run_id: str, name: str, store: Store) -> Outcome:

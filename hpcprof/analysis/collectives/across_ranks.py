@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from hpcprof.analysis.collectives.clock_alignment import (
     MIN_COLLECTIVES,
     AlignedClocks,
-    align_clocks,
     clock_key,
 )
+from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matching import (
     MatchedCollectives,
     in_few_sentences,
-    match_collectives,
     profiled_ranks,
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
@@ -29,6 +28,8 @@ from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
 
 NO_COLLECTIVES = "no rank has collectives"
+SUMMARY = (("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
+"""What `medians` of collectives are of: the keys and the bandwidths."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,20 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Listed:
-    """The columns of matched collectives or messages, with ``begin`` for sorting, and what is missing.
+    """Matched collectives or messages, and what is missing.
 
-    Without any, there are no columns.
+    Attributes
+    ----------
+    columns : dict of str to ndarray
+        In the order of the column ``begin``; empty without any.
+    medians : DataFrame or None
+        What `medians` returns of them; None without any.
+    problems : list of str
+    gaps : Gaps
     """
 
     columns: dict[str, NDArray[Any]]
+    medians: pd.DataFrame | None
     problems: list[str]
     gaps: Gaps
 
@@ -77,14 +86,15 @@ def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
     """
     rows = results["rank_collectives"]
     return (
-        collectives_of([list_collectives(rows)], unprofiled(rows)) if len(rows) else no_rows(NO_COLLECTIVES)
+        collectives_of([list_collectives(communication(rows))], unprofiled(rows))
+        if len(rows)
+        else no_rows(NO_COLLECTIVES)
     )
 
 
-def list_collectives(rows: pd.DataFrame) -> Listed:
-    """List the collectives of all communicators, or of some that share no ranks' collectives with others."""
-    matched, problems = match_collectives(rows)
-    aligned = align_clocks(rows)
+def list_collectives(found: Communication) -> Listed:
+    """List the collectives of all communicators, or of some."""
+    matched, aligned = found.collectives, found.clocks
     tables = [_table(one, aligned.get(clock_key(one))) for one in matched]
     shown = [one for one in matched if len(one.seq)]
     gaps = Gaps(
@@ -94,19 +104,25 @@ def list_collectives(rows: pd.DataFrame) -> Listed:
         uncounted=any(one.size is None for one in shown),
         unaligned=any(clock_key(one) not in aligned for one in shown),
     )
-    return Listed(joined(tables), problems, gaps)
+    columns = by_begin(joined(tables))
+    return Listed(columns, medians(columns, *SUMMARY) if columns else None, found.problems, gaps)
 
 
 def collectives_of(parts: Sequence[Listed], missing: str) -> Outcome:
     """Return the outcome of the collectives in all communicators; ``missing`` is what `unprofiled` says."""
-    problems = in_few_sentences([one for part in parts for one in part.problems])
     columns = joined([part.columns for part in parts if part.columns])
-    if not columns:
-        return no_rows(
-            "; ".join(problems) or "all recorded operations are sends and receives, which are not matched"
-        )
+    reason = why_incomplete(parts, missing)
+    return Outcome(in_order(columns), reason) if columns else no_rows(reason)
+
+
+def why_incomplete(parts: Sequence[Listed], missing: str) -> str:
+    """Return why collectives or values of them are missing; ``missing`` is what `unprofiled` says."""
+    problems = in_few_sentences([one for part in parts for one in part.problems])
+    if all(part.medians is None for part in parts):
+        nothing = "all recorded operations are sends and receives, which are not matched"
+        return "; ".join(problems) or nothing
     gaps = Gaps.of_all([part.gaps for part in parts])
-    return Outcome(in_order(columns), "; ".join([*problems, *_why_null(gaps, missing)]))
+    return "; ".join([*problems, *_why_null(gaps, missing)])
 
 
 def joined(tables: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -115,26 +131,26 @@ def joined(tables: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]
     return {name: np.concatenate([table.pop(name) for table in tables]) for name in names}
 
 
-def in_order(columns: dict[str, NDArray[Any]]) -> pd.DataFrame:
-    """Take the columns out, and return them as rows in the order of ``begin``, which is left out."""
-    keys = [name for name in columns if columns[name].dtype != object and name != "begin"]
-    order = np.lexsort((*(columns[name] for name in keys), columns["seq"], columns.pop("begin")))
-    series = {}
-    for name in [*columns]:
-        sorted_by_begin = _narrowed(columns.pop(name))[order]
-        # With a given type, pandas does not look for text.
-        series[name] = pd.Series(sorted_by_begin, dtype=sorted_by_begin.dtype, copy=False)
-    found: pd.DataFrame = pd.DataFrame(series, copy=False)
-    return found
+def by_begin(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return columns in the order of ``begin`` and ``seq``."""
+    if not columns:
+        return {}
+    order = np.lexsort((columns["seq"], columns["begin"]))
+    return {name: values[order] for name, values in columns.items()}
 
 
-def _narrowed(values: NDArray[Any]) -> NDArray[Any]:
-    """Return whole numbers in half the memory if they fit: many ranks have millions of rows."""
-    if values.dtype != np.int64 or not len(values):
-        return values
-    limits = np.iinfo(np.int32)
-    fits = limits.min <= values.min() and values.max() <= limits.max
-    return values.astype(np.int32) if fits else values
+def in_order(
+    columns: Mapping[str, NDArray[Any]], with_missing: Set[str] = frozenset()
+) -> dict[str, NDArray[Any]]:
+    """Return the columns of rows in the order of ``begin``, which is left out.
+
+    Of those that begin together, the columns of numbers decide. Columns in which some value is missing do
+    not: ``with_missing`` has those of which that holds elsewhere.
+    """
+    sorting = [name for name in columns if columns[name].dtype != object and name not in with_missing]
+    keys = (columns[name] for name in sorting if name != "begin")
+    order = np.lexsort((*keys, columns["seq"], columns["begin"]))
+    return {name: values[order] for name, values in columns.items() if name != "begin"}
 
 
 def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -145,27 +161,49 @@ def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     rows = results["collectives"]
     if not len(rows):
         return no_rows("")
-    return Outcome(medians(rows, ["op", "comm_id", "bytes", "ranks"], ["algbw_gbps", "busbw_gbps"]))
+    return Outcome(by_total_latency([medians(columns_in_order(rows), *SUMMARY)]))
 
 
-def medians(rows: pd.DataFrame, keys: list[str], bandwidths: list[str]) -> pd.DataFrame:
-    """Return the medians of latency, spread and bandwidths for each combination of keys, by total latency."""
-    _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
-    # Number the groups by their first rows.
-    kind, _ = pd.factorize(kind)
+def columns_in_order(rows: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns of rows that are in their order, with ``begin``."""
+    return {**{name: rows[name].to_numpy() for name in rows.columns}, "begin": np.arange(len(rows))}
+
+
+def medians(
+    columns: Mapping[str, NDArray[Any]], keys: Sequence[str], bandwidths: Sequence[str]
+) -> pd.DataFrame:
+    """Return the medians of latency, spread and bandwidths for each combination of keys.
+
+    `by_total_latency` puts those of several parts together.
+    """
+    found: pd.DataFrame = pd.DataFrame()
+    if not len(columns["seq"]):
+        return found
+    _, kind = numbered_rows(*(pd.factorize(columns[name])[0] for name in keys))
     _, first, count = np.unique(kind, return_index=True, return_counts=True)
-    middle = rows[["latency_ns", "spread_ns", *bandwidths]].astype(float).groupby(kind).median()
-    order = np.argsort(-(count * middle["latency_ns"].to_numpy()), kind="stable")
-    median = {name: _none(middle[name].iloc[order]) for name in middle}
+    values = {name: columns[name].astype(float) for name in ("latency_ns", "spread_ns", *bandwidths)}
+    middle = pd.DataFrame(values, copy=False).groupby(kind).median()
+    median = {name: _none(middle[name]) for name in middle}
     shown = {
-        **{name: rows[name].iloc[first[order]].to_numpy() for name in keys},
-        "count": count[order],
+        **{name: columns[name][first] for name in (*keys, "begin", "seq")},
+        "total": count * middle["latency_ns"].to_numpy(),
+        "count": count,
         "latency_p50_ns": _whole(median["latency_ns"]),
         **{f"{name[:-5]}_p50_gbps": object_array(median[name]) for name in bandwidths},
         "spread_p50_ns": _whole(median["spread_ns"]),
     }
-    found: pd.DataFrame = pd.DataFrame(shown)
+    found = pd.DataFrame(shown)
     return found
+
+
+def by_total_latency(parts: Sequence[pd.DataFrame | None]) -> pd.DataFrame:
+    """Return what `medians` returned of several parts by total latency, then by who began first."""
+    filled = [part for part in parts if part is not None and len(part)]
+    whole: pd.DataFrame = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
+    if filled:
+        order = np.lexsort((whole["seq"], whole["begin"], -whole["total"]))
+        whole = whole.drop(columns=["total", "begin", "seq"]).iloc[order]
+    return whole
 
 
 def _none(column: pd.Series[Any]) -> list[Any]:

@@ -114,8 +114,8 @@ def lateness_costs(group: Sequence[Arrivals]) -> dict[int, StepCosts]:
     count = [len(one.share) for one in group]
     error = np.repeat([one.clock.uncertainty for one in group], count, axis=0)
     part = np.repeat(np.arange(len(group)), count)
-    # Ranks nearly always have a collective in the same step.
-    _, alike = np.unique(step, axis=1, return_inverse=True)
+    # Ranks nearly always have a collective in the same step. NaN would differ from NaN.
+    _, alike = np.unique(np.where(np.isnan(step), -1.0, step), axis=1, return_inverse=True)
     found: dict[int, StepCosts] = {}
     for number in range(alike.max() + 1):
         columns = np.flatnonzero(alike.ravel() == number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,7 +69,12 @@ class AlignedClocks:
 
 @computed_once
 def align_clocks(rows: pd.DataFrame) -> dict[ClockKey, AlignedClocks]:
-    """Align the clocks of the ranks of each communicator by the rows of ``rank_collectives``.
+    """Align the clocks of the ranks of each communicator by the rows of ``rank_collectives``."""
+    return align_matched(match_collectives(rows)[0])
+
+
+def align_matched(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, AlignedClocks]:
+    """Align the clocks of the ranks of each communicator.
 
     An all-reduce, all-gather or barrier ends at nearly the same time on all ranks. So a clock is ahead by the
     median difference of its ends from those of the median rank; the median ignores a rank that ends a little
@@ -82,7 +87,7 @@ def align_clocks(rows: pd.DataFrame) -> dict[ClockKey, AlignedClocks]:
         Without the communicators that have too few collectives.
     """
     ends: dict[ClockKey, list[Ints]] = {}
-    for one in match_collectives(rows)[0]:
+    for one in matched:
         if one.op in ALIGNING and len(one.ranks) > 1:
             ends.setdefault(clock_key(one), []).append(one.end[one.part == 0])
     stamps = {k: np.concatenate(parts) for k, parts in ends.items()}
@@ -100,8 +105,8 @@ def _align(end: Ints) -> AlignedClocks:
     own = (end - zero).astype(float)
     apart = own - own[:, :1]
     rate = drift(own, apart)
-    blocks = np.array_split(np.arange(len(end)), max(1, len(end) // _BLOCK))
-    moment = np.array([np.median(own[block], axis=0) for block in blocks])
+    blocks = max(1, len(end) // _BLOCK)
+    moment = _medians(own, blocks)
     unknown = np.zeros(len(zero))
     offset = _medians(apart - rate * own, blocks)
     rough = AlignedClocks(zero, rate, moment, offset, own[-1], unknown, len(end))
@@ -132,8 +137,12 @@ def drift(own: Floats, apart: Floats) -> Floats:
     return np.where(np.abs(middle) > _SIGMAS * spread, middle, 0.0)
 
 
-def _medians(values: Floats, blocks: Sequence[Ints]) -> Floats:
-    return np.array([np.median(values[block], axis=0) for block in blocks])
+def _medians(values: Floats, blocks: int) -> Floats:
+    """Return the medians of blocks of rows; the first ones have one row more than the others."""
+    size, longer = divmod(len(values), blocks)
+    ranks, cut = values.shape[1], longer * (size + 1)
+    parts = (values[:cut].reshape(longer, size + 1, ranks), values[cut:].reshape(-1, size, ranks))
+    return np.concatenate([np.median(part, axis=1) for part in parts if len(part)])
 
 
 def later_than_others(stamps: Floats) -> Floats:

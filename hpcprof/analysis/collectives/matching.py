@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ _SENTENCES = 3
 _COLUMNS = dict.fromkeys(("rank", "seq", "fused", "part", "start_ns", "end_ns", "exposed_ns"), np.int64) | (
     dict.fromkeys(("bytes", "comm_ranks", "step"), np.float64)
 )
+
+_BY_RANK = {"start": "start_ns", "end": "end_ns", "exposed": "exposed_ns", "before": "before", "step": "step"}
+"""The fields of `MatchedCollectives` of shape (m, n), and the columns that they are from."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,41 @@ class MatchedCollectives:
     step: Floats
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """The collectives that some ranks recorded, by communicator and operation.
+
+    Attributes
+    ----------
+    members : dict of str to ndarray of int64
+        The ranks that recorded anything of a communicator; empty text is the unknown one.
+    operations : dict of (str, str) to Operation
+        By communicator and operation.
+    """
+
+    members: dict[str, Ints]
+    operations: dict[tuple[str, str], Operation]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a communicator, as some of its ranks recorded it.
+
+    Attributes
+    ----------
+    calls : ndarray of int64, shape (n,)
+        How many of them each rank made.
+    seq : ndarray of int64, shape (m,)
+        Those of which all of these ranks recorded the kernel.
+    columns : dict of str to ndarray
+        Of shape (m, n) for what differs between ranks, else (m,).
+    """
+
+    calls: Ints
+    seq: Ints
+    columns: dict[str, NDArray[Any]]
+
+
 @computed_once
 def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], list[str]]:
     """Match the rows of ``rank_collectives`` of all ranks by communicator, operation and order.
@@ -71,7 +110,11 @@ def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], lis
     a sentence for each operation that is not matched. Sends and receives are matched by
     `hpcprof.analysis.collectives.pair_matching.match_pairs`. The time is O(n log n) in the number of rows.
     """
-    whole_world = is_whole_world(rows)
+    return match_recorded([recorded(rows)], is_whole_world(rows))
+
+
+def recorded(rows: pd.DataFrame) -> Recorded:
+    """Sort the rows of ``rank_collectives`` of some ranks by what they are of."""
     comm, names = pd.factorize(rows["comm_id"], sort=True)
     op, ops = pd.factorize(rows["op"], sort=True)
     # Missing names have the number -1 and so select the last element; empty names are unknown too.
@@ -82,18 +125,58 @@ def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], lis
     columns["before"] = rows["before"].to_numpy() if "before" in rows else exposed_before(columns)
     pairs, _ = numbered_rows(comm, columns["rank"])
     by_comm = np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1)
-    members = dict(zip(distinct(comm).tolist(), by_comm, strict=True))
+    members = {comms[c]: ranks for c, ranks in zip(distinct(comm).tolist(), by_comm, strict=True)}
     group = (comm * len(ops) + op)[chosen]
     order = np.lexsort((columns["rank"][chosen], columns["seq"][chosen], group))
     columns = {name: values[chosen[order]] for name, values in columns.items()}
     groups, times = np.unique(group, return_counts=True)
     ends = np.cumsum(times)
-    matched: list[MatchedCollectives] = []
-    problems: list[str] = []
+    found = {}
     for number, low, high in zip(groups.tolist(), ends - times, ends, strict=True):
         c, o = divmod(number, len(ops))
         of_group = {name: values[low:high] for name, values in columns.items()}
-        found = _match_one(ops[o], comms[c], of_group, members[c], whole_world)
+        found[comms[c], ops[o]] = _operation(of_group, members[comms[c]])
+    return Recorded(members, found)
+
+
+def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> Operation:
+    """Return one operation of a communicator from its rows, which are sorted by ``seq``, then by rank."""
+    calls = np.zeros(len(members), np.int64)
+    np.maximum.at(calls, np.searchsorted(members, columns["rank"]), columns["seq"] + 1)
+    # A collective whose kernel a rank did not record is left out on all ranks.
+    seq, place = numbered(columns["seq"])
+    whole = np.bincount(place) == len(members)
+    there = whole[place]
+    by_rank = {key: values[there].reshape(-1, len(members)) for key, values in columns.items()}
+    message, size = by_rank["bytes"], by_rank["comm_ranks"]
+    kept = {field: by_rank[name] for field, name in _BY_RANK.items()}
+    kept |= {"message": message[:, 0].copy(), "part": by_rank["part"][:, 0].copy()}
+    kept["fused"] = by_rank["fused"].max(axis=1)
+    # Of unknown values, which are NaN, fmin and fmax take the other one.
+    kept |= {"least": np.fmin.reduce(message, axis=1), "most": np.fmax.reduce(message, axis=1)}
+    kept |= {"fewest": np.fmin.reduce(size, axis=1), "largest": np.fmax.reduce(size, axis=1)}
+    return Operation(calls, seq[whole], kept)
+
+
+def match_recorded(
+    parts: Sequence[Recorded], whole_world: bool
+) -> tuple[list[MatchedCollectives], list[str]]:
+    """Match what some ranks recorded with what the next ones did, and so on; see `match_collectives`.
+
+    The parts are used up. ``whole_world`` says whether all ranks of the program were profiled.
+    """
+    matched: list[MatchedCollectives] = []
+    problems: list[str] = []
+    for comm, op in sorted({key for part in parts for key in part.operations}):
+        concerned = [part for part in parts if comm in part.members]
+        members = np.concatenate([part.members[comm] for part in concerned])
+        of_parts = [part.operations.pop((comm, op), None) for part in concerned]
+        calls = [
+            np.zeros(len(part.members[comm]), np.int64) if one is None else one.calls
+            for part, one in zip(concerned, of_parts, strict=True)
+        ]
+        together = [one for one in of_parts if one is not None]
+        found = _match_one((comm, op), together, np.concatenate(calls), members, whole_world)
         if isinstance(found, str):
             problems.append(found)
         else:
@@ -134,31 +217,25 @@ def profiled_ranks(rows: pd.DataFrame) -> int:
 
 
 def _match_one(
-    op: str, comm_id: str, columns: Mapping[str, NDArray[Any]], members: Ints, whole_world: bool
+    key: tuple[str, str], parts: Sequence[Operation], calls: Ints, members: Ints, whole_world: bool
 ) -> MatchedCollectives | str:
-    """Match one operation of one communicator, whose profiled ranks are ``members``.
-
-    The rows are sorted by ``seq``, then by rank.
-    """
+    """Match one operation of one communicator, whose profiled ranks are ``members``."""
+    comm_id, op = key
     name = f"{op} of " + ("an unknown communicator" if comm_id == _UNKNOWN else f"communicator {comm_id}")
-    calls = np.zeros(len(members), np.int64)
-    np.maximum.at(calls, np.searchsorted(members, columns["rank"]), columns["seq"] + 1)
     if calls.min() < calls.max():
         few, many = calls.argmin(), calls.argmax()
         return (
             f"{name} is not matched: rank {members[few]} recorded {calls[few]} and rank {members[many]} "
             f"{calls[many]} of them"
         )
-    # A collective whose kernel a rank did not record is left out on all ranks.
-    _, place = numbered(columns["seq"])
-    there = (np.bincount(place) == len(members))[place]
-    by_rank = {key: values[there].reshape(-1, len(members)) for key, values in columns.items()}
-    message = by_rank["bytes"]
+    seq, columns = _joined(parts)
+    message = columns["message"][0]
     # Unknown sizes are NaN, which no comparison finds different.
-    if np.any((message < message[:, :1]) | (message > message[:, :1])):
+    if np.any((columns["least"] < message) | (columns["most"] > message)):
         return f"{name} is not matched: the size of its messages differs between ranks"
-    sizes = by_rank["comm_ranks"][~np.isnan(by_rank["comm_ranks"])]
-    size = int(sizes[0]) if len(sizes) and np.all(sizes == sizes[0]) else None
+    fewest, most = columns["fewest"].ravel(), columns["largest"].ravel()
+    alike = len(seq) and np.fmin.reduce(fewest) == np.fmax.reduce(most)
+    size = int(np.fmin.reduce(fewest)) if alike else None
     if size is None and comm_id != _UNKNOWN and whole_world:
         size = len(members)
     return MatchedCollectives(
@@ -166,13 +243,25 @@ def _match_one(
         comm_id=None if comm_id == _UNKNOWN else comm_id,
         ranks=members,
         size=size,
-        seq=by_rank["seq"][:, 0],
-        message=message[:, 0],
-        fused=by_rank["fused"].max(axis=1),
-        part=by_rank["part"][:, 0],
-        start=by_rank["start_ns"],
-        end=by_rank["end_ns"],
-        exposed=by_rank["exposed_ns"],
-        before=by_rank["before"],
-        step=by_rank["step"],
+        seq=seq,
+        message=message,
+        fused=columns["fused"].max(axis=0),
+        part=columns["part"][0],
+        **{field: columns[field] for field in _BY_RANK},
     )
+
+
+def _joined(parts: Sequence[Operation]) -> tuple[Ints, dict[str, NDArray[Any]]]:
+    """Take the columns out of the parts of an operation, and return them for all ranks.
+
+    What does not differ between ranks has the shape (parts, m).
+    """
+    seq = reduce(np.intersect1d, [one.seq for one in parts])
+    columns = {}
+    for field in [*parts[0].columns]:
+        of_parts = [one.columns.pop(field) for one in parts]
+        if any(len(one.seq) > len(seq) for one in parts):
+            of_parts = [of[np.searchsorted(one.seq, seq)] for one, of in zip(parts, of_parts, strict=True)]
+        joined = np.concatenate if field in _BY_RANK else np.stack
+        columns[field] = joined(of_parts, axis=1 if field in _BY_RANK else 0)
+    return seq, columns

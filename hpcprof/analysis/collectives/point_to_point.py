@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from hpcprof.analysis.collectives.across_ranks import (
     Gaps,
     Listed,
+    by_begin,
+    by_total_latency,
+    columns_in_order,
     in_order,
     joined,
     medians,
@@ -20,13 +23,16 @@ from hpcprof.analysis.collectives.across_ranks import (
     unprofiled,
 )
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
+from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matching import in_few_sentences
-from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs, sender_later
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
+from hpcprof.analysis.collectives.pair_clocks import sender_later
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 
 NO_MESSAGES = "no rank has sends or receives"
+SUMMARY = (("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
+"""What `medians` of messages are of: the keys and the bandwidths."""
 
 
 def point_to_point(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -38,14 +44,17 @@ def point_to_point(results: Mapping[str, pd.DataFrame]) -> Outcome:
     on the aligned clocks (`hpcprof.analysis.collectives.pair_clocks.align_pairs`).
     """
     rows = results["rank_collectives"]
-    return messages_of([list_messages(rows)], unprofiled(rows)) if len(rows) else no_rows(NO_MESSAGES)
+    return (
+        messages_of([list_messages(communication(rows))], unprofiled(rows))
+        if len(rows)
+        else no_rows(NO_MESSAGES)
+    )
 
 
-def list_messages(rows: pd.DataFrame) -> Listed:
+def list_messages(found: Communication) -> Listed:
     """List the messages in all communicators, or in some whose pairs of ranks share no others."""
-    pairs, problems = match_pairs(rows)
-    pairs = [pair for pair in pairs if len(pair.seq)]
-    clocks = align_matched_pairs(rows)
+    pairs = [pair for pair in found.pairs if len(pair.seq)]
+    clocks = found.pair_clocks
     gaps = Gaps(
         fused=sum(int(np.count_nonzero((pair.fused > 1).any(axis=1))) for pair in pairs),
         unsized=any(bool(np.isnan(pair.message).any()) for pair in pairs),
@@ -53,17 +62,24 @@ def list_messages(rows: pd.DataFrame) -> Listed:
         uncounted=False,
         unaligned=any(pair.ranks not in clocks for pair in pairs),
     )
-    return Listed(joined([_table(pair, clocks.get(pair.ranks)) for pair in pairs]), problems, gaps)
+    columns = by_begin(joined([_table(pair, clocks.get(pair.ranks)) for pair in pairs]))
+    return Listed(columns, medians(columns, *SUMMARY) if columns else None, found.unpaired, gaps)
 
 
 def messages_of(parts: Sequence[Listed], missing: str) -> Outcome:
     """Return the outcome of the messages in all communicators; ``missing`` is what `unprofiled` says."""
-    problems = in_few_sentences([one for part in parts for one in part.problems])
     columns = joined([part.columns for part in parts if part.columns])
-    if not columns:
-        return no_rows("; ".join(problems) or NO_MESSAGES)
+    reason = why_incomplete(parts, missing)
+    return Outcome(in_order(columns), reason) if columns else no_rows(reason)
+
+
+def why_incomplete(parts: Sequence[Listed], missing: str) -> str:
+    """Return why messages or values of them are missing; ``missing`` is what `unprofiled` says."""
+    problems = in_few_sentences([one for part in parts for one in part.problems])
+    if all(part.medians is None for part in parts):
+        return "; ".join(problems) or NO_MESSAGES
     gaps = Gaps.of_all([part.gaps for part in parts])
-    return Outcome(in_order(columns), "; ".join([*problems, *_why_null(gaps, missing)]))
+    return "; ".join([*problems, *_why_null(gaps, missing)])
 
 
 def point_to_point_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -74,7 +90,7 @@ def point_to_point_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     rows = results["point_to_point"]
     if not len(rows):
         return no_rows("")
-    return Outcome(medians(rows, ["sender", "receiver", "comm_id", "bytes"], bandwidths=["algbw_gbps"]))
+    return Outcome(by_total_latency([medians(columns_in_order(rows), *SUMMARY)]))
 
 
 def _table(pair: MatchedPairs, clock: AlignedClocks | None) -> dict[str, NDArray[Any]]:

@@ -11,14 +11,10 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.across_ranks import NO_COLLECTIVES, unprofiled
 from hpcprof.analysis.collectives.arrivals import Arrivals, arrivals, lateness_costs
-from hpcprof.analysis.collectives.clock_alignment import (
-    MIN_COLLECTIVES,
-    align_clocks,
-)
+from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES
+from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
-from hpcprof.analysis.collectives.matching import in_few_sentences, match_collectives
-from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs
-from hpcprof.analysis.collectives.pair_matching import match_pairs
+from hpcprof.analysis.collectives.matching import in_few_sentences
 from hpcprof.analysis.collectives.step_costs import MIN_STEPS, StepCosts, cost_intervals
 from hpcprof.analysis.collectives.waiting_balance import (
     balanced_costs,
@@ -125,22 +121,20 @@ def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]
     """Return the rows of both tables, and the reasons for missing values and unknown verdicts."""
     if not len(rows):
         return pd.DataFrame(), NO_COLLECTIVES
-    return judge([waiting(rows)], exposed_by_step(rows), times, unprofiled(rows))
+    return judge([waiting(communication(rows))], exposed_by_step(rows), times, unprofiled(rows))
 
 
-def waiting(rows: pd.DataFrame) -> Waiting:
-    """Find out who waited for whom, by the rows of ``rank_collectives`` of whole communicators."""
-    matched, problems = match_collectives(rows)
-    pairs, unpaired = match_pairs(rows)
-    groups = arrivals(matched, align_clocks(rows))
-    waits = message_waits(pairs, align_matched_pairs(rows))
+def waiting(found: Communication) -> Waiting:
+    """Find out who waited for whom in whole communicators."""
+    groups = arrivals(found.collectives, found.clocks)
+    waits = message_waits(found.pairs, found.pair_clocks)
     return Waiting(
         {(rank, key): one for key, group in groups.items() for rank, one in lateness_costs(group).items()},
-        _counts(np.unique(rows["rank"]).tolist(), groups, waits),
-        {pair.ranks for pair in pairs},
-        problems,
-        unpaired,
-        None in {one.comm_id for one in matched} | {pair.comm_id for pair in pairs},
+        _counts(found.ranks, groups, waits),
+        {pair.ranks for pair in found.pairs},
+        found.problems,
+        found.unpaired,
+        None in {one.comm_id for one in found.collectives} | {pair.comm_id for pair in found.pairs},
     )
 
 

@@ -113,15 +113,23 @@ def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int
         Tells which ranks belong together, see `partners`.
     """
     inside = exposed[exposed["rank"].isin(list(lowest))]
+    rank, ranks = pd.factorize(inside["rank"], sort=True)
+    step, steps = pd.factorize(inside["step"], sort=True)
+    times = np.full((len(steps), len(ranks)), np.nan)
+    times[step, rank] = inside["exposed_ns"]
+    first = np.array([lowest[one] for one in ranks.tolist()], np.int64)
     found: dict[int, StepCosts] = {}
-    for _, together in inside.groupby(inside["rank"].map(dict(lowest))):
-        times = together.set_index(["step", "rank"])["exposed_ns"].sort_index().unstack("rank")
-        often = times.columns[times.count() * 2 >= len(times)]
+    for group in np.unique(first).tolist():
+        together = np.flatnonzero(first == group)
+        known = ~np.isnan(times[:, together])
+        taken = known.any(axis=1)
+        often = together[known.sum(axis=0) * 2 >= taken.sum()]
         # A step that lacks a rank was cut by the capture.
-        steps = times[often].dropna().iloc[1:]
-        if not len(steps) or len(often) < 2:
+        complete = times[taken][:, often]
+        complete = complete[~np.isnan(complete).any(axis=1)][1:]
+        if not len(complete) or len(often) < 2:
             continue
-        less: Floats = -later_than_others(steps.to_numpy())
-        for rank, one in zip(often.tolist(), less.T, strict=True):
-            found[rank] = StepCosts(one, np.maximum(one, 0), one, np.zeros_like(one))
+        less: Floats = -later_than_others(complete)
+        for one, of_rank in zip(ranks[often].tolist(), less.T, strict=True):
+            found[one] = StepCosts(of_rank, np.maximum(of_rank, 0), of_rank, np.zeros_like(of_rank))
     return found

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks, clock_key
-from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
-from hpcprof.analysis.collectives.pair_clocks import align_matched_pairs
-from hpcprof.analysis.collectives.pair_matching import matched_point_to_point
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, clock_key
+from hpcprof.analysis.collectives.communication import Communication, communication
+from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.waiting_balance import partner_waits
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
@@ -126,7 +125,7 @@ def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
     ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown.
     """
     collectives = results["rank_collectives"]
-    waits = peer_waits(collectives) if len(collectives) else {}
+    waits = peer_waits(communication(collectives)) if len(collectives) else {}
     of_ranks = {rank: [wait] for rank, wait in waits.items()}
     return account_of([divide(results["step_parts"], results["exposed_communication"], of_ranks)])
 
@@ -153,15 +152,17 @@ def account_of(divided: Sequence[Divided]) -> Outcome:
     filled = [one.rows for one in divided if len(one.rows)]
     if not filled:
         return no_rows("no rank has steps with work on the GPU")
-    unknown = sorted(set().union(*(one.unknown for one in divided)))
-    if not unknown:
-        return Outcome(pd.concat(filled, ignore_index=True))
-    ranks = f"rank{'' if len(unknown) == 1 else 's'} {', '.join(map(str, unknown[:8]))}"
-    more = " and others" if len(unknown) > 8 else ""
-    return Outcome(
-        pd.concat(filled, ignore_index=True),
-        f"the waiting of {ranks}{more} is unknown: no aligned clocks show when the last rank arrived",
-    )
+    unknown = set[int]().union(*(one.unknown for one in divided))
+    return Outcome(pd.concat(filled, ignore_index=True), why_unknown(unknown))
+
+
+def why_unknown(ranks: Set[int]) -> str:
+    """Return why the waiting of some ranks is unknown; empty without any."""
+    if not ranks:
+        return ""
+    first = ", ".join(map(str, sorted(ranks)[:8]))
+    named = f"rank{'' if len(ranks) == 1 else 's'} {first}{' and others' if len(ranks) > 8 else ''}"
+    return f"the waiting of {named} is unknown: no aligned clocks show when the last rank arrived"
 
 
 def _waiting_for_peers(
@@ -187,18 +188,16 @@ def _waiting_for_peers(
     return waited
 
 
-def peer_waits(collectives: pd.DataFrame) -> PeerWaits:
+def peer_waits(found: Communication) -> PeerWaits:
     """Return when each rank waits in collectives for their last rank, and in messages for its partner.
 
     Ranks are left out if they have no collective in which all
     ranks were profiled and have aligned clocks, and no message to a partner with aligned clocks.
     """
-    matched, _ = match_collectives(collectives)
-    clocks = align_clocks(collectives)
     before: dict[int, list[Intervals]] = {}
     after: dict[int, list[Intervals]] = {}
-    for one in matched:
-        clock = clocks.get(clock_key(one))
+    for one in found.collectives:
+        clock = found.clocks.get(clock_key(one))
         if clock is None or one.op not in WAITING or (one.size or len(one.ranks)) > len(one.ranks):
             continue
         arrived = _last_arrivals(one, clock)
@@ -207,11 +206,10 @@ def peer_waits(collectives: pd.DataFrame) -> PeerWaits:
             moment = np.clip(arrived[:, column], start, end)
             before.setdefault(rank, []).append((start, moment))
             after.setdefault(rank, []).append((moment, end))
-    pairs = matched_point_to_point(collectives)
-    of_pairs = align_matched_pairs(collectives)
-    for pair in pairs:
-        if pair.ranks in of_pairs:
-            partner = pair.start + np.rint(partner_waits(pair, of_pairs[pair.ranks])).astype(np.int64)
+    for pair in found.pairs:
+        if pair.ranks in found.pair_clocks:
+            waits = partner_waits(pair, found.pair_clocks[pair.ranks])
+            partner = pair.start + np.rint(waits).astype(np.int64)
             for column, rank in enumerate((pair.sender, pair.receiver)):
                 before.setdefault(rank, []).append((pair.start[:, column], partner[:, column]))
                 after.setdefault(rank, []).append((partner[:, column], pair.end[:, column]))

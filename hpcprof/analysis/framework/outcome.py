@@ -133,7 +133,7 @@ def outcome_from_parts(analysis: Analysis, parts: Iterable[Mapping[str, list[Any
 def _array(values: list[Any], kind: Kind, texts: dict[str | None, str | None]) -> NDArray[Any]:
     """Return a column as an array; of equal texts only one is kept."""
     if kind is Kind.TEXT:
-        return object_array(texts.setdefault(text, text) for text in values)
+        return object_array(map(texts.setdefault, values, values))
     try:
         return np.fromiter(values, np.int64 if kind is Kind.INT else np.float64, len(values))
     except TypeError:  # A value is missing.

@@ -8,13 +8,13 @@ for single ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Select, exists, or_, select
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
+from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable, Batches
 from hpcprof.results.store.bulk import delete, insert_columns, insert_rows, storable
 from hpcprof.results.store.tables import (
     EXPLANATIONS,
@@ -26,9 +26,6 @@ from hpcprof.results.store.tables import (
     ReasonRow,
     plain,
 )
-
-if TYPE_CHECKING:  # pandas is not needed to report from the store
-    from hpcprof.analysis.framework.outcome import Outcome
 
 _BATCH = 10_000
 """How many rows of an analysis that spans the ranks are turned into Python's values at a time."""
@@ -62,11 +59,13 @@ def insert_analyses(
     insert_rows(connection, REASONS, reasons)
 
 
-def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, Outcome]) -> None:
+def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, Batches]) -> None:
     """Insert analyses that span the ranks, a batch of rows after the other."""
     for name, outcome in outcomes.items():
-        for number, columns in enumerate(outcome.batches(_BATCH)):
-            _insert_part(connection, run_id, WHOLE_RUN, name, columns, number * _BATCH)
+        position = 0
+        for columns in outcome.batches(_BATCH):
+            _insert_part(connection, run_id, WHOLE_RUN, name, columns, position)
+            position += len(next(iter(columns.values())))
     reasons = [ReasonRow(run_id, WHOLE_RUN, name, one.reason) for name, one in outcomes.items() if one.reason]
     insert_rows(connection, REASONS, reasons)
 

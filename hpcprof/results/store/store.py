@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable, Batches
 from hpcprof.results.store.analyses import (
     delete_rank_analyses,
     delete_run_analyses,
@@ -55,7 +55,6 @@ from hpcprof.results.store.tables import (
 from hpcprof.submit.config import default_database
 
 if TYPE_CHECKING:  # numpy is not needed to report from the store
-    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import Fact, Gpu
 
 
@@ -224,13 +223,13 @@ class Store:
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
 
-    def put_run(self, run_id: str, outcomes: Mapping[str, Outcome], sha256: Mapping[int, str]) -> bool:
+    def put_run(self, run_id: str, outcomes: Mapping[str, Batches], sha256: Mapping[int, str]) -> bool:
         """Write the analyses that span the ranks of a run, replacing those in the store.
 
         Parameters
         ----------
         run_id : str
-        outcomes : mapping of str to Outcome
+        outcomes : mapping of str to Batches
         sha256 : mapping of int to str
             By rank, the SHA-256 of the profiles that the analyses were computed from.
 

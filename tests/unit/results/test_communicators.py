@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.results import communicators
+from hpcprof.results import communicator_tasks, communicators
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.communicator_tasks import Task
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.over_ranks import analyze_over_ranks
 from hpcprof.results.store.database import store_url
@@ -50,7 +51,7 @@ def at_once(store: Store) -> dict[str, AnalysisTable]:
 def test_matching_by_communicator_gives_what_matching_at_once_gives(
     store: Store, at_once: dict[str, AnalysisTable], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicators, "_RANKS_A_TASK", together)
+    monkeypatch.setattr(communicator_tasks, "RANKS_A_TASK", together)
     monkeypatch.setattr(communicators, "_RANKS_AT_ONCE", 3)
     assert tables(store) == at_once
     assert at_once["skew"].columns["verdict"].count("straggler") == 1
@@ -60,14 +61,14 @@ def test_matching_by_communicator_gives_what_matching_at_once_gives(
 def test_no_task_has_the_rows_of_more_ranks_than_it_was_given(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicators, "_RANKS_A_TASK", 4)
+    monkeypatch.setattr(communicator_tasks, "RANKS_A_TASK", 4)
     asked: list[int] = []
 
     def counted(
         function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
     ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
         for task in reversed(tasks):
-            assert isinstance(task, communicators._Task)
+            assert isinstance(task, Task)
             asked.append(len(task))
             yield task, function(task)
 
@@ -78,7 +79,7 @@ def test_no_task_has_the_rows_of_more_ranks_than_it_was_given(
 def test_what_other_processes_lose_or_cannot_read_this_one_computes(
     store: Store, at_once: dict[str, AnalysisTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicators, "_RANKS_A_TASK", 4)
+    monkeypatch.setattr(communicator_tasks, "RANKS_A_TASK", 4)
 
     def lossy(
         function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
@@ -90,12 +91,12 @@ def test_what_other_processes_lose_or_cannot_read_this_one_computes(
 
 
 def test_a_full_folder_for_temporary_files_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicators, "_RANKS_A_TASK", 8)
+    monkeypatch.setattr(communicator_tasks, "RANKS_A_TASK", 8)
 
     def full(*_: object) -> object:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("hpcprof.results.communicators.pickle.dump", full)
+    monkeypatch.setattr("hpcprof.results.shelf.pickle.dump", full)
     with pytest.raises(HpcprofError, match=f"cannot write to {tempfile.gettempdir()}: No space left"):
         analyze_over_ranks(RUN, store)
 
@@ -103,12 +104,12 @@ def test_a_full_folder_for_temporary_files_is_named(store: Store, monkeypatch: p
 def test_a_process_that_sees_another_file_at_the_same_path_reads_nothing_from_it(
     store: Store, tmp_path: Path
 ) -> None:
-    seen: list[communicators._Task] = []
+    seen: list[Task] = []
 
     def kept(
         function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
     ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-        seen.extend(task for task in tasks if isinstance(task, communicators._Task))
+        seen.extend(task for task in tasks if isinstance(task, Task))
         yield from serially(function, tasks)
 
     analyze_over_ranks(RUN, store, kept)
