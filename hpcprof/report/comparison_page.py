@@ -34,6 +34,7 @@ def html_comparison(
     comparison, and ``values`` are what else it needs.
     """
     found = compared.waterfall
+    conclusion = compared.conclusion()
     data: dict[str, object] = {}
     if found is not None:
         parts = [{"name": name, "ns": change} for name, change in found.parts.items()]
@@ -53,13 +54,14 @@ def html_comparison(
         data,
         _PARTS,
         None,
-        sentence=in_a_sentence(found) if found else compared.conclusion() or "Comparison of runs",
+        sentence=in_a_sentence(found) if found else conclusion or "Comparison of runs",
         names=[[run.id for run in side] for side in (compared.baseline, compared.candidate)],
         accounts=accounts,
         account_parts=parts_of_step,
         differing=compared.differing,
         remarks=[
-            one for one in (compared.conclusion(), *remarks(compared.differences[DIFFERENCES[0]])) if one
+            *([conclusion] if found and conclusion else []),
+            *remarks(compared.differences[DIFFERENCES[0]]),
         ],
         **values,
     )

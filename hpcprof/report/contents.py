@@ -140,7 +140,7 @@ def gather(run: Run, store: Store, status: JobStatus | None, threshold: float = 
         )
     warnings = results.damaged
     if not profiles:
-        warnings = [*warnings, "no profile of this run has been collected"]
+        warnings = [*warnings, _uncollected(run, store)]
     if run.manifest is not None and profiles:
         missing = [r for r in run.manifest.job.profiled_ranks if r not in profiles]
         if missing:
@@ -159,6 +159,13 @@ def gather(run: Run, store: Store, status: JobStatus | None, threshold: float = 
         explanation=kept_explanation(run, store) if profiles else None,
         collect=command_line(store, "collect", str(run.path)),
     )
+
+
+def _uncollected(run: Run, store: Store) -> str:
+    """Return why there is no profile of a run."""
+    if run.manifest is not None and not run.manifest.job.profiled_ranks:
+        return "the run used no profiler"
+    return f"no profile of this run has been collected: run {command_line(store, 'collect', run.id)}"
 
 
 def _has_timeline(profiles: Mapping[int, ProfileRow]) -> bool:

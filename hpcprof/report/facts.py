@@ -58,7 +58,7 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
     else:
         described.append(("folder", str(run.path)))
     if status is not None:
-        described.append(("state", f"{status.state.value} {status.reason}".rstrip()))
+        described.append(("state", str(status)))
     if profiles:
         devices = sorted({_devices(p.devices) for p in profiles if p.devices})
         described.append(("profiles", f"{counted(len(profiles), 'rank')}, {_profilers(profiles)}"))

@@ -128,8 +128,10 @@ def histories(
         if values.get(metric, 0) > 0:
             groups.setdefault(_setup(data), []).append(_point(run, data, values[metric], store))
     if not groups:
-        if named and metric in METRICS and known:
-            raise UsageError(f"no run has {metric}: they have {', '.join(sorted(known))}.")
+        if named and metric in METRICS:
+            which = f"of {program}" if program else f"in {runs_dir}"
+            has = f"{metric}: they have {', '.join(sorted(known))}" if known else "a step time"
+            raise UsageError(f"no run {which} has {has}.")
         if named and metric not in known:
             raise unknown("metric", metric, {*known, *METRICS}, "", _LISTED)
         raise UsageError(f"no run {'matches' if tags or program else f'in {runs_dir} has a step time'}.")

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from hpcprof.common.errors import UsageError
 from hpcprof.report.comparison import Comparison, compare_found
@@ -18,7 +18,7 @@ from hpcprof.report.page.history_page import html_history
 from hpcprof.results.history import ANY_STEP, METRICS, History, histories
 from hpcprof.results.named_baselines import named_baselines
 from hpcprof.serve.catalogue import Catalogue, Listing
-from hpcprof.serve.context import as_html, as_json, served
+from hpcprof.serve.context import as_html, as_json, run_address, served
 from hpcprof.submit.runs.directory import Run
 
 MOST_RUNS = 16
@@ -38,9 +38,10 @@ def history_page(request: Request) -> Response:
     try:
         found, skipped = _histories(here.catalogue, **asked)
     except UsageError as error:
-        # With the form, so that the reader can choose again.
-        return here.page("error", 400, title="History", sentence=str(error), **form)
-    values = {**form, "parent": "report/history.html.j2"}
+        # With the form, so that the reader can choose again; who has chosen nothing has made no mistake.
+        status = 400 if request.query_params else 200
+        return here.page("error", status, title="History", sentence=str(error), **form)
+    values = {**form, "parent": "report/history.html.j2", "run_page": run_address}
     return as_html(html_history(found, skipped, "serve/report.html.j2", **values))
 
 
@@ -52,10 +53,14 @@ def history(request: Request) -> Response:
 
 
 def _asked_history(parameters: QueryParams, listing: Listing) -> dict[str, str]:
-    """Return the parameters of a history; of several programs, the default is that of the newest run."""
+    """Return the parameters of a history.
+
+    Of several programs, the default is that of the newest run with steps, else of the newest one.
+    """
     program = parameters.get("program", "").strip()
     if not program and len(listing.values("program")) > 1:
-        program = next(run.program for run in listing.runs if run.program)
+        named = [run for run in listing.runs if run.program]
+        program = next((run for run in named if run.listed.step_p50_ns), named[0]).program or ""
     metric = parameters.get("metric", "").strip() or ANY_STEP
     return {"program": program, "metric": metric, "tag": parameters.get("tag", "").strip()}
 
@@ -67,11 +72,14 @@ def _histories(catalogue: Catalogue, program: str, metric: str, tag: str) -> tup
 
 
 def compare_page(request: Request) -> Response:
-    """Show the comparison of the runs that the address names."""
+    """Show the comparison of the runs that the address names; without any, lead to where they are chosen."""
+    if not request.query_params:
+        return RedirectResponse("/runs", 307)
     compared = _compared(request)
     parent = "report/comparison.html.j2"
     store = served(request).catalogue.store
-    return as_html(html_comparison(compared, store, "serve/report.html.j2", parent=parent))
+    page = html_comparison(compared, store, "serve/report.html.j2", parent=parent, run_page=run_address)
+    return as_html(page)
 
 
 def compare(request: Request) -> Response:
@@ -90,7 +98,8 @@ def _side(parameters: QueryParams, name: str, catalogue: Catalogue) -> list[Run]
     ids = [run_id for run_id in parameters.getlist(name) if run_id]
     if not 1 <= len(ids) <= MOST_RUNS:
         raise UsageError(
-            f"{name}: choose from 1 to {MOST_RUNS} runs, as in /compare?baseline=RUN&candidate=RUN."
+            f"choose from 1 to {MOST_RUNS} runs as the {name} ({'A' if name == 'baseline' else 'B'}), as in "
+            "/compare?baseline=RUN&candidate=RUN."
         )
     return [catalogue.find(run_id) for run_id in ids]
 

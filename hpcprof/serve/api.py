@@ -88,7 +88,8 @@ def live(request: Request) -> Response:
     state = (
         {"state": status.state.value, "reason": status.reason} if status else {"state": None, "reason": ""}
     )
-    return as_json({**state, **live_state(run, int(rank) if rank else None)})
+    running = status is not None and not status.state.ended
+    return as_json({**state, **live_state(run, int(rank) if rank else None, running)})
 
 
 class _Query(msgspec.Struct, forbid_unknown_fields=True):

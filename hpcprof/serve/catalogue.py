@@ -74,6 +74,11 @@ class KnownRun:
         """When the run was submitted, or started."""
         return self.listed.submitted or self.listed.started
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the job of the run has not ended."""
+        return self.listed.state in (JobState.QUEUED.value, JobState.RUNNING.value)
+
     def matches(self, filters: Filters, since: datetime | None) -> bool:
         """Whether filters choose the run."""
         listed = self.listed
@@ -122,21 +127,26 @@ class Listing:
         return sorted(value for value in found if value)
 
     def alike(self, run_id: str) -> tuple[set[str], str | None]:
-        """Return the runs like a run, and the newest one of them before it.
+        """Return the runs like a run, and the newest one of them before it, if possible of the same command.
 
-        They are of the same program, on as many ranks, and did not fail.
+        They are of the same program, on as many ranks, and did not fail. A failed or running run has none.
         """
         ids = [run.listed.run for run in self.runs]
         if run_id not in ids:
             return set(), None
         place = ids.index(run_id)
         this = self.runs[place]
+        if this.listed.state not in _ENDED:
+            return set(), None
 
         def like(run: KnownRun) -> bool:
             same = (run.program, run.listed.ranks) == (this.program, this.listed.ranks)
             return same and run.program is not None and run.listed.state in _ENDED and run is not this
 
-        earlier = next((run.listed.run for run in self.runs[place:] if like(run)), None)
+        before = [run.listed for run in self.runs[place:] if like(run)]
+        # Best the same command, so that nothing differs but what is of interest.
+        before.sort(key=lambda listed: listed.command != this.listed.command)
+        earlier = before[0].run if before else None
         return {run.listed.run for run in self.runs if like(run)}, earlier
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment
 from starlette.requests import Request
@@ -41,6 +42,11 @@ def served(request: Request) -> Served:
     """Return what the application of a request reads."""
     found: Served = request.app.state.served
     return found
+
+
+def run_address(run_id: str) -> str:
+    """Return the address of a run's page."""
+    return f"/runs/{quote(run_id, safe='', errors='replace')}"
 
 
 def contents_of(request: Request) -> Contents:

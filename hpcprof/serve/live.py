@@ -20,20 +20,24 @@ LOG_BYTES = 64 * 1024
 _TAB = 4
 
 
-def live_state(run: Run, rank: int | None = None, now: float | None = None) -> dict[str, Any]:
+def live_state(
+    run: Run, rank: int | None = None, running: bool = True, now: float | None = None
+) -> dict[str, Any]:
     """Return the log of the job and of a rank, by default 0, and the steps of all ranks.
 
     Parameters
     ----------
     run : Run
     rank : int or None
+    running : bool
+        That no rank ends a step any more is nothing to warn of when the job has ended.
     now : float or None
         Seconds since 1970, by default those of this moment.
     """
     steps = read_live_steps(run)
     return {
         "steps": {str(number): [asdict(line) for line in of_rank.lines] for number, of_rank in steps.items()},
-        "warnings": step_warnings(steps, time.time() if now is None else now),
+        "warnings": step_warnings(steps, (now or time.time()) if running else 0.0),
         "logs": logs(run, rank),
     }
 

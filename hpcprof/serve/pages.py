@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -24,7 +24,7 @@ from hpcprof.results import event_query, query
 from hpcprof.results.run_names import with_commands
 from hpcprof.serve.across_runs import comparisons
 from hpcprof.serve.catalogue import Filters, shown_filters
-from hpcprof.serve.context import as_html, contents_of, served
+from hpcprof.serve.context import as_html, contents_of, run_address, served
 from hpcprof.submit.jobs.walltime import format_walltime
 
 EXAMPLES = (
@@ -86,6 +86,8 @@ def list_page(request: Request) -> Response:
         filters=asdict(filters),
         choices=shown_filters(listing),
         total=len(listing.runs),
+        folder=served(request).catalogue.runs_dir.absolute(),
+        changing=any(run.is_open for run in chosen),
         skipped=listing.skipped,
         filtered={f.name for f in fields(filters) if getattr(filters, f.name)},
     )
@@ -101,6 +103,9 @@ def run_page(request: Request) -> Response:
     except StoreError:
         raise
     except HpcprofError as error:
+        status = here.catalogue.status(run)
+        if status is not None and not status.state.ended:
+            return RedirectResponse(f"{address}/live", 307)
         return here.page("error", title=run.id, sentence=str(error), address=address)
     # The timeline of all ranks and steps comes in tiles.
     timeline = {"address": f"/api{address}/timeline"} if contents.explaining else None
@@ -190,11 +195,6 @@ def _place(request: Request, count: int, size: int) -> Pages:
         return f"?{urlencode(others)}" if 1 <= number <= pages else ""
 
     return Pages((page - 1) * size, min(count, page * size), count, address(page - 1), address(page + 1))
-
-
-def run_address(run_id: str) -> str:
-    """Return the address of a run's page."""
-    return f"/runs/{quote(run_id, safe='', errors='replace')}"
 
 
 def _local_time(when: datetime | None) -> str:

@@ -263,7 +263,7 @@ def test_a_run_is_submitted_waited_for_collected_and_reported_by_one_command(
     done = hpcprof("run", "--", "sh", "-c", leave, str(profiles / "rank0.sqlite"))
     assert done.returncode == code, done.stderr
     said = " ".join(done.stdout.split())
-    assert f" state {'failed exit code 3' if code else 'completed'} " in said
+    assert f" state {'failed: exit code 3' if code else 'completed'} " in said
     assert " profiles 1 rank, nsys" in said
     assert "1 profile collected, 0 unchanged, 0 skipped" in done.stderr
 

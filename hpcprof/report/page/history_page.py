@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
@@ -21,6 +21,7 @@ def html_history(
     found: Sequence[History],
     skipped: Sequence[str] = (),
     template: str = "report/history.html.j2",
+    run_page: Callable[[str], str] | None = None,
     **values: object,
 ) -> str:
     """Return histories of a metric as HTML, each with a chart and a table.
@@ -33,16 +34,19 @@ def html_history(
         A sentence for each run that cannot be read.
     template : str
         A template that extends that of the histories.
+    run_page : callable, optional
+        Returns the address of the page of a run, by its id; without it, runs are no links.
     **values
         What else that template needs.
     """
     charts = history_charts(found)
     several = [history for history in found if len(history.points) > 1] or found[:1]
     tables = [
-        _table([history], history.setup, f"history-{number}") for number, history in enumerate(several, 1)
+        _table([history], history.setup, f"history-{number}", run_page)
+        for number, history in enumerate(several, 1)
     ]
     if single := [history for history in found if history not in several]:
-        tables.append(_table(single, "Series of one run", "history-single"))
+        tables.append(_table(single, "Series of one run", "history-single", run_page))
     return render_page(
         template,
         tables,
@@ -95,7 +99,9 @@ def _seconds(point: HistoryPoint) -> float:
     return point.time.timestamp()
 
 
-def _table(histories: Sequence[History], title: str, name: str) -> PageTable:
+def _table(
+    histories: Sequence[History], title: str, name: str, run_page: Callable[[str], str] | None
+) -> PageTable:
     """Return the runs of histories, the newest first, with the value in the unit of its metric."""
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in reversed(plain_rows(histories))]
     headers = [header(column) for column in COLUMNS]
@@ -104,6 +110,8 @@ def _table(histories: Sequence[History], title: str, name: str) -> PageTable:
     for column in found.data["columns"] if found.data else ():
         if column["name"] == "value":
             column["texts"] = [format_value(histories[0].metric, value) for value in column["values"]]
+        elif column["name"] == "run" and run_page is not None:
+            column["links"] = [run_page(str(row["run"])) for row in rows[: len(column["values"])]]
         elif column["name"] == "change_probability":
             column["texts"] = ["–" if value is None else in_percent(value) for value in column["values"]]
     return found

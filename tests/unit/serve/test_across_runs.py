@@ -9,6 +9,7 @@ from datetime import datetime
 from html import unescape
 from pathlib import Path
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
@@ -60,6 +61,16 @@ def test_a_wrong_choice_of_a_history_is_a_sentence_beside_the_form(client: TestC
         assert client.get(f"/api/history?{path}").status_code == 400
 
 
+def test_who_has_chosen_nothing_made_no_mistake(client: TestClient, tmp_path: Path) -> None:
+    assert client.get("/compare").url.path == "/runs"
+    app = serve_store(tmp_path, None, Access(all_names(LOCAL_NAMES), False, None, port=8765))
+    with TestClient(app, base_url="http://127.0.0.1:8765") as empty:
+        answers = [empty.get(f"/history{choice}") for choice in ("", "?metric=step_ns")]
+        assert [answer.status_code for answer in answers] == [200, 400]
+        assert all("has a step time" in answer.text for answer in answers)
+        assert f"There are no runs in {tmp_path} yet." in empty.get("/runs").text
+
+
 def test_a_comparison_has_the_runs_of_its_address(client: TestClient) -> None:
     address = "compare?baseline=run06&baseline=run05&candidate=run02&candidate=run01"
     found = client.get(f"/api/{address}").json()
@@ -76,7 +87,7 @@ def test_a_comparison_has_the_runs_of_its_address(client: TestClient) -> None:
     [
         ("baseline=gone&candidate=run01", 404, "there is no run &#39;gone&#39;."),
         ("baseline=run01&candidate=..%2fruns", 404, "there is no run"),
-        ("candidate=run01", 400, "baseline: choose from 1 to 16 runs"),
+        ("candidate=run01", 400, "choose from 1 to 16 runs as the baseline (A)"),
         ("baseline=run01&candidate=run00", 400, "different programs (train, eval)"),
     ],
 )
@@ -129,3 +140,8 @@ def test_a_run_is_compared_with_the_earlier_one_and_its_baselines(
         ("the earlier run run02", "/compare?baseline=run02&candidate=run01"),
         ("baseline main", "/compare?baseline=run02&baseline=run03&candidate=run01"),
     ]
+    listed[1] = msgspec.structs.replace(listed[1], command="train --batch 8")
+    (earlier, *_) = comparisons(Catalogue(tmp_path, None, store), made[0])
+    assert earlier == ("the earlier run run03", "/compare?baseline=run03&candidate=run01")
+    listed[0] = msgspec.structs.replace(listed[0], state="running")
+    assert comparisons(Catalogue(tmp_path, None, store), made[0]) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcprof.serve import live
-from hpcprof.serve.live import LOG_BYTES, logs
+from hpcprof.serve.live import LOG_BYTES, live_state, logs
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 
@@ -22,6 +22,15 @@ def test_a_log_is_shown_as_text_without_its_secrets(make_run: MakeRun) -> None:
         "cut": False,
     }
     assert logs(run, 7) == []
+
+
+def test_an_ended_job_is_not_said_to_hang(make_run: MakeRun) -> None:
+    run = make_run()
+    (run.path / "state" / "steps").mkdir(parents=True)
+    line = '{"time": 1000, "step": 3, "steps": 2, "wall_ns": 9, "max_ns": 9}\n'
+    (run.path / "state/steps/rank00000.jsonl").write_text(line)
+    assert live_state(run, now=2000.0)["warnings"] == ["No rank has ended a step for 1000 s."]
+    assert live_state(run, running=False, now=2000.0)["warnings"] == []
 
 
 def test_of_a_long_log_whole_lines_of_the_end_are_shown(make_run: MakeRun) -> None:

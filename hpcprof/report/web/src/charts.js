@@ -97,6 +97,12 @@ export function history(element, data) {
   addChart(element, { title: "Step time of the runs", note: "", ...data }, drawHistory);
 }
 
+/** Writes a time in UTC, as the table does: its day at midnight, else its day and hour. */
+function utc(date) {
+  const [day, time] = date.toISOString().split("T");
+  return time.startsWith("00:00:00") ? day : `${day.slice(5)}\n${time.slice(0, time.startsWith(":00", 5) ? 5 : 8)}`;
+}
+
 function drawHistory({ points, changes, title, note, unit = "ns" }, width) {
   const dated = points.map((point) => ({ ...point, date: new Date(1000 * point.time) }));
   const changed = changes.map((change) => ({
@@ -113,7 +119,7 @@ function drawHistory({ points, changes, title, note, unit = "ns" }, width) {
     { title, note, width, height: 300, marginLeft: 64, marginTop: 30, x: { type: "utc", axis: null }, y: { domain: [low, high], axis: null } },
     [
       axisOf("y", durationTickValues(low, high), inPercent ? written : durationTicks(most)),
-      Plot.axisX({ anchor: "bottom", ticks: Math.max(2, Math.floor(width / 120)), label: null }),
+      Plot.axisX({ anchor: "bottom", ticks: Math.max(2, Math.floor(width / 120)), tickFormat: utc, label: null }),
       Plot.ruleX(changed, { x: "date", stroke: "var(--wait)", strokeWidth: 2, strokeDasharray: "4,3" }),
       Plot.text(changed, { ...LABELS, x: "date", text: "text", frameAnchor: "top", dy: -14 }),
       Plot.line(dated, { x: "date", y: "value", stroke: "var(--series-1)", strokeOpacity: 0.5 }),

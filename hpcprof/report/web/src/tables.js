@@ -103,6 +103,10 @@ function rowElement(data, row) {
     if (column.texts) return make("td", { textContent: column.texts[row] });
     const text = column.values[row] ?? MISSING;
     const cell = make("td", { className: "text" });
+    if (column.links) {
+      cell.append(make("a", { href: column.links[row], textContent: text }));
+      return cell;
+    }
     cell.append(column.short[text] ? foldedName(text, column.short[text]) : text);
     return cell;
   }));

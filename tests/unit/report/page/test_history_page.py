@@ -49,6 +49,17 @@ def test_the_table_has_the_newest_run_first_with_the_value_in_its_unit() -> None
     assert HOSTILE not in page
 
 
+def test_runs_are_links_where_they_have_pages() -> None:
+    (column,) = [
+        column
+        for column in rows_of(html_history([HISTORY], run_page=lambda run: f"/{len(run)}"), "history-1")[
+            "columns"
+        ]
+        if "links" in column
+    ]
+    assert (column["name"], column["links"]) == ("run", [f"/{len(HOSTILE)}", "/2", "/2"])
+
+
 def test_series_of_one_run_share_a_table_and_a_sentence_says_what_is_apart() -> None:
     single = [
         replace(HISTORY, setup=f"train, batch {size}", points=HISTORY.points[1:2], apart={"batch": size})

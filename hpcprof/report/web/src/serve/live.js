@@ -27,7 +27,7 @@ class Live {
         const state = await answer.json();
         if (!answer.ok) throw new Error(state.error);
         this.#show(state);
-        ended = ENDED.includes(state.state);
+        ended = state.state === null || ENDED.includes(state.state);
       } catch (error) {
         this.#say(`Not up to date: ${error.message}`);
       }
@@ -45,14 +45,15 @@ class Live {
   }
 
   #show({ state, reason, steps, warnings, logs }) {
-    this.#say(state === null ? "Profiles of another tool, which have no job." : `${state} ${reason}`.trim());
+    this.#say(state === null ? "Profiles of another tool, which have no job." : reason ? `${state}: ${reason}` : state);
     this.#part("warnings").replaceChildren(...warnings.map((text) => make("p", text, "warning")));
     this.#showSteps(steps);
     const shown = this.#part("logs");
+    logs = logs.filter(({ text }) => text);
     const open = new Map([...shown.querySelectorAll("pre")].map((pre) => [pre.dataset.name, atEnd(pre)]));
     const before = [...shown.querySelectorAll("pre")].map((pre) => pre.textContent).join("\n");
-    if (shown.childElementCount && before === logs.map(({ text }) => text).join("\n")) return;
-    shown.replaceChildren(...logs.map(log));
+    if (shown.childElementCount && logs.length && before === logs.map(({ text }) => text).join("\n")) return;
+    shown.replaceChildren(...(logs.length ? logs.map(log) : [make("p", "No output.", "note")]));
     for (const pre of shown.querySelectorAll("pre")) if (open.get(pre.dataset.name) ?? true) pre.scrollTop = pre.scrollHeight;
   }
 
@@ -72,7 +73,8 @@ class Live {
     const low = Math.min(...ranks.map(({ last }) => last.step));
     const high = Math.max(...ranks.map(({ last }) => last.step));
     const where = low === high ? `Step ${low}` : `Steps ${low} to ${high}`;
-    section.querySelector("p").textContent = `${where} on ${ranks.length} ranks, median ${duration(middle(walls))} a step.`;
+    const count = ranks.length === 1 ? "1 rank" : `${ranks.length} ranks`;
+    section.querySelector("p").textContent = `${where} on ${count}, median ${duration(middle(walls))} a step.`;
     this.#draw(section.querySelector("svg"));
     this.history.clear();
     const worst = ranks.sort((a, b) => a.last.time - b.last.time || b.last.max_ns - a.last.max_ns).slice(0, MOST_ROWS);
@@ -92,7 +94,9 @@ class Live {
     const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
     const at = ([second, wall]) => `${(1000 * (second - first)) / Math.max(last - first, 1)},${118 - (112 * wall) / most}`;
     line.setAttribute("points", points.map(at).join(" "));
-    svg.setAttribute("aria-label", `Median step time of the last ${last - first} s, up to ${duration(most)}`);
+    const said = `Median step time of the last ${last - first} s, from 0 to ${duration(most)}`;
+    svg.setAttribute("aria-label", said);
+    this.#part("chart").textContent = said;
     svg.replaceChildren(line);
   }
 }
