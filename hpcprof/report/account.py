@@ -33,6 +33,9 @@ IDLE_CAUSES = {
 
 _UNEVEN = ("uneven", "uneven steps")
 _MOST_RANGES = 2
+_NOTED = 0.01
+"""Uneven steps are explained if they take more than this share of the step."""
+
 _SHORTEST, _FIGURES = 4, 19
 _LEAST_PCT = 0.1
 _BAR = 20
@@ -107,6 +110,8 @@ def account_of_step(contents: Contents) -> Account | None:
     left = wall - sum(ns for _, _, ns, _ in named)
     whole = _whole([*named, (*_UNEVEN, left, "")], wall)
     notes = _notes(table, chosen, len(middle), ranks, bool(idle[1:]))
+    if ranks > 1 and left > _NOTED * wall:
+        notes = (*notes, "Uneven steps: how much longer the slowest rank takes than the ranks on average.")
     return Account(wall, tuple(part for part in whole if part.ns > 0), steps, ranks, notes)
 
 

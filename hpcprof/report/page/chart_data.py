@@ -8,7 +8,7 @@ script writes them as text and never as markup.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -47,15 +47,11 @@ def chart_data(contents: Contents) -> list[Chart]:
 
 def _account(contents: Contents) -> Chart | None:
     """Return the account of a step by rank: what each rank does by itself comes before what it waits for."""
-    account = contents.analyses["step_account"].columns if "step_account" in contents.analyses else {}
-    if not account or not account["rank"]:
+    account = _step_account(contents)
+    if not account:
         return _breakdown(contents)
-    steps = Counter(account["rank"])
-    means = {rank: dict.fromkeys((part for part, _ in _PARTS), 0.0) for rank in steps}
-    for part, _ in _PARTS:
-        for rank, time in zip(account["rank"], account[f"{part}_ns"], strict=True):
-            means[rank][part] += (time or 0) / steps[rank]
-    own = {rank: sum(parts[part] for part in _OWN) for rank, parts in means.items()}
+    steps, means = Counter(account["rank"]), _means(account)
+    own = _own_times(means)
     waits = any(time is not None for time in account["wait_for_peer_ns"])
     drawn = [(part, name) for part, name in _PARTS if waits or part != "wait_for_peer"]
     shown, note = _shown_ranks(own)
@@ -86,13 +82,43 @@ def _account(contents: Contents) -> Chart | None:
     }
 
 
+def _step_account(contents: Contents) -> Mapping[str, Sequence[Any]]:
+    """Return the columns of the account of each step; nothing if there are no rows."""
+    account = contents.analyses["step_account"].columns if "step_account" in contents.analyses else {}
+    return account if account.get("rank") else {}
+
+
+def _means(account: Mapping[str, Sequence[Any]]) -> dict[int, dict[str, float]]:
+    """Return the mean of each part of a step by rank."""
+    steps = Counter(account["rank"])
+    means = {rank: dict.fromkeys((part for part, _ in _PARTS), 0.0) for rank in steps}
+    for part, _ in _PARTS:
+        for rank, time in zip(account["rank"], account[f"{part}_ns"], strict=True):
+            means[rank][part] += (time or 0) / steps[rank]
+    return means
+
+
+def _own_times(means: Mapping[int, Mapping[str, float]]) -> dict[int, float]:
+    """Return by rank the time that it does not spend with or for others."""
+    return {rank: sum(parts[part] for part in _OWN) for rank, parts in means.items()}
+
+
+def _busiest(own: Mapping[int, float]) -> tuple[int, float] | None:
+    """Return the rank that works longest and how long the median of the others does; None if alike."""
+    if len(own) < 2:
+        return None
+    most = max(own, key=lambda rank: own[rank])
+    others = median(time for rank, time in own.items() if rank != most)
+    return None if own[most] < others * (1 + _WORTH_SAYING) else (most, others)
+
+
 def _said_of_own_time(own: Mapping[int, float]) -> str:
     if len(own) == 1:
         return f"{format_ns(next(iter(own.values())))} of its own"
-    most = max(own, key=lambda rank: own[rank])
-    others = median(time for rank, time in own.items() if rank != most)
-    if own[most] < others * (1 + _WORTH_SAYING):
+    found = _busiest(own)
+    if found is None:
         return "the ranks work equally long"
+    most, others = found
     more = own[most] - others
     share = f" ({100 * more / others:.0f} %)" if others else ""
     return f"rank {most} works {format_ns(more)} longer than the median of the others{share}"
@@ -150,6 +176,8 @@ def _phases(contents: Contents) -> Chart | None:
     for row in rows:
         by_phase[row["phase"]][row["rank"]] = row
     ranks = len({row["rank"] for row in rows})
+    account = _step_account(contents)
+    busiest = _busiest(_own_times(_means(account))) if account else None
     drawn = []
     for phase, found in by_phase.items():
         values = {rank: row["p50_ns"] for rank, row in found.items()}
@@ -171,26 +199,30 @@ def _phases(contents: Contents) -> Chart | None:
         note += f" The bar reaches over all ranks; points are the {DEVIATING} that deviate most."
     return {
         "kind": "phases",
-        "title": f"Phases: {_said_of_phases(by_phase)}",
+        "title": f"Phases: {_said_of_phases(by_phase, busiest[0] if busiest else None)}",
         "note": note,
         "phases": drawn,
     }
 
 
-def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]]) -> str:
-    """Return which rank spends more in a phase than the others; else the phase that takes the most."""
-    best: tuple[float, str, int, float] | None = None
+def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], busiest: int | None) -> str:
+    """Return which rank spends more in a phase than the others; else the phase that takes the most.
+
+    If a rank works longer than the others, these wait for it, and so spend more in some phase too: that one
+    comes before them.
+    """
+    best: tuple[bool, float, str, int, float] | None = None
     medians = {name: median(row["p50_ns"] for row in found.values()) for name, found in by_phase.items()}
     step = sum(medians.values())
     for name, found in by_phase.items():
-        if len(found) > 1:
-            rank = max(found, key=lambda one: found[one]["p50_ns"])
+        longest = max(found, key=lambda one: found[one]["p50_ns"])
+        for rank in {longest, busiest} & {*found} if len(found) > 1 else ():
             others = median(other["p50_ns"] for of, other in found.items() if of != rank)
             more = found[rank]["p50_ns"] - others
-            if more > _WORTH_SAYING * step and (best is None or more > best[0]):
-                best = more, name, rank, others
+            if more > _WORTH_SAYING * step and (best is None or (rank == busiest, more) > best[:2]):
+                best = rank == busiest, more, name, rank, others
     if best:
-        more, name, rank, others = best
+        _, more, name, rank, others = best
         # Several times next to nothing says little.
         share = f" ({100 * more / others:.0f} %)" if more < others else ""
         longer = f"rank {rank} spends {format_ns(more)} more in {visible(name)}"

@@ -65,6 +65,7 @@ def test_idle_time_is_divided_by_its_causes_with_the_ranges_that_have_most() -> 
 def test_what_the_slowest_rank_takes_longer_than_the_others_is_a_part() -> None:
     made = account([(0, 0, (100, 0, 0, 0, 0)), (1, 0, (60, 0, 0, 0, 0))])
     assert [(part.name, part.ns) for part in made.parts] == [("compute", 80), ("uneven steps", 20)]
+    assert "slowest rank" in made.notes[-1]
     assert account_title(made) == "100.0 ns (median of 1 step on the slowest of 2 ranks)"
 
 

@@ -155,8 +155,8 @@ export function phases(chart, width) {
   const least = 0.02 * rows.reduce((total, row) => total + row.median_ns, 0);
   const reach = 1.12 * Math.max(1, least, ...rows.flatMap((row) => [row.high_ns - row.median_ns, row.median_ns - row.low_ns]));
   const far = rows
-    .map((row) => points.filter((point) => point.place === row.place).sort((a, b) => Math.abs(b.more) - Math.abs(a.more))[0])
-    .filter((point) => Math.abs(point.more) > 0.3 * reach);
+    .map((row) => outlier(points.filter((point) => point.place === row.place)))
+    .filter((point) => point && Math.abs(point.more) > 0.3 * reach);
   const labels = rowLabels(rows, width);
   const middle = (row) => row.place + labels.middle;
   const ticks = durationTickValues(0, reach, Math.max(2, labels.ticks / 2));
@@ -205,6 +205,12 @@ export function phases(chart, width) {
       ],
     ),
   ];
+}
+
+/** Returns the point furthest from the median; of two that are as far, as those of two ranks are, the one with more. */
+function outlier(points) {
+  const [least, most] = [Math.min, Math.max].map((end) => points.find(({ more }) => more === end(...points.map((one) => one.more))));
+  return most && most.more >= -0.99 * least.more ? most : least;
 }
 
 /** The modes of a benchmark and the bound that none of them beats. */

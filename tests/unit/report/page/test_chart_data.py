@@ -107,6 +107,13 @@ def test_a_phase_that_is_longer_on_one_rank_is_named() -> None:
     assert alike["title"] == "Phases: b takes 20.00 µs, 67 % of the step"
 
 
+def test_a_rank_that_works_longer_is_named_before_those_that_wait_for_it_in_another_phase() -> None:
+    program = simulated_account(Program(2, 600, slow={1: 6.0}))
+    rows = [(0, "f", 10, 30, 30), (1, "f", 10, 41, 41), (0, "b", 10, 62, 62), (1, "b", 10, 50, 50)]
+    made = chart("phases", phases=table("rank phase steps p50_ns p95_ns", *rows), **program)
+    assert made["title"].startswith("Phases: rank 1 spends 11.00 ns more in f ")
+
+
 def test_idle_time_is_that_of_the_mean_rank_by_cause_and_range() -> None:
     made = chart(
         "idle",
