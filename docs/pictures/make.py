@@ -1,7 +1,8 @@
-"""Make the pictures of the README: ``python docs/pictures/make.py``.
+"""Make the pictures of the README and the documentation: ``python docs/pictures/make.py``.
 
 The terminal shows the quickstart, run on this machine. The page is the report of profiles of four H200 GPUs
-among the data of the tests. Needs the workloads' dependencies, Playwright and Chromium.
+among the data of the tests; the heat map, the comparison and the list of the server show generated profiles,
+in which one rank is slow. Needs the workloads' dependencies, Playwright and Chromium.
 """
 
 from __future__ import annotations
@@ -11,26 +12,63 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 from rich.text import Text
 
 PICTURES = Path(__file__).parent
 REPOSITORY = PICTURES.parents[1]
+ROOM = 12
 COLUMNS = 106
 SUBMIT = "submit --site local --workload sequence-parallel --ranks-per-node 2 --profiler torch --wait"
 FIRST_SECTIONS = 3
 """The sections of the report that the terminal shows; an empty line ends each."""
 
-PAGES: dict[str, tuple[int, int, Literal["light", "dark"]]] = {
-    "report": (1280, 1500, "light"),
-    "report-phone": (390, 844, "dark"),
+RECORDED = {"sequence-parallel": ("sp_bf16", 4), "late-rank": ("planted_late_rank_gpu", 2)}
+"""Profiles of GPUs among the data of the tests, and their ranks, by the name of the folder."""
+
+GENERATED = {
+    "slow-rank": "64 1200 --slow 37=4",
+    "baseline": "4 1200",
+    "candidate": "4 1200 --slow 2=6 --seed 2",
 }
-"""The pictures of the page: width, height and theme."""
+"""What `tests.data.many_ranks` is asked for: ranks, kernels and more, by the name of the folder."""
+
+SELECT_COLLECTIVE = """() => {
+  const { timeline } = document.querySelector('[data-part="timeline"]');
+  timeline.search("ncclDev");
+  timeline.nextMatch(1);
+  timeline.search("");
+}"""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What to photograph of a page: the beginning of it, or from the first to the last of some elements."""
+
+    page: str
+    width: int
+    height: int
+    scheme: Literal["light", "dark"] = "light"
+    elements: Sequence[str] = ()
+    act: str = ""
+
+
+PICTURES_OF_PAGES = {
+    "report": Picture("report", 1280, 1500),
+    "report-phone": Picture("report", 390, 844, "dark"),
+    "timeline": Picture("report", 1280, 900, elements=('[data-part="timeline"]',), act=SELECT_COLLECTIVE),
+    "heat-map": Picture("slow-rank", 1000, 900, elements=('[data-part="heat-map"]',)),
+    "charts": Picture("late-rank", 1000, 900, elements=("#chart-account", "#chart-phases")),
+    "comparison": Picture("comparison", 1280, 1150),
+}
 
 # Rich's own format loads a font from the network.
 SVG = """\
@@ -90,28 +128,71 @@ def make_terminal(folder: Path, picture: Path) -> None:
     console.save_svg(str(picture), title="hpcprof", code_format=SVG, unique_id="terminal")
 
 
-def make_pages(folder: Path, pictures: Path) -> None:
-    """Report profiles of GPUs as an HTML page, and photograph its beginning on a desk and on a phone."""
-    profiles = folder / "sequence-parallel"
-    profiles.mkdir()
-    for rank in range(4):
-        packed = REPOSITORY / f"tests/data/sp_bf16_rank{rank}.sqlite.xz"
-        (profiles / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
+def write_pages(folder: Path) -> None:
+    """Write the pages: reports of profiles of GPUs and of generated ones, and a comparison."""
+    for name, (data, ranks) in RECORDED.items():
+        (folder / name).mkdir()
+        for rank in range(ranks):
+            packed = REPOSITORY / f"tests/data/{data}_rank{rank}.sqlite.xz"
+            (folder / name / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
+    for name, arguments in GENERATED.items():
+        command = [sys.executable, "-m", "tests.data.many_ranks", folder / name, *arguments.split()]
+        subprocess.run(command, cwd=REPOSITORY, check=True)
     hpcprof(folder, "report sequence-parallel --html report.html --scrub")
+    for name in ("slow-rank", "late-rank"):
+        hpcprof(folder, f"report {name} --html {name}.html --scrub")
+    hpcprof(folder, "collect baseline candidate")
+    hpcprof(folder, "compare baseline candidate --html comparison.html")
+
+
+def make_pages(folder: Path, pictures: Path) -> None:
+    """Write the pages and photograph parts of them on a desk and on a phone, then the server's list."""
+    write_pages(folder)
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("no Chromium on the PATH")
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
-        for name, (width, height, scheme) in PAGES.items():
-            context = started.new_context(
-                viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
-            )
-            page = context.new_page()
-            page.goto((folder / "report.html").as_uri())
-            page.wait_for_selector("html[data-ready]", state="attached")
-            page.screenshot(path=pictures / f"{name}.png")
+        for name, picture in PICTURES_OF_PAGES.items():
+            photograph(started, (folder / f"{picture.page}.html").as_uri(), picture, pictures / f"{name}.png")
+        with serving(folder) as address:
+            photograph(started, address, Picture("", 1280, 420), pictures / "serve.png")
         started.close()
+
+
+def photograph(browser: Browser, address: str, picture: Picture, path: Path) -> None:
+    """Open a page and save a picture of it."""
+    context = browser.new_context(
+        viewport={"width": picture.width, "height": picture.height},
+        color_scheme=picture.scheme,
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]", state="attached")
+    if picture.act:
+        page.evaluate(picture.act)
+    boxes = [box for one in picture.elements if (box := page.locator(one).bounding_box())]
+    if not boxes:
+        page.screenshot(path=path)
+        return
+    top = min(box["y"] for box in boxes) - ROOM
+    bottom = max(box["y"] + box["height"] for box in boxes)
+    clip: Any = {"x": 0, "y": top, "width": picture.width, "height": bottom - top + ROOM}
+    page.screenshot(path=path, full_page=True, clip=clip)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serve what has been collected in a folder, and yield the address of the list."""
+    command = [sys.executable, "-m", "hpcprof", "serve", "--port", "0"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.terminate()
 
 
 if __name__ == "__main__":

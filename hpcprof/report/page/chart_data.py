@@ -199,6 +199,7 @@ def _phases(contents: Contents) -> Chart | None:
         note += f" The bar reaches over all ranks; points are the {DEVIATING} that deviate most."
     return {
         "kind": "phases",
+        "id": "phases",
         "title": f"Phases: {_said_of_phases(by_phase, busiest[0] if busiest else None)}",
         "note": note,
         "phases": drawn,
@@ -215,8 +216,8 @@ def _said_of_phases(by_phase: Mapping[str, Mapping[int, Row]], busiest: int | No
     medians = {name: median(row["p50_ns"] for row in found.values()) for name, found in by_phase.items()}
     step = sum(medians.values())
     for name, found in by_phase.items():
-        longest = max(found, key=lambda one: found[one]["p50_ns"])
-        for rank in {longest, busiest} & {*found} if len(found) > 1 else ():
+        slowest = max(found, key=lambda one: found[one]["p50_ns"])
+        for rank in [one for one in found if one in (slowest, busiest)] if len(found) > 1 else ():
             others = median(other["p50_ns"] for of, other in found.items() if of != rank)
             more = found[rank]["p50_ns"] - others
             if more > _WORTH_SAYING * step and (best is None or (rank == busiest, more) > best[:2]):

@@ -198,16 +198,17 @@ class HeatMap {
     context.textAlign = "right";
     const lines = this.data.ranks.length;
     const every = niceStep(lines / (height / 16));
-    // In another order than theirs, single numbers between thousands of ranks say nothing.
+    // In another order than theirs, only the first and the last of thousands of ranks are worth a number.
     if (every === 1 || this.sorting.value === "rank") {
       for (let line = 0; line < lines; line += every) {
         const text = `${line === 0 ? "rank " : ""}${this.data.ranks[this.order[line]]}`;
         context.fillText(text, AXIS - 6, Math.max(7, ((line + 0.5) * height) / lines));
       }
     } else {
-      context.fillText("highest", AXIS - 6, 7);
-      context.fillText(`${count(lines)} ranks`, AXIS - 6, height / 2);
-      context.fillText("lowest", AXIS - 6, height - 7);
+      context.fillText(`rank ${this.data.ranks[this.order[0]]}`, AXIS - 6, 7);
+      context.fillText(count(lines), AXIS - 6, height / 2 - 7);
+      context.fillText("ranks", AXIS - 6, height / 2 + 7);
+      context.fillText(`rank ${this.data.ranks[this.order.at(-1)]}`, AXIS - 6, height - 7);
     }
     this.labelSteps(context);
   }

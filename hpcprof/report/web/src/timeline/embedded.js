@@ -1,4 +1,5 @@
 // The source of a timeline whose slices are inside the page, as report/page/timeline_data.py writes them.
+import { extent } from "./source.js";
 import { Timeline } from "./timeline.js";
 
 /** Draws the timeline of a page; without slices it says why there are none. */
@@ -40,12 +41,6 @@ function overview(data, slices) {
   const covered = joined(ranks.flatMap(({ steps }) => steps.map(({ start, end }) => [start, end])));
   const [start, end] = [covered[0][0], covered.at(-1)[1]];
   return { start, end, ranks, covered, places, notes: data.notes, complete: true };
-}
-
-/** Returns the extent of a step over its ranks. */
-function extent(ranks, step) {
-  const own = ranks.flatMap(({ steps }) => steps.filter((one) => one.step === step));
-  return { start: Math.min(...own.map(({ start }) => start)), end: Math.max(...own.map(({ end }) => end)) };
 }
 
 function joined(extents) {

@@ -50,6 +50,9 @@
  * @property {{row: Int32Array, number: Int32Array}} messages
  */
 
+/** Up to how many lengths of a step its ranks may take together. */
+const MOST_STEPS_WIDE = 10;
+
 /** What a slice is: its word, and the variable of page.css that is its colour. */
 export const KINDS = [
   { word: "Compute", colour: "--compute" },
@@ -60,3 +63,14 @@ export const KINDS = [
   { word: "Waiting for the GPU", colour: "--wait" },
   { word: "Several short ones", colour: "--series-4" },
 ];
+
+/**
+ * Returns the extent of a step over its ranks; where their clocks are too far apart for that to show anything, that of
+ * the first rank which has it.
+ */
+export function extent(ranks, step) {
+  const own = ranks.flatMap(({ steps }) => steps.filter((one) => one.step === step));
+  const [start, end] = [Math.min(...own.map((one) => one.start)), Math.max(...own.map((one) => one.end))];
+  const longest = Math.max(...own.map((one) => one.end - one.start));
+  return end - start > MOST_STEPS_WIDE * longest ? { start: own[0].start, end: own[0].end } : { start, end };
+}

@@ -1,6 +1,7 @@
 // The source of a timeline whose slices come from hpcprof serve, in tiles: the one tile of level 0 is the whole run, and
 // each level below has twice as many tiles of half the time.
 import { embeddedSource } from "./embedded.js";
+import { extent } from "./source.js";
 import { Timeline } from "./timeline.js";
 
 const TILE_PIXELS = 1024;
@@ -204,12 +205,6 @@ function joined(rank, track, parts) {
     collective: plain(Int32Array, "collective"),
     messages,
   };
-}
-
-/** Returns the extent of a step over its ranks. */
-function extent(ranks, step) {
-  const own = ranks.flatMap(({ steps }) => steps.filter((one) => one.step === step));
-  return { start: Math.min(...own.map(({ start }) => start)), end: Math.max(...own.map(({ end }) => end)) };
 }
 
 async function fetched(address) {
