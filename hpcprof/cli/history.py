@@ -69,12 +69,13 @@ def command(
     if the level of the metric changes there with a probability of 50 % or more; it takes five runs, and two
     of them on the new level. Tags and commits are beside the runs.
     """
-    from hpcprof.report.history import COLUMNS, plain_rows
+    from hpcprof.report.history import COLUMNS, left_out, plain_rows
     from hpcprof.results.history import histories
     from hpcprof.results.store.store import open_store
 
     skipped: list[str] = []
-    found = histories(open_store(db, runs_dir), runs_dir, program, metric, tags, skipped)
+    without: list[str] = []
+    found = histories(open_store(db, runs_dir), runs_dir, program, metric, tags, skipped, without)
     if form == "table":
         _show(found)
     else:
@@ -85,6 +86,8 @@ def command(
         with writing(html):
             write_atomically(html, html_history(found, skipped))
         click.echo(f"wrote {html}", err=form != "table")
+    if note := left_out(without, metric):
+        click.echo(note, err=True)
     exit_naming(skipped)
 
 
@@ -92,13 +95,14 @@ def _show(found: Sequence[History]) -> None:
     from hpcprof.report.history import in_words, sparkline, told_apart
 
     out = console()
+    whole = False
     if apart := told_apart(found):
-        out.print(apart)
-    for number, history in enumerate(found):
+        out.print(apart, end="\n\n")
+    for history in found:
+        if whole:
+            click.echo()
         # One run is no course.
         whole = len(history.points) > 1 or len(found) == 1
-        if (number and whole) or (apart and not number):
-            click.echo()
         for sentence in in_words(history):
             out.print(sentence)
         if whole:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpcprof.common.units import visible
+from hpcprof.common.units import counted, visible
 from hpcprof.report.formatting import format_value
 from hpcprof.results.history import History, HistoryPoint
 
@@ -36,6 +36,14 @@ def told_apart(found: Sequence[History]) -> str:
     values = [_values([one.apart[name] for one in found if name in one.apart]) for name in names]
     differ = "; ".join(f"{visible(name)} ({of_name})" for name, of_name in zip(names, values, strict=True))
     return f"{len(found)} series, because runs differ in {differ}." if differ else ""
+
+
+def left_out(without: Sequence[str], metric: str) -> str:
+    """Return a sentence on the runs that do not have a metric; empty without any."""
+    if not without:
+        return ""
+    runs = counted(len(without), "run")
+    return f"Left out: {runs} without {metric}, failed or not collected ({_values(without)})."
 
 
 def _values(values: Sequence[str]) -> str:

@@ -94,6 +94,7 @@ def histories(
     metric: str = ANY_STEP,
     tags: Sequence[str] = (),
     skipped: list[str] | None = None,
+    without: list[str] | None = None,
 ) -> list[History]:
     """Return the histories of a metric, the longest first.
 
@@ -109,6 +110,8 @@ def histories(
         Only runs that have one of them; by default all.
     skipped : list of str, optional
         Gets a sentence for each run that cannot be read.
+    without : list of str, optional
+        Gets the runs of the program that do not have the metric.
 
     Raises
     ------
@@ -127,6 +130,8 @@ def histories(
         known |= set(values)
         if values.get(metric, 0) > 0:
             groups.setdefault(_setup(data), []).append(_point(run, data, values[metric], store))
+        elif without is not None:
+            without.append(run.id)
     if not groups:
         if named and metric in METRICS:
             which = f"of {program}" if program else f"in {runs_dir}"

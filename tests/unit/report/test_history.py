@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from hpcprof.report.history import COLUMNS, in_words, plain_rows, sparkline, table, told_apart
+from hpcprof.report.history import COLUMNS, in_words, left_out, plain_rows, sparkline, table, told_apart
 from hpcprof.results.history import History, HistoryPoint
 
 TIME = datetime(2026, 11, 22, tzinfo=timezone.utc)
@@ -35,6 +35,11 @@ def test_what_tells_series_apart_is_one_sentence() -> None:
     )
     assert told_apart([HISTORY]) == ""
     assert list(in_words(found[0])) == ["train: step_ns of one run, 1.000 ms."]
+
+
+def test_runs_without_the_metric_are_named() -> None:
+    assert left_out([], "step_ns") == ""
+    assert left_out(["r1"], "step_ns") == "Left out: 1 run without step_ns, failed or not collected (r1)."
 
 
 def test_a_line_of_bars_spans_the_values_and_keeps_the_last_ones() -> None:

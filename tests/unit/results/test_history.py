@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -101,6 +102,14 @@ def test_arguments_that_may_change_a_step_put_runs_apart_and_others_do_not(
     assert [len(one.points) for one in (large, default)] == [2, 4]
     assert large.setup == "train, 1 rank, local, cpu, none, batch 16"
     assert (large.apart, default.apart) == ({"batch": "16"}, {"batch": "not given"})
+
+
+def test_runs_without_the_metric_are_told(tmp_path: Path, store: Store) -> None:
+    timed(tmp_path, 1, 1000)
+    shutil.rmtree(timed(tmp_path, 2, 1000).path / "results")
+    without: list[str] = []
+    (found,) = histories(store, tmp_path, None, without=without)
+    assert ([point.run for point in found.points], without) == (["run01"], ["run02"])
 
 
 def test_recorded_parameters_count_in_place_of_the_command(tmp_path: Path, store: Store) -> None:
