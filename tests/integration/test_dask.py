@@ -170,9 +170,10 @@ def test_a_profile_that_kills_three_workers_is_named_and_the_store_is_that_of_on
 
     done: list[int] = []
     (skipped,) = collected("dask.db", with_deaths(dask, tmp_path, [2])).skipped
-    assert "rank00002.sqlite was not collected: three Dask workers ended" in skipped
+    assert "rank00002.sqlite was not collected: three Dask workers that had it ended" in skipped
     assert done == list(range(1, RANKS + 1))
-    assert (tmp_path / "rank 2").read_text() == "xxx"
+    # Rank 4 may have ended the worker on which rank 2 still waited; the last time rank 2 was alone.
+    assert (tmp_path / "rank 2").read_text() in ("xx", "xxx")
     (folder / "rank00002.sqlite").unlink()
     collected("one.db", serially)
     assert dump(tmp_path / "dask.db") == dump(tmp_path / "one.db")

@@ -32,7 +32,10 @@ from hpcprof.results.executors.planning import chunks, one_start
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-_LOST = "three Dask workers ended while they worked on it, as happens when memory runs out"
+_LOST = (
+    "three Dask workers that had it ended, the last one while it had nothing else, as happens when memory "
+    "runs out"
+)
 
 _AHEAD = 2
 """How many chunks each worker thread is given: with one in reserve, it never waits for the client."""
@@ -87,7 +90,8 @@ class OnDask:
         """Yield each task with its result; a task is tried three times if its worker dies.
 
         The second time it is a chunk of its own. The third time nothing else runs, so that no task is lost
-        because another one ended the worker that both were on.
+        because another one ended the worker that both were on: Dask does not tell which of a worker's tasks
+        ran when it ended, and which waited.
 
         Raises
         ------
