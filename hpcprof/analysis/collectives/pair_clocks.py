@@ -57,7 +57,8 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
     halves the width.
 
     A send to a buffer can end long before its receive begins. So where receives waited for their sends in
-    one direction only, these alone align the clocks: they lag by no more than the shortest transfer.
+    one direction only, these alone align the clocks: they lag by no more than the shortest transfer. A
+    constant drift is taken out first if that halves the spread of these messages.
 
     Returns
     -------
@@ -111,9 +112,18 @@ def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) 
         rates, offset = np.array([0.0, rate]), np.column_stack([np.zeros(len(blocks)), ahead])
         return AlignedClocks(stamps[0], rates, moment, offset, own[-1], np.full(2, uncertainty), len(up))
 
-    steady, drifting = by_rate(0.0), by_rate(_drift(own, up))
-    # Delays that vary can look like a little drift.
-    return drifting if drifting.uncertainty[0] < _NARROWER * steady.uncertainty[0] else steady
+    rate = _drift(own, up)
+    steady, drifting = by_rate(0.0), by_rate(rate)
+    # Delays that vary can look like a little drift. One direction has no width that the drift would add to.
+    width = (steady.uncertainty[0], drifting.uncertainty[0])
+    if usual is not None:
+        width = (_spread(own, 0.0), _spread(own, rate))
+    return drifting if width[1] < _NARROWER * width[0] else steady
+
+
+def _spread(own: Floats, rate: float) -> float:
+    """Return by how much messages differ in how far apart both ends are, once a drift is taken out."""
+    return float(np.ptp(own[:, 1] - own[:, 0] - rate * own[:, 1]))
 
 
 def _drift(own: Floats, up: NDArray[np.bool_]) -> float:

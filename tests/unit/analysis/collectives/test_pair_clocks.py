@@ -73,6 +73,19 @@ def test_one_direction_aligns_clocks_only_if_receives_waited() -> None:
     assert align_pairs(pairs_of(late)) == {}
 
 
+def test_a_drift_is_taken_out_of_messages_in_one_direction() -> None:
+    drift = 50e-6
+    program = Program(2, drift=[0.0, drift])
+    for _ in range(40):
+        program.compute(20_000_000, 10)
+        program.message(0, 1)
+    (clock,) = align_pairs(pairs_of(program)).values()
+    true = np.linspace(1e6, 800e6, 20)[:, np.newaxis]
+    common = clock.aligned(np.rint(true * [1, 1 + drift]).astype(np.int64))
+    assert np.abs(common[:, 1] - common[:, 0]).max() < clock.uncertainty[0] + 5_000
+    assert clock.uncertainty[0] <= MESSAGE / 2
+
+
 def test_fewer_than_five_messages_align_no_clocks() -> None:
     assert align_pairs(pairs_of(pipeline([1000, 1000], steps=1, microbatches=2))) == {}
 
