@@ -58,7 +58,7 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
 
     A send to a buffer can end long before its receive begins. So where receives waited for their sends in
     one direction only, these alone align the clocks: they lag by no more than the shortest transfer. A
-    constant drift is taken out first if that halves the spread of these messages.
+    constant drift is taken out first if these messages then differ less.
 
     Returns
     -------
@@ -114,11 +114,11 @@ def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) 
 
     rate = _drift(own, up)
     steady, drifting = by_rate(0.0), by_rate(rate)
-    # Delays that vary can look like a little drift. One direction has no width that the drift would add to.
-    width = (steady.uncertainty[0], drifting.uncertainty[0])
     if usual is not None:
-        width = (_spread(own, 0.0), _spread(own, rate))
-    return drifting if width[1] < _NARROWER * width[0] else steady
+        # One direction has no width that a drift would add to.
+        return drifting if _spread(own, rate) < _spread(own, 0.0) else steady
+    # Delays that vary can look like a little drift.
+    return drifting if drifting.uncertainty[0] < _NARROWER * steady.uncertainty[0] else steady
 
 
 def _spread(own: Floats, rate: float) -> float:

@@ -21,6 +21,9 @@ CONFIDENCE = 0.99
 MIN_STEPS = 4
 """Fewer steps than this have no interval."""
 
+_AT_ONCE = 512
+"""How many series are judged at a time: those of thousands of ranks take much memory."""
+
 SeriesT = TypeVar("SeriesT", bound=Hashable)
 
 
@@ -54,19 +57,32 @@ def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[fl
     judged = {key: one for key, one in costs.items() if len(one.cost) >= MIN_STEPS}
     found: dict[SeriesT, tuple[float, float]] = {}
     for steps in sorted({len(one.cost) for one in judged.values()}):
-        alike = {key: one for key, one in judged.items() if len(one.cost) == steps}
-        names = ("cost", "most", "late")
-        cost, most, late = (np.stack([getattr(one, name) for one in alike.values()]) for name in names)
-        bounds = [rank_intervals(series, late, len(judged)) for series in (cost, most)]
-        middle = np.median(cost, axis=-1)
-        clock = np.array([np.median(one.clock) for one in alike.values()])
-        low = np.maximum(0.0, np.minimum(bounds[0][0], middle) - clock)
-        high = np.maximum(np.maximum(bounds[0][1], bounds[1][1]), middle) + clock
-        found |= dict(zip(alike, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+        alike = [key for key, one in judged.items() if len(one.cost) == steps]
+        some = [alike[at : at + _AT_ONCE] for at in range(0, len(alike), _AT_ONCE)]
+        own = [correlation_with_next(np.stack([judged[key].late for key in keys])) for keys in some]
+        usual = expected_correlation(np.concatenate(own).mean(keepdims=True), len(alike) * steps // 2)
+        for keys in some:
+            found |= _intervals({key: judged[key] for key in keys}, len(judged), usual)
     return found
 
 
-def rank_intervals(series: Floats, late: Floats, judged: int) -> tuple[Floats, Floats]:
+def _intervals(
+    alike: Mapping[SeriesT, StepCosts], judged: int, usual: Floats
+) -> dict[SeriesT, tuple[float, float]]:
+    """Return the intervals of series with the same number of steps; ``usual`` as in `rank_intervals`."""
+    names = ("cost", "most", "late")
+    cost, most, late = (np.stack([getattr(one, name) for one in alike.values()]) for name in names)
+    bounds = [rank_intervals(series, late, judged, usual) for series in (cost, most)]
+    middle = np.median(cost, axis=-1)
+    clock = np.array([np.median(one.clock) for one in alike.values()])
+    low = np.maximum(0.0, np.minimum(bounds[0][0], middle) - clock)
+    high = np.maximum(np.maximum(bounds[0][1], bounds[1][1]), middle) + clock
+    return dict(zip(alike, zip(low.tolist(), high.tolist(), strict=True), strict=True))
+
+
+def rank_intervals(
+    series: Floats, late: Floats, judged: int, usual: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Return the ends of the interval of each rank's series.
 
     Neighbouring steps count as correlated as those of the rank, or as the lateness of all ranks if that is
@@ -78,6 +94,8 @@ def rank_intervals(series: Floats, late: Floats, judged: int) -> tuple[Floats, F
         What is judged, and the lateness that it is a part of.
     judged : int
         How many intervals hold together.
+    usual : ndarray of float64, optional
+        The correlation that the lateness of all ranks lets expect, where these are only some of them.
 
     Returns
     -------
@@ -85,7 +103,8 @@ def rank_intervals(series: Floats, late: Floats, judged: int) -> tuple[Floats, F
     """
     ranks, steps = series.shape[-2:]
     own = correlation_with_next(late)
-    usual = expected_correlation(own.mean(axis=-1, keepdims=True), ranks * steps // 2)
+    if usual is None:
+        usual = expected_correlation(own.mean(axis=-1, keepdims=True), ranks * steps // 2)
     own = np.maximum(own, correlation_with_next(series))
     correlation = np.maximum(usual, expected_correlation(own, steps))
     return series_interval(series, 1 - (1 - CONFIDENCE) / judged, correlation)
