@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.profiles.timeline import NO_LINK, IntColumns, Ints
 
@@ -18,21 +19,42 @@ def linked_operators(operators: IntColumns, arrows: IntColumns) -> Ints:
     an operator that has another one, are left out.
     """
     link = np.full(len(operators["start"]), NO_LINK)
-    rows = np.flatnonzero(np.isin(operators["start"], arrows["time"]))
+    if not len(arrows["time"]):
+        return link
+    times = np.unique(arrows["time"])
+    # np.isin would need several times the memory of a column.
+    nearest = times.take(np.searchsorted(times, operators["start"]), mode="clip")
+    rows = np.flatnonzero(nearest == operators["start"])
     # Of operators that begin at the same time the outermost counts, which comes last.
     rows = rows[np.argsort((operators["end"] - operators["start"])[rows], kind="stable")]
-    places = zip(*(operators[name][rows].tolist() for name in ("process", "thread", "start")), strict=True)
-    found = dict(zip(places, rows.tolist(), strict=True))
-    begins: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    ends_of_arrows = zip(*(arrows[name].tolist() for name in COLUMNS), strict=True)
-    for number, time, process, thread, is_end in ends_of_arrows:
-        if (row := found.get((process, thread, time))) is not None:
-            (ends if is_end else begins).setdefault(number, row)
+    pairs = (("process", "process"), ("thread", "thread"), ("start", "time"))
+    place = _numbered([np.concatenate([operators[o][rows], arrows[a]]) for o, a in pairs])
+    operator = np.full(place.max(initial=-1) + 1, NO_LINK)
+    operator[place[: len(rows)]] = rows
+    row = operator[place[len(rows) :]]
+    begin_ids, begin_rows = _first(arrows["id"], row, (arrows["ends"] == 0) & (row != NO_LINK))
+    end_ids, end_rows = _first(arrows["id"], row, (arrows["ends"] != 0) & (row != NO_LINK))
+    _, begin_at, end_at = np.intersect1d(begin_ids, end_ids, assume_unique=True, return_indices=True)
     linked: dict[int, int] = {}
-    for number in sorted(begins.keys() & ends.keys()):
-        begin, end = begins[number], ends[number]
+    for begin, end in zip(begin_rows[begin_at].tolist(), end_rows[end_at].tolist(), strict=True):
         if begin != end and begin not in linked and end not in linked:
             linked[begin] = linked[end] = len(linked) // 2
     link[list(linked)] = list(linked.values())
     return link
+
+
+def _first(ids: Ints, rows: Ints, chosen: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Return the distinct ids of the chosen arrows, in ascending order, and the row of the first of each."""
+    found, at = np.unique(ids[chosen], return_index=True)
+    return found, rows[chosen][at]
+
+
+def _numbered(columns: list[Ints]) -> Ints:
+    """Return a number for each row that equal rows have in common, without importing pandas."""
+    order = np.lexsort(columns)
+    new = np.zeros(len(order), bool)
+    for column in columns:
+        new[1:] |= np.diff(column[order]) != 0
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(new)
+    return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import attrgetter
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -17,20 +17,22 @@ from hpcprof.profiles.readers.kineto.arguments import (
     BatchDecoder,
     CallArguments,
     GpuArguments,
-    Int64,
     KernelArguments,
     MemoryArguments,
     OperatorArguments,
     RangeArguments,
     ValueT,
     WaitArguments,
+    record_arguments,
 )
 from hpcprof.profiles.readers.kineto.arrows import CATEGORIES as FORWARD_BACKWARD
 from hpcprof.profiles.readers.kineto.arrows import COLUMNS as ARROWS
-from hpcprof.profiles.readers.kineto.collectives import CALL, GroupCall, Recorded, recorded
+from hpcprof.profiles.readers.kineto.collectives import CALL, GroupCall, Recorded, record_of, recorded
+from hpcprof.profiles.readers.kineto.event_fields import column, integers, none_written, shapes, told
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
 from hpcprof.profiles.readers.kineto.stamps import Mask, present, times
 from hpcprof.profiles.readers.kineto.synchronizations import COLUMNS, waits
+from hpcprof.profiles.readers.kineto.typed_events import PYTHON, SKIPPED, TYPES
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     HOST,
@@ -43,7 +45,6 @@ from hpcprof.profiles.timeline import (
     plausible,
 )
 
-_INT64 = np.iinfo(np.int64)
 Categories = tuple[str, ...]
 
 Checks = dict[str, Mask]
@@ -51,13 +52,10 @@ Checks = dict[str, Mask]
 Built = tuple[IntColumns, Checks]
 """Columns with one row per event, and which rows are valid: those that pass all checks."""
 
-_NAME = attrgetter("name")
 _ALLOCATION = "[memory]"
-_QUOTED = re.compile(rb'"[0-9]{1,19}"')
 _CONVOLUTION = "conv"
 """Operators with this in their name keep their inputs other than tensors; others have too many values."""
 
-_INTEGERS: BatchDecoder[int] = BatchDecoder(Int64)
 _CALL: ArgumentsDecoder[CallArguments] = ArgumentsDecoder(CallArguments)
 _ON_GPU: ArgumentsDecoder[GpuArguments] = ArgumentsDecoder(GpuArguments)
 _MARK: ArgumentsDecoder[WaitArguments] = ArgumentsDecoder(WaitArguments)
@@ -84,25 +82,18 @@ class TableRows:
             batches.append(columns[name] if valid.all() else columns[name][valid])
 
     def columns(self) -> IntColumns:
-        """Return the whole columns."""
-        return {name: np.concatenate(batches) for name, batches in self._batches.items()}
+        """Return the whole columns, and release the rows, of which there must not be two copies."""
+        return {name: np.concatenate(self._batches.pop(name)) for name in [*self._batches]}
 
 
 # PyTorch up to 1.11 writes operators and annotations in one category, in capitals as all others.
 _OLD_RANGES = "Operator"
 _OPERATOR = re.compile(r"::|Backward\d*$|^[a-z]\w*_$")
 
-_PYTHON, _MODULE = "python_function", "nn.Module: "
+_MODULE = "nn.Module: "
 """Of the functions of Python only modules are read, whose names begin so; here that is their category."""
 
-_NOT_READ = frozenset(
-    {
-        *("python_function", "external_correlation", "overhead", "collective_comm", "Trace"),
-        *("ac2g", "async", "async_cpu_to_gpu", "async_gpu"),
-        *("cuda_event", "cuda_profiler_range"),
-    }
-)
-"""The categories of libkineto (ActivityType.h) and of arrows between events that a timeline leaves out."""
+_NOT_READ = {PYTHON, *SKIPPED}
 
 _OTHER_DEVICE = re.compile(
     r"(?!cpu_|cuda_|gpu_)[a-z]\w*_(runtime|driver|op|memcpy|memset|sync|ccp_events|insight|counters"
@@ -110,6 +101,7 @@ _OTHER_DEVICE = re.compile(
 )
 """The categories of devices that are not read: ``xpu_runtime``, ``mtia_ccp_events``, ``hpu_op``…"""
 
+_CATEGORIES: dict[type, str] = {kind: category for category, kind in TYPES.items()}
 _Kind = tuple[Categories, TableRows, Callable[[list[Event]], Built], Subject]
 """The categories of one kind of events, their table, what builds its columns, and their name."""
 
@@ -181,6 +173,21 @@ class Events:
             for category in categories
         }
         self.count += len(batch)
+        if batch and type(batch[0]) in _CATEGORIES:
+            _sort_typed(cast("list[Event]", batch), by_category)
+        else:
+            self._sort(batch, by_category)
+        for (_, table, build, subject), events in zip(self._kinds, by_kind, strict=True):
+            if events:
+                columns, checks = build(events)
+                valid = _passed(checks)
+                table.add(columns, valid)
+                self._seen[subject] += len(valid)
+                if not valid.all():
+                    self._count(subject, checks)
+
+    def _sort(self, batch: Batch, by_category: dict[str | None, list[Event]]) -> None:
+        """Add events to the list of their category, and count what is left out."""
         for event in batch:
             if event is None:
                 self._lost[LossKind.ROW, Subject.EVENT, "form"] += 1
@@ -193,14 +200,6 @@ class Events:
                 by_category[_MODULE].append(event)
             elif event.cat not in _NOT_READ:
                 self._other[event.cat or ""] += 1
-        for (_, table, build, subject), events in zip(self._kinds, by_kind, strict=True):
-            if events:
-                columns, checks = build(events)
-                valid = _passed(checks)
-                table.add(columns, valid)
-                self._seen[subject] += len(valid)
-                if not valid.all():
-                    self._count(subject, checks)
 
     def _count(self, subject: Subject, checks: Checks) -> None:
         """Count the rows that are left out, each with the first field that is not valid."""
@@ -211,8 +210,10 @@ class Events:
             left &= valid
 
     def _timed(self, events: list[Event]) -> Built:
-        name = self.strings.add_all(map(_NAME, events))
-        complete = np.array([event.ph == "X" for event in events], np.bool_)
+        name = self.strings.add_all([event.name for event in events])
+        complete = np.ones(len(events), np.bool_)
+        if isinstance(events[0], Event):  # Typed ones are complete.
+            complete = np.array([event.ph == "X" for event in events], np.bool_)
         start, started = times([event.ts for event in events])
         duration, lasts = times([event.dur for event in events])
         end = start + duration
@@ -223,8 +224,8 @@ class Events:
 
     def _on_host(self, events: list[Event]) -> Built:
         columns, checks = self._timed(events)
-        process, in_process = _integers([event.pid for event in events])
-        thread, on_thread = _integers([event.tid for event in events])
+        process, in_process = integers([event.pid for event in events])
+        thread, on_thread = integers([event.tid for event in events])
         columns |= {"process": process, "thread": thread}
         return columns, checks | {"pid": in_process, "tid": on_thread}
 
@@ -236,17 +237,21 @@ class Events:
 
     def _operators(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
-        arguments = [a or _NO_INPUTS for a in _OPERATORS([event.args for event in events])]
-        named = [
-            a.values if e.name and _CONVOLUTION in e.name else msgspec.UNSET
-            for a, e in zip(arguments, events, strict=True)
-        ]
+        arguments = [event.args for event in events]
+        if isinstance(arguments[0], msgspec.Raw):
+            arguments = [a or _NO_INPUTS for a in _OPERATORS(arguments)]
+        values = [a.values for a in arguments]
+        if not none_written(values):
+            values = [
+                value if e.name and _CONVOLUTION in e.name else msgspec.UNSET
+                for value, e in zip(values, events, strict=True)
+            ]
         self._keep_group_calls(events, columns, checks)
-        return columns | {**self._inputs(arguments), "values": self._as_written(named)}, checks
+        return columns | {**self._inputs(arguments), "values": self._as_written(values)}, checks
 
     def _keep_group_calls(self, events: list[Event], columns: IntColumns, checks: Checks) -> None:
         for row in np.flatnonzero(_passed(checks) & (columns["name"] == self.strings.add(CALL))).tolist():
-            if record := recorded(bytes(events[row].args)):
+            if record := _record(events[row].args):
                 start, end, process, thread = (int(columns[name][row]) for name in _HOST[1:])
                 self.group_calls.append(GroupCall(process, thread, start, end, record))
 
@@ -256,6 +261,8 @@ class Events:
 
     def _as_written(self, values: Sequence[msgspec.Raw | msgspec.UnsetType]) -> Ints:
         """Return the numbers of texts, without the spaces of lists; few differ, so each is decoded once."""
+        if none_written(values):
+            return np.full(len(values), NO_NAME)
         texts = [None if value is msgspec.UNSET else bytes(value) for value in values]
         number = {text: NO_NAME if text is None else self._number(text) for text in dict.fromkeys(texts)}
         return np.fromiter(map(number.__getitem__, texts), np.int64, len(texts))
@@ -266,25 +273,25 @@ class Events:
     def _calls(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
         arguments = self._arguments(_CALL, events, Subject.CALL)
-        return columns | {"correlation": _column(arguments, "correlation", NO_CORRELATION)}, checks
+        return columns | {"correlation": column(arguments, "correlation", NO_CORRELATION)}, checks
 
     def _kernels(self, events: list[Event]) -> Built:
         """Build the kernels, and keep the record of those that communicate."""
         arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
         columns, checks = self._on_gpu(events, arguments)
-        for row in np.flatnonzero(_passed(checks)).tolist():
-            if record := recorded(bytes(events[row].args), int(columns["correlation"][row])):
+        for row in _recording(events, _passed(checks)):
+            if record := _record(events[row].args, int(columns["correlation"][row])):
                 self.collectives.append(record)
         columns |= {
-            "grid": np.array([a.grid for a in arguments], np.int64),
-            "block": np.array([a.block for a in arguments], np.int64),
+            "grid": shapes([a.grid for a in arguments]),
+            "block": shapes([a.block for a in arguments]),
         }
         return columns, checks
 
     def _memory(self, events: list[Event]) -> Built:
         arguments = self._arguments(_MEMORY, events, Subject.MEMORY)
         columns, checks = self._on_gpu(events, arguments)
-        return columns | {"bytes": _column(arguments, "bytes", NO_BYTES)}, checks
+        return columns | {"bytes": column(arguments, "bytes", NO_BYTES)}, checks
 
     def _graphs(self, events: list[Event]) -> Built:
         return self._on_gpu(events, self._arguments(_ON_GPU, events, Subject.GRAPH))
@@ -300,28 +307,42 @@ class Events:
     def _on_gpu(self, events: list[Event], arguments: Sequence[GpuArguments]) -> Built:
         """Build GPU work and annotations; without arguments, the device is the pid and the stream the tid."""
         columns, checks = self._timed(events)
-        device, on_device = _told([a.device for a in arguments], [event.pid for event in events])
-        stream, on_stream = _told([a.stream for a in arguments], [event.tid for event in events])
+        device, on_device = told([a.device for a in arguments], [event.pid for event in events])
+        stream, on_stream = told([a.stream for a in arguments], [event.tid for event in events])
         columns |= {
             "device": device,
             "stream": stream,
-            "correlation": _column(arguments, "correlation", NO_CORRELATION),
+            "correlation": column(arguments, "correlation", NO_CORRELATION),
         }
         return columns, checks | {"device": on_device, "stream": on_stream}
 
     def _arguments(
         self, decode: ArgumentsDecoder[ValueT], events: list[Event], subject: Subject
     ) -> Sequence[ValueT]:
-        """Decode the arguments of events, and count the odd ones."""
-        arguments, odd = decode([event.args for event in events])
+        """Decode the arguments of events unless they are, and count the odd ones."""
+        found = [event.args for event in events]
+        if not isinstance(found[0], msgspec.Raw):
+            return found
+        arguments, odd = decode(found)
         for name, count in odd.items():
             self._lost[LossKind.FIELD, subject, name] += count
         return arguments
 
 
+def _sort_typed(batch: list[Event], by_category: dict[str | None, list[Event]]) -> None:
+    """Add events whose types tell their categories to the list of their category."""
+    functions: list[Event] = []
+    ignored: list[Event] = []
+    lists = {**by_category, PYTHON: functions}
+    add_to = {kind: lists.get(category, ignored).append for kind, category in _CATEGORIES.items()}
+    for event in batch:
+        add_to[event.__class__](event)
+    by_category[_MODULE] += filter(is_module, functions)
+
+
 def is_module(event: Event) -> bool:
     """Return whether an event is a call of a module."""
-    return event.cat == _PYTHON and (event.name or "").startswith(_MODULE)
+    return event.cat == PYTHON and (event.name or "").startswith(_MODULE)
 
 
 def _passed(checks: Checks) -> Mask:
@@ -330,20 +351,19 @@ def _passed(checks: Checks) -> Mask:
     return passed
 
 
-def _column(arguments: Sequence[object], name: str, otherwise: int) -> Ints:
-    """Return one argument of each event, ``otherwise`` where it has none."""
-    values = list(map(attrgetter(name), arguments))
-    if (column := _complete(values)) is not None:
-        return column
-    return np.array([otherwise if value is None else value for value in values], np.int64)
+def _recording(events: list[Event], valid: Mask) -> list[int]:
+    """Return the rows of valid kernels that may have the record of a collective."""
+    rows: list[int] = np.flatnonzero(valid).tolist()
+    if isinstance(events[0].args, msgspec.Raw):
+        return rows
+    return [row for row in rows if events[row].args.record_0 is not msgspec.UNSET]
 
 
-def _complete(values: Sequence[int | None]) -> Ints | None:
-    """Return a column of values, or None if one is missing, which costs less than to look for one first."""
-    try:
-        return np.fromiter(values, np.int64, len(values))
-    except TypeError:
-        return None
+def _record(arguments: Any, correlation: int = NO_CORRELATION) -> Recorded | None:
+    """Return the record of a collective in arguments, decoded or as they are written."""
+    if isinstance(arguments, msgspec.Raw):
+        return recorded(bytes(arguments), correlation)
+    return record_of(record_arguments(arguments), correlation)
 
 
 def _allocations(events: list[Event]) -> Built:
@@ -367,30 +387,6 @@ def _arrows(events: list[Event]) -> Built:
     columns: IntColumns = {"ends": np.array([event.ph == "f" for event in events], np.int64)}
     columns["time"], timed = times([event.ts for event in events])
     checks = {"ph": np.array([event.ph in ("s", "f") for event in events], bool), "ts": timed}
-    for column, name in (("id", "id"), ("process", "pid"), ("thread", "tid")):
-        columns[column], checks[name] = _integers([getattr(event, name) for event in events])
+    for part, name in (("id", "id"), ("process", "pid"), ("thread", "tid")):
+        columns[part], checks[name] = integers([getattr(event, name) for event in events])
     return columns, checks
-
-
-def _integers(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
-    values = _INTEGERS(written)
-    if (column := _complete(values)) is not None:
-        return column, np.ones(len(column), np.bool_)
-    values = [_spelled(bytes(text)) if v is None else v for v, text in zip(values, written, strict=True)]
-    return np.array([value or 0 for value in values], np.int64), present(values)
-
-
-def _spelled(written: bytes) -> int | None:
-    """Return the integer that a text spells: PyTorch up to 1.11 writes ``"tid": "25738"``."""
-    number = int(written[1:-1]) if _QUOTED.fullmatch(written) else None
-    return number if number is None or number <= _INT64.max else None
-
-
-def _told(values: list[int | None], otherwise: list[msgspec.Raw]) -> tuple[Ints, Mask]:
-    """Return the values, with those of another field in place of None."""
-    if (complete := _complete(values)) is not None:
-        return complete, np.ones(len(complete), np.bool_)
-    told = present(values)
-    column = np.array([value or 0 for value in values], np.int64)
-    other, valid = _integers(otherwise)
-    return np.where(told, column, other), told | valid

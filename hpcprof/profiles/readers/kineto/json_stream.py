@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import msgspec
 
 _CHUNK = 8 << 20
+_PIECE = 1 << 18
 _LARGEST = 64 << 20
 """The most bytes before the events and in one event: with more, a file is not a trace."""
 
@@ -30,6 +31,12 @@ class NotATrace(Exception):
     """A file is not a trace; the message is the rest of a sentence that begins with the file's name."""
 
 
+if TYPE_CHECKING:  # What a decoder of its own returns may have it decoded.
+    _Written: TypeAlias = Any
+else:
+    _Written = msgspec.Raw
+
+
 class Event(msgspec.Struct, gc=False):
     """An event. Values other than text stay as they are written, so that no digit is lost."""
 
@@ -38,10 +45,10 @@ class Event(msgspec.Struct, gc=False):
     name: str | None = None
     ts: msgspec.Raw = NO_VALUE
     dur: msgspec.Raw = NO_VALUE
-    pid: msgspec.Raw = NO_VALUE
-    tid: msgspec.Raw = NO_VALUE
-    id: msgspec.Raw = NO_VALUE
-    args: msgspec.Raw = NO_ARGUMENTS
+    pid: _Written = NO_VALUE
+    tid: _Written = NO_VALUE
+    id: _Written = NO_VALUE
+    args: _Written = NO_ARGUMENTS
 
 
 Batch = list[Event | None]
@@ -62,15 +69,18 @@ class TraceStream:
     """The events of a trace in batches, and its other ``properties``.
 
     From the first batch on, ``properties`` holds those before the events; after the last batch, all of them.
-    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written. Reading
-    raises `NotATrace`, and whatever reading the file raises.
+    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written, unless
+    ``decoder`` can decode the whole batch. Reading raises `NotATrace`, and whatever reading the file raises.
     """
 
-    def __init__(self, file: BinaryIO, kind: type[Event] = Event) -> None:
+    def __init__(
+        self, file: BinaryIO, kind: type[Event] = Event, decoder: msgspec.json.Decoder[Batch] | None = None
+    ) -> None:
         self.properties: dict[str, Any] = {}
         self._file = file
         self._kind = kind
-        self._decoder: _Decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._decoder = decoder
+        self._of_kind: _Decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._head = b""
 
     def batches(self) -> Iterator[Batch]:
@@ -78,9 +88,9 @@ class TraceStream:
         rest: bytes | None = self._begin()
         first = True
         while rest is not None:
-            batch, rest = self._next(rest, first)
+            found, rest = self._next(rest, first)
             first = False
-            yield batch
+            yield from found
 
     def _begin(self) -> bytes:
         """Read up to the list of events and return the part of the list that was read."""
@@ -100,7 +110,7 @@ class TraceStream:
                 break
         raise NotATrace("is not a PyTorch profiler trace: it has no list of traceEvents.")
 
-    def _next(self, text: bytes, first: bool) -> tuple[Batch, bytes | None]:
+    def _next(self, text: bytes, first: bool) -> tuple[list[Batch], bytes | None]:
         """Return the whole events in ``text`` and the next piece of the file, and the text after them.
 
         The text is None if the list has ended. ``first`` is true for the first piece of the list.
@@ -110,17 +120,40 @@ class TraceStream:
             text += more
             ended = not more
             until, after = _end_of_list(text) if ended else _last_event(text)
-            batch, rest = _events(text[:until], self._decoder), text[after:]
-            if batch is None or not (batch or (first and ended)):
+            found, rest = self._decoded(text[:until]), text[after:]
+            if not any(found) and not (found and first and ended):
                 batch, rest, ended = _scan(text, first, ended, self._kind)
+                found = [batch]
             if ended:
                 self._finish(rest)
-                return batch, None
-            if batch:
-                return batch, rest
+                return found, None
+            if any(found):
+                return found, rest
             if len(text) > _LARGEST:
                 size = f"{_LARGEST >> 20} MiB"
                 raise NotATrace(f"is not a PyTorch profiler trace: it has an event of more than {size}.")
+
+    def _decoded(self, text: bytes) -> list[Batch]:
+        """Parse events separated by commas; without a batch if one is incomplete or a field is unusual."""
+        batches = self._typed(text, self._decoder) if self._decoder else []
+        if not batches and (whole := _events(text, self._of_kind)) is not None:
+            batches = [whole]
+        return batches
+
+    def _typed(self, text: bytes, decoder: _Decoder) -> list[Batch]:
+        """Parse events by the decoder where it can; without a batch if a piece is not whole."""
+        batches: list[Batch] = []
+        typed = False
+        for piece in _pieces(text):
+            batch = _events(piece, decoder)
+            was_typed, typed = typed, batch is not None
+            if batch is None and (batch := _events(piece, self._of_kind)) is None:
+                return []
+            if batches and typed is was_typed:
+                batches[-1] += batch
+            else:
+                batches.append(batch)
+        return batches
 
     def _finish(self, tail: bytes) -> None:
         """Read the properties around the events; ``tail`` is the text after the list read so far."""
@@ -144,6 +177,18 @@ def _parsed(text: bytes) -> Any:
         raise NotATrace(f"is not valid JSON: {error}.") from None
 
 
+def _pieces(text: bytes) -> Iterator[bytes]:
+    """Cut events into pieces, so that an unusual one costs time only in its piece."""
+    begin = 0
+    while len(text) - begin > _PIECE:
+        until, after = _last_event(text, begin + _PIECE)
+        if until <= begin:
+            break
+        yield text[begin:until]
+        begin = after
+    yield text[begin:]
+
+
 def _events(text: bytes, decoder: _Decoder) -> Batch | None:
     """Parse events separated by commas; None if one is incomplete or a field is unusual."""
     try:
@@ -152,9 +197,9 @@ def _events(text: bytes, decoder: _Decoder) -> Batch | None:
         return None
 
 
-def _last_event(text: bytes) -> tuple[int, int]:
+def _last_event(text: bytes, until: int | None = None) -> tuple[int, int]:
     """Return where the last complete event probably ends and the next begins: at ``}``, a comma and ``{``."""
-    at = len(text)
+    at = len(text) if until is None else until
     for _ in range(_BRACES):
         at = text.rfind(b"{", 0, at)
         if at < 0:

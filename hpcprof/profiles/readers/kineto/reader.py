@@ -26,6 +26,7 @@ from hpcprof.profiles.readers.kineto.events import Events
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.kineto.synchronizations import synchronizations
+from hpcprof.profiles.readers.kineto.typed_events import DECODER
 from hpcprof.profiles.timeline import (
     NO_NAME,
     Allocations,
@@ -148,7 +149,7 @@ def _load(path: Path) -> tuple[Events, dict[str, Any]]:
     """Return the events, and the other properties of the trace."""
     events = Events()
     with open_trace(path) as file, damage_as_sentence(path):
-        stream = TraceStream(file)
+        stream = TraceStream(file, decoder=DECODER)
         for batch in stream.batches():
             events.add(batch)
         if events.foreign and "schemaVersion" not in stream.properties:

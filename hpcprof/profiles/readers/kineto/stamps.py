@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 
@@ -15,9 +14,9 @@ from hpcprof.profiles.timeline import Ints
 Mask = NDArray[np.bool_]
 _INT64 = np.iinfo(np.int64)
 
-# Kineto writes microseconds with three decimals. The pattern accepts those that fit 64 bits in nanoseconds.
-# Each text matches in at most one way; otherwise a list with one odd time would be tried in 2**n ways.
-_THREE_DECIMALS = re.compile(rb"(?:-?(?:[0-9]{1,15}|[0-8][0-9]{15})\.[0-9]{3},)*")
+_POINT, _COMMA, _DIGITS = ord("."), ord(","), 10
+_MOST_DIGITS = 16
+"""Digits before the point with which a time that begins with at most 8 fits 64 bits in nanoseconds."""
 
 
 def present(values: Sequence[object]) -> Mask:
@@ -31,12 +30,28 @@ def times(written: list[msgspec.Raw]) -> tuple[Ints, Mask]:
     They are converted from the text, since a double has 16 digits, and a stamp of 1.7e15 us with three
     decimals has 19.
     """
-    text = b",".join(written)
-    if _THREE_DECIMALS.fullmatch(text + b","):
-        digits = text.replace(b".", b"").decode()
+    text = b",".join([*written, b""])
+    if _have_three_decimals(text, len(written)):
+        digits = text[:-1].replace(b".", b"").decode()
         return np.fromstring(digits, np.int64, sep=","), np.ones(len(written), np.bool_)
     values: list[int | None] = [_nanoseconds_or_none(bytes(value)) for value in written]
     return np.array([value or 0 for value in values], np.int64), present(values)
+
+
+def _have_three_decimals(text: bytes, count: int) -> bool:
+    """Return whether all times are numbers without a sign and with three decimals, as Kineto writes them.
+
+    Each of the ``count`` times is followed by a comma.
+    """
+    letters = np.frombuffer(text, np.uint8)
+    commas = np.flatnonzero(letters == _COMMA)
+    # Digits come after the point and the comma; as unsigned numbers all others are larger.
+    others = np.count_nonzero(letters - np.uint8(ord("0")) >= _DIGITS)
+    whole = np.diff(commas, prepend=-1) - len(".000,")
+    if len(commas) != count or others != 2 * count or not np.all((whole > 0) & (whole <= _MOST_DIGITS)):
+        return False
+    longest = commas[whole == _MOST_DIGITS] - len(".000") - _MOST_DIGITS
+    return bool(np.all(letters[commas - len(".000")] == _POINT) and np.all(letters[longest] < ord("9")))
 
 
 def _nanoseconds_or_none(written: bytes) -> int | None:

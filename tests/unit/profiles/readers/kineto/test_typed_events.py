@@ -1,0 +1,93 @@
+"""Events that are decoded in one pass, and those that cannot be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcprof.profiles.event_columns import TEXTS, timeline_tables
+from hpcprof.profiles.readers.kineto import json_stream, reader
+from hpcprof.profiles.readers.kineto.json_stream import Event, TraceStream
+from hpcprof.profiles.readers.kineto.typed_events import DECODER
+from hpcprof.profiles.timeline import Timeline
+
+DATA = Path(__file__).parents[4] / "data"
+CALL = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 2, "ts": 1.5, "dur": 2}
+OPERATOR = {**CALL, "cat": "cpu_op", "name": "aten::mm", "args": {"Input Dims": [[2, 3]]}}
+KERNEL = {**CALL, "cat": "kernel", "name": "gemm", "args": {"device": 0, "stream": 7, "correlation": 3}}
+ODD: list[dict[str, Any]] = [
+    {**CALL, "tid": "25738"},
+    {**CALL, "args": {"correlation": "7"}},
+    {**CALL, "args": {"correlation": 1.5}},
+    {**CALL, "args": None},
+    {**CALL, "ph": "B"},
+    {name: value for name, value in CALL.items() if name != "pid"},
+    {**CALL, "name": None},
+    {**CALL, "dur": -1},
+    {**CALL, "ts": "1.000"},
+    {**KERNEL, "args": {"grid": ["1", 1, 1], "Collective name": "allreduce", "dtype": 7}},
+    {**OPERATOR, "cat": "Operator"},
+    {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
+    {"ph": "X", "cat": "xpu_runtime", "name": "launch", "pid": 1, "tid": 1, "ts": 1, "dur": 1},
+]
+
+
+def write(path: Path, *events: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    return path
+
+
+def contents(timeline: Timeline) -> dict[str, Any]:
+    """Return the losses and all columns of a timeline, with texts in place of their numbers."""
+    found: dict[str, Any] = {"losses": timeline.origin.losses}
+    for name in timeline_tables():
+        table = getattr(timeline, name)
+        for field in (field.name for field in fields(table)):
+            values: list[Any] = np.asarray(getattr(table, field)).tolist()
+            if field in TEXTS:
+                values = [None if value < 0 else timeline.strings[value] for value in values]
+            found[f"{name}.{field}"] = values
+    return found
+
+
+def same_both_ways(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return what is read of a trace, and check that it is the same without the decoder."""
+    typed = contents(reader.read(path))
+    monkeypatch.setattr(reader, "DECODER", None)
+    assert contents(reader.read(path)) == typed
+    return typed
+
+
+@pytest.mark.parametrize("name", ["ddp_step_rank0", "operators_rank0", "pipeline_rank1", "allocator_rank0"])
+@pytest.mark.parametrize("piece", [1 << 12, 1 << 18])
+def test_a_trace_is_the_same_however_its_events_are_decoded(
+    name: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_stream, "_PIECE", piece)
+    assert same_both_ways(DATA / f"{name}.pt.trace.json.gz", monkeypatch)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=json.dumps)
+def test_an_odd_event_changes_nothing_for_the_others(
+    odd: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_stream, "_PIECE", 300)
+    usual = [CALL, OPERATOR, KERNEL] * 4
+    path = write(tmp_path / "rank0.pt.trace.json", *usual, odd, *usual)
+    found = same_both_ways(path, monkeypatch)
+    assert found["kernels.name"].count("gemm") >= 8
+    assert found["calls.name"].count("cudaLaunchKernel") >= 8
+
+
+def test_most_events_of_a_trace_are_decoded_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_stream, "_PIECE", 1 << 14)
+    with gzip.open(DATA / "ddp_step_rank0.pt.trace.json.gz") as file:
+        batches = [*TraceStream(file, decoder=DECODER).batches()]  # type: ignore[arg-type]
+    written = sum(isinstance(event, Event) for batch in batches for event in batch)
+    assert written < 0.05 * sum(map(len, batches))
