@@ -59,7 +59,7 @@ PAGE = """async ([address, count, ranks]) => {
         rank, track, strings, short: {}, start, end, depth: new Uint8Array(each),
         kind: Uint8Array.from(start, () => fixed ?? (random() < 0.2 ? 2 : 0)),
         name: Int32Array.from(start, () => Math.floor(random() * strings.length)),
-        info: none, launch: none, collective: none,
+        info: none, launch: none, collective: none, messages: { row: none, number: none },
       });
     });
   }

@@ -90,6 +90,9 @@ def test_nothing_runs_off_a_phone_and_a_finding_leads_to_its_table(page: Path, b
     opened.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     opened.wait_for_selector("#table-step_account tbody tr")
     assert opened.evaluate("document.documentElement.scrollWidth") == 360
+    gutter = opened.locator(".timeline-gutter").bounding_box()
+    stream = opened.locator(".timeline-track small").first.bounding_box()
+    assert gutter and stream and stream["x"] + stream["width"] <= gutter["x"] + gutter["width"]
     opened.evaluate("document.getElementById('table-step_account').open = false")
     opened.get_by_role("link", name="Account of each step").first.click()
     assert opened.locator("#table-step_account").get_attribute("open") is not None

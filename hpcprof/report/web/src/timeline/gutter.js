@@ -11,7 +11,9 @@ export class Gutter {
     for (const of of timeline.layout.ranks) {
       this.#add(`${of.rank}`, `Rank ${of.rank}`, clock(of), () => timeline.fold(of.rank));
       for (const { id, label } of of.tracks) {
-        this.#add(`${of.rank}/${id}`, label, "", () => timeline.fold(of.rank, id), "timeline-track");
+        // In a narrow column the number of a stream or a thread stays readable.
+        const [what, where = ""] = label.split(/(?<=,) /);
+        this.#add(`${of.rank}/${id}`, what, where, () => timeline.fold(of.rank, id), "timeline-track");
       }
     }
   }
@@ -33,7 +35,8 @@ export class Gutter {
 
   #add(key, label, more, fold, className = "timeline-rank") {
     const named = make("span", { textContent: label });
-    const own = button("", fold, { className, title: more ? `${label}, clock ${more}` : label });
+    const whole = className === "timeline-track" ? `${label} ${more}`.trim() : `${label}${more ? `, clock ${more}` : ""}`;
+    const own = button("", fold, { className, title: whole, "aria-label": whole });
     own.append(named, make("small", { textContent: more }));
     this.buttons.set(key, own);
     this.element.append(own);
