@@ -94,6 +94,7 @@ function tableElement(data, section) {
 
 function headOf(column, sort) {
   const head = make("th", { scope: "col", className: column.texts ? "" : "text" });
+  head.dataset.title = column.header;
   head.append(button(column.header, sort));
   return head;
 }
