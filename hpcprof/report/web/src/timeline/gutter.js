@@ -36,7 +36,7 @@ export class Gutter {
   #add(key, label, more, fold, className = "timeline-rank") {
     const named = make("span", { textContent: label });
     const whole = className === "timeline-track" ? `${label} ${more}`.trim() : `${label}${more ? `, clock ${more}` : ""}`;
-    const own = button("", fold, { className, title: whole, "aria-label": whole });
+    const own = button("", fold, { className, title: whole });
     own.append(named, make("small", { textContent: more }));
     this.buttons.set(key, own);
     this.element.append(own);

@@ -268,7 +268,8 @@ export class Painter {
     const { context, colours } = this;
     const [a, b] = [this.#box(from), this.#box(to)];
     const [x, y] = [a.x, a.y + a.height / 2];
-    const [toX, toY] = [b.x, b.y + b.height / 2];
+    // A receive that waits begins before the send; the message is there when it ends.
+    const [toX, toY] = [kind === "message" ? b.x + b.width : b.x, b.y + b.height / 2];
     const bend = Math.min(60, Math.abs(toX - x) / 2 + 20);
     context.strokeStyle = context.fillStyle = kind === "launch" ? colours.text : colours.communication;
     context.lineWidth = 1.5;
