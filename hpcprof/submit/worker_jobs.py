@@ -24,6 +24,9 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Launcher, LauncherName, Site
 
+_WITHOUT_PROFILE = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
+"""Before Python 3.11.9, a worker that looks at its own threads can stop for ever (python/cpython#106883)."""
+
 _NAME = "dask-worker"
 
 
@@ -139,4 +142,5 @@ def _prologue(site: Site) -> list[str]:
     """Return the lines of the shell that prepare the environment, as the template of job.sh has them."""
     variables = [f"export {name}={shlex.quote(value)}" for name, value in site.environment.items()]
     folder = [f'export TMPDIR={shlex.quote(site.tmpdir)} && mkdir -p "$TMPDIR"'] if site.tmpdir else []
-    return [*(f"module load {shlex.quote(name)}" for name in site.modules), *site.setup, *variables, *folder]
+    modules = [f"module load {shlex.quote(name)}" for name in site.modules]
+    return [*modules, *site.setup, *variables, *folder, _WITHOUT_PROFILE]

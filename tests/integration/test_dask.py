@@ -65,6 +65,12 @@ def square(number: int) -> int:
     return number * number
 
 
+def samples_its_threads(_: int) -> bool:
+    from dask import config
+
+    return bool(config.get("distributed.worker.profile.enabled"))
+
+
 def fail_on_three(number: int) -> int:
     if number == 3:
         raise DamagedInput("three is damaged.")
@@ -147,6 +153,10 @@ def test_one_process_several_mpi_and_dask_with_a_killed_worker_leave_the_same_st
 def test_every_task_comes_back_with_its_result(dask: OnDask) -> None:
     assert sorted(dask(square, range(40))) == [(n, n * n) for n in range(40)]
     assert list(dask(square, [])) == []
+
+
+def test_workers_do_not_sample_their_threads_which_could_stop_them_for_ever(dask: OnDask) -> None:
+    assert list(dask(samples_its_threads, [1])) == [(1, False)]
 
 
 def test_what_a_task_raises_is_raised_here(dask: OnDask) -> None:

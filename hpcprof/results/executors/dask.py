@@ -303,9 +303,11 @@ def load_dask() -> Any:
         import distributed
     except ImportError as error:
         raise UsageError(f"--executor dask needs pip install 'hpcprof[dask]': {error}.") from None
-    # A chunk whose worker dies comes back at once: `OnDask` decides how it is tried again.
+    # A chunk whose worker dies comes back at once: `OnDask` decides how it is tried again. Workers do not
+    # look at their threads every 10 ms: before Python 3.11.9 that can stop one (python/cpython#106883).
     dask.config.set(
         {
+            "distributed.worker.profile.enabled": False,
             "distributed.scheduler.allowed-failures": 0,
             "distributed.deploy.lost-worker-timeout": f"{_MISSED_SECONDS}s",
         }

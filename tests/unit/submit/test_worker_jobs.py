@@ -47,6 +47,7 @@ def test_jobs_of_slurm_have_the_directives_and_the_environment_of_the_site() -> 
         "source /project/env/bin/activate",
         "export MODE='two words'",
         'export TMPDIR=/local && mkdir -p "$TMPDIR"',
+        "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False",
     ]
     assert (jobs.options["cores"], jobs.options["processes"]) == (64, 64)
 

@@ -156,6 +156,7 @@ PBS_SCRIPT = """\
 #PBS -l walltime=00:30:00
 #PBS -k doe
 module load python/3.11
+export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False
 """
 
 
