@@ -85,6 +85,13 @@ def test_an_odd_event_changes_nothing_for_the_others(
     assert found["calls.name"].count("cudaLaunchKernel") >= 8
 
 
+def test_a_single_event_without_a_thread_is_left_out(tmp_path: Path) -> None:
+    alone = {name: value for name, value in CALL.items() if name != "tid"}
+    timeline = reader.read(write(tmp_path / "rank0.pt.trace.json", alone))
+    assert len(timeline.calls) == 0
+    assert [(loss.detail, loss.count) for loss in timeline.origin.losses] == [("tid", 1)]
+
+
 def test_most_events_of_a_trace_are_decoded_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_stream, "_PIECE", 1 << 14)
     with gzip.open(DATA / "ddp_step_rank0.pt.trace.json.gz") as file:
