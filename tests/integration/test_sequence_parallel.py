@@ -119,11 +119,15 @@ def test_every_mode_that_can_run_is_measured_in_turns_and_checked(ranks: int, tm
     assert "fastest: " in run.stdout
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_chunks_give_the_same_rows_as_the_whole(dtype: str, tmp_path: Path) -> None:
-    run = mpi(2, [*WORKLOAD, *SMALL, "--mode", "chunked", "--chunks", "4", "--dtype", dtype], tmp_path)
+def test_chunks_give_the_same_rows_as_the_whole(tmp_path: Path) -> None:
+    dtypes = ["float32", "bfloat16", "float16"]
+    swept = ["--sweep", f"dtype={','.join(dtypes)}"]
+    run = mpi(2, [*WORKLOAD, *SMALL, "--mode", "chunked", "--chunks", "4", *swept], tmp_path)
     assert run.code == 0, run.stderr
-    assert all(result.mode == "chunked" and not result.modes for result in run.results())
+    for result in run.results():
+        assert [point.parameters["dtype"] for point in result.points] == dtypes
+        assert all(point.mode == "chunked" and not point.modes for point in result.points)
+        assert all(point.correctness.passed for point in result.points)
 
 
 def test_a_mode_that_cannot_run_alone_is_one_sentence(tmp_path: Path) -> None:
@@ -255,16 +259,17 @@ def test_ranks_that_mpi_does_not_join_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("direction", ["backward", "both"])
 @pytest.mark.parametrize("kept", [(), ("--keep-gathered",)])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_every_mode_goes_backward_and_agrees_with_the_float64_reference(
-    direction: str, kept: tuple[str, ...], ranks: int, tmp_path: Path
+    kept: tuple[str, ...], ranks: int, tmp_path: Path
 ) -> None:
-    shape = ["-s", "96", "--hidden-size", "48", *SMALL[4:], "--direction", direction, *kept]
+    shape = ["-s", "96", "--hidden-size", "48", *SMALL[4:], "--sweep", "direction=backward,both", *kept]
     run = mpi(ranks, [*WORKLOAD, *shape, "--mode", "auto", "--chunks", "2"], tmp_path)
     assert run.code == 0, run.stderr
-    for result in run.results():
+    points = {(result.rank, p.parameters["direction"]): p for result in run.results() for p in result.points}
+    assert len(points) == 2 * ranks
+    for (_, direction), result in points.items():
         assert list(result.modes) == ["serial", "chunked"]
         for mode in result.modes.values():
             assert mode.correctness.passed
@@ -290,21 +295,21 @@ def test_each_wrong_matmul_of_the_backward_on_one_rank_fails_the_run(index: int,
     assert "the results are wrong: relative error" in run.stderr
 
 
-@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
-def test_weights_that_are_used_in_turns_give_right_results_in_every_direction(
-    direction: str, tmp_path: Path
-) -> None:
+def test_weights_that_are_used_in_turns_give_right_results_in_every_direction(tmp_path: Path) -> None:
     damage = (
         "damaged = mm\n"
         "from hpcprof.workloads.sequence_parallel import buffers, cost_model\n"
         "buffers.rotation_on = lambda *_: cost_model.Rotation(inputs=6, weights=3)\n"
     )
-    run = mpi(2, [*driver(tmp_path, damage), "--direction", direction, "--mode", "auto"], tmp_path)
+    swept = ["--sweep", "direction=forward,backward,both"]
+    run = mpi(2, [*driver(tmp_path, damage), *swept, "--mode", "auto"], tmp_path)
     assert run.code == 0, run.stderr
-    assert "note: the steps rotate through 3 copies of the weights" in run.stdout
     for result in run.results():
-        assert list(result.modes) == ["serial", "chunked"]
-        assert all(1e-8 < mode.correctness.relative_error < 1e-5 for mode in result.modes.values())
+        assert [point.parameters["direction"] for point in result.points] == ["forward", "backward", "both"]
+        for point in result.points:
+            assert any("the steps rotate through 3 copies of the weights" in note for note in point.notes)
+            assert list(point.modes) == ["serial", "chunked"]
+            assert all(1e-8 < mode.correctness.relative_error < 1e-5 for mode in point.modes.values())
 
 
 def test_float8_multiplies_scaled_or_says_why_it_cannot(tmp_path: Path) -> None:
