@@ -23,6 +23,7 @@ from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
 from hpcprof.results.known_files import KnownFile, remember, remember_settled, unchanged_files
 from hpcprof.results.over_ranks import update_run
+from hpcprof.results.pending_results import PendingResults
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import (
     PRELOAD,
@@ -37,7 +38,7 @@ from hpcprof.results.rank_task import (
 from hpcprof.results.run_names import find_known_runs, runs_to_collect
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.store.tables import ProfileRow, RunRow
+from hpcprof.results.store.tables import RunRow
 from hpcprof.submit.runs.directory import Run, runs_directory, update_files
 from hpcprof.submit.runs.failures import profiler_complaint
 
@@ -158,7 +159,9 @@ def collect(
     summary = Collected()
     # hpcprof may have launched one process that started ranks of its own (torchrun).
     ranks_known = run.manifest is not None and run.manifest.job.ranks > 1
-    collection = _Collection(_run_row(run, store, program), ranks_known, store, summary)
+    row = _run_row(run, store, program)
+    pending = PendingResults(row, store)
+    collection = _Collection(row, ranks_known, store, summary, pending)
     if not store.profiles(run.id):
         _prepare(executor, files)
     known = unchanged_files(files)
@@ -168,12 +171,14 @@ def collect(
         summary.skip(damage)
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     same = {one.identity.path: one.sha256 for one in known.values()}
-    for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):
-        collection.take(task, result)
-        if progress is not None:
-            progress(done, len(tasks), task.path)
-    for task, result in executor(analyze_profile, collection.tasks_again(tasks, step_range)):
-        collection.take(task, result)
+    with pending:
+        for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):
+            collection.take(task, result)
+            if progress is not None:
+                progress(done, len(tasks), task.path)
+    with pending:
+        for task, result in executor(analyze_profile, collection.tasks_again(tasks, step_range)):
+            collection.take(task, result)
     remember(collection.known_files(profiles))
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
@@ -213,6 +218,7 @@ class _Collection:
     ranks_known: bool
     store: Store
     summary: Collected
+    pending: PendingResults
     world_sizes: dict[Path, int] = field(default_factory=dict)
     without_steps: dict[Path, str] = field(default_factory=dict)
     sha256: dict[Path, str] = field(default_factory=dict)
@@ -233,7 +239,7 @@ class _Collection:
             self._store(task, result)
 
     def _store(self, task: ProfileTask, result: ProfileResults) -> None:
-        _store_profile(self.run, self.store, task, result)
+        self.pending.add(task.rank, task.path.name, result)
         self.sha256[task.path] = result.sha256
         if task.path in self.summary.unchanged:
             self.summary.unchanged.remove(task.path)
@@ -328,24 +334,6 @@ def _tasks(
             ProfileTask(path, rank, sha256, timelines, run.id, threads, part, step_range, needs_steps)
         )
     return tasks
-
-
-def _store_profile(run: RunRow, store: Store, task: ProfileTask, found: ProfileResults) -> None:
-    origin = found.origin
-    profile = ProfileRow(
-        run_id=run.id,
-        rank=task.rank,
-        file=task.path.name,
-        sha256=found.sha256,
-        bytes=found.bytes,
-        kind=origin.kind,
-        host=origin.host,
-        devices=", ".join(origin.device_names),
-        profiler_version=origin.profiler_version,
-        start_utc_ns=origin.start_utc_ns,
-        analysis_version=ANALYSIS_VERSION,
-    )
-    store.put_profile(run, profile, found.tables, origin.gpus, origin.facts, found.losses)
 
 
 def _run_row(run: Run, store: Store, program: str | None) -> RunRow:

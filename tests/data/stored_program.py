@@ -9,7 +9,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.database import store_url
-from hpcprof.results.store.store import Store
+from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from tests.data.many_ranks import write_program
 from tests.data.parallel_program import Program, Simulation
@@ -33,5 +33,5 @@ def store_program(folder: Path, program: Program) -> tuple[Store, Simulation]:
         }
         host, utc = profile.origin.host, profile.origin.start_utc_ns
         row = ProfileRow(RUN, rank, path.name, str(rank), 1, "nsys", host, "", None, utc, analysis_version=1)
-        found.put_profile(RunRow(RUN, str(folder / "profiles")), row, tables)
+        found.put_profiles(RunRow(RUN, str(folder / "profiles")), [RankResults(row, tables)])
     return found, simulation

@@ -24,7 +24,7 @@ from hpcprof.results.cleanup import (
 from hpcprof.results.collect import collect_profiles
 from hpcprof.results.listing import list_runs
 from hpcprof.results.store.overview import stored_runs
-from hpcprof.results.store.store import open_store
+from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, save
 from hpcprof.submit.runs.tags import change_tags
@@ -54,7 +54,7 @@ def stored(runs_dir: Path, run_id: str, path: Path) -> None:
     store = open_store(None, runs_dir)
     store.prepare()
     profile = ProfileRow(run_id, 0, "f", "0" * 64, 1, "nsys", None, "", None, None, analysis_version=1)
-    store.put_profile(RunRow(run_id, str(path)), profile, {})
+    store.put_profiles(RunRow(run_id, str(path)), [RankResults(profile, {})])
 
 
 def test_the_rows_of_imported_profiles_are_removed_from_every_table_and_their_files_are_left(

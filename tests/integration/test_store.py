@@ -26,7 +26,7 @@ from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.query import query as hpcprof_query
 from hpcprof.results.store import analyses
-from hpcprof.results.store.store import Store, open_store
+from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
@@ -63,7 +63,7 @@ def table(rows: list[dict[str, object]], reason: str = "") -> AnalysisTable:
 def filled(database: Database) -> Database:
     """A database with one row of one analysis."""
     run = RunRow(id="run", path="/run")
-    opened(database).put_profile(run, profile(), {"kernels": table([kernel()])})
+    opened(database).put_profiles(run, [RankResults(profile(), {"kernels": table([kernel()])})])
     return database
 
 
@@ -186,9 +186,9 @@ def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
 def test_results_over_ranks_that_another_collect_has_overtaken_are_not_written(database: Database) -> None:
     store = opened(database)
     run = RunRow(id="run", path="/run")
-    store.put_profile(run, profile(0, "a" * 64), {})
+    store.put_profiles(run, [RankResults(profile(0, "a" * 64), {})])
     old = {0: "a" * 64}
-    store.put_profile(run, profile(1, "b" * 64), {})
+    store.put_profiles(run, [RankResults(profile(1, "b" * 64), {})])
     before = database.dump()
     assert not store.put_run("run", {"steps": no_rows("computed of one rank")}, old)
     assert database.dump() == before
@@ -243,7 +243,7 @@ def test_any_text_of_a_profile_can_be_stored(name: str, stored: str, database: D
     row = msgspec.structs.replace(profile(), host=name, file=name)
     tables = {"kernels": table([kernel(name=name)], f"why {name}")}
     gpus, facts = [Gpu(0, name, name)], [Fact("environment", name, name)]
-    store.put_profile(RunRow(id="run", path=f"/{name}"), row, tables, gpus, facts)
+    store.put_profiles(RunRow(id="run", path=f"/{name}"), [RankResults(row, tables, gpus, facts)])
     found = store.read("run", "kernels")
     assert [r["name"] for r in found.rows] == [stored]
     assert found.reasons == {0: f"why {stored}"}
@@ -257,20 +257,24 @@ def test_losses_are_stored_with_their_profile_and_shown_with_what_they_touch(dat
         Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="naïve \ud800\0"),
     ]
     for rank in (1, 0):
-        store.put_profile(run, profile(rank), {"kernels": table([kernel(rank=rank)])}, losses=losses)
+        store.put_profiles(
+            run, [RankResults(profile(rank), {"kernels": table([kernel(rank=rank)])}, losses=losses)]
+        )
     stored = [losses[0], Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="naïve \\ud800")]
     assert store.losses("run") == [(rank, loss) for rank in (0, 1) for loss in stored]
     sentence = "ranks 0, 1: 114 of 344 kernels have no valid end and are left out"
     assert store.read("run", "kernels").losses == (sentence,)
     assert store.read("run", "api").losses == ()
-    store.put_profile(run, profile(1), {"kernels": table([kernel(rank=1)])})
+    store.put_profiles(run, [RankResults(profile(1), {"kernels": table([kernel(rank=1)])})])
     assert {rank for rank, _ in store.losses("run")} == {0}
 
 
 def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
     store, run_id = opened(database), "caf\udce9-1"
     row = msgspec.structs.replace(profile(), run_id=run_id)
-    store.put_profile(RunRow(id=run_id, path=f"/{run_id}"), row, {"kernels": table([kernel()])})
+    store.put_profiles(
+        RunRow(id=run_id, path=f"/{run_id}"), [RankResults(row, {"kernels": table([kernel()])})]
+    )
     assert len(store.read(run_id, "kernels").rows) == 1
     assert list(store.profiles(run_id)) == [0]
 
@@ -284,7 +288,7 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(data
         columns["comm_id"] = ["c", None]
         columns["op"] = ["AllReduce", "half \ud800 and zero\0"]
         results = {"rank_collectives": AnalysisTable(columns)}
-        store.put_profile(RunRow(id="run", path="/run"), profile(rank), results)
+        store.put_profiles(RunRow(id="run", path="/run"), [RankResults(profile(rank), results)])
     rows = store.read("run", "rank_collectives").rows
     assert [row["seq"] for row in rows] == [0, None, 1, None]
     assert [row["op"] for row in rows] == 2 * ["AllReduce", "half \\ud800 and zero"]
@@ -297,7 +301,7 @@ def test_packed_rows_of_an_earlier_version_have_nulls_in_newer_columns(
     older = msgspec.msgpack.encode([[0, 1] for _ in columns[:-2]])
     monkeypatch.setattr(analyses, "_packed", lambda *_: older)
     results = {"rank_collectives": AnalysisTable({column.name: [0, 1] for column in columns})}
-    store.put_profile(RunRow(id="run", path="/run"), profile(0), results)
+    store.put_profiles(RunRow(id="run", path="/run"), [RankResults(profile(0), results)])
     rows = store.read("run", "rank_collectives").rows
     assert [tuple(row.values())[-3:] for row in rows] == [(0, None, None), (1, None, None)]
 
@@ -307,7 +311,7 @@ def test_rows_over_ranks_are_written_in_batches_that_keep_their_order(
 ) -> None:
     monkeypatch.setattr("hpcprof.results.store.analyses._BATCH", 2)
     store = opened(database)
-    store.put_profile(RunRow(id="run", path="/run"), profile(), {})
+    store.put_profiles(RunRow(id="run", path="/run"), [RankResults(profile(), {})])
     names = [column.name for column in ANALYSES["steps"].columns]
     rows = pd.DataFrame({name: np.arange(5, 0, -1) for name in names})
     rows["min_ns"] = pd.Series([5, None, 3, None, 1], dtype=object)
@@ -319,11 +323,11 @@ def test_rows_over_ranks_are_written_in_batches_that_keep_their_order(
 
 def test_the_store_has_a_run_from_its_own_analyses_on_until_a_rank_changes(database: Database) -> None:
     store, run = opened(database), RunRow(id="run", path="/run")
-    store.put_profile(run, profile(), {})
+    store.put_profiles(run, [RankResults(profile(), {})])
     assert not store.has_run("run")
     assert store.put_run("run", {"steps": no_rows("too few")}, {0: "0" * 64})
     assert store.has_run("run")
-    store.put_profile(run, profile(), {})
+    store.put_profiles(run, [RankResults(profile(), {})])
     assert not store.has_run("run")
 
 
@@ -334,7 +338,7 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
         kernel(total_ns=most, min_ns=least, avg_ns=math.nan, med_ns=None),
         kernel(total_ns=2**53 + 1, avg_ns=math.inf, med_ns=0.1),
     ]
-    store.put_profile(RunRow(id="run", path="/"), profile(), {"kernels": table(rows)})
+    store.put_profiles(RunRow(id="run", path="/"), [RankResults(profile(), {"kernels": table(rows)})])
     first, second = store.read("run", "kernels").rows
     assert (first["total_ns"], first["min_ns"], first["avg_ns"], first["med_ns"]) == (most, least, None, None)
     assert (second["total_ns"], second["avg_ns"], second["med_ns"]) == (2**53 + 1, None, 0.1)
@@ -344,7 +348,7 @@ def test_whole_numbers_keep_all_64_bits_and_what_is_no_number_is_null(database: 
 def test_any_number_of_rows_comes_back_in_order(count: int, database: Database) -> None:
     store = opened(database)
     rows = [kernel(name=f"k{i % 3}", total_ns=i) for i in range(count)]
-    store.put_profile(RunRow(id="run", path="/"), profile(), {"kernels": table(rows)})
+    store.put_profiles(RunRow(id="run", path="/"), [RankResults(profile(), {"kernels": table(rows)})])
     assert store.read("run", "kernels").rows == rows
 
 
@@ -353,7 +357,7 @@ def test_a_number_beyond_64_bits_is_refused_and_nothing_of_the_profile_is_writte
     before = database.dump()
     results = {"kernels": table([kernel(), kernel(total_ns=2**63)])}
     with pytest.raises(StoreError, match="cannot use the results database"):
-        store.put_profile(RunRow(id="run", path="/"), profile(), results)
+        store.put_profiles(RunRow(id="run", path="/"), [RankResults(profile(), results)])
     assert database.dump() == before
 
 

@@ -8,6 +8,7 @@ for single ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -49,13 +50,21 @@ def delete_run_analysis(connection: Connection, run_id: str, name: str) -> None:
 
 
 def insert_analyses(
-    connection: Connection, run_id: str, rank: int, tables: Mapping[str, AnalysisTable]
+    connection: Connection, run_id: str, found: Mapping[int, Mapping[str, AnalysisTable]]
 ) -> None:
-    """Insert the analyses of one rank, or with `WHOLE_RUN` those that span the ranks."""
-    reasons: list[ReasonRow] = []
-    for name, table in tables.items():
-        _insert_part(connection, run_id, rank, name, table.columns)
-        reasons += [ReasonRow(run_id, about, name, reason) for about, reason in table.reasons.items()]
+    """Insert the analyses of some ranks, or with `WHOLE_RUN` those that span the ranks.
+
+    The rows of several ranks are inserted together: a statement costs more than a row.
+    """
+    for name in dict.fromkeys(name for tables in found.values() for name in tables):
+        parts = [(rank, tables[name].columns, 0) for rank, tables in found.items() if name in tables]
+        _insert_parts(connection, run_id, name, parts)
+    reasons = [
+        ReasonRow(run_id, about, name, reason)
+        for tables in found.values()
+        for name, table in tables.items()
+        for about, reason in table.reasons.items()
+    ]
     insert_rows(connection, REASONS, reasons)
 
 
@@ -64,31 +73,34 @@ def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, 
     for name, outcome in outcomes.items():
         position = 0
         for columns in outcome.batches(_BATCH):
-            _insert_part(connection, run_id, WHOLE_RUN, name, columns, position)
+            _insert_parts(connection, run_id, name, [(WHOLE_RUN, columns, position)])
             position += len(next(iter(columns.values())))
     reasons = [ReasonRow(run_id, WHOLE_RUN, name, one.reason) for name, one in outcomes.items() if one.reason]
     insert_rows(connection, REASONS, reasons)
 
 
-def _insert_part(
+def _insert_parts(
     connection: Connection,
     run_id: str,
-    rank: int,
     name: str,
-    values: Mapping[str, list[Any]],
-    position: int = 0,
+    parts: Sequence[tuple[int, Mapping[str, list[Any]], int]],
 ) -> None:
-    """Insert rows of an analysis, the first of them at ``position``."""
-    count = len(next(iter(values.values()), ()))
-    if not count:
+    """Insert rows of an analysis: of each part the rank, the columns and the position of its first row."""
+    filled = [part for part in parts if len(next(iter(part[1].values()), ()))]
+    if not filled:
         return
-    columns: dict[str, list[Any]] = {
-        "run_id": [run_id] * count,
-        "position": [*range(position, position + count)],
-    }
-    columns |= values
+    columns: dict[str, list[Any]]
     if ANALYSES[name].packed:
-        columns = {"run_id": [run_id], "rank": [rank], "packed": [_packed(name, values)]}
+        columns = {
+            "run_id": [run_id] * len(filled),
+            "rank": [rank for rank, _, _ in filled],
+            "packed": [_packed(name, values) for _, values, _ in filled],
+        }
+    else:
+        counts = [len(next(iter(values.values()))) for _, values, _ in filled]
+        places = [range(first, first + count) for (_, _, first), count in zip(filled, counts, strict=True)]
+        columns = {"run_id": [run_id] * sum(counts), "position": [*chain.from_iterable(places)]}
+        columns |= {key: [*chain.from_iterable(one[key] for _, one, _ in filled)] for key in filled[0][1]}
     insert_columns(connection, TABLES[name], columns)
 
 

@@ -66,6 +66,36 @@ class RunNotes:
     losses: list[tuple[int, Loss]]
 
 
+@dataclass(frozen=True)
+class RankResults:
+    """What the store keeps of one rank: its profile, the analyses of it, and where it comes from."""
+
+    profile: ProfileRow
+    tables: Mapping[str, AnalysisTable]
+    gpus: Sequence[Gpu] = ()
+    facts: Sequence[Fact] = ()
+    losses: Sequence[Loss] = ()
+
+    def gpu_rows(self) -> list[GpuRow]:
+        """Return a row for each GPU; the first of two with the same number counts."""
+        by_device: dict[int, Gpu] = {}
+        for gpu in self.gpus:
+            by_device.setdefault(gpu.device, gpu)
+        return [GpuRow(*self._key, **asdict(gpu)) for gpu in by_device.values()]
+
+    def fact_rows(self) -> list[FactRow]:
+        """Return a row for each fact."""
+        return [FactRow(*self._key, **asdict(fact)) for fact in self.facts]
+
+    def loss_rows(self) -> list[LossRow]:
+        """Return a row for each loss."""
+        return [_loss_row(*self._key, *numbered) for numbered in enumerate(self.losses)]
+
+    @property
+    def _key(self) -> tuple[str, int]:
+        return self.profile.run_id, self.profile.rank
+
+
 class Store:
     """The results of runs in one database.
 
@@ -176,46 +206,36 @@ class Store:
     def has_run(self, run_id: str) -> bool:
         """Whether the analyses that span the ranks of a run are stored.
 
-        `put_run` writes them, and `put_profile` deletes them.
+        `put_run` writes them, and `put_profiles` deletes them.
         """
         with self._database.reading() as connection:
             return has_run_analyses(connection, run_id)
 
-    def put_profile(
-        self,
-        run: RunRow,
-        profile: ProfileRow,
-        tables: Mapping[str, AnalysisTable],
-        gpus: Sequence[Gpu] = (),
-        facts: Sequence[Fact] = (),
-        losses: Sequence[Loss] = (),
-    ) -> None:
-        """Write the profile and the analyses of one rank, replacing what the store has of that rank.
+    def put_profiles(self, run: RunRow, found: Sequence[RankResults]) -> None:
+        """Write the profiles and the analyses of some ranks, replacing what the store has of them.
 
-        The analyses that span the ranks are deleted: they no longer fit.
+        It is one transaction, which waits for the disk once. The analyses that span the ranks are deleted:
+        they no longer fit.
 
         Raises
         ------
         StoreError
             If the rows cannot be written; then none of them is.
         """
-        key = (run.id, profile.rank)
-        by_device: dict[int, Gpu] = {}
-        for gpu in gpus:
-            by_device.setdefault(gpu.device, gpu)  # The first of two with the same number counts.
         with self._database.writing(run.id) as connection:
-            of_rank = {"run_id": plain(run.id), "rank": profile.rank}
-            if delete(connection, [PROFILES], of_rank):  # else nothing else of the rank is stored
-                delete(connection, [GPUS, FACTS, LOSSES], of_rank)
-                delete_rank_analyses(connection, *key)
+            for one in found:
+                of_rank = {"run_id": plain(run.id), "rank": one.profile.rank}
+                if delete(connection, [PROFILES], of_rank):  # else nothing else of the rank is stored
+                    delete(connection, [GPUS, FACTS, LOSSES], of_rank)
+                    delete_rank_analyses(connection, run.id, one.profile.rank)
             delete_run_analyses(connection, run.id)
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
-            insert_rows(connection, PROFILES, [profile])
-            insert_rows(connection, GPUS, [GpuRow(*key, **asdict(gpu)) for gpu in by_device.values()])
-            insert_rows(connection, FACTS, [FactRow(*key, **asdict(fact)) for fact in facts])
-            insert_rows(connection, LOSSES, [_loss_row(*key, *numbered) for numbered in enumerate(losses)])
-            insert_analyses(connection, *key, tables)
+            insert_rows(connection, PROFILES, [one.profile for one in found])
+            insert_rows(connection, GPUS, [row for one in found for row in one.gpu_rows()])
+            insert_rows(connection, FACTS, [row for one in found for row in one.fact_rows()])
+            insert_rows(connection, LOSSES, [row for one in found for row in one.loss_rows()])
+            insert_analyses(connection, run.id, {one.profile.rank: one.tables for one in found})
 
     def describe_run(self, run: RunRow) -> None:
         """Replace what is known of a collected run."""
@@ -290,7 +310,7 @@ class Store:
             for name in tables:
                 delete_run_analysis(connection, run_id, name)
             insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, text)])
-            insert_analyses(connection, run_id, WHOLE_RUN, tables)
+            insert_analyses(connection, run_id, {WHOLE_RUN: tables})
             return True
 
     def baselines(self) -> list[BaselineRow]:

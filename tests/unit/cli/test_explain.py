@@ -13,7 +13,7 @@ from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.cli.explain import command as explain
 from hpcprof.cli.whatif import command as whatif
 from hpcprof.common.errors import UsageError
-from hpcprof.results.store.store import open_store
+from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from tests.unit.explanations import MS, explained, finding
 
@@ -28,7 +28,7 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = open_store(None, Path("runs"))
     store.prepare()
     profile = ProfileRow("run-1", 0, "f", "0" * 64, 1, "nsys", None, "", None, None, analysis_version=1)
-    store.put_profile(RunRow("run-1", str(tmp_path / "gone")), profile, {})
+    store.put_profiles(RunRow("run-1", str(tmp_path / "gone")), [RankResults(profile, {})])
 
     def known(*_: object) -> Explanation:
         return EXPLANATION

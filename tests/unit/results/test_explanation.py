@@ -18,7 +18,7 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Gpu
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.explanation import explain, explain_if_quick, kept_explanation, what_if
-from hpcprof.results.store.store import Store, open_store
+from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run
 from tests.unit.explanations import explained, finding
@@ -73,7 +73,9 @@ def put(store: Store, run: Run, one: ProfileRow, losses: Sequence[Loss] = ()) ->
         "api": table("api", "name", ["cudaMalloc"]),
     }
     gpus = [Gpu(0, "NVIDIA H200", sm_count=132)]
-    store.put_profile(RunRow(run.id, str(run.path)), one, tables if one.rank == 0 else {}, gpus, (), losses)
+    store.put_profiles(
+        RunRow(run.id, str(run.path)), [RankResults(one, tables if one.rank == 0 else {}, gpus, (), losses)]
+    )
 
 
 @pytest.fixture
@@ -217,8 +219,8 @@ def test_a_report_computes_the_explanation_of_a_run_on_cpus_by_the_number_of_its
     run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operators = {"operators": table("operators", "name", ["aten::mm", "aten::add"])}
-    store.put_profile(RunRow(run.id, str(run.path)), profile(0, "b"), operators, [], (), ())
-    store.put_profile(RunRow(run.id, str(run.path)), profile(1, "b"), {}, [], (), ())
+    store.put_profiles(RunRow(run.id, str(run.path)), [RankResults(profile(0, "b"), operators, [], (), ())])
+    store.put_profiles(RunRow(run.id, str(run.path)), [RankResults(profile(1, "b"), {}, [], (), ())])
     monkeypatch.setattr("hpcprof.results.explanation._QUICK", 1)
     assert explain_if_quick(run, store) is None
     monkeypatch.setattr("hpcprof.results.explanation._QUICK", 2)

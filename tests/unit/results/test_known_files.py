@@ -28,7 +28,7 @@ from hpcprof.results.known_files import (
     unchanged_files,
 )
 from hpcprof.results.rank_task import ProfileTask, RankOutcome, Unchanged
-from hpcprof.results.store.store import Store, open_store
+from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, open_run
 
@@ -142,7 +142,7 @@ def store(profile: Path, tmp_path: Path) -> Store:
     row = ProfileRow(
         *("run", 3, profile.name, "5a", 7, "nsys", None, "", None, None), analysis_version=ANALYSIS_VERSION
     )
-    store.put_profile(RunRow("run", str(profile.parent)), row, {})
+    store.put_profiles(RunRow("run", str(profile.parent)), [RankResults(row, {})])
     return store
 
 
@@ -229,7 +229,7 @@ def test_a_collect_that_finds_nothing_new_again_says_the_same_without_opening_th
     row = ProfileRow(
         *(run.id, 3, profile.name, "5a", 7, "nsys", None, "", None, None), analysis_version=ANALYSIS_VERSION
     )
-    store.put_profile(RunRow(run.id, str(profile.parent)), row, {})
+    store.put_profiles(RunRow(run.id, str(profile.parent)), [RankResults(row, {})])
     store.put_run(run.id, {}, {3: "5a"})
     monkeypatch.setattr(collect, "update_run", lambda *_: None)
     opened = CliRunner().invoke(command, words)

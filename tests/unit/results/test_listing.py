@@ -14,7 +14,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.results.listing import Coverage, Selection, list_runs, parse_age, parse_since
-from hpcprof.results.store.store import open_store
+from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, save
 from hpcprof.submit.runs.tags import change_tags
@@ -45,7 +45,7 @@ def stored(runs_dir: Path, run_id: str, path: Path, ranks: int = 1) -> None:
         profile = ProfileRow(
             run_id, rank, "f", "0" * 64, 1, "nsys", None, "", None, 1795230532 * 10**9, analysis_version=1
         )
-        store.put_profile(RunRow(run_id, str(path)), profile, {})
+        store.put_profiles(RunRow(run_id, str(path)), [RankResults(profile, {})])
 
 
 def test_a_run_is_listed_with_its_command_times_and_tags(make_run: MakeRun, tmp_path: Path) -> None:

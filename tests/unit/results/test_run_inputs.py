@@ -10,7 +10,7 @@ from hpcprof.profiles.readers.results import parse_result
 from hpcprof.results import run_inputs
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.run_inputs import run_data
-from hpcprof.results.store.store import open_store
+from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import Timelines
 from hpcprof.submit.runs.directory import Run
@@ -47,7 +47,7 @@ def test_the_profiles_of_a_run_are_looked_for_once(tmp_path: Path, monkeypatch: 
         profile = ProfileRow(
             run.id, rank, path.name, "a" * 64, 1, "torch", None, "", None, None, ANALYSIS_VERSION
         )
-        store.put_profile(RunRow(run.id, str(run.path)), profile, {}, [], (), ())
+        store.put_profiles(RunRow(run.id, str(run.path)), [RankResults(profile, {}, [], (), ())])
     data = run_data(run, store, ())
     assert [len(data.read(rank).operators) > 0 for rank in data.timeline_ranks] == [True, True]
     assert looked == [run]

@@ -16,7 +16,7 @@ from hpcprof.results.run_names import (
     stored_run,
 )
 from hpcprof.results.store.database import store_url
-from hpcprof.results.store.store import Store
+from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, open_run, typed_name
 
@@ -34,7 +34,7 @@ def store_with(path: Path, *runs: Run) -> Store:
     store.prepare()
     for run in runs:
         profile = ProfileRow(run.id, 0, "rank0.sqlite", "0" * 64, 1, "nsys", "node", "", "", None, 1)
-        store.put_profile(RunRow(run.id, str(run.path), None, None, None), profile, {})
+        store.put_profiles(RunRow(run.id, str(run.path), None, None, None), [RankResults(profile, {})])
     return store
 
 
