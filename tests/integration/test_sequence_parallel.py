@@ -279,20 +279,24 @@ def test_every_mode_goes_backward_and_agrees_with_the_float64_reference(
         assert ("allgather" in phases) == (direction == "both")
 
 
-@pytest.mark.parametrize("index", [1, 2, 3, 4])
-def test_each_wrong_matmul_of_the_backward_on_one_rank_fails_the_run(index: int, tmp_path: Path) -> None:
+def test_each_wrong_matmul_of_the_backward_on_one_rank_fails_the_run(tmp_path: Path) -> None:
+    # At each point another one is wrong. All matmuls of a point have its hidden size in their shapes.
+    sizes = (24, 40, 56, 72)
     damage = (
-        "calls = 0\n"
+        f"sizes, calls = {sizes}, dict.fromkeys({sizes}, 0)\n"
         "def damaged(a, b, out):\n"
-        "    global calls\n"
+        "    hidden = next(size for size in sizes if size in (*a.shape, *b.shape))\n"
         # One forward first, and four matmuls backward in every step after it.
-        f"    wrong = calls >= 2 and (calls - 2) % 4 == {index - 1}\n"
-        "    calls += 1\n"
+        "    wrong = calls[hidden] >= 2 and (calls[hidden] - 2) % 4 == sizes.index(hidden)\n"
+        "    calls[hidden] += 1\n"
         "    return mm(a, b, out=out).mul_(1.01) if wrong else mm(a, b, out=out)\n"
     )
-    run = mpi(2, [*driver(tmp_path, damage), "--direction", "backward"], tmp_path)
+    swept = [*UNSWEPT, "--direction", "backward", "--sweep", f"hidden-size={','.join(map(str, sizes))}"]
+    run = mpi(2, [*driver(tmp_path, damage)[:2], *swept], tmp_path)
     assert run.code == 1
     assert "the results are wrong: relative error" in run.stderr
+    points = zip(*(result.points for result in run.results()), strict=True)
+    assert [all(one.correctness.passed for one in ranks) for ranks in points] == [False] * len(sizes)
 
 
 def test_weights_that_are_used_in_turns_give_right_results_in_every_direction(tmp_path: Path) -> None:
