@@ -43,7 +43,7 @@ ranks (docs/explanation/performance.md, "Tricks kept and removed").
 _HASHED_AT_ONCE = 1 << 22
 
 # Shares of the time in which a worker starts.
-_TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.003, 0.06, 4e-8, 2e-9
+_TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.002, 0.02, 3.3e-8, 1.5e-9
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
 _HEAVY = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
