@@ -12,7 +12,7 @@ from pathlib import Path
 
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # A worker that starts beside this process slows it down, and both wait for the last task.
-_LEAST_GAIN = 0.5
+_LEAST_GAIN = 0.7
 # Each worker takes about so many chunks: enough that all end at about the same time.
 _CHUNKS = 8
 # Tasks of one message: each result comes back on its own, so that more would save nothing.
