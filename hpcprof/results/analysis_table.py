@@ -13,7 +13,7 @@ from hpcprof.analysis.framework.declaration import Column, Kind
 if TYPE_CHECKING:  # pandas is not needed to report from the store
     import pandas as pd
 
-ANALYSIS_VERSION = 11
+ANALYSIS_VERSION = 12
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 Row = dict[str, Any]
