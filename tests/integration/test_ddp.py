@@ -169,8 +169,8 @@ def test_plants_take_turns_by_epoch_and_cost_time_in_half_of_its_steps(tmp_path:
     assert first.correctness and first.correctness.passed
     slept = [time >= 100_000_000 for time in second.phase_ns["data"]]
     assert slept == [True] * 2 + [False] * 4 + [True] * 2 + [False] * 8
-    # The other rank does not sleep, but waits.
-    assert min(first.step_ns[step] for step in (1, 7)) >= 100_000_000
+    # The other rank does not sleep, but waits; its step may begin later.
+    assert min(first.step_ns[step] for step in (1, 7)) >= 50_000_000
     assert not first.notes and max(first.phase_ns["data"]) < 100_000_000
 
 
