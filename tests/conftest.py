@@ -23,6 +23,11 @@ settings.load_profile("patient")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Hpcprof = Callable[..., "subprocess.CompletedProcess[str]"]
+INTERRUPTED = (130, -signal.SIGINT)
+"""How a command ends at Ctrl-C, which a shell shows as 130 both times.
+
+``python -m`` ends by the signal itself if that met code which ``exec`` made from text, as dataclasses do.
+"""
 _PATIENCE_SECONDS = 480
 
 
