@@ -25,6 +25,7 @@ from playwright.sync_api import Browser
 
 import hpcprof as package
 from tests.integration.chromium import open_page
+from tests.integration.test_collect_processes import wait_until
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -297,6 +298,32 @@ def test_a_hostile_log_line_is_text_in_the_page_of_a_running_job(server: Server,
     assert opened.page.locator("[data-live-steps] tbody tr").count() == 2
     assert opened.page.locator("img").count() == 0
     assert (dialogs, opened.complaints) == ([], [])
+
+
+def test_the_list_renews_itself_until_all_runs_have_ended(
+    server: Server, browser: Browser, tmp_path: Path
+) -> None:
+    waits = f"while [ ! -e {tmp_path}/told ]; do sleep 0.1; done"
+    submit = [sys.executable, "-m", "hpcprof", "submit", "--job-name", "patient", "--", "sh", "-c", waits]
+    subprocess.run(submit, cwd=server.place, check=True, capture_output=True)
+
+    def listed() -> list[str]:
+        return [run["state"] for run in server.json("/api/runs?search=patient")["runs"]]
+
+    wait_until(lambda: listed() == ["running"])
+    opened = open_page(browser, f"{server.address}runs?search=patient")
+    opened.page.clock.install()
+    opened.page.reload()
+    opened.page.wait_for_selector("html[data-ready]", state="attached")
+    rows = opened.page.locator("table.runs tbody")
+    assert rows.get_by_text("running", exact=True).count() == 1
+    (tmp_path / "told").touch()
+    wait_until(lambda: listed() == ["completed"])
+    opened.page.clock.run_for(15_000)
+    rows.get_by_text("completed", exact=True).wait_for()
+    asked = len(opened.requests)
+    opened.page.clock.run_for(60_000)
+    assert (len(opened.requests), opened.complaints) == (asked, [])
 
 
 def test_a_killed_server_leaves_its_tiles_to_the_next(server: Server, run_id: str, tmp_path: Path) -> None:
