@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from hpcprof.common.units import format_bytes
 from hpcprof.profiles.timeline import Ints
@@ -16,6 +19,7 @@ _SEND, _RECV = "Send", "Recv"
 _COLLECTIVE = ("op", "comm_id", "seq")
 _MESSAGE = ("sender", "receiver", "comm_id", "seq")
 _Key = tuple[Any, ...]
+_written_size = lru_cache(1024)(format_bytes)
 
 
 @dataclass(frozen=True)
@@ -52,76 +56,83 @@ class MatchedCommunication:
 
     def __init__(self, run_id: str, store: Store) -> None:
         self._run_id, self._store = run_id, store
-        self._collectives = self._keys("collectives", _COLLECTIVE, 0)
-        self._messages = self._keys("point_to_point", _MESSAGE, len(self._collectives))
-        self._partners: dict[tuple[int, Any], set[int]] = {}
-        for sender, receiver, comm_id, _ in self._messages:
-            self._partners.setdefault((sender, comm_id), set()).add(receiver)
-            self._partners.setdefault((receiver, comm_id), set()).add(sender)
+        self._collectives = self._matched("collectives", _COLLECTIVE, 0)
+        self._messages = self._matched("point_to_point", _MESSAGE, len(self._collectives))
 
-    def _keys(self, analysis: str, names: Sequence[str], first: int) -> dict[_Key, int]:
-        columns = self._store.read(self._run_id, analysis).columns
-        rows = zip(*(_named(columns.get(name, ())) for name in names), strict=True)
-        return {key: number for number, key in enumerate(rows, first)}
+    def _matched(self, analysis: str, names: Sequence[str], first: int) -> pd.DataFrame:
+        """Return what was matched, by its number; few communicators share many rows."""
+        parts = self._store.read_parts(self._run_id, analysis, columns=names)
+        columns: dict[str, Any] = next(parts, {name: [] for name in names})
+        columns["comm_id"] = _named(columns["comm_id"])
+        for text in columns.keys() & {"op", "comm_id"}:
+            columns[text] = pd.Categorical(columns[text])
+        found: pd.DataFrame = pd.DataFrame(columns, index=range(first, first + len(columns["seq"])))
+        return found
 
     def of_rank(self, rank: int) -> RankCommunication:
         """Return what a rank has in common with others; nothing if it has no communication."""
         found: list[tuple[int, int, int, str]] = []
+        messages = self._messages
+        messages = messages[(messages["sender"] == rank) | (messages["receiver"] == rank)]
+        number_of_message = _numbers(messages)
         for stored in self._store.read_parts(self._run_id, "rank_collectives", [rank]):
             part = {**stored, "comm_id": _named(stored["comm_id"])}
-            peers = self._peers(rank, part)
+            inside = self._collectives["comm_id"].isin(set(part["comm_id"]))
+            number_of_collective = _numbers(self._collectives[inside])
+            peers = _peers(rank, part, messages)
             for row, (op, comm_id, seq) in enumerate(zip(*(part[n] for n in _COLLECTIVE), strict=True)):
                 way = {_SEND: 1, _RECV: -1}.get(op, 0)
                 if way:
                     ends = (rank, peers[row])[::way]
-                    number = self._messages.get((*ends, comm_id, seq))
+                    number = number_of_message.get((*ends, comm_id, seq))
                 else:
                     # Collectives that share a kernel share its arrows.
-                    number = None if part["part"][row] else self._collectives.get((op, comm_id, seq))
+                    number = None if part["part"][row] else number_of_collective.get((op, comm_id, seq))
                 if number is not None:
                     found.append((part["start_ns"][row], number, way, _said(part, row, way, peers[row])))
         found.sort()
         start, numbers, ways = (np.array([one[place] for one in found], np.int64) for place in range(3))
         return RankCommunication(start, numbers, ways, [text for *_, text in found])
 
-    def _peers(self, rank: int, part: Mapping[str, Sequence[Any]]) -> list[int | None]:
-        """Return the partner of each send and receive by its rank in the program; None if it is unknown.
 
-        Profilers record the rank in the program or in the communicator. In a communicator the ranks have the
-        order of the program, so its partners there, in their order, are those of its matched messages.
-        """
-        inside: dict[Any, set[int]] = {}
-        for comm_id, peer in zip(part["comm_id"], part["comm_peer"], strict=True):
-            if peer is not None:
-                inside.setdefault(comm_id, set()).add(peer)
-        known: dict[tuple[Any, int | None], int] = {}
-        for comm_id, partners in inside.items():
-            of_program = self._partners.get((rank, comm_id), set())
-            if len(of_program) == len(partners):
-                pairs = zip(sorted(partners), sorted(of_program), strict=True)
-                known |= {(comm_id, own): other for own, other in pairs}
+def _numbers(matched: pd.DataFrame) -> dict[_Key, int]:
+    columns = (matched[name].tolist() for name in matched)
+    return dict(zip(zip(*columns, strict=True), matched.index.tolist(), strict=True))
+
+
+def _peers(rank: int, part: Mapping[str, Sequence[Any]], messages: pd.DataFrame) -> list[int | None]:
+    """Return the partner of each send and receive by its rank in the program; None if it is unknown.
+
+    Profilers record the rank in the program or in the communicator. In a communicator the ranks have the
+    order of the program, so its partners there, in their order, are those of the rank's matched messages.
+    """
+    partners: defaultdict[str, set[int]] = defaultdict(set)
+    ends = (messages[name].tolist() for name in ("sender", "receiver", "comm_id"))
+    for sender, receiver, comm_id in zip(*ends, strict=True):
+        partners[comm_id].add(receiver if sender == rank else sender)
+    inside: defaultdict[str, set[int]] = defaultdict(set)
+    for comm_id, peer in zip(part["comm_id"], part["comm_peer"], strict=True):
+        if peer is not None:
+            inside[comm_id].add(peer)
+    known: dict[tuple[str, int | None], int] = {}
+    for comm_id, of_program in partners.items():
+        if len(of_program) == len(inside[comm_id]):
+            pairs = zip(sorted(inside[comm_id]), sorted(of_program), strict=True)
+            known |= {(comm_id, own): other for own, other in pairs}
         # With two ranks in a communicator, profilers may record no partner at all.
-        only = {
-            comm_id: next(iter(partners))
-            for (of, comm_id), partners in self._partners.items()
-            if of == rank and len(partners) == 1
-        }
-        columns = zip(part["comm_id"], part["peer"], part["comm_peer"], strict=True)
-        return [
-            peer
-            if peer is not None
-            else known.get((comm_id, own), only.get(comm_id) if own is None else None)
-            for comm_id, peer, own in columns
-        ]
+        if len(of_program) == 1:
+            known[comm_id, None] = next(iter(of_program))
+    columns = zip(part["comm_id"], part["peer"], part["comm_peer"], strict=True)
+    return [known.get((comm_id, own)) if peer is None else peer for comm_id, peer, own in columns]
 
 
-def _named(values: Sequence[Any]) -> list[Any]:
-    """Return values with None for names that are empty, which unknown communicators have."""
-    return [None if value == "" else value for value in values]
+def _named(values: Sequence[str | None]) -> list[str]:
+    """Return the names of communicators, empty where one is unknown."""
+    return [value or "" for value in values]
 
 
 def _said(part: Mapping[str, Sequence[Any]], row: int, way: int, peer: int | None) -> str:
     op, comm_id, seq, size = (part[name][row] for name in (*_COLLECTIVE, "bytes"))
     partner = f" {'to' if way > 0 else 'from'} rank {peer}" if way else ""
     where = f"communicator {comm_id}" if comm_id else "an unknown communicator"
-    return f"{op} {seq}{partner} of {where}{f', {format_bytes(size)}' if size is not None else ''}"
+    return f"{op} {seq}{partner} of {where}{f', {_written_size(size)}' if size is not None else ''}"

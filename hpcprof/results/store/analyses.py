@@ -138,29 +138,35 @@ def _fetched(connection: Connection, query: Select[Any]) -> list[tuple[Any, ...]
 
 
 def read_parts(
-    connection: Connection, run_id: str, name: str, ranks: Sequence[int] | None = None
+    connection: Connection,
+    run_id: str,
+    name: str,
+    ranks: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Iterator[dict[str, list[Any]]]:
     """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed.
 
-    ``ranks`` chooses some of them; by default all.
+    ``ranks`` and ``columns`` choose some of them; by default all.
     """
     table, packed = TABLES[name], ANALYSES[name].packed
     names = [column.name for column in ANALYSES[name].columns]
+    wanted = names if columns is None else columns
     order = [column for column in table.primary_key if column.name != "run_id"]
-    query = select(*([table.c.packed] if packed else (table.c[column] for column in names)))
+    query = select(*([table.c.packed] if packed else (table.c[column] for column in wanted)))
     if ranks is not None:
         query = query.where(table.c.rank.in_(ranks))
     query = query.where(table.c.run_id == run_id).order_by(*order)
     if not packed:
         values = list(zip(*_fetched(connection, query), strict=True))
         if values:
-            yield {column: list(of) for column, of in zip(names, values, strict=True)}
+            yield {column: list(of) for column, of in zip(wanted, values, strict=True)}
         return
     for (row,) in connection.execute(query):
         written = msgspec.msgpack.decode(row)
         # An earlier version packed fewer columns: the newer ones come last.
         written += [[None] * len(written[0])] * (len(names) - len(written))
-        yield dict(zip(names, written, strict=True))
+        of_rank = dict(zip(names, written, strict=True))
+        yield {column: of_rank[column] for column in wanted}
 
 
 def has_run_analyses(connection: Connection, run_id: str) -> bool:

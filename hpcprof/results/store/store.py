@@ -182,14 +182,18 @@ class Store:
             return RunNotes(read_all_reasons(connection, run_id), _read_losses(connection, run_id))
 
     def read_parts(
-        self, run_id: str, analysis: str, ranks: Sequence[int] | None = None
+        self,
+        run_id: str,
+        analysis: str,
+        ranks: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[dict[str, list[Any]]]:
         """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed.
 
-        ``ranks`` chooses some of them; by default all.
+        ``ranks`` and ``columns`` choose some of them; by default all.
         """
         with self._database.reading() as connection:
-            yield from read_parts(connection, run_id, analysis, ranks)
+            yield from read_parts(connection, run_id, analysis, ranks, columns)
 
     def total(self, run_id: str, analysis: str, column: str) -> int:
         """Return the sum of a column of whole numbers over all rows of an analysis."""
