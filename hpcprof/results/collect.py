@@ -263,7 +263,11 @@ class _Collection:
         if self.world_sizes and not self.ranks_known:
             size, _ = Counter(self.world_sizes.values()).most_common(1)[0]
             run = msgspec.structs.replace(run, ranks=size)
-        if self.store.run(run.id) != run:
+        stored = self.store.run(run.id)
+        if stored is not None and run.ranks is None:
+            # Another collect may have found out since this one began.
+            run = msgspec.structs.replace(run, ranks=stored.ranks)
+        if stored != run:
             self.store.describe_run(run)
 
     def tasks_again(self, tasks: list[ProfileTask], given: str | None) -> list[ProfileTask]:
