@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Origin, StepRange, Timeline
     from hpcprof.profiles.timeline_parquet import RankEvents
+    from hpcprof.results.store.analyses import Stored
 
 PRELOAD = (
     "hpcprof.analysis.framework.crosschecks",
@@ -96,7 +97,7 @@ class ProfileResults:
     sha256: str
     bytes: int
     origin: Origin
-    tables: Mapping[str, AnalysisTable]
+    tables: Mapping[str, Stored]
     losses: tuple[Loss, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -175,7 +176,14 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
     warnings = [*unkept, *warnings]
-    return ProfileResults(sha256, before[0], profile.origin, tables, _losses(profile), tuple(warnings))
+    stored = _stored(tables)
+    return ProfileResults(sha256, before[0], profile.origin, stored, _losses(profile), tuple(warnings))
+
+
+def _stored(tables: Mapping[str, AnalysisTable]) -> dict[str, Stored]:
+    from hpcprof.results.store.analyses import pack_tables
+
+    return pack_tables(tables)
 
 
 class _InTurn(Executor):

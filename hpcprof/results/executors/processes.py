@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import resource
@@ -23,6 +24,8 @@ from hpcprof.results.executors.planning import chunks, one_start, worker_count
 
 _PATIENCE_SECONDS = 5.0
 _PAGES = Path("/proc/self/statm")
+_PIPE_BYTES = 1 << 20
+"""What a worker can send while this process is busy: as much as any user of Linux may have in a pipe."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ class _Team(Generic[TaskT, ResultT]):
         context = multiprocessing.get_context("forkserver")
         orders, sender = context.Pipe(duplex=False)
         receiver, answers = context.Pipe(duplex=False)
+        with suppress(OSError):  # A user's pipes together have a limit too; then the worker waits.
+            fcntl.fcntl(answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         process = context.Process(target=_work, args=(orders, answers, self.function))
         with _interrupted_later():
             process.start()

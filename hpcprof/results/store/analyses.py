@@ -8,6 +8,7 @@ for single ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -32,6 +33,33 @@ _BATCH = 10_000
 """How many rows of an analysis that spans the ranks are turned into Python's values at a time."""
 
 
+@dataclass(frozen=True)
+class PackedTable:
+    """The rows of a packed analysis as the store keeps them; empty without rows."""
+
+    packed: bytes
+    reasons: Mapping[int, str]
+
+
+Stored = AnalysisTable | PackedTable
+"""An analysis that can be inserted."""
+
+
+def pack_tables(tables: Mapping[str, AnalysisTable]) -> dict[str, Stored]:
+    """Encode the packed ones of some analyses.
+
+    Where many processes analyze ranks, each does this for its own: the one that stores them all has enough
+    to do.
+    """
+    return {name: _as_stored(name, table) for name, table in tables.items()}
+
+
+def _as_stored(name: str, table: Stored) -> Stored:
+    if isinstance(table, PackedTable) or not ANALYSES[name].packed:
+        return table
+    return PackedTable(_packed(name, table.columns) if table.count else b"", table.reasons)
+
+
 def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None:
     """Delete the analyses of one rank, with their reasons."""
     delete(connection, [REASONS, *RANK_TABLES.values()], {"run_id": plain(run_id), "rank": rank})
@@ -49,15 +77,16 @@ def delete_run_analysis(connection: Connection, run_id: str, name: str) -> None:
     delete(connection, [REASONS], {"run_id": plain(run_id), "rank": WHOLE_RUN, "analysis": name})
 
 
-def insert_analyses(
-    connection: Connection, run_id: str, found: Mapping[int, Mapping[str, AnalysisTable]]
-) -> None:
+def insert_analyses(connection: Connection, run_id: str, found: Mapping[int, Mapping[str, Stored]]) -> None:
     """Insert the analyses of some ranks, or with `WHOLE_RUN` those that span the ranks.
 
     The rows of several ranks are inserted together: a statement costs more than a row.
     """
     for name in dict.fromkeys(name for tables in found.values() for name in tables):
-        parts = [(rank, tables[name].columns, 0) for rank, tables in found.items() if name in tables]
+        of_ranks = {rank: _as_stored(name, tables[name]) for rank, tables in found.items() if name in tables}
+        packed = {rank: one.packed for rank, one in of_ranks.items() if isinstance(one, PackedTable)}
+        _insert_packed(connection, run_id, name, packed)
+        parts = [(rank, one.columns, 0) for rank, one in of_ranks.items() if isinstance(one, AnalysisTable)]
         _insert_parts(connection, run_id, name, parts)
     reasons = [
         ReasonRow(run_id, about, name, reason)
@@ -79,6 +108,14 @@ def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, 
     insert_rows(connection, REASONS, reasons)
 
 
+def _insert_packed(connection: Connection, run_id: str, name: str, packed: Mapping[int, bytes]) -> None:
+    """Insert the rows of a packed analysis of each rank that has some."""
+    filled = {rank: rows for rank, rows in packed.items() if rows}
+    if filled:
+        keys: dict[str, list[Any]] = {"run_id": [run_id] * len(filled), "rank": [*filled]}
+        insert_columns(connection, TABLES[name], {**keys, "packed": [*filled.values()]})
+
+
 def _insert_parts(
     connection: Connection,
     run_id: str,
@@ -89,18 +126,13 @@ def _insert_parts(
     filled = [part for part in parts if len(next(iter(part[1].values()), ()))]
     if not filled:
         return
-    columns: dict[str, list[Any]]
-    if ANALYSES[name].packed:
-        columns = {
-            "run_id": [run_id] * len(filled),
-            "rank": [rank for rank, _, _ in filled],
-            "packed": [_packed(name, values) for _, values, _ in filled],
-        }
-    else:
-        counts = [len(next(iter(values.values()))) for _, values, _ in filled]
-        places = [range(first, first + count) for (_, _, first), count in zip(filled, counts, strict=True)]
-        columns = {"run_id": [run_id] * sum(counts), "position": [*chain.from_iterable(places)]}
-        columns |= {key: [*chain.from_iterable(one[key] for _, one, _ in filled)] for key in filled[0][1]}
+    counts = [len(next(iter(values.values()))) for _, values, _ in filled]
+    places = [range(first, first + count) for (_, _, first), count in zip(filled, counts, strict=True)]
+    columns: dict[str, list[Any]] = {
+        "run_id": [run_id] * sum(counts),
+        "position": [*chain.from_iterable(places)],
+    }
+    columns |= {key: [*chain.from_iterable(one[key] for _, one, _ in filled)] for key in filled[0][1]}
     insert_columns(connection, TABLES[name], columns)
 
 

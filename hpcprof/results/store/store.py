@@ -20,6 +20,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable, Batches
 from hpcprof.results.store.analyses import (
+    Stored,
     delete_rank_analyses,
     delete_run_analyses,
     delete_run_analysis,
@@ -71,7 +72,7 @@ class RankResults:
     """What the store keeps of one rank: its profile, the analyses of it, and where it comes from."""
 
     profile: ProfileRow
-    tables: Mapping[str, AnalysisTable]
+    tables: Mapping[str, Stored]
     gpus: Sequence[Gpu] = ()
     facts: Sequence[Fact] = ()
     losses: Sequence[Loss] = ()
