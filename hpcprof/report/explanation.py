@@ -13,6 +13,7 @@ from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     MEANINGS,
+    WAITING,
     Cause,
     Evidence,
     Explanation,
@@ -65,7 +66,12 @@ def written(explanation: Explanation) -> WrittenExplanation:
             for number, finding in enumerate(explanation.shown(), 1)
         ],
         [hidden_cost(finding, explanation) for finding in explanation.hidden],
-        [f"{visible(one.what)}: {visible(one.reason)}" for one in explanation.not_judged],
+        [
+            f"{visible(one.what)}: {visible(one.reason)}"
+            for one in explanation.not_judged
+            # Without a finding, the conclusion says this.
+            if explanation.shown() or one.what != WAITING
+        ],
     )
 
 
@@ -132,7 +138,9 @@ def _nothing(explanation: Explanation) -> str:
     """Return why there are no findings: the run is healthy, or no step could be replayed."""
     if not explanation.step.explained_steps and explanation.not_judged:
         return f"No cause could be judged: {visible(explanation.not_judged[0].reason)}."
-    return f"Nothing was found that would shorten a step by {LEAST_ESTIMATE_PCT:.0f} % or more."
+    nothing = f"Nothing was found that would shorten a step by {LEAST_ESTIMATE_PCT:.0f} % or more."
+    waiting = (visible(one.reason) for one in explanation.not_judged if one.what == WAITING)
+    return " ".join([nothing, *(f"But {reason}." for reason in waiting)])
 
 
 def _without(wall_ns: int, findings: Sequence[Finding]) -> str:

@@ -40,6 +40,9 @@ _HOST_COUNT = ("operators", "calls")
 _QUICK = 100_000
 """The most kernels and API calls of a run that a report explains by itself; without both, operators."""
 
+_VERSION_KEY, _VERSION = "version", 1
+"""Raised when explanations say something else about the same analyses: they are then computed again."""
+
 _LISTED = 12
 """How many valid names an error lists."""
 
@@ -53,7 +56,10 @@ def kept_explanation(run: Run, store: Store) -> Explanation | None:
     if kept is None or (kept.analysis_version != ANALYSIS_VERSION and is_folder(run.path)):
         return None
     try:
-        return Explanation.from_json(msgspec.json.decode(kept.explanation))
+        values = msgspec.json.decode(kept.explanation)
+        if values.get(_VERSION_KEY) != _VERSION and is_folder(run.path):
+            return None
+        return Explanation.from_json(values)
     except msgspec.MsgspecError:  # of an earlier version, or damaged
         return None
 
@@ -110,7 +116,7 @@ def _compute(run: Run, store: Store) -> tuple[Explanation, bool]:
     found, path = explain_run(inputs)
     reason = "" if len(path) else "the steps have no path through threads and streams"
     table = AnalysisTable.from_outcome(as_declared(Outcome(path, reason), ANALYSES[_TABLE]))
-    text = msgspec.json.encode(found.as_json()).decode()
+    text = msgspec.json.encode({**found.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
         return found, store.put_explanation(run.id, text, {_TABLE: table}, sha256)
     except StoreError:  # Whoever may only read the database gets the explanation too.

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcprof.analysis.explain.couplings import MESSAGE
 from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
-from hpcprof.analysis.explain.removals import SHORT_NS, WHOLE_STEP, Removals
+from hpcprof.analysis.explain.removals import SHORT_NS, WHOLE_STEP, Removals, peers, stage_medians
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Category, Ints
@@ -239,9 +238,8 @@ class Candidates:
         if len(self._every) < 2 or not self.graph.couplings:
             return
         removals, measured = self.removals, self.replay.measured
-        if self._is_pipeline:
+        if self.graph.is_pipeline:
             yield from self._bubble()
-            return
         for late, cause in (
             (removals.late_host, Cause.LATE_RANK_HOST),
             (removals.late_gpu, Cause.LATE_RANK_GPU),
@@ -260,7 +258,7 @@ class Candidates:
                 yield Candidate(cause, place, ranks, _of_ranks(late, ranks), excess[least], slower=slower)
 
     def _longest(self, cause: Cause) -> list[int]:
-        """Return the ranks that take longest in all, which may be late."""
+        """Return the ranks that take most longer in all than those with the same work; they may be late."""
         graph, measured = self.graph, self.replay.measured
         if cause is Cause.LATE_RANK_HOST:
             rows = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
@@ -268,14 +266,10 @@ class Candidates:
         else:
             compute = graph.work.category == Category.COMP
             rank, time = graph.work_rank[compute], measured.alone[compute]
-        total = np.bincount(rank, time, len(self._every))
-        found: list[int] = np.argsort(-total, kind="stable")[: 2 * _MOST_LATE].tolist()
-        return found
-
-    @property
-    def _is_pipeline(self) -> bool:
-        """Whether ranks send each other messages: they then are stages with different work."""
-        return any(one.op == MESSAGE for one in self.graph.couplings)
+        total = np.bincount(rank, time, len(self._every)).astype(float)
+        excess = total - stage_medians(total, graph.stage)[graph.stage]
+        longest: list[int] = np.argsort(-excess, kind="stable").tolist()
+        return [one for one in longest if len(peers(one, self.graph.stage))][: 2 * _MOST_LATE]
 
     def _bubble(self) -> Iterator[Candidate]:
         """Yield the slowest stage of a pipeline."""
@@ -284,12 +278,16 @@ class Candidates:
         total = (
             np.bincount(self.graph.work_rank, measured.alone * compute, len(self._every)) / self.graph.steps
         )
-        slowest = int(total.argmax())
-        mine = (self.graph.work_rank == slowest) & compute
+        usual = stage_medians(total, self.graph.stage)
+        slowest = np.flatnonzero(self.graph.stage == usual.argmax())
+        mine = np.isin(self.graph.work_rank, slowest) & compute
         where = self._mostly(work.place[mine], measured.alone[mine])
-        excess = float(total[slowest] - total.mean())
         yield Candidate(
-            Cause.PIPELINE_BUBBLE, where, (slowest,), lambda times, _: self.removals.balanced(times), excess
+            Cause.PIPELINE_BUBBLE,
+            where,
+            tuple(slowest.tolist()),
+            lambda times, _: self.removals.balanced(times),
+            float(usual.max() - usual.mean()),
         )
 
     def _most_excess(self, cause: Cause, rank: int) -> str:
@@ -333,10 +331,12 @@ class Candidates:
         pieces = self.graph.pieces
         total = np.zeros((len(self.graph.places) + 1, len(self._every)))
         np.add.at(total, (pieces.place, self.graph.call_rank[pieces.call]), pieces.length)
-        others = np.median(np.delete(total, rank, axis=1), axis=1)
+        others = np.median(total[:, peers(rank, self.graph.stage)], axis=1)
         ratio = np.divide(total[:, rank], others, out=np.ones(len(others)), where=others > 0)
         order = np.argsort(ratio)
         done = np.cumsum(others[order])
+        if not done[-1]:
+            return 1.0
         return float(ratio[order][np.searchsorted(done, 0.5 * done[-1])])
 
     def _math(self) -> Iterator[Candidate]:

@@ -166,3 +166,32 @@ def _roots(gives: bool, start: Ints, end: Ints) -> Ints:
         return np.full(len(start), int(np.argmax(np.where(always, waited.sum(axis=0), -1))))
     roots: Ints = np.argmax(np.where(possible, waited, -1), axis=1)
     return roots
+
+
+def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) -> Ints:
+    """Return the number of the pipeline stage of each rank by its position; 0 if no rank sends messages.
+
+    Ranks that messages connect, also over others, are stages of one pipeline. A collective without two such
+    ranks joins ranks of one stage, as those of data and tensor groups do.
+    """
+    groups = {(one.op == MESSAGE, tuple(work_rank[one.work].tolist())) for one in couplings}
+    if not any(sends for sends, _ in groups):
+        return np.zeros(ranks, np.int64)
+    pipeline = _connected([members for sends, members in groups if sends], ranks)
+    inside = (members for sends, members in groups if not sends)
+    alike = [members for members in inside if len(np.unique(pipeline[list(members)])) == len(members)]
+    _, stage = np.unique(_connected(alike, ranks), return_inverse=True)
+    return stage
+
+
+def _connected(groups: Sequence[tuple[int, ...]], ranks: int) -> Ints:
+    """Return, for each rank, the first of the ranks that the groups connect it with."""
+    first = np.arange(ranks)
+    changed = True
+    while changed:
+        before = first.copy()
+        for members in groups:
+            rows = list(members)
+            first[rows] = first[rows].min()
+        changed = bool((before != first).any())
+    return first

@@ -38,7 +38,7 @@ from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.step_series import step_series
-from hpcprof.analysis.explain.whole_run import of_capture, of_series
+from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
 
@@ -165,6 +165,12 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
             f"{counted(graph.inferred_waits, 'wait')} for events or streams are not recorded, but inferred "
             "(nsys --trace=cuda records them, PyTorch's profiler with enable_cuda_sync_events)",
         )
+    if graph.paced_ranks:
+        yield NotJudged(
+            "recorded waits",
+            f"on {counted(len(graph.paced_ranks), 'rank')} the host pauses until the GPU has done its work, "
+            "without a call that waits: these pauses are taken for waits",
+        )
     span = float(np.median(np.diff(graph.observed[graph.front], axis=1))) * graph.steps * len(graph.ranks)
     late_ms = graph.odd_ns / graph.steps / len(graph.ranks) / 1e6
     if 100 * graph.odd_ns > _ODD_PCT * span:
@@ -215,7 +221,10 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
     doubts += [*_slow_hosts(built.graph, slow), *_due_to_profiler(built, found, wall)]
-    unjudged = (*built.problems, *doubts, *pauses)
+    waiting = unexplained_waiting(
+        inputs.tables["step_account"], findings, wall, pipeline=built.graph.is_pipeline
+    )
+    unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
 
 
@@ -240,7 +249,8 @@ def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confid
     if error_pct > _POOR_REPLAY_PCT or incomplete:
         return "low"
     uncoupled = len(inputs.ranks) > 1 and not built.graph.couplings
-    return "medium" if error_pct > _GOOD_REPLAY_PCT or built.graph.inferred_waits or uncoupled else "high"
+    inferred = built.graph.inferred_waits or built.graph.paced_ranks
+    return "medium" if error_pct > _GOOD_REPLAY_PCT or inferred or uncoupled else "high"
 
 
 def _finding(

@@ -21,6 +21,9 @@ LEAST_PCT = 1.0
 LEAST_ESTIMATE_PCT = 3.0
 """The least estimate of a saving that is shown, in percent of the step."""
 
+WAITING = "waiting for peers"
+"""The subject in `NotJudged` of waiting that no finding explains."""
+
 Confidence = Literal["high", "medium", "low"]
 
 

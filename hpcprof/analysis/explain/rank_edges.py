@@ -12,6 +12,7 @@ from enum import IntEnum
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.host_pace import pace_of
 from hpcprof.analysis.explain.rank_activity import CallKind, Calls, RankActivity, Work
 from hpcprof.analysis.explain.rank_waits import ODD_NS, Waits
 from hpcprof.profiles.timeline import Category, Ints, Table, concatenate
@@ -87,12 +88,15 @@ class RankEdges:
         The waits whose event or stream the profile does not record.
     blocked : ndarray of int64
         The calls that waited for the GPU.
+    paced : ndarray of int64
+        The calls before which the host waited for the GPU without a call that does so.
     """
 
     edges: Edges
     odd_ns: int
     inferred_waits: int
     blocked: Ints
+    paced: Ints
 
 
 def rank_edges(activity: RankActivity) -> RankEdges:
@@ -107,18 +111,29 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     every = np.arange(len(calls))
     follows = np.flatnonzero(calls.before != NONE)
     first = np.flatnonzero(calls.before == NONE)
+    pace = pace_of(calls, work)
+    between = calls.start - calls.end[calls.before]
+    between[pace.call] = 0
     host = [
         _edges(
             nodes.call_end(calls.before[follows]),
             nodes.call_start(follows),
-            calls.start[follows] - calls.end[calls.before[follows]],
+            between[follows],
             EdgeKind.HOST,
             follows,
         ),
         _edges(np.full(len(first), NONE), nodes.call_start(first), calls.start[first], EdgeKind.FIXED, first),
         _edges(nodes.call_start(every), nodes.call_end(every), own, EdgeKind.CALL, every),
+        _edges(
+            nodes.work_end(pace.work),
+            nodes.call_start(pace.call),
+            calls.start[pace.call] - work.end[pace.work],
+            EdgeKind.WAIT,
+            pace.call,
+        ),
     ]
-    return RankEdges(concatenate(Edges, [*host, *device, blocking, queue]), odd, waits.inferred, blocked)
+    edges = concatenate(Edges, [*host, *device, blocking, queue])
+    return RankEdges(edges, odd, waits.inferred, blocked, pace.call)
 
 
 def _edges(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: Ints) -> Edges:

@@ -236,9 +236,9 @@ class Removals:
         calls, pieces = graph.calls, graph.pieces
         own = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
         between = pieces.length.astype(float)
-        shorter = _ratio_to_others((calls.step, calls.place), graph.call_rank, own, rank)
+        shorter = _ratio_to_others((calls.step, calls.place), graph.call_rank, own, rank, graph.stage)
         of_piece = (calls.step[pieces.call], pieces.place)
-        less = _ratio_to_others(of_piece, graph.call_rank[pieces.call], between, rank)
+        less = _ratio_to_others(of_piece, graph.call_rank[pieces.call], between, rank, graph.stage)
         return own * (1 - shorter), between * (1 - less)
 
     def late_gpu(self, times: Times, rank: int) -> Times:
@@ -246,7 +246,7 @@ class Removals:
         work = self.graph.work
         rows = np.flatnonzero(work.category == Category.COMP)
         keys = (work.step[rows], work.place[rows], work.name[rows], work.grid[rows])
-        ratio = _ratio_to_others(keys, self.graph.work_rank[rows], times.alone[rows], rank)
+        ratio = _ratio_to_others(keys, self.graph.work_rank[rows], times.alone[rows], rank, self.graph.stage)
         alone = times.alone.copy()
         alone[rows] *= ratio
         return times.with_alone(alone)
@@ -254,16 +254,18 @@ class Removals:
     def balanced(self, times: Times) -> Times:
         """Give every stage of a pipeline as much work in a step as the mean of the stages.
 
-        What the host takes to launch the work moves with it.
+        The work of a stage is that of its median rank; a rank that is slower than it stays so. What the host
+        takes to launch the work moves with it.
         """
         graph, work = self.graph, self.graph.work
         rows = np.flatnonzero(work.category == Category.COMP)
         alone = times.alone.copy()
-        alone[rows] *= _ratio_to_mean(work.step[rows], graph.work_rank[rows], alone[rows])
+        alone[rows] *= _ratio_to_mean(work.step[rows], graph.work_rank[rows], alone[rows], graph.stage)
         edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
         call = graph.edges.row[edges]
         lag = times.lag.copy()
-        ratio = _ratio_to_mean(graph.calls.step[call], graph.call_rank[call], lag[edges].astype(float))
+        of_host = lag[edges].astype(float)
+        ratio = _ratio_to_mean(graph.calls.step[call], graph.call_rank[call], of_host, graph.stage)
         lag[edges] = np.rint(lag[edges] * ratio).astype(np.int64)
         return replace(times, lag=lag, alone=alone)
 
@@ -274,27 +276,40 @@ def _zeroed(alone: Floats, rows: Ints) -> Floats:
     return changed
 
 
-def _ratio_to_others(keys: tuple[Ints, ...], rank: Ints, time: Floats, late: int) -> Floats:
-    """Return the factor that gives each row of a rank the time that the other ranks take for its group.
+def _ratio_to_others(keys: tuple[Ints, ...], rank: Ints, time: Floats, late: int, stage: Ints) -> Floats:
+    """Return the factor that gives each row of a rank the time that its peers take for its group.
 
-    The time of a group is its sum; that of the others is the median over them, and no rank gets slower.
+    The time of a group is its sum; that of the peers is the median over them, and no rank gets slower.
     """
     _, group = numbered_rows(*keys)
-    ranks = int(rank.max(initial=-1)) + 1
-    total = np.zeros((int(group.max(initial=-1)) + 1, ranks))
+    total = np.zeros((int(group.max(initial=-1)) + 1, len(stage)))
     np.add.at(total, (group, rank), time)
-    usual = np.median(np.delete(total, late, axis=1), axis=1)
+    usual = np.median(total[:, peers(late, stage)], axis=1)
     own = total[:, late]
     ratio = np.divide(usual, own, out=np.ones(len(own)), where=own > 0)
     result: Floats = np.where(rank == late, np.minimum(ratio, 1.0)[group], 1.0)
     return result
 
 
-def _ratio_to_mean(step: Ints, rank: Ints, time: Floats) -> Floats:
-    """Return the factor that gives each row's rank the mean time of the ranks in its step."""
+def _ratio_to_mean(step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:
+    """Return the factor that gives the stage of each row's rank the mean time of the stages in its step."""
     steps, number = np.unique(step, return_inverse=True)
-    total = np.zeros((len(steps), int(rank.max(initial=0)) + 1))
+    total = np.zeros((len(steps), len(stage)))
     np.add.at(total, (number, rank), time)
-    mean = total.mean(axis=1, keepdims=True)
-    ratio: Floats = np.divide(mean, total, out=np.ones_like(total), where=total > 0)[number, rank]
+    usual = stage_medians(total, stage)
+    mean = usual.mean(axis=1, keepdims=True)
+    ratio: Floats = np.divide(mean, usual, out=np.ones_like(usual), where=usual > 0)[number, stage[rank]]
     return ratio
+
+
+def peers(rank: int, stage: Ints) -> Ints:
+    """Return the other ranks with the work of a rank: those of its stage of a pipeline, or all."""
+    alike = np.flatnonzero(stage == stage[rank])
+    others: Ints = alike[alike != rank]
+    return others
+
+
+def stage_medians(total: Floats, stage: Ints) -> Floats:
+    """Return the median over the ranks of each stage; ``total`` has the shape (…, ranks)."""
+    numbers = range(int(stage.max(initial=0)) + 1)
+    return np.stack([np.median(total[..., stage == one], axis=-1) for one in numbers], axis=-1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.explain.common_clock import CommonClock
-from hpcprof.analysis.explain.couplings import Coupler, Coupling
+from hpcprof.analysis.explain.couplings import MESSAGE, Coupler, Coupling, pipeline_stages
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import Calls, HostPieces, RankActivity, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges
@@ -50,6 +51,8 @@ class RunGraph:
     inferred_waits : int
     blocked : ndarray of int64
         The calls that waited for the GPU.
+    paced_ranks : tuple of int
+        The ranks whose host keeps pace with the GPU without a call that waits (`host_pace.pace_of`).
     """
 
     ranks: tuple[int, ...]
@@ -68,6 +71,17 @@ class RunGraph:
     odd_ns: int
     inferred_waits: int
     blocked: Ints
+    paced_ranks: tuple[int, ...]
+
+    @cached_property
+    def stage(self) -> Ints:
+        """The number of the pipeline stage of each rank by its position; 0 without a pipeline."""
+        return pipeline_stages(self.couplings, self.work_rank, len(self.ranks))
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether ranks send each other messages: they then are stages with different work."""
+        return any(one.op == MESSAGE for one in self.couplings)
 
     @property
     def steps(self) -> int:
@@ -103,7 +117,7 @@ def run_graph(
         Those between ranks with aligned clocks couple the ranks (`Coupler`).
     """
     ranks = tuple(activities)
-    tables = _joined(activities, clock)
+    tables = _joined(activities, edges, clock)
     calls, work = tables.calls, tables.work
     nodes = 1 + 2 * (len(calls) + len(work))
     observed = np.empty(nodes, np.int64)
@@ -140,6 +154,7 @@ def run_graph(
         odd_ns=sum(one.odd_ns for one in edges.values()),
         inferred_waits=sum(one.inferred_waits for one in edges.values()),
         blocked=np.concatenate([one.blocked + tables.first_call[rank] for rank, one in edges.items()]),
+        paced_ranks=tuple(rank for rank, one in edges.items() if len(one.paced)),
     )
 
 
@@ -161,7 +176,9 @@ class _Joined:
         return 1 + 2 * (len(self.calls) + work)
 
 
-def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Joined:
+def _joined(
+    activities: Mapping[int, RankActivity], edges: Mapping[int, RankEdges], clock: CommonClock
+) -> _Joined:
     names, places = _Texts(), _Texts()
     calls, work, pieces, call_rank, work_rank = [], [], [], [], []
     first_call, first_work = {}, {}
@@ -192,7 +209,9 @@ def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Join
                 before=_shifted(one.work.before, at_work),
             )
         )
-        pieces.append(replace(one.pieces, call=one.pieces.call + at_call, place=place[one.pieces.place]))
+        # Before these calls the host waits, and does nothing of its own.
+        own = one.pieces.take(~np.isin(one.pieces.call, edges[rank].paced))
+        pieces.append(replace(own, call=own.call + at_call, place=place[own.place]))
         call_rank.append(np.full(len(one.calls), number))
         work_rank.append(np.full(len(one.work), number))
         threads += int(one.calls.thread.max(initial=-1)) + 1

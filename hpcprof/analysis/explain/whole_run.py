@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from hpcprof.analysis.explain.evidence import largest, step_evidence
-from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding, NotJudged
+from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Finding, NotJudged
 from hpcprof.analysis.explain.findings import estimated_finding, half_width
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.pauses import outside_steps, spikes_and_pauses
@@ -15,8 +16,21 @@ from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.step_series import StepSeries, drift
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.units import format_ns, named_ranks
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.timeline import Timeline
+
+_OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
+"""Causes for which ranks wait for each other."""
+
+_MUCH_WAITING = 0.05
+_NAMED = 8
+_WHY_WAITING = {
+    True: "No slow rank or stage explains most of that; the schedule of the pipeline does. What more "
+    "microbatches or an interleaved schedule would save is not predicted",
+    False: "No slow rank explains most of that: the last one to arrive is not the same in each step",
+}
+"""Why ranks wait that none makes wait in each step, in a pipeline and elsewhere."""
 
 _DAMAGED = (
     ("kernels", "instances"),
@@ -55,6 +69,41 @@ def _series_finding(
     where = f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture"
     evidence = step_evidence(inputs.tables, steps)
     return estimated_finding(cause, inputs.ranks, where, saving, half, series.p50, evidence)
+
+
+def unexplained_waiting(
+    account: pd.DataFrame, findings: Sequence[Finding], wall: float, *, pipeline: bool
+) -> Iterator[NotJudged]:
+    """Yield how long the ranks wait for each other in a step, if no finding explains most of that.
+
+    Parameters
+    ----------
+    account : DataFrame
+        The rows of ``step_account``.
+    findings : sequence of Finding
+    wall : float
+        The time of a step in ns.
+    pipeline : bool
+        Whether ranks send each other messages.
+    """
+    if not len(account):
+        return
+    waited = account["wait_for_peer_ns"].astype(float)
+    explained = sum(one.saving_ns or 0 for one in findings if one.cause in _OF_OTHERS)
+    mean = 0.0 if waited.isna().all() else float(waited.mean())
+    if mean - explained >= _MUCH_WAITING * wall:
+        share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
+        yield NotJudged(WAITING, f"on average a rank waits {share} for others. {_WHY_WAITING[pipeline]}")
+    rows = account[waited.isna()]
+    communicated = float(rows["exposed_comm_ns"].mean()) if len(rows) else 0.0
+    if communicated >= _MUCH_WAITING * wall:
+        ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _NAMED)
+        share = f"{format_ns(communicated)} of a step ({100 * communicated / wall:.0f} %)"
+        yield NotJudged(
+            WAITING,
+            f"communication that no compute hides takes {share} on {ranks}. How much of it is waiting is "
+            "unknown: no aligned clocks show when the other ranks arrived",
+        )
 
 
 def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from hpcprof.analysis.explain.changes import Prediction
-from hpcprof.analysis.explain.explanation import Cause, Evidence, Explanation
+from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Explanation, NotJudged
 from hpcprof.report.explanation import explanation_text, in_short, prediction_text, written
 from tests.unit.explanations import MS, STEP, explained, finding
 
@@ -80,6 +80,16 @@ def test_where_nothing_costs_enough_nothing_is_claimed() -> None:
     nothing = "Nothing was found that would shorten a step by 3 % or more."
     assert (said.conclusion[1], said.findings) == (nothing, [])
     assert in_short(explained(finding(2))) == [nothing]
+
+
+def test_waiting_that_nothing_explains_is_a_part_of_the_conclusion_and_said_once() -> None:
+    waiting = NotJudged(WAITING, "on average a rank waits 5 ms for others")
+    found = replace(explained(), not_judged=(waiting,))
+    said = written(found)
+    assert said.conclusion[1].endswith(" or more. But on average a rank waits 5 ms for others.")
+    assert not said.not_judged
+    said = written(replace(explained(finding(13)), not_judged=(waiting,)))
+    assert said.not_judged == ["waiting for peers: on average a rank waits 5 ms for others"]
 
 
 def test_a_replay_of_some_of_the_steps_says_of_how_many() -> None:

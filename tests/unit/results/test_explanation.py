@@ -138,6 +138,17 @@ def test_an_explanation_of_an_earlier_version_counts_only_where_the_run_is_out_o
         explain(run, store)
 
 
+def test_an_explanation_in_other_words_is_computed_again_without_a_collect(
+    run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explain(run, store)
+    monkeypatch.setattr("hpcprof.results.explanation._VERSION", 0)
+    assert kept_explanation(run, store) is None
+    assert kept_explanation(Run("run", run.path / "gone"), store) == graph.explanation
+    assert explain(run, store) == kept_explanation(run, store) == graph.explanation
+    assert len(graph.inputs) == 2
+
+
 def test_whoever_may_only_read_the_database_gets_an_explanation_too(
     run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:

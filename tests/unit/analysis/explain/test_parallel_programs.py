@@ -1,0 +1,117 @@
+"""Programs in data, tensor and pipeline groups: which rank the others wait for, and what it costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpcprof.analysis.explain.couplings import MESSAGE, Coupling, pipeline_stages
+from hpcprof.analysis.explain.explain import explain_run
+from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.host_pace import pace_of
+from hpcprof.analysis.explain.rank_activity import Calls, Work
+from hpcprof.analysis.explain.whole_run import unexplained_waiting
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Timeline
+from tests.data.many_ranks import write_program
+from tests.data.parallel_program import Program
+from tests.unit.analysis.explain.programs import MS, US, inputs_of
+
+STEPS = 600
+
+
+def explained(folder: Path, program: Program) -> Explanation:
+    write_program(folder, program)
+    timelines = {}
+    for rank, path in enumerate(sorted(folder.iterdir())):
+        timelines[rank] = read_profile(path)
+    return explain_run(inputs_of({r: one for r, one in timelines.items() if isinstance(one, Timeline)}))[0]
+
+
+def waiting(found: Explanation) -> list[str]:
+    return [one.reason for one in found.not_judged if one.what == WAITING]
+
+
+@pytest.mark.parametrize(
+    ("program", "cause", "ranks"),
+    [
+        pytest.param(Program(8, STEPS, slow={5: 6.0}), Cause.LATE_RANK_GPU, (5,), id="data, slow GPU"),
+        pytest.param(Program(8, STEPS, stalled={5: 6.0}), Cause.LATE_RANK_HOST, (5,), id="data, slow host"),
+        pytest.param(
+            Program(8, STEPS, tensor=2, slow={5: 6.0}), Cause.LATE_RANK_GPU, (5,), id="tensor, slow GPU"
+        ),
+        pytest.param(
+            Program(8, STEPS, pipeline=2, slow={5: 6.0}), Cause.LATE_RANK_GPU, (5,), id="pipeline, slow GPU"
+        ),
+    ],
+)
+def test_the_rank_that_makes_the_others_wait_is_found_with_what_it_costs(
+    tmp_path: Path, program: Program, cause: Cause, ranks: tuple[int, ...]
+) -> None:
+    found = explained(tmp_path, program).shown()[0]
+    assert (found.cause, found.ranks, found.confidence) == (cause, ranks, "medium")
+    assert found.saving_ns == pytest.approx(6 * MS, rel=0.2)
+
+
+def test_a_stage_that_is_slow_on_all_of_its_ranks_is_the_slow_one(tmp_path: Path) -> None:
+    slow = {2: 20.0, 3: 20.0}
+    found = explained(tmp_path, Program(8, STEPS, pipeline=4, slow=slow)).shown()[0]
+    assert (found.cause, found.ranks) == (Cause.PIPELINE_BUBBLE, (2, 3))
+
+
+def test_a_pipeline_of_equal_stages_has_no_finding_but_says_that_its_schedule_makes_ranks_wait(
+    tmp_path: Path,
+) -> None:
+    found = explained(tmp_path, Program(8, STEPS, pipeline=4))
+    assert not found.shown()
+    (reason,) = waiting(found)
+    assert "for others. No slow rank or stage explains most of that" in reason
+
+
+def test_ranks_with_equal_work_have_no_finding_and_do_not_wait(tmp_path: Path) -> None:
+    found = explained(tmp_path, Program(8, STEPS))
+    assert not found.shown()
+    assert not waiting(found)
+    assert any("the host pauses until the GPU has done its work" in one.reason for one in found.not_judged)
+
+
+def test_communication_without_aligned_clocks_is_named_as_possible_waiting() -> None:
+    account = pd.DataFrame({"rank": [0, 1], "wait_for_peer_ns": [None, 0], "exposed_comm_ns": [40, 0]})
+    (found,) = unexplained_waiting(account, (), 100.0, pipeline=True)
+    assert "takes 40.00 ns of a step (40 %) on rank 0. How much of it is waiting is unknown" in found.reason
+
+
+def test_stages_are_joined_by_their_own_collectives_but_not_by_those_across_a_pipeline() -> None:
+    # Ranks 0 and 1 send to 2 and 3, and these to 4 and 5; the first and the last stage share a weight.
+    sends = [(0, 2), (1, 3), (2, 4), (3, 5)]
+    groups = [(0, 1), (2, 3), (4, 5), (0, 4), (1, 5), tuple(range(6))]
+    couplings = [Coupling(0, MESSAGE, np.array(one)) for one in sends]
+    couplings += [Coupling(0, "AllReduce", np.array(one)) for one in groups]
+    assert pipeline_stages(couplings, np.arange(6), 6).tolist() == [0, 0, 1, 1, 2, 2]
+    assert pipeline_stages(couplings[len(sends) :], np.arange(6), 6).tolist() == [0] * 6
+
+
+def one_after_another(ahead_us: int) -> tuple[Calls, Work]:
+    """Return 30 kernels of 500 µs, each launched so long before the one before it has ended."""
+    row = np.arange(30)
+    start = row * 510 * US
+    zero, none = np.zeros_like(row), np.full_like(row, NONE)
+    call = np.where(row > 0, start - (10 + ahead_us) * US, -20 * US)
+    calls = Calls(row, call, call + 4 * US, zero, zero, zero, zero, zero, row - 1)
+    columns = (zero, zero, zero, zero, zero, row, zero, zero, none)
+    return calls, Work(row, start, start + 500 * US, *columns)
+
+
+def test_a_host_keeps_pace_if_it_launches_just_when_the_gpu_runs_dry() -> None:
+    pace = pace_of(*one_after_another(5))
+    assert pace.call.tolist() == list(range(1, 30))
+    assert pace.work.tolist() == list(range(29))
+
+
+@pytest.mark.parametrize("ahead_us", [200, -200])
+def test_a_host_that_runs_ahead_or_comes_late_does_not_keep_pace(ahead_us: int) -> None:
+    assert not len(pace_of(*one_after_another(ahead_us)).call)
