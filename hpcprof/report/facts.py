@@ -249,8 +249,8 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
     unknown = [row for row in rows if row["verdict"] == "unknown"]
     hidden = max((_most_pct(row) for row in unknown), default=0.0)
     if hidden >= threshold:
-        return f"unknown for {len(unknown)} of {len(rows)} ranks: see {details}"
-    found = f"none among {len(rows)} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
+        return f"unknown for {len(unknown):,} of {len(rows):,} ranks: see {details}"
+    found = f"none among {len(rows):,} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
     return f"{found}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else found
 
 
