@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,11 +85,10 @@ def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
     (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
     """
     rows = results["rank_collectives"]
-    return (
-        collectives_of([list_collectives(communication(rows))], unprofiled(rows))
-        if len(rows)
-        else no_rows(NO_COLLECTIVES)
-    )
+    if not len(rows):
+        return no_rows(NO_COLLECTIVES)
+    listed = list_collectives(communication(rows))
+    return outcome_of(listed, why_incomplete([listed], unprofiled(rows)))
 
 
 def list_collectives(found: Communication) -> Listed:
@@ -108,21 +107,23 @@ def list_collectives(found: Communication) -> Listed:
     return Listed(columns, medians(columns, *SUMMARY) if columns else None, found.problems, gaps)
 
 
-def collectives_of(parts: Sequence[Listed], missing: str) -> Outcome:
-    """Return the outcome of the collectives in all communicators; ``missing`` is what `unprofiled` says."""
-    columns = joined([part.columns for part in parts if part.columns])
-    reason = why_incomplete(parts, missing)
-    return Outcome(in_order(columns), reason) if columns else no_rows(reason)
+def outcome_of(listed: Listed, reason: str) -> Outcome:
+    """Return the outcome of what was listed of all communicators."""
+    return Outcome(in_order(listed.columns), reason) if listed.columns else no_rows(reason)
 
 
 def why_incomplete(parts: Sequence[Listed], missing: str) -> str:
     """Return why collectives or values of them are missing; ``missing`` is what `unprofiled` says."""
+    nothing = "all recorded operations are sends and receives, which are not matched"
+    return reason_of(parts, nothing, lambda gaps: _why_null(gaps, missing))
+
+
+def reason_of(parts: Sequence[Listed], nothing: str, why_null: Callable[[Gaps], list[str]]) -> str:
+    """Return why rows or values of a list are missing; ``nothing`` says why there may be no rows at all."""
     problems = in_few_sentences([one for part in parts for one in part.problems])
     if all(part.medians is None for part in parts):
-        nothing = "all recorded operations are sends and receives, which are not matched"
         return "; ".join(problems) or nothing
-    gaps = Gaps.of_all([part.gaps for part in parts])
-    return "; ".join([*problems, *_why_null(gaps, missing)])
+    return "; ".join([*problems, *why_null(Gaps.of_all([part.gaps for part in parts]))])
 
 
 def joined(tables: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

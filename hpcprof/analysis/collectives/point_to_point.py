@@ -15,16 +15,16 @@ from hpcprof.analysis.collectives.across_ranks import (
     by_begin,
     by_total_latency,
     columns_in_order,
-    in_order,
     joined,
     medians,
     nullable,
+    outcome_of,
+    reason_of,
     six_decimals,
     unprofiled,
 )
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
 from hpcprof.analysis.collectives.communication import Communication, communication
-from hpcprof.analysis.collectives.matching import in_few_sentences
 from hpcprof.analysis.collectives.pair_clocks import sender_later
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
@@ -44,11 +44,10 @@ def point_to_point(results: Mapping[str, pd.DataFrame]) -> Outcome:
     on the aligned clocks (`hpcprof.analysis.collectives.pair_clocks.align_pairs`).
     """
     rows = results["rank_collectives"]
-    return (
-        messages_of([list_messages(communication(rows))], unprofiled(rows))
-        if len(rows)
-        else no_rows(NO_MESSAGES)
-    )
+    if not len(rows):
+        return no_rows(NO_MESSAGES)
+    listed = list_messages(communication(rows))
+    return outcome_of(listed, why_incomplete([listed], unprofiled(rows)))
 
 
 def list_messages(found: Communication) -> Listed:
@@ -66,20 +65,9 @@ def list_messages(found: Communication) -> Listed:
     return Listed(columns, medians(columns, *SUMMARY) if columns else None, found.unpaired, gaps)
 
 
-def messages_of(parts: Sequence[Listed], missing: str) -> Outcome:
-    """Return the outcome of the messages in all communicators; ``missing`` is what `unprofiled` says."""
-    columns = joined([part.columns for part in parts if part.columns])
-    reason = why_incomplete(parts, missing)
-    return Outcome(in_order(columns), reason) if columns else no_rows(reason)
-
-
 def why_incomplete(parts: Sequence[Listed], missing: str) -> str:
     """Return why messages or values of them are missing; ``missing`` is what `unprofiled` says."""
-    problems = in_few_sentences([one for part in parts for one in part.problems])
-    if all(part.medians is None for part in parts):
-        return "; ".join(problems) or NO_MESSAGES
-    gaps = Gaps.of_all([part.gaps for part in parts])
-    return "; ".join([*problems, *_why_null(gaps, missing)])
+    return reason_of(parts, NO_MESSAGES, lambda gaps: _why_null(gaps, missing))
 
 
 def point_to_point_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
