@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from sqlalchemy.engine import URL
 
+from hpcprof.results.shelf import SharedShelf
+
 RANKS_A_TASK = 128
 """About how many ranks a task has; a communicator with more is one task."""
 
@@ -31,6 +33,14 @@ class Task:
     def __len__(self) -> int:
         """Return the number of ranks, by which an executor estimates the work."""
         return len(self.ranks)
+
+
+@dataclass(frozen=True)
+class AccountTask(Task):
+    """Some ranks whose steps are divided; ``waits`` has the places of their waits on a shelf."""
+
+    shelf: SharedShelf | None = None
+    waits: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)

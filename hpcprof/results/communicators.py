@@ -11,7 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from itertools import chain
@@ -31,12 +31,14 @@ from hpcprof.analysis.collectives.pair_matching import match_pairs
 from hpcprof.analysis.collectives.skew import Waiting, judge, skew_of, skew_summary_of, waiting
 from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
 from hpcprof.analysis.explain.step_account import PeerWaits, account_of, divide, peer_waits, why_unknown
+from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import Outcome, as_declared, outcome_from_columns, outcome_from_parts
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
-from hpcprof.results.communicator_tasks import Survey, Task, plan_tasks, rank_chunks
-from hpcprof.results.executors.interface import Executor, Lost, ResultT, serially
+from hpcprof.results.at_once import analyze_at_once
+from hpcprof.results.communicator_tasks import AccountTask, Survey, Task, plan_tasks, rank_chunks
+from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.shelf import Block, Shelf, ShelvedRows, put_table, sorted_rows
 from hpcprof.results.store.store import Store
 
@@ -45,6 +47,19 @@ _LISTS = {
     "point_to_point": point_to_point.why_incomplete,
 }
 """The analyses that list what was matched, and what says why some is missing."""
+
+_MATCHED = (
+    "skew",
+    "skew_summary",
+    "step_account",
+    *(f"{name}{end}" for name in _LISTS for end in ("", "_summary")),
+)
+_OTHERS = [
+    analysis.name
+    for analysis in ANALYSES.values()
+    if analysis.scope is Scope.RUN and analysis.name not in _MATCHED
+]
+"""The analyses that span the ranks and match nothing."""
 
 _ACCOUNTED = ("step_parts", "exposed_communication")
 _COLLECTIVES = "rank_collectives"
@@ -58,6 +73,13 @@ class _Part(NamedTuple):
     lists: tuple[Listed, Listed]
     waiting: Waiting
     waits: PeerWaits
+
+
+@dataclass(frozen=True)
+class _Others:
+    """The outcomes of the analyses that match nothing, by name."""
+
+    outcomes: dict[str, Outcome]
 
 
 class _Shelved(NamedTuple):
@@ -79,9 +101,9 @@ class _Shelved(NamedTuple):
 
 
 def match_by_communicator(
-    run_id: str, store: Store, executor: Executor, times: pd.DataFrame
+    run_id: str, store: Store, executor: Executor
 ) -> dict[str, Outcome | ShelvedRows] | None:
-    """Compute the analyses that match the collectives of all ranks.
+    """Compute the analyses that span the ranks, and match collectives communicator by communicator.
 
     Parameters
     ----------
@@ -89,8 +111,6 @@ def match_by_communicator(
     store : Store
     executor : Executor
         Runs the tasks. Where they cannot read the store, this process does.
-    times : DataFrame
-        The rows of ``step_times`` on all ranks.
 
     Returns
     -------
@@ -111,34 +131,35 @@ def match_by_communicator(
         return None
     facts = pd.DataFrame({"world_ranks": [*surveys[0].worlds], "profiled": [tasks[0].profiled]})
     missing = unprofiled(facts)
+    others = replace(task, ranks=tuple(ranks))
     try:
         shelf = Shelf()
-        shelved = {one: _Shelved.of(part, shelf) for one, part in _run(_match, tasks, executor)}
-        return _outcomes(run_id, store, [shelved[one] for one in tasks], shelf, surveys, times, missing)
+        shelved: dict[Task, _Shelved] = {}
+        unmatched: dict[str, Outcome] = {}
+        for one, part in _run(_match_or_others, [others, *tasks], executor):
+            if isinstance(part, _Part):
+                shelved[one] = _Shelved.of(part, shelf)
+            elif isinstance(part, _Others):
+                unmatched = part.outcomes
+        parts = [shelved[one] for one in tasks]
+        account = _account(task, ranks, parts, shelf, executor)
+        matched = _outcomes(parts, shelf, surveys, unmatched["steps"], missing)
+        return {**unmatched, **matched, "step_account": account}
     except OSError as error:
         raise HpcprofError(f"cannot write to {tempfile.gettempdir()}: {error.strerror or error}.") from error
 
 
 def _outcomes(
-    run_id: str,
-    store: Store,
-    parts: Sequence[_Shelved],
-    shelf: Shelf,
-    surveys: Sequence[Survey],
-    times: pd.DataFrame,
-    missing: str,
+    parts: Sequence[_Shelved], shelf: Shelf, surveys: Sequence[Survey], steps: Outcome, missing: str
 ) -> dict[str, Outcome | ShelvedRows]:
     """Put together what all communicators show."""
     exposed = pd.concat([survey.exposed for survey in surveys], ignore_index=True)
+    # The longest of each step decides, as it does among the rows of all ranks.
+    times = steps.rows.rename(columns={"max_ns": "wall_ns"})
     verdicts = judge([part.waiting for part in parts], exposed, times, missing)
-    waits: defaultdict[int, list[int]] = defaultdict(list)
-    for part in parts:
-        for rank, place in part.waits.items():
-            waits[rank].append(place)
     found: dict[str, Outcome | ShelvedRows] = {
         "skew": as_declared(skew_of(*verdicts), ANALYSES["skew"]),
         "skew_summary": as_declared(skew_summary_of(*verdicts), ANALYSES["skew_summary"]),
-        "step_account": _account(run_id, store, shelf, waits),
     }
     for number, (name, why_incomplete) in enumerate(_LISTS.items()):
         listed = [part.lists[number] for part in parts]
@@ -151,24 +172,51 @@ def _outcomes(
 
 
 def _account(
-    run_id: str, store: Store, shelf: Shelf, waits: Mapping[int, Sequence[int]]
+    task: Task, ranks: Sequence[int], parts: Sequence[_Shelved], shelf: Shelf, executor: Executor
 ) -> Outcome | ShelvedRows:
-    """Divide the steps of some ranks at a time."""
-    analysis = ANALYSES["step_account"]
-    places: list[int] = []
+    """Divide the steps of all ranks, of some by each task."""
+    waits: defaultdict[int, list[int]] = defaultdict(list)
+    for part in parts:
+        for rank, place in part.waits.items():
+            waits[rank].append(place)
+    shelf.flush()
+    tasks = [
+        AccountTask(
+            **{**vars(task), "ranks": some},
+            shelf=shelf.shared,
+            waits=tuple(tuple(waits[rank]) for rank in some),
+        )
+        for some in rank_chunks(ranks)
+    ]
+    places: dict[Task, int] = {}
     unknown: set[int] = set()
-    for ranks in rank_chunks(sorted(store.profiles(run_id))):
+    for one, (rows, not_known) in _run(_divide, tasks, executor):
+        unknown |= not_known
+        if len(rows):
+            places[one] = shelf.put(rows)
+    if not places:
+        return as_declared(account_of([]), ANALYSES["step_account"])
+    in_order = [places[one] for one in tasks if one in places]
+    return ShelvedRows(
+        lambda: (one for place in in_order for one in shelf.get([place])), why_unknown(unknown)
+    )
+
+
+def _divide(task: AccountTask) -> tuple[Outcome, set[int]] | None:
+    """Divide the steps of some ranks; None if the store or the shelf cannot be read here."""
+    assert task.shelf is not None
+    try:
+        store = _opened(task)
         parts, exposed = (
-            outcome_from_parts(ANALYSES[name], store.read_parts(run_id, name, ranks)).rows
+            outcome_from_parts(ANALYSES[name], store.read_parts(task.run_id, name, task.ranks)).rows
             for name in _ACCOUNTED
         )
-        divided = divide(parts, exposed, {rank: shelf.get(waits.get(rank, ())) for rank in ranks})
-        if len(divided.rows):
-            places.append(shelf.put(as_declared(Outcome(divided.rows), analysis)))
-            unknown |= divided.unknown
-    if not places:
-        return as_declared(account_of([]), analysis)
-    return ShelvedRows(lambda: (one for place in places for one in shelf.get([place])), why_unknown(unknown))
+        with task.shelf.opened() as get:
+            waits = {rank: get(places) for rank, places in zip(task.ranks, task.waits, strict=True)}
+    except (StoreError, OSError):
+        return None
+    divided = divide(parts, exposed, waits)
+    return as_declared(Outcome(divided.rows), ANALYSES["step_account"]), divided.unknown
 
 
 def aligned_by_communicator(run_id: str, store: Store) -> list[Aligned]:
@@ -206,8 +254,8 @@ def _surveys(task: Task, ranks: Sequence[int], executor: Executor) -> list[Surve
 
 
 def _run(
-    function: Callable[[Task], ResultT | None], tasks: Sequence[Task], executor: Executor
-) -> Iterator[tuple[Task, ResultT]]:
+    function: Callable[[TaskT], ResultT | None], tasks: Sequence[TaskT], executor: Executor
+) -> Iterator[tuple[TaskT, ResultT]]:
     """Yield each task with its result, in any order; what another process cannot compute, this one does."""
     left = dict.fromkeys(tasks)
     for task, result in executor(function, tasks):
@@ -237,6 +285,19 @@ def _survey(task: Task) -> Survey | None:
         exposed_by_step(rows),
         bool((~known).any() or (rows["op"] == _UNTOLD).any()),
     )
+
+
+def _match_or_others(task: Task) -> _Part | _Others | None:
+    """Match the communicators of a task; one without any computes the analyses that match nothing.
+
+    Both take long, and neither needs the other. None if the store cannot be read here.
+    """
+    if task.communicators:
+        return _match(task)
+    try:
+        return _Others(analyze_at_once(task.run_id, _opened(task), _OTHERS))
+    except StoreError:
+        return None
 
 
 def _match(task: Task) -> _Part | None:
@@ -287,17 +348,29 @@ def _read(task: Task) -> Iterator[pd.DataFrame]:
     """
     analysis = ANALYSES[_COLLECTIVES]
     names = [column.name for column in analysis.columns]
-    if not _has(task.url, task.run_id, task.profiles):
-        raise StoreError("the results database is not here.")
+    store = _opened(task)
     for at in range(0, len(task.ranks), _RANKS_AT_ONCE):
         some = task.ranks[at : at + _RANKS_AT_ONCE]
-        parts = [*_store(task.url).read_parts(task.run_id, _COLLECTIVES, some)]
+        parts = [*store.read_parts(task.run_id, _COLLECTIVES, some)]
         # Of a few ranks together: numpy's calls take longer than what they do for one rank.
         columns = {name: [*chain.from_iterable(part[name] for part in parts)] for name in names}
         rows = outcome_from_columns(analysis, columns).rows
         needed = ("rank", "part", "start_ns", "exposed_ns")
         rows["before"] = exposed_before({name: rows[name].to_numpy(np.int64) for name in needed})
         yield rows[rows["comm_id"].isin(task.communicators)] if task.communicators else rows
+
+
+def _opened(task: Task) -> Store:
+    """Return the store of a task.
+
+    Raises
+    ------
+    StoreError
+        If it is not here.
+    """
+    if not _has(task.url, task.run_id, task.profiles):
+        raise StoreError("the results database is not here.")
+    return _store(task.url)
 
 
 def _anywhere(url: URL) -> URL:

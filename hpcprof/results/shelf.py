@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import SEEK_END
+from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 from weakref import finalize
 
@@ -25,12 +30,24 @@ Table = Mapping[str, NDArray[Any]]
 """Rows as columns, in the order of the column ``begin``."""
 
 
+_MARK_BYTES = 16
+
+
 class Shelf:
-    """Values in a temporary file, which goes with the shelf."""
+    """Values in a temporary file, which goes with the shelf.
+
+    Attributes
+    ----------
+    shared : SharedShelf
+        Finds the values in another process.
+    """
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the shelf)
         finalize(self, self._file.close)
+        mark = token_bytes(_MARK_BYTES)
+        self._file.write(mark)
+        self.shared = SharedShelf(Path(f"/proc/{os.getpid()}/fd/{self._file.fileno()}"), mark)
 
     def put(self, value: object) -> int:
         """Write a value and return its place."""
@@ -41,6 +58,32 @@ class Shelf:
     def get(self, places: Iterable[int]) -> list[Any]:
         """Read the values at some places."""
         return [pickle.load(self._file) for _ in map(self._file.seek, places)]
+
+    def flush(self) -> None:
+        """Let other processes see all values."""
+        self._file.flush()
+
+
+@dataclass(frozen=True)
+class SharedShelf:
+    """The shelf of another process on this machine: its file, which has no name, and how it begins."""
+
+    file: Path
+    mark: bytes
+
+    @contextmanager
+    def opened(self) -> Iterator[Callable[[Iterable[int]], list[Any]]]:
+        """Open the shelf, and return what reads the values at some places.
+
+        Raises
+        ------
+        OSError
+            If it is not here: on another machine, any file may be in its place.
+        """
+        with self.file.open("rb") as file:
+            if file.read(_MARK_BYTES) != self.mark:
+                raise FileNotFoundError(errno.ENOENT, "not the shelf", str(self.file))
+            yield lambda places: [pickle.load(file) for _ in map(file.seek, places)]
 
 
 @dataclass(frozen=True)

@@ -149,8 +149,14 @@ def in_order(
     not: ``with_missing`` has those of which that holds elsewhere.
     """
     sorting = [name for name in columns if columns[name].dtype != object and name not in with_missing]
-    keys = (columns[name] for name in sorting if name != "begin")
-    order = np.lexsort((*keys, columns["seq"], columns["begin"]))
+    keys = [columns[name] for name in sorting if name != "begin"]
+    seq, begin = columns["seq"], columns["begin"]
+    order = np.lexsort((seq, begin))
+    # Few rows begin together: sorting all of them by every column takes several times as long.
+    same = (np.diff(begin[order]) == 0) & (np.diff(seq[order]) == 0)
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort([key[rows] for key in (*keys, seq, begin)])]
     return {name: values[order] for name, values in columns.items() if name != "begin"}
 
 

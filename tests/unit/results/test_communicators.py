@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.results import communicator_tasks, communicators
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.communicator_tasks import Task
+from hpcprof.results.communicator_tasks import AccountTask, Task
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.over_ranks import analyze_over_ranks
 from hpcprof.results.store.database import store_url
@@ -58,7 +57,7 @@ def test_matching_by_communicator_gives_what_matching_at_once_gives(
     assert len(at_once["collectives"].rows) > 50 and len(at_once["point_to_point"].rows) > 50
 
 
-def test_no_task_has_the_rows_of_more_ranks_than_it_was_given(
+def test_no_task_has_the_collectives_of_more_ranks_than_it_was_given(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(communicator_tasks, "RANKS_A_TASK", 4)
@@ -69,7 +68,8 @@ def test_no_task_has_the_rows_of_more_ranks_than_it_was_given(
     ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
         for task in reversed(tasks):
             assert isinstance(task, Task)
-            asked.append(len(task))
+            if task.communicators or function is not communicators._match_or_others:
+                asked.append(len(task))
             yield task, function(task)
 
     analyze_over_ranks(RUN, store, counted)
@@ -115,8 +115,13 @@ def test_a_process_that_sees_another_file_at_the_same_path_reads_nothing_from_it
     analyze_over_ranks(RUN, store, kept)
     other = Store(store_url(str(tmp_path / "other.db"), tmp_path))
     other.prepare()
-    assert communicators._match(seen[-1]) is not None
-    assert communicators._match(replace(seen[-1], url=other.url)) is None
+    matched = next(task for task in seen if task.communicators)
+    assert communicators._match(matched) is not None
+    assert communicators._match(replace(matched, url=other.url)) is None
+    others = next(task for task in seen if len(task) == len(store.profiles(RUN)) and not task.communicators)
+    assert communicators._match_or_others(replace(others, url=other.url)) is None
+    account = next(task for task in seen if isinstance(task, AccountTask))
+    assert communicators._divide(account) is None  # Its shelf has gone.
     none = store_url(str(tmp_path / "none.db"), tmp_path)
     assert communicators._survey(replace(seen[0], url=none)) is None
     assert not (tmp_path / "none.db").exists()
@@ -142,4 +147,4 @@ def test_rows_that_do_not_tell_communicators_apart_are_matched_at_once(
             yield part
 
     monkeypatch.setattr(Store, "read_parts", with_an_odd_row)
-    assert communicators.match_by_communicator(RUN, store, serially, pd.DataFrame()) is None
+    assert communicators.match_by_communicator(RUN, store, serially) is None

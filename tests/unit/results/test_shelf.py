@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,26 @@ def table(part: int, rows: int, first: int, missing: bool = False) -> dict[str, 
             "begin": first + draw.integers(0, 300, rows),
         }
     )
+
+
+def test_rows_that_begin_together_are_in_the_order_of_their_numbers() -> None:
+    rows = table(5, 400, 0)
+    rows["latency_ns"] = np.random.default_rng(1).integers(0, 3, 400)
+    order = np.lexsort((rows["seq"], rows["bytes"], rows["latency_ns"], rows["seq"], rows["begin"]))
+    for name, values in in_order(rows).items():
+        assert values.tolist() == rows[name][order].tolist(), name
+
+
+def test_another_process_reads_a_shelf_and_no_other_file_in_its_place(tmp_path: Path) -> None:
+    shelf = Shelf()
+    places = [shelf.put({"rank": rank}) for rank in range(3)]
+    shelf.flush()
+    with shelf.shared.opened() as get:
+        assert get(places[1:]) == [{"rank": 1}, {"rank": 2}]
+    (tmp_path / "other").write_bytes(b"0123456789abcdef and more")
+    for elsewhere in (tmp_path / "other", tmp_path / "none"):
+        with pytest.raises(FileNotFoundError), replace(shelf.shared, file=elsewhere).opened():
+            pass
 
 
 @pytest.fixture(autouse=True)
