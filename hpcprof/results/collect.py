@@ -203,9 +203,12 @@ def _outcomes(
     tasks: list[ProfileTask], same: Mapping[Path, str], executor: Executor
 ) -> Iterator[tuple[ProfileTask, RankOutcome | Lost]]:
     """Yield each task with its outcome; ``same`` has the SHA-256 of files that need not be read for it."""
-    done = [task for task in tasks if task.known is not None and task.known == same.get(task.path)]
-    yield from ((task, Unchanged()) for task in done)
-    left = [task for task in tasks if task not in done] if done else tasks
+    left = []
+    for task in tasks:
+        if task.known is not None and task.known == same.get(task.path):
+            yield task, Unchanged()
+        else:
+            left.append(task)
     if left:
         yield from executor(analyze_profile, left)
 
@@ -222,6 +225,7 @@ class _Collection:
     world_sizes: dict[Path, int] = field(default_factory=dict)
     without_steps: dict[Path, str] = field(default_factory=dict)
     sha256: dict[Path, str] = field(default_factory=dict)
+    read: set[Path] = field(default_factory=set)
 
     def take(self, task: ProfileTask, result: RankOutcome | Lost) -> None:
         """Store the results of a profile, or note why there are none."""
@@ -240,10 +244,12 @@ class _Collection:
 
     def _store(self, task: ProfileTask, result: ProfileResults) -> None:
         self.pending.add(task.rank, task.path.name, result)
-        self.sha256[task.path] = result.sha256
-        if task.path in self.summary.unchanged:
+        # A search of the lists for each of thousands of ranks would take longer than storing them.
+        if task.path in self.sha256 and task.path in self.summary.unchanged:
             self.summary.unchanged.remove(task.path)
-        if task.path not in self.summary.read:
+        self.sha256[task.path] = result.sha256
+        if task.path not in self.read:
+            self.read.add(task.path)
             self.summary.read.append(task.path)
             self.summary.warnings += result.warnings
         if result.origin.world_size is not None:
