@@ -13,6 +13,7 @@ from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     MEANINGS,
+    NAMES,
     WAITING,
     Cause,
     Evidence,
@@ -29,6 +30,9 @@ _NAMED_RANKS = 8
 
 _OF_SINGLE_STEPS = (Cause.STEP_SPIKES, Cause.STEP_DRIFT)
 """Without them the mean of the steps would be shorter, not the median step."""
+
+_SUBJECTS = {cause.value: name for cause, name in NAMES.items()}
+"""What could not be judged may be a cause."""
 
 HIDDEN = "Hidden behind the GPU: removing these costs gains about nothing"
 """The heading of the hidden costs."""
@@ -59,20 +63,25 @@ def written(explanation: Explanation) -> WrittenExplanation:
         conclusion(explanation),
         [
             WrittenFinding(
-                f"{number}. {finding.cause.value}: {MEANINGS[finding.cause]}",
+                f"{number}. {_capital(NAMES[finding.cause])}: {MEANINGS[finding.cause]}",
                 described(finding, explanation),
                 evidence(finding),
             )
             for number, finding in enumerate(explanation.shown(), 1)
         ],
         [hidden_cost(finding, explanation) for finding in explanation.hidden],
-        [
-            f"{visible(one.what)}: {visible(one.reason)}"
-            for one in explanation.not_judged
-            # Without a finding, the conclusion says this.
-            if explanation.shown() or one.what != WAITING
-        ],
+        [f"{visible(what)}: {visible(reason)}" for what, reason in unjudged(explanation)],
     )
+
+
+def unjudged(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return what could not be judged, in words, and why; without what the conclusion says."""
+    in_conclusion = () if explanation.shown() else (WAITING,)
+    return [
+        (_SUBJECTS.get(one.what, one.what), one.reason)
+        for one in explanation.not_judged
+        if one.what not in in_conclusion
+    ]
 
 
 def explanation_text(explanation: Explanation, width: int, in_full: Callable[[str], str]) -> RenderableType:
@@ -151,13 +160,26 @@ def _without(wall_ns: int, findings: Sequence[Finding]) -> str:
 
 def _replayed(error_pct: float, steps: int, of: int) -> str:
     replayed = counted(steps, "step") if steps >= of else f"{steps:,} of {counted(of, 'step')}"
-    return f"Replayed without a change, {replayed} are {abs(error_pct):.1f} % off the measured time."
+    return f"A replay of {replayed} without any change is {abs(error_pct):.1f} % off the measured time."
 
 
 def named(finding: Finding, explanation: Explanation) -> str:
-    """Return a finding in a few words: ``host_work in data on all ranks``."""
-    where = f" in {visible(finding.where)}" if finding.where else ""
-    return f"{finding.cause.value}{where}{_on_ranks(finding.ranks, explanation)}"
+    """Return a finding in a few words: ``host work in data on all ranks``."""
+    return f"{NAMES[finding.cause]}{located(finding, explanation)}"
+
+
+def located(finding: Finding, explanation: Explanation) -> str:
+    """Return where a finding is, to follow what it is: `` in data on all ranks``."""
+    where, ranks = visible(finding.where), _on_ranks(finding.ranks, explanation)
+    if finding.cause is Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
+        return f": {where}"
+    if finding.cause is Cause.STEP_DRIFT:  # Its place is the whole capture.
+        return ranks
+    return f" in {where}{ranks}" if where else ranks
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _on_ranks(ranks: Sequence[int], explanation: Explanation) -> str:
@@ -184,6 +206,7 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
     """Return what is known of a finding as pairs of a label and its text."""
     where = visible(finding.where) + _on_ranks(finding.ranks, explanation)
     pairs = [
+        ("cause", finding.cause.value),
         ("where", where.strip()),
         ("saving", saved(finding)),
         ("remedy", visible(finding.remedy)),
@@ -193,9 +216,12 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
 
 
 def evidence(finding: Finding) -> list[tuple[str, list[str]]]:
-    """Return the figures behind a finding by the analysis that has them."""
+    """Return the figures behind a finding by the analysis that has them, of each rank the largest."""
     found: dict[str, list[str]] = {}
+    largest: dict[tuple[str, int | None, str], Evidence] = {}
     for one in finding.evidence:
+        largest.setdefault((one.analysis, one.rank, one.key), one)
+    for one in largest.values():
         found.setdefault(one.analysis, []).append(_figure(one))
     return list(found.items())
 
@@ -208,7 +234,7 @@ def _figure(one: Evidence) -> str:
 def hidden_cost(finding: Finding, explanation: Explanation) -> str:
     """Return a hidden cost as one line."""
     cost = "" if finding.cost_ns is None else f": {format_ns(finding.cost_ns)} of host time per step"
-    gain = "" if finding.saving_ns is None else f"; without it a step gains {format_ns(finding.saving_ns)}"
+    gain = f"; removing it would save {format_ns(finding.saving_ns)}" if finding.saving_ns else ""
     return f"{named(finding, explanation)}{cost}{gain}"
 
 
@@ -242,7 +268,7 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
     word = "more" if difference > 0 else "less"
     return [
         f"A step would take {format_ns(wall)} ({interval}).",
-        f"Measured: {format_ns(measured)}; that is {format_ns(abs(difference))} or {share} {word}.",
+        f"That is {format_ns(abs(difference))} or {share} {word} than the measured {format_ns(measured)}.",
         error,
     ]
 

@@ -31,8 +31,8 @@ _REST = "median against mean"
 """What the median step takes longer than the mean of the steps in the middle."""
 
 _ONE_RUN = (
-    "with one run per side, the difference of these two runs is exact, but not what another pair of runs "
-    "would show: give at least two runs per side"
+    "with one run per side, the difference is exact for these two runs, but another pair of runs may differ "
+    "by another amount"
 )
 _NO_WAITING = (
     "exposed communication includes the waiting for peers, which is unknown in at least one of the runs"

@@ -269,7 +269,8 @@ class Candidates:
         total = np.bincount(rank, time, len(self._every)).astype(float)
         excess = total - stage_medians(total, graph.stage)[graph.stage]
         longest: list[int] = np.argsort(-excess, kind="stable").tolist()
-        return [one for one in longest if len(peers(one, self.graph.stage))][: 2 * _MOST_LATE]
+        alone = np.bincount(graph.stage)[graph.stage] == 1
+        return [one for one in longest if not alone[one]][: 2 * _MOST_LATE]
 
     def _bubble(self) -> Iterator[Candidate]:
         """Yield the slowest stage of a pipeline."""

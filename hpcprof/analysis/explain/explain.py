@@ -46,8 +46,8 @@ MOST_OPERATIONS = 45_000
 """So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
 
 NO_GPU = (
-    "no rank has work on a GPU: only host_work, late_rank_host and exposed_communication are judged, by the "
-    "account of the steps and without a replay"
+    "no rank has work on a GPU: only host work, ranks with extra host time and exposed communication are "
+    "judged, by the account of the steps and without a replay"
 )
 """Why a run on CPUs has no graph."""
 
@@ -234,12 +234,12 @@ def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
         if one.candidate.slower < _SURELY_SLOW:
             rank = graph.ranks[one.ranks[0]]
             times = one.candidate.slower
-            judged = "so the findings are those without it" if times >= MUCH_SLOWER else "so it is no finding"
+            judged = "the findings are those without it" if times >= MUCH_SLOWER else "it is not a finding"
             yield NotJudged(
                 f"the host of rank {rank}",
-                f"its calls and the time between them take {times:.1f} times as long as on the others, "
-                f"{one.saving / 1e6:.2f} ms of a step; a profiler does that too, {judged}: compare with "
-                "steps that are not profiled",
+                f"its calls and the time between them take {times:.1f} times as long as on the other ranks, "
+                f"which costs {format_ns(one.saving)} of a step. A profiler can cause that, so {judged}: "
+                "compare with steps that are not profiled",
             )
 
 

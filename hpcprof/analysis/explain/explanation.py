@@ -46,6 +46,24 @@ class Cause(str, Enum):
     CAPTURE_INCOMPLETE = "capture_incomplete"
 
 
+NAMES: dict[Cause, str] = {
+    Cause.HOST_WORK: "host work",
+    Cause.HOST_SYNC: "host synchronization",
+    Cause.DEVICE_ALLOCATION: "GPU memory allocation",
+    Cause.BLOCKING_COPY: "blocking copies",
+    Cause.SMALL_KERNELS: "small kernels",
+    Cause.LATE_RANK_HOST: "extra host time",
+    Cause.LATE_RANK_GPU: "extra GPU time",
+    Cause.EXPOSED_COMMUNICATION: "exposed communication",
+    Cause.PIPELINE_BUBBLE: "pipeline imbalance",
+    Cause.SLOW_MATH: "matrix products without tensor cores",
+    Cause.CONTENTION: "contention with communication",
+    Cause.STEP_SPIKES: "spikes",
+    Cause.STEP_DRIFT: "drift of the step time",
+    Cause.CAPTURE_INCOMPLETE: "incomplete profile",
+}
+"""Each cause as a sentence names it."""
+
 MEANINGS: dict[Cause, str] = {
     Cause.HOST_WORK: "the GPU waits for work of the host",
     Cause.HOST_SYNC: "the host waits for the GPU inside the step, and the GPU runs dry",

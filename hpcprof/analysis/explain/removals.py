@@ -303,9 +303,10 @@ def _ratio_to_mean(step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:
 
 
 def peers(rank: int, stage: Ints) -> Ints:
-    """Return the other ranks with the work of a rank: those of its stage of a pipeline, or all."""
-    alike = np.flatnonzero(stage == stage[rank])
-    others: Ints = alike[alike != rank]
+    """Return the ranks to compare a rank with: those of its stage of a pipeline, without any all others."""
+    every = np.arange(len(stage))
+    alike = (stage == stage[rank]) & (every != rank)
+    others: Ints = every[alike] if alike.any() else np.delete(every, rank)
     return others
 
 

@@ -93,7 +93,9 @@ def unexplained_waiting(
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MUCH_WAITING * wall:
         share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
-        yield NotJudged(WAITING, f"on average a rank waits {share} for others. {_WHY_WAITING[pipeline]}")
+        slowest = next((one for one in findings if one.cause is Cause.PIPELINE_BUBBLE), None)
+        why = _WHY_WAITING[pipeline] + (f". {_of_stage(slowest)}" if slowest else "")
+        yield NotJudged(WAITING, f"on average a rank waits {share} for others. {why}")
     rows = account[waited.isna()]
     communicated = float(rows["exposed_comm_ns"].mean()) if len(rows) else 0.0
     if communicated >= _MUCH_WAITING * wall:
@@ -104,6 +106,13 @@ def unexplained_waiting(
             f"communication that no compute hides takes {share} on {ranks}. How much of it is waiting is "
             "unknown: no aligned clocks show when the other ranks arrived",
         )
+
+
+def _of_stage(slowest: Finding) -> str:
+    """Return which stage is slowest, which may be below the bar of findings."""
+    saved = format_ns(slowest.saving_ns or 0)
+    stage = named_ranks(slowest.ranks, _NAMED)
+    return f"The stage of {stage} has the most work; to balance the stages would save {saved}"
 
 
 def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:

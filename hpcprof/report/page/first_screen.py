@@ -11,7 +11,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import format_ns
 from hpcprof.report.account import Account, account_of_step, account_title, share
 from hpcprof.report.contents import Contents
-from hpcprof.report.explanation import conclusion, evidence, hidden_cost, named, saved
+from hpcprof.report.explanation import conclusion, evidence, hidden_cost, located, saved, unjudged
 from hpcprof.report.facts import facts
 from hpcprof.report.terminal import FAILURES
 from hpcprof.submit.runs.failures import RankFailure
@@ -113,7 +113,7 @@ def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -
         if explanation
         else [],
         hidden=[hidden_cost(one, explanation) for one in explanation.hidden] if explanation else [],
-        not_judged=[(one.what, one.reason) for one in explanation.not_judged] if explanation else [],
+        not_judged=unjudged(explanation) if explanation else [],
         losses=list(dict.fromkeys(loss for table in contents.shown().values() for loss in table.losses)),
         failures=contents.failures[:FAILURES],
         warnings=contents.warnings,
@@ -146,7 +146,7 @@ def _slices(account: Account) -> list[Slice]:
 def _card(
     finding: Finding, explanation: Explanation, contents: Contents, places: Collection[tuple[int, int]]
 ) -> Card:
-    where = named(finding, explanation).removeprefix(finding.cause.value).strip()
+    where = located(finding, explanation).removeprefix(":").strip()
     rank, step = costliest(finding, contents, places)
     meaning = MEANINGS[finding.cause]
     return Card(

@@ -56,7 +56,7 @@ def test_json_has_the_findings_that_are_shown() -> None:
 @pytest.mark.parametrize(
     ("gates", "code", "said"),
     [
-        (["host_work"], 3, "hpcprof: found host_work in data on all ranks: 13.00 ms of each step, 13.0 %"),
+        (["host_work"], 3, "hpcprof: found host work in data on all ranks: 13.00 ms of each step, 13.0 %"),
         (["host_work:13.5", "host_sync"], 0, ""),
         (["host_sync", "host_work:2"], 3, "2.000 ms of each step"),
         (["contention:5"], 0, "hpcprof: --fail-on contention could not be judged: one rank was profiled"),
@@ -90,5 +90,5 @@ def test_a_prediction_is_printed_with_the_error_of_the_replay(monkeypatch: pytes
     assert (done.exit_code, given) == (0, [("range:data*0", "comm*0")])
     assert done.stdout.splitlines()[::2] == [
         "A step would take 87.00 ms (between 85.00 ms and 89.00 ms).",
-        "Replayed without a change, 6 steps are 0.6 % off the measured time.",
+        "A replay of 6 steps without any change is 0.6 % off the measured time.",
     ]

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Explanation, NotJudged
-from hpcprof.report.explanation import explanation_text, in_short, prediction_text, written
+from hpcprof.report.explanation import explanation_text, in_short, named, prediction_text, written
 from tests.unit.explanations import MS, STEP, explained, finding
 
 COMMAND = "hpcprof report a-run-with-quite-a-long-name --analysis {}".format
@@ -29,10 +29,11 @@ def text(explanation: Explanation, width: int = 100) -> list[str]:
 def test_the_conclusion_comes_first_and_then_each_finding_with_its_evidence() -> None:
     assert text(explained(finding(13, 11))) == [
         "A step takes 100.0 ms (median of 6 steps on 2 ranks).",
-        "Without host_work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
-        "Replayed without a change, 6 steps are 0.4 % off the measured time.",
+        "Without host work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
+        "A replay of 6 steps without any change is 0.4 % off the measured time.",
         "",
-        "1. host_work: the GPU waits for work of the host",
+        "1. Host work: the GPU waits for work of the host",
+        "   cause       host_work",
         "   where       data on all ranks",
         "   saving      13.00 ms of each step, 13.0 % (between 11.00 ms and 13.00 ms)",
         "   remedy      Prefetch.",
@@ -41,10 +42,10 @@ def test_the_conclusion_comes_first_and_then_each_finding_with_its_evidence() ->
         "               hpcprof report a-run-with-quite-a-long-name --analysis idle_causes",
         "",
         "Hidden behind the GPU: removing these costs gains about nothing",
-        "   host_work in data on all ranks: 20.00 ms of host time per step; without it a step gains 0 ns",
+        "   host work in data on all ranks: 20.00 ms of host time per step",
         "",
         "Not judged",
-        "   contention: one rank was profiled",
+        "   contention with communication: one rank was profiled",
     ]
 
 
@@ -52,8 +53,8 @@ def test_what_all_findings_cost_together_is_said_where_there_are_several() -> No
     others = finding(9, cause=Cause.STEP_SPIKES), finding(None, cause=Cause.CAPTURE_INCOMPLETE)
     several = explained(finding(13), finding(7, cause=Cause.HOST_SYNC), *others)
     assert written(several).conclusion[1:3] == [
-        "Without host_work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
-        "Also without host_sync in data on all ranks: about 80.00 ms, 20.0 % less.",
+        "Without host work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
+        "Also without host synchronization in data on all ranks: about 80.00 ms, 20.0 % less.",
     ]
 
 
@@ -61,9 +62,9 @@ def test_a_cause_of_single_steps_does_not_shorten_the_median_step() -> None:
     said = written(explained(finding(9, cause=Cause.STEP_SPIKES)))
     assert said.conclusion == [
         "A step takes 100.0 ms (median of 6 steps on 2 ranks).",
-        "Replayed without a change, 6 steps are 0.4 % off the measured time.",
+        "A replay of 6 steps without any change is 0.4 % off the measured time.",
     ]
-    assert said.findings[0].title.startswith("1. step_spikes: ")
+    assert said.findings[0].title.startswith("1. Spikes: ")
 
 
 @pytest.mark.parametrize("width", [40, 50, 100])
@@ -92,10 +93,34 @@ def test_waiting_that_nothing_explains_is_a_part_of_the_conclusion_and_said_once
     assert said.not_judged == ["waiting for peers: on average a rank waits 5 ms for others"]
 
 
+@pytest.mark.parametrize(
+    ("cause", "where", "said"),
+    [
+        (Cause.LATE_RANK_GPU, "forward", "extra GPU time in forward on rank 1"),
+        (Cause.STEP_DRIFT, "capture", "drift of the step time on rank 1"),
+        (
+            Cause.CAPTURE_INCOMPLETE,
+            "2 of 4 ranks have no profile",
+            "incomplete profile: 2 of 4 ranks have no profile",
+        ),
+    ],
+)
+def test_a_cause_is_named_in_words_that_people_use(cause: Cause, where: str, said: str) -> None:
+    one = replace(finding(13, cause=cause), where=where, ranks=(1,))
+    assert named(one, explained(one)) == said
+
+
+def test_a_cause_that_could_not_be_judged_is_named_in_words() -> None:
+    found = replace(explained(finding(13)), not_judged=(NotJudged("host_sync", "it may be the profiler"),))
+    assert written(found).not_judged == ["host synchronization: it may be the profiler"]
+
+
 def test_a_replay_of_some_of_the_steps_says_of_how_many() -> None:
     some = explained(step=replace(STEP, steps=423, explained_steps=105))
     assert (
-        written(some).conclusion[-1].startswith("Replayed without a change, 105 of 423 steps are 0.4 % off")
+        written(some)
+        .conclusion[-1]
+        .startswith("A replay of 105 of 423 steps without any change is 0.4 % off")
     )
 
 
@@ -116,7 +141,7 @@ def test_a_finding_without_an_estimate_claims_no_saving() -> None:
 
 def test_ranks_are_named_where_they_are_not_all() -> None:
     late = replace(finding(13), ranks=(1,))
-    assert in_short(explained(late))[0].startswith("1. host_work in data on rank 1: 13.00 ms of each step")
+    assert in_short(explained(late))[0].startswith("1. host work in data on rank 1: 13.00 ms of each step")
     alone = explained(finding(13), step=replace(STEP, ranks=1))
     assert "rank" not in in_short(alone)[0]
 
@@ -128,6 +153,7 @@ def test_evidence_is_grouped_by_the_analysis_that_has_it() -> None:
             Evidence("idle_causes", 0, "idle_ns_per_step", 2 * MS),
             Evidence("step_account", None, "idle_ns", 3 * MS),
             Evidence("idle_causes", 1, "cause", "host"),
+            Evidence("idle_causes", 0, "idle_ns_per_step", 1 * MS),
         ),
     )
     assert written(explained(several)).findings[0].evidence == [
@@ -144,8 +170,8 @@ def test_a_prediction_says_its_interval_the_difference_and_the_error_of_the_repl
     faster = Prediction(87 * MS, 85 * MS, 89 * MS, 100 * MS, -0.6, 6)
     assert printed(prediction_text(faster, True, 100), 100) == [
         "A step would take 87.00 ms (between 85.00 ms and 89.00 ms).",
-        "Measured: 100.0 ms; that is 13.00 ms or 13.0 % less.",
-        "Replayed without a change, 6 steps are 0.6 % off the measured time.",
+        "That is 13.00 ms or 13.0 % less than the measured 100.0 ms.",
+        "A replay of 6 steps without any change is 0.6 % off the measured time.",
     ]
     slower = replace(faster, wall_p50_ns=110 * MS)
     assert "10.00 ms or 10.0 % more" in printed(prediction_text(slower, True, 100), 100)[1]
@@ -155,5 +181,5 @@ def test_a_replay_without_changes_is_not_called_a_prediction() -> None:
     same = Prediction(100 * MS, 99 * MS, 101 * MS, 100 * MS, 0.2, 6)
     said = printed(prediction_text(same, False, 50), 50)
     assert "would" not in " ".join(said)
-    assert " ".join(said).endswith("Replayed without a change, 6 steps are 0.2 % off the measured time.")
+    assert " ".join(said).endswith("A replay of 6 steps without any change is 0.2 % off the measured time.")
     assert all(len(line) <= 50 for line in said)

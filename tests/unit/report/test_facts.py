@@ -124,7 +124,7 @@ def test_the_findings_come_right_after_the_run_and_name_the_command_for_the_rest
     assert head[1:4] == [
         (
             "findings",
-            "1. host_work in data on all ranks: 13.00 ms of each step, 13.0 % "
+            "1. host work in data on all ranks: 13.00 ms of each step, 13.0 % "
             "(between 11.00 ms and 13.00 ms)",
         ),
         ("", "remedy: Prefetch."),

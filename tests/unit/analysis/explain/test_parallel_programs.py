@@ -63,6 +63,13 @@ def test_a_stage_that_is_slow_on_all_of_its_ranks_is_the_slow_one(tmp_path: Path
     assert (found.cause, found.ranks) == (Cause.PIPELINE_BUBBLE, (2, 3))
 
 
+def test_a_slow_stage_below_the_bar_is_named_beside_the_waiting(tmp_path: Path) -> None:
+    found = explained(tmp_path, Program(8, STEPS, pipeline=4, slow={2: 8.0, 3: 8.0}))
+    assert not found.shown()
+    (reason,) = waiting(found)
+    assert "The stage of ranks 2, 3 has the most work; to balance the stages would save " in reason
+
+
 def test_a_pipeline_of_equal_stages_has_no_finding_but_says_that_its_schedule_makes_ranks_wait(
     tmp_path: Path,
 ) -> None:

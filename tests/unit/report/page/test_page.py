@@ -157,7 +157,7 @@ def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> N
     table = '<a href="#table-idle_causes">Idle time by what the next operation waits for</a>'
     assert f"rank 0: idle_ns_per_step = 13.00 ms {table}" in body
     assert 'id="table-idle_causes"' in body
-    assert "contention: one rank was profiled" in body
+    assert "contention with communication: one rank was profiled" in body
     assert "<dt>findings</dt>" not in body
 
 
@@ -167,7 +167,7 @@ def test_a_page_without_findings_says_so_and_how_sure_that_is() -> None:
     made = html_report(replace(contents, explanation=explained()))
     assert ">No findings</h2>" in made
     assert "Nothing was found that would shorten a step by 3 % or more." in made
-    assert "6 steps are 0.4 % off the measured time" in made
+    assert "A replay of 6 steps without any change is 0.4 % off the measured time" in made
 
 
 def test_a_page_without_an_explanation_names_the_command() -> None:
