@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
 
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # A worker that starts beside this process slows it down, and both wait for the last task.
 _LEAST_GAIN = 0.7
-# Each worker takes about so many chunks: enough that all end at about the same time.
-_CHUNKS = 8
+# A chunk is this part of what each worker has left to do. So the last ones are small, and all workers end at
+# about the same time.
+_PART = 1 / 4
 # Tasks of one message: each result comes back on its own, so that more would save nothing.
 _MOST_TASKS = 32
 
@@ -45,16 +47,16 @@ def worker_count(work: Sequence[float], jobs: int) -> int:
 def chunks(work: Sequence[float], workers: int) -> list[list[int]]:
     """Return the numbers of the tasks in chunks, the most work first; much work is a chunk of its own."""
     order = sorted(range(len(work)), key=lambda task: -work[task])
-    share = sum(work) / (workers * _CHUNKS)
-    most = min(_MOST_TASKS, -(-len(work) // (workers * _CHUNKS)))
     found: list[list[int]] = []
-    filled = 0.0
-    for task in order:
+    left, share, most, filled = sum(work), 0.0, 0, 0.0
+    for done, task in enumerate(order):
         if not found or filled + work[task] > share or len(found[-1]) == most:
             found.append([])
-            filled = 0.0
+            share, filled = left / workers * _PART, 0.0
+            most = min(_MOST_TASKS, ceil((len(work) - done) / workers * _PART))
         found[-1].append(task)
         filled += work[task]
+        left -= work[task]
     return found
 
 

@@ -83,11 +83,18 @@ def insert_analyses(connection: Connection, run_id: str, found: Mapping[int, Map
     The rows of several ranks are inserted together: a statement costs more than a row.
     """
     for name in dict.fromkeys(name for tables in found.values() for name in tables):
-        of_ranks = {rank: _as_stored(name, tables[name]) for rank, tables in found.items() if name in tables}
+        of_ranks = {
+            rank: _as_stored(name, of_rank[name]) for rank, of_rank in found.items() if name in of_rank
+        }
         packed = {rank: one.packed for rank, one in of_ranks.items() if isinstance(one, PackedTable)}
         _insert_packed(connection, run_id, name, packed)
-        parts = [(rank, one.columns, 0) for rank, one in of_ranks.items() if isinstance(one, AnalysisTable)]
-        _insert_parts(connection, run_id, name, parts)
+        tables = [one for one in of_ranks.values() if isinstance(one, AnalysisTable) and one.count]
+        if tables:
+            columns = {
+                key: [*chain.from_iterable(one.columns[key] for one in tables)] for key in tables[0].columns
+            }
+            positions = [*chain.from_iterable(range(one.count) for one in tables)]
+            _insert_rows(connection, run_id, name, columns, positions)
     reasons = [
         ReasonRow(run_id, about, name, reason)
         for tables in found.values()
@@ -102,8 +109,9 @@ def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, 
     for name, outcome in outcomes.items():
         position = 0
         for columns in outcome.batches(_BATCH):
-            _insert_parts(connection, run_id, name, [(WHOLE_RUN, columns, position)])
-            position += len(next(iter(columns.values())))
+            count = len(next(iter(columns.values())))
+            _insert_rows(connection, run_id, name, columns, range(position, position + count))
+            position += count
     reasons = [ReasonRow(run_id, WHOLE_RUN, name, one.reason) for name, one in outcomes.items() if one.reason]
     insert_rows(connection, REASONS, reasons)
 
@@ -116,24 +124,16 @@ def _insert_packed(connection: Connection, run_id: str, name: str, packed: Mappi
         insert_columns(connection, TABLES[name], {**keys, "packed": [*filled.values()]})
 
 
-def _insert_parts(
+def _insert_rows(
     connection: Connection,
     run_id: str,
     name: str,
-    parts: Sequence[tuple[int, Mapping[str, list[Any]], int]],
+    columns: Mapping[str, list[Any]],
+    positions: Sequence[int],
 ) -> None:
-    """Insert rows of an analysis: of each part the rank, the columns and the position of its first row."""
-    filled = [part for part in parts if len(next(iter(part[1].values()), ()))]
-    if not filled:
-        return
-    counts = [len(next(iter(values.values()))) for _, values, _ in filled]
-    places = [range(first, first + count) for (_, _, first), count in zip(filled, counts, strict=True)]
-    columns: dict[str, list[Any]] = {
-        "run_id": [run_id] * sum(counts),
-        "position": [*chain.from_iterable(places)],
-    }
-    columns |= {key: [*chain.from_iterable(one[key] for _, one, _ in filled)] for key in filled[0][1]}
-    insert_columns(connection, TABLES[name], columns)
+    """Insert rows of an analysis that is not packed; of each rank, positions count from 0."""
+    keys: dict[str, list[Any]] = {"run_id": [run_id] * len(positions), "position": [*positions]}
+    insert_columns(connection, TABLES[name], {**keys, **columns})
 
 
 def read_columns(connection: Connection, run_id: str, name: str) -> dict[str, list[Any]]:

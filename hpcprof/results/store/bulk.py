@@ -67,7 +67,8 @@ def storable(values: list[Any], kind: TypeEngine[Any]) -> list[Any]:
     """Convert the values of a column of a type, as that type does in SQLAlchemy's own statements."""
     if isinstance(kind, Plain):
         texts = {text: plain(text) for text in {*values}}  # Many rows have few texts.
-        return [texts[text] for text in values]
+        altered = any(text is not stored for text, stored in texts.items())
+        return [texts[text] for text in values] if altered else values
     return [finite(value) for value in values] if isinstance(kind, Finite) and _may_differ(values) else values
 
 

@@ -45,7 +45,7 @@ def test_every_task_is_in_one_chunk_and_large_ones_come_first(work: list[float],
 
 @given(work_of_tasks, st.integers(1, 20))
 def test_no_chunk_is_more_than_its_share_unless_it_is_one_task(work: list[float], workers: int) -> None:
-    share = sum(work) / (workers * 8)
+    share = sum(work) / workers * planning._PART
     for chunk in chunks(work, workers):
         assert len(chunk) == 1 or sum(work[task] for task in chunk) <= share + 1e-9
         assert len(chunk) <= 32
@@ -53,6 +53,13 @@ def test_no_chunk_is_more_than_its_share_unless_it_is_one_task(work: list[float]
 
 def test_small_tasks_come_several_at_a_time() -> None:
     assert max(map(len, chunks([0.02] * 256, 2))) > 4
+
+
+def test_the_last_chunks_are_single_tasks_so_that_workers_end_together() -> None:
+    sizes = [*map(len, chunks([0.1] * 4096, 16))]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == 32
+    assert sizes[-64:] == [1] * 64
 
 
 @pytest.mark.parametrize(
