@@ -80,9 +80,12 @@ class SharedShelf:
         OSError
             If it is not here: on another machine, any file may be in its place.
         """
+        missing = FileNotFoundError(errno.ENOENT, "not the shelf", str(self.file))
+        if not self.file.is_file():  # Reading the pipe of a stranger would take what is meant for others.
+            raise missing
         with self.file.open("rb") as file:
             if file.read(_MARK_BYTES) != self.mark:
-                raise FileNotFoundError(errno.ENOENT, "not the shelf", str(self.file))
+                raise missing
             yield lambda places: [pickle.load(file) for _ in map(file.seek, places)]
 
 

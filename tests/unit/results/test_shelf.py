@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def test_another_process_reads_a_shelf_and_no_other_file_in_its_place(tmp_path: 
     with shelf.shared.opened() as get:
         assert get(places[1:]) == [{"rank": 1}, {"rank": 2}]
     (tmp_path / "other").write_bytes(b"0123456789abcdef and more")
-    for elsewhere in (tmp_path / "other", tmp_path / "none"):
+    os.mkfifo(tmp_path / "pipe")
+    for elsewhere in (tmp_path / "other", tmp_path / "pipe", tmp_path / "none"):
         with pytest.raises(FileNotFoundError), replace(shelf.shared, file=elsewhere).opened():
             pass
 
