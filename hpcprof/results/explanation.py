@@ -40,7 +40,7 @@ _HOST_COUNT = ("operators", "calls")
 _QUICK = 100_000
 """The most kernels and API calls of a run that a report explains by itself; without both, operators."""
 
-_VERSION_KEY, _VERSION = "version", 3
+_VERSION_KEY, _VERSION = "version", 4
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 _LISTED = 12

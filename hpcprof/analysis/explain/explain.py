@@ -157,6 +157,13 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
             "late ranks",
             "nothing couples the ranks: that takes 5 all-reduces, all-gathers, barriers or messages",
         )
+    elif graph.loose_ranks:
+        yield NotJudged(
+            "late ranks",
+            f"the clocks of {len(graph.loose_ranks):,} of {counted(known, 'rank')} cannot be aligned with "
+            "the others, so whether one of these is late is unknown: that takes 5 all-reduces, all-gathers, "
+            "barriers or messages",
+        )
     if unequal:
         yield NotJudged("the last steps", "the ranks recorded different numbers of steps; those of all count")
     if graph.inferred_waits:
@@ -222,7 +229,7 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
     doubts += [*_slow_hosts(built.graph, slow), *_due_to_profiler(built, found, wall)]
     waiting = unexplained_waiting(
-        inputs.tables["step_account"], findings, wall, pipeline=built.graph.is_pipeline
+        inputs.tables["step_account"], findings, wall, built.graph.is_pipeline, len(built.graph.loose_ranks)
     )
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
@@ -248,7 +255,7 @@ def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confid
     incomplete = len(inputs.ranks) < (inputs.world_size or 0)
     if error_pct > _POOR_REPLAY_PCT or incomplete:
         return "low"
-    uncoupled = len(inputs.ranks) > 1 and not built.graph.couplings
+    uncoupled = bool(built.graph.loose_ranks) or (len(inputs.ranks) > 1 and not built.graph.couplings)
     inferred = built.graph.inferred_waits or built.graph.paced_ranks
     return "medium" if error_pct > _GOOD_REPLAY_PCT or inferred or uncoupled else "high"
 

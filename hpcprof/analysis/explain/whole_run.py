@@ -16,7 +16,7 @@ from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.step_series import StepSeries, drift
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.units import format_ns, named_ranks
+from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.timeline import Timeline
 
@@ -72,7 +72,7 @@ def _series_finding(
 
 
 def unexplained_waiting(
-    account: pd.DataFrame, findings: Sequence[Finding], wall: float, *, pipeline: bool
+    account: pd.DataFrame, findings: Sequence[Finding], wall: float, pipeline: bool, loose: int
 ) -> Iterator[NotJudged]:
     """Yield how long the ranks wait for each other in a step, if no finding explains most of that.
 
@@ -85,6 +85,8 @@ def unexplained_waiting(
         The time of a step in ns.
     pipeline : bool
         Whether ranks send each other messages.
+    loose : int
+        The number of ranks whose clocks are not aligned with the others.
     """
     if not len(account):
         return
@@ -93,8 +95,7 @@ def unexplained_waiting(
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MUCH_WAITING * wall:
         share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
-        slowest = next((one for one in findings if one.cause is Cause.PIPELINE_BUBBLE), None)
-        why = _WHY_WAITING[pipeline] + (f". {_of_stage(slowest)}" if slowest else "")
+        why = _why_waiting(findings, pipeline, loose)
         yield NotJudged(WAITING, f"on average a rank waits {share} for others. {why}")
     rows = account[waited.isna()]
     communicated = float(rows["exposed_comm_ns"].mean()) if len(rows) else 0.0
@@ -108,11 +109,16 @@ def unexplained_waiting(
         )
 
 
-def _of_stage(slowest: Finding) -> str:
-    """Return which stage is slowest, which may be below the bar of findings."""
-    saved = format_ns(slowest.saving_ns or 0)
-    stage = named_ranks(slowest.ranks, _NAMED)
-    return f"The stage of {stage} has the most work; to balance the stages would save {saved}"
+def _why_waiting(findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
+    """Return why ranks wait, with the slowest stage, which may be below the bar of findings."""
+    if loose:
+        return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
+    slowest = next((one for one in findings if one.cause is Cause.PIPELINE_BUBBLE), None)
+    if slowest is None:
+        return _WHY_WAITING[pipeline]
+    stage, saved = named_ranks(slowest.ranks, _NAMED), format_ns(slowest.saving_ns or 0)
+    balanced = f"The stage of {stage} has the most work; to balance the stages would save {saved}"
+    return f"{_WHY_WAITING[pipeline]}. {balanced}"
 
 
 def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:

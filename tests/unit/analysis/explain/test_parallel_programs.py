@@ -79,6 +79,15 @@ def test_a_pipeline_of_equal_stages_has_no_finding_but_says_that_its_schedule_ma
     assert "for others. No slow rank or stage explains most of that" in reason
 
 
+def test_where_too_little_aligns_the_clocks_no_schedule_is_blamed(tmp_path: Path) -> None:
+    found = explained(tmp_path, Program(8, 300, pipeline=4, slow={3: 6.0}))
+    assert not found.shown()
+    (reason,) = waiting(found)
+    assert "Why is unknown: the clocks of 4 ranks cannot be aligned" in reason
+    (late,) = (one.reason for one in found.not_judged if one.what == "late ranks")
+    assert late.startswith("the clocks of 4 of 8 ranks cannot be aligned with the others")
+
+
 def test_ranks_with_equal_work_have_no_finding_and_do_not_wait(tmp_path: Path) -> None:
     found = explained(tmp_path, Program(8, STEPS))
     assert not found.shown()
@@ -88,7 +97,7 @@ def test_ranks_with_equal_work_have_no_finding_and_do_not_wait(tmp_path: Path) -
 
 def test_communication_without_aligned_clocks_is_named_as_possible_waiting() -> None:
     account = pd.DataFrame({"rank": [0, 1], "wait_for_peer_ns": [None, 0], "exposed_comm_ns": [40, 0]})
-    (found,) = unexplained_waiting(account, (), 100.0, pipeline=True)
+    (found,) = unexplained_waiting(account, (), 100.0, pipeline=True, loose=1)
     assert "takes 40.00 ns of a step (40 %) on rank 0. How much of it is waiting is unknown" in found.reason
 
 
