@@ -115,7 +115,8 @@ class _Team(Generic[TaskT, ResultT]):
         context = multiprocessing.get_context("forkserver")
         orders, sender = context.Pipe(duplex=False)
         receiver, answers = context.Pipe(duplex=False)
-        with suppress(OSError):  # A user's pipes together have a limit too; then the worker waits.
+        # Elsewhere than on Linux, or where a user's pipes have reached their limit, the worker waits.
+        with suppress(AttributeError, OSError):
             fcntl.fcntl(answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         process = context.Process(target=_work, args=(orders, answers, self.function))
         with _interrupted_later():
