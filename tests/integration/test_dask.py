@@ -143,7 +143,7 @@ def test_one_process_several_mpi_and_dask_with_a_killed_worker_leave_the_same_st
         else:
             assert not collect(run, store, executor=executor).skipped
         stores[name], events[name] = dump(tmp_path / f"{name}.db"), kept_events(run)
-    # A slow start of the next worker may cost it another try.
+    # It may have waited on a worker that another one ended.
     assert (tmp_path / "rank 4").read_text() in ("xx", "xxx")
     assert len(stores["one"]) > 1000 and len(events["one"]) > 100
     for name in ("several", "dask", "mpi"):
@@ -183,9 +183,8 @@ def test_a_profile_that_kills_three_workers_is_named_and_the_store_is_that_of_on
     (skipped,) = collected("dask.db", with_deaths(dask, tmp_path, [2])).skipped
     assert "rank00002.sqlite was not collected: three Dask workers that had it ended" in skipped
     assert done == list(range(1, RANKS + 1))
-    # Rank 4 may have ended the worker on which rank 2 still waited; the last time rank 2 was alone. Dask
-    # itself repeats a task of a worker that left without being killed.
-    assert re.fullmatch("xx+", (tmp_path / "rank 2").read_text())
+    # Rank 4 may have ended the worker on which rank 2 still waited; the last time rank 2 was alone.
+    assert (tmp_path / "rank 2").read_text() in ("xx", "xxx")
     (folder / "rank00002.sqlite").unlink()
     collected("one.db", serially)
     assert dump(tmp_path / "dask.db") == dump(tmp_path / "one.db")

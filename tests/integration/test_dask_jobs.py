@@ -52,7 +52,7 @@ def test_cancelled_jobs_are_replaced_and_the_store_is_that_of_one_process(
         assert f"(1 of {RANKS})" in said[1]
         for job in slurm.command("squeue", "--noheader", "--format=%i").split():
             slurm.command("scancel", job)
-        printed, _ = running.communicate(timeout=240)
+        printed, _ = running.communicate(timeout=480)
     assert f"{RANKS} profiles collected" in printed
     assert dump(tmp_path / "dask.db") == dump(tmp_path / "reference.db")
     until(lambda: not slurm.command("squeue", "--noheader").strip())
@@ -81,7 +81,7 @@ def test_ctrl_c_ends_the_jobs(slurm: Cluster, tmp_path: Path, monkeypatch: pytes
         stopped.callback(running.kill)
         assert "Dask dashboard" in running.stderr.readline()
         os.killpg(running.pid, signal.SIGINT)
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=480)
     assert running.returncode in INTERRUPTED, said
     assert said.strip() == "hpcprof: interrupted."
     until(lambda: not slurm.command("squeue", "--noheader").strip())

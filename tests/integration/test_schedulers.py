@@ -1002,7 +1002,8 @@ def test_slurm_a_controller_that_does_not_answer_leaves_the_state_unknown(
         state, detail = last(hpcprof)
         began = time.monotonic()
         assert poll([the_run()], seconds=2)[the_run().id].state is JobState.UNKNOWN
-        assert time.monotonic() - began < 4
+        # Of the 10 s for which squeue waits; the rest is for a busy machine.
+        assert time.monotonic() - began < 8
     assert (state, detail) == ("unknown", "squeue did not answer within 4 s.")
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 

@@ -244,7 +244,7 @@ def ended_in_the_second_run(tmp_path: Path, number: signal.Signals) -> tuple[int
     assert any(line.startswith("run 2 of 4") for line in printed)
     assert any(line.startswith("running") for line in printed)
     study.send_signal(number)
-    _, said = study.communicate(timeout=60)
+    _, said = study.communicate(timeout=480)
     return study.returncode, said
 
 
@@ -319,7 +319,7 @@ def test_kernel_metrics_names_the_run_that_it_has_when_it_is_interrupted(
     assert interrupted.stdout is not None
     assert any(line.startswith("submitted") for line in iter(interrupted.stdout.readline, ""))
     interrupted.send_signal(signal.SIGTERM)
-    _, said = interrupted.communicate(timeout=60)
+    _, said = interrupted.communicate(timeout=480)
     assert interrupted.returncode == 128 + signal.SIGTERM
     assert "is cancelled; 0 of 2 runs are complete. The same command starts the study again." in said
 

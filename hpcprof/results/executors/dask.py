@@ -43,8 +43,12 @@ _LOOK_SECONDS = 2.0
 """How often the client looks for new and for lost workers while it waits."""
 _PATIENCE_SECONDS = 600.0
 """For how long there may be no worker at all, nor any that waits in a queue."""
-_MISSED_SECONDS = 5
-"""After how long without its worker a nanny is taken for lost."""
+_MISSED_SECONDS = 60
+"""After how long without its worker a nanny is taken for lost.
+
+Dask ends a worker that takes longer to start again as soon as it is there, and the task that it has just begun
+then counts as one that killed it. Imports from a file system that many nodes share take several seconds.
+"""
 _CONNECT_SECONDS = 20
 
 _SAME = ("python", "distributed", "hpcprof")
