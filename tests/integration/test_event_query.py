@@ -149,7 +149,7 @@ def test_ctrl_c_ends_a_query_and_removes_its_folder(place: Path, tmp_path: Path)
         _, said = asked.communicate(timeout=240)
     finally:
         asked.kill()
-    assert asked.returncode in INTERRUPTED
+    assert asked.returncode in INTERRUPTED, said
     assert "Traceback" not in said
     assert not list(tmp_path.iterdir())
 

@@ -46,8 +46,8 @@ _PATIENCE_SECONDS = 600.0
 _MISSED_SECONDS = 60
 """After how long without its worker a nanny is taken for lost.
 
-Dask ends a worker that takes longer to start again as soon as it is there, and the task that it has just begun
-then counts as one that killed it. Imports from a file system that many nodes share take several seconds.
+Dask ends a worker that takes longer to start again as soon as it is there, and the task that it has just
+begun then counts as one that killed it. Imports from a file system of many nodes take several seconds.
 """
 _CONNECT_SECONDS = 20
 
