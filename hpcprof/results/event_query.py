@@ -128,8 +128,9 @@ def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventA
     """
     duckdb = _duckdb()
     with tempfile.TemporaryDirectory(prefix="hpcprof-query-") as folder, ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # Ctrl-C could otherwise come while the thread starts with DuckDB's work.
         connection = duckdb.connect(":memory:")
-        run = partial(_run, pool, connection, duckdb.Error)
+        run = partial(_run, pool, duckdb.Error)
         try:
             run(_restrict, connection, _views(Path(folder), found), Path(folder), memory)
             kinds = [statement.type for statement in run(connection.extract_statements, sql)]
@@ -139,6 +140,7 @@ def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventA
             names = distinct_names([column[0] for column in connection.description or ()])
             yield EventAnswer(names, _rows(partial(run, connection.fetchmany, _ROWS_AT_ONCE)))
         finally:
+            _interrupt(pool, connection)
             connection.close()
 
 
@@ -163,26 +165,21 @@ def _rows(fetch: Callable[[], list[tuple[Any, ...]]]) -> Iterator[tuple[Value, .
         yield from (tuple(map(plain_value, row)) for row in rows)
 
 
-def _run(
-    pool: ThreadPoolExecutor,
-    connection: Any,
-    error: type[Exception],
-    function: Callable[..., Any],
-    *values: Any,
-) -> Any:
+def _run(pool: ThreadPoolExecutor, error: type[Exception], function: Callable[..., Any], *values: Any) -> Any:
     """Call a function of DuckDB in another thread, so that Ctrl-C ends it; its error becomes one sentence."""
-    future = pool.submit(function, *values)
     try:
-        return future.result()
+        return pool.submit(function, *values).result()
     except error as problem:
         why = _sentence(str(problem))
         raise UsageError(f"{why}. Tables and columns: hpcprof query --events --schema.") from None
-    except BaseException:
+
+
+def _interrupt(pool: ThreadPoolExecutor, connection: Any) -> None:
+    """End what the pool's thread still does: a connection that is busy cannot be closed."""
+    idle = pool.submit(int)
+    while not wait([idle], timeout=_PATIENCE_SECONDS).done:
         # Only a query that has begun can be interrupted.
-        while not future.done():
-            connection.interrupt()
-            wait([future], timeout=_PATIENCE_SECONDS)
-        raise
+        connection.interrupt()
 
 
 def _sentence(message: str) -> str:
