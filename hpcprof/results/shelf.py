@@ -13,7 +13,7 @@ from os import SEEK_END
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,7 @@ class Shelf:
         mark = token_bytes(_MARK_BYTES)
         self._file.write(mark)
         self.shared = SharedShelf(Path(f"/proc/{os.getpid()}/fd/{self._file.fileno()}"), mark)
+        _HERE[self.shared] = self
 
     def put(self, value: object) -> int:
         """Write a value and return its place."""
@@ -80,6 +81,9 @@ class SharedShelf:
         OSError
             If it is not here: on another machine, any file may be in its place.
         """
+        if self in _HERE:  # Only Linux has its file.
+            yield _HERE[self].get
+            return
         missing = FileNotFoundError(errno.ENOENT, "not the shelf", str(self.file))
         if not self.file.is_file():  # Reading the pipe of a stranger would take what is meant for others.
             raise missing
@@ -87,6 +91,10 @@ class SharedShelf:
             if file.read(_MARK_BYTES) != self.mark:
                 raise missing
             yield lambda places: [pickle.load(file) for _ in map(file.seek, places)]
+
+
+_HERE: WeakValueDictionary[SharedShelf, Shelf] = WeakValueDictionary()
+"""The shelves of this process."""
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,22 @@ def test_rows_that_begin_together_are_in_the_order_of_their_numbers() -> None:
         assert values.tolist() == rows[name][order].tolist(), name
 
 
-def test_another_process_reads_a_shelf_and_no_other_file_in_its_place(tmp_path: Path) -> None:
+def test_the_process_of_a_shelf_reads_it_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getpid", lambda: 0)
+    shelf = Shelf()
+    place = shelf.put({"rank": 0})
+    assert not shelf.shared.file.exists()
+    with shelf.shared.opened() as get:
+        assert get([place]) == [{"rank": 0}]
+
+
+def test_another_process_reads_a_shelf_and_no_other_file_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shelf = Shelf()
     places = [shelf.put({"rank": rank}) for rank in range(3)]
     shelf.flush()
+    monkeypatch.setattr("hpcprof.results.shelf._HERE", {})
     with shelf.shared.opened() as get:
         assert get(places[1:]) == [{"rank": 1}, {"rank": 2}]
     (tmp_path / "other").write_bytes(b"0123456789abcdef and more")
