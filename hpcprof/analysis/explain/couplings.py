@@ -180,18 +180,17 @@ def pipeline_stages(couplings: Sequence[Coupling], work_rank: Ints, ranks: int) 
     pipeline = _connected([members for sends, members in groups if sends], ranks)
     inside = (members for sends, members in groups if not sends)
     alike = [members for members in inside if len(np.unique(pipeline[list(members)])) == len(members)]
-    _, stage = np.unique(_connected(alike, ranks), return_inverse=True)
-    return stage
+    return _connected(alike, ranks)
 
 
 def _connected(groups: Sequence[tuple[int, ...]], ranks: int) -> Ints:
-    """Return, for each rank, the first of the ranks that the groups connect it with."""
-    first = np.arange(ranks)
-    changed = True
-    while changed:
-        before = first.copy()
-        for members in groups:
-            rows = list(members)
-            first[rows] = first[rows].min()
-        changed = bool((before != first).any())
-    return first
+    """Return a number for each rank that the ranks which the groups connect have in common, from 0 on."""
+    # Only pipelines need scipy.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    pairs = [(members[0], other) for members in groups for other in members[1:]]
+    first, other = np.array(pairs, np.int64).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(pairs)), (first, other)), (ranks, ranks))
+    _, number = connected_components(graph, directed=False)
+    return number.astype(np.int64)
