@@ -15,7 +15,7 @@ from hpcprof.analysis.explain.rank_activity import Calls, Work
 from hpcprof.profiles.timeline import Ints
 
 _LONG_NS = 100_000
-"""A shorter pause is none that a host spends waiting."""
+"""In a shorter pause a host does not wait."""
 
 _EXACT_NS = 20_000
 """A call that begins so close to the moment at which the GPU runs dry has waited for it."""
@@ -39,7 +39,7 @@ def pace_of(calls: Calls, work: Work) -> Pace:
     """Return what a host waits for in its long pauses; empty if it does not keep pace with its GPU."""
     launched = calls.start[work.call]
     order = np.argsort(launched, kind="stable")
-    # The operation that ends last of those that were launched until each one was.
+    # Of the operations that were launched before each one, and of that one, the one that ends last.
     reach = np.maximum.accumulate(work.end[order]) if len(order) else order
     newest = np.maximum.accumulate(np.where(work.end[order] == reach, np.arange(len(order)), 0))
     long = np.flatnonzero(calls.before != NONE)
