@@ -35,12 +35,12 @@ class Task:
         return len(self.ranks)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AccountTask(Task):
     """Some ranks whose steps are divided; ``waits`` has the places of their waits on a shelf."""
 
-    shelf: SharedShelf | None = None
-    waits: tuple[tuple[int, ...], ...] = ()
+    shelf: SharedShelf
+    waits: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)

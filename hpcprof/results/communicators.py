@@ -204,7 +204,6 @@ def _account(
 
 def _divide(task: AccountTask) -> tuple[Outcome, set[int]] | None:
     """Divide the steps of some ranks; None if the store or the shelf cannot be read here."""
-    assert task.shelf is not None
     try:
         store = _opened(task)
         parts, exposed = (

@@ -18,13 +18,13 @@ from hpcprof.profiles.readers.declaration import Part
 from hpcprof.profiles.readers.discovery import BUILT_IN, read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
+from hpcprof.results.store.analyses import Stored, pack_tables
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Origin, StepRange, Timeline
     from hpcprof.profiles.timeline_parquet import RankEvents
-    from hpcprof.results.store.analyses import Stored
 
 PRELOAD = (
     "hpcprof.analysis.framework.crosschecks",
@@ -176,14 +176,8 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
     warnings = [*unkept, *warnings]
-    stored = _stored(tables)
+    stored = pack_tables(tables)
     return ProfileResults(sha256, before[0], profile.origin, stored, _losses(profile), tuple(warnings))
-
-
-def _stored(tables: Mapping[str, AnalysisTable]) -> dict[str, Stored]:
-    from hpcprof.results.store.analyses import pack_tables
-
-    return pack_tables(tables)
 
 
 class _InTurn(Executor):
