@@ -143,11 +143,10 @@ class Listing:
             same = (run.program, run.listed.ranks) == (this.program, this.listed.ranks)
             return same and run.program is not None and run.listed.state in _ENDED and run is not this
 
-        before = [run.listed for run in self.runs[place:] if like(run)]
+        before = (run.listed for run in self.runs[place:] if like(run))
         # Best the same command, so that nothing differs but what is of interest.
-        before.sort(key=lambda listed: listed.command != this.listed.command)
-        earlier = before[0].run if before else None
-        return {run.listed.run for run in self.runs if like(run)}, earlier
+        earlier = min(before, key=lambda listed: listed.command != this.listed.command, default=None)
+        return {run.listed.run for run in self.runs if like(run)}, earlier.run if earlier else None
 
 
 class Catalogue:
