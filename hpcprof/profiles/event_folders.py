@@ -2,7 +2,7 @@
 
 Each table is a folder that is partitioned by run and rank, as other programs expect it:
 ``kernels/run=ID/rank=0/events.parquet``. Beside the tables, ``origins/run=ID/rank=0.jsonl`` describes the
-files of a rank.
+files of a rank, and ``communication/run=ID`` has what the ranks have in common.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ EVENTS = "timeline"
 
 ORIGINS = "origins"
 """The folder of the descriptions."""
+
+COMMUNICATION = "communication"
+"""The folder of what the ranks of a run communicated with each other."""
 
 FILE = "events.parquet"
 """The name of each Parquet file."""
@@ -31,9 +34,19 @@ def table_path(folder: Path, table: str, run_id: str, rank: int) -> Path:
     return folder / table / run_key(run_id) / f"rank={rank}" / FILE
 
 
+def communication_folder(folder: Path, run_id: str) -> Path:
+    """Return the folder of the files about the communication of a run."""
+    return folder / COMMUNICATION / run_key(run_id)
+
+
 def origin_path(folder: Path, run_id: str, rank: int) -> Path:
     """Return the file that describes the others of a rank."""
     return folder / ORIGINS / run_key(run_id) / f"rank={rank}.jsonl"
+
+
+def has_run_events(folder: Path, run_id: str) -> bool:
+    """Return whether a dataset has files of a run."""
+    return (folder / ORIGINS / run_key(run_id)).is_dir()
 
 
 def remove_run_events(folder: Path, run_id: str) -> None:

@@ -109,15 +109,24 @@ class RankEvents:
             self._write(dataset_name(field), table, strings, step if field == STEPPED else None)
         pa.default_memory_pool().release_unused()
 
-    def finish(self, timeline: Timeline, others: Mapping[str, pa.Table]) -> None:
+    def finish(self, timeline: Timeline, others: Mapping[str, pa.Table], *, events: bool = True) -> None:
         """Write other tables of the rank, and the description with which its files count.
+
+        Parameters
+        ----------
+        timeline : Timeline
+        others : mapping of str to pa.Table
+            By their names in the dataset.
+        events : bool
+            Whether `write` has written the tables of the timeline.
 
         Raises
         ------
         OSError
             If a file cannot be written.
         """
-        rows = {dataset_name(field): len(getattr(timeline, field)) for field in timeline_tables()}
+        fields_written = timeline_tables() if events else ()
+        rows = {dataset_name(field): len(getattr(timeline, field)) for field in fields_written}
         for name, table in others.items():
             rows[name] = len(table)
             if self._make_folder(name, len(table)):
@@ -131,7 +140,36 @@ class RankEvents:
         _remove_version_1(self.folder, self.rank)
 
     def rows(self) -> dict[str, int] | None:
-        """Return the number of rows of each table; None if there are no files of this profile and version."""
+        """Return the number of rows of each table; None without events of this profile and version."""
+        rows = self._rows()
+        return rows if rows is not None and dataset_name(STEPPED) in rows else None
+
+    def written(self) -> bool:
+        """Return whether there are files of this profile and version."""
+        return self._rows() is not None
+
+    def table(self, name: str, schema: pa.Schema) -> pa.Table | None:
+        """Read columns of a table that was given to `finish`.
+
+        Returns
+        -------
+        pa.Table or None
+            None if there is none of this profile and version, or it is damaged.
+        """
+        rows = self._rows()
+        if rows is None or name not in rows:
+            return None
+        if not rows[name]:
+            return schema.empty_table()
+        try:
+            with pq.ParquetFile(self.path(name)) as file:
+                self._check(name, file, rows[name])
+                return file.read(schema.names, use_threads=False).cast(schema)
+        except (OSError, pa.ArrowException, ValueError, KeyError):
+            return None
+
+    def _rows(self) -> dict[str, int] | None:
+        """Return the number of rows of each table that was written; None if none of this profile was."""
         try:
             with self._origin.open("rb") as file:
                 described = msgspec.json.decode(file.readline(), type=_Described)
@@ -139,6 +177,18 @@ class RankEvents:
             return None
         expected = (VERSION, _layout(), self.sha256)
         return described.rows if (described.version, described.layout, described.sha256) == expected else None
+
+    def _check(self, name: str, file: pq.ParquetFile, rows: int) -> None:
+        """Compare a file with the description.
+
+        Raises
+        ------
+        ValueError
+            If the file is of another profile or version, or incomplete.
+        """
+        identity = self._identity(file.schema_arrow.names)
+        if file.metadata.metadata[_KEY] != identity or file.metadata.num_rows != rows:
+            raise ValueError(f"{self.path(name)} is of another profile")
 
     def load(self) -> Timeline | None:
         """Read the timeline.
@@ -245,10 +295,7 @@ class RankEvents:
             return None
         texts = [f.name for f in fields(kind) if is_text(f.name)]
         with pq.ParquetFile(self.path(name), read_dictionary=texts) as file:
-            found = file.metadata
-            identity = self._identity(file.schema_arrow.names)
-            if found.metadata[_KEY] != identity or found.num_rows != rows[name]:
-                raise ValueError(f"{self.path(name)} is of another profile")
+            self._check(name, file, rows[name])
             wanted = table_schema(kind).names
             columns = file.read(wanted) if window is None else _rows_in_window(file, wanted, *window)
         names = {part: f.name for f in fields(kind) if f.name not in SHAPES for part in column_names(f.name)}

@@ -14,7 +14,7 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.perfetto.export import export_trace
 from hpcprof.report.tables_export import export_tables
 from hpcprof.report.trace_events import Exported, export_timelines
-from hpcprof.results.clocks import aligned_clocks
+from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.run_names import command_line, find_known_run, typed_run
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import Timelines, find_timelines
@@ -103,7 +103,7 @@ def _export_timelines(
         timelines = find_timelines(run)
         of_ranks = {rank: timelines.paths[rank] for rank in _among(ranks, list(timelines.paths), run)}
         collected = store.exists() and bool(store.profiles(run.id))
-        clocks = aligned_clocks(run, store) if collected else None
+        clocks = run_communication(run, store).clocks if collected else None
         return export_timelines(replace(timelines, paths=of_ranks), folder, progress, clocks)
     windows = RunWindows(run, store)
     if not (store.exists() and windows.profiles):
@@ -116,7 +116,7 @@ def _export_timelines(
         return export_trace(run, store, folder, progress, ranks=own, steps=next(iter(steps), None))
     paths = {rank: run.path / windows.profiles[rank].file for rank in own}
     chosen = _StepTimelines(paths, [], windows=windows, steps=steps[0])
-    return export_timelines(chosen, folder, progress, aligned_clocks(run, store))
+    return export_timelines(chosen, folder, progress, run_communication(run, store).clocks)
 
 
 @dataclass(frozen=True, kw_only=True)

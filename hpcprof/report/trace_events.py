@@ -47,7 +47,7 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 from hpcprof.report.trace_arrows import arrows
-from hpcprof.results.clocks import RunClocks
+from hpcprof.results.run_communication import RunClocks
 from hpcprof.results.timelines import Timelines
 
 # nsys numbers threads with 24 bits; the tracks above are not threads.

@@ -15,9 +15,10 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted
-from hpcprof.profiles.event_folders import EVENTS
+from hpcprof.profiles.event_folders import origin_path
 from hpcprof.profiles.losses import over_ranks
-from hpcprof.profiles.readers.discovery import PROFILES, find_profiles
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import PROFILES, content_of, find_profiles
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
@@ -38,7 +39,7 @@ from hpcprof.results.rank_task import (
 from hpcprof.results.run_names import find_known_runs, runs_to_collect
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.store.tables import RunRow
+from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, runs_directory, update_files
 from hpcprof.submit.runs.failures import profiler_complaint
 
@@ -332,18 +333,35 @@ def _tasks(
     step_range = wanted_step_range(given, steps)
     # A name that was given before may be that of some ranks only.
     needs_steps = step_range is not None and given is not None
-    timelines = run.path / EVENTS if run.manifest else None
+    folder = store.events_folder(run.path)
     tasks = []
     for rank, path in sorted(profiles.paths.items()):
         known = stored.get(rank)
         current = known and (known.file, known.analysis_version) == (path.name, ANALYSIS_VERSION)
         current = current and is_current(given, steps, rank)
-        sha256 = known.sha256 if known and current else None
+        sha256 = known.sha256 if known and current and _has_events(folder, run.id, known) else None
         part = profiles.parts.get(rank)
         tasks.append(
-            ProfileTask(path, rank, sha256, timelines, run.id, threads, part, step_range, needs_steps)
+            ProfileTask(
+                path,
+                rank,
+                sha256,
+                folder,
+                run.manifest is not None,
+                run.id,
+                threads,
+                part,
+                step_range,
+                needs_steps,
+            )
         )
     return tasks
+
+
+def _has_events(folder: Path, run_id: str, profile: ProfileRow) -> bool:
+    """Return whether the analyses of a rank are there that analyses over the ranks read."""
+    timeline = content_of(profile.kind) is ProfileContent.TIMELINE
+    return not timeline or origin_path(folder, run_id, profile.rank).is_file()
 
 
 def _run_row(run: Run, store: Store, program: str | None) -> RunRow:

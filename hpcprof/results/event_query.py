@@ -19,11 +19,9 @@ import pyarrow as pa
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.event_folders import table_path
-from hpcprof.profiles.readers.declaration import ProfileContent
-from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.executors.interface import Executor, serially
-from hpcprof.results.kept_events import KeepTask, event_schemas, events_folder, keep_events
+from hpcprof.results.kept_events import KeepTask, event_schemas, keep_events
 from hpcprof.results.query import Answer, Value, distinct_names, plain_value
 from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.step_choice import stored_step_ranges
@@ -255,12 +253,7 @@ def _find_events(run: Run, store: Store, keep: _Keep, found: EventFiles) -> None
     if not profiles:
         collecting = command_line(store, "collect", typed_run(run))
         raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
-    folder = events_folder(run, store)
-    wanted = [
-        RankEvents(folder, run.id, rank, profile.sha256)
-        for rank, profile in sorted(profiles.items())
-        if content_of(profile.kind) is ProfileContent.TIMELINE
-    ]
+    wanted = [*store.rank_events(run.id).values()]
     if not wanted:
         found.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")
     rows = {events: events.rows() for events in wanted}

@@ -158,6 +158,7 @@ def explain_inputs(run: Run, store: Store) -> ExplainInputs:
         If the run has not been collected by this version of hpcprof, or has no timelines.
     """
     from hpcprof.analysis.explain.inputs import ExplainInputs
+    from hpcprof.results.over_ranks import run_communication
     from hpcprof.results.run_inputs import run_data
 
     profiles = store.profiles(run.id) if store.exists() else {}
@@ -173,11 +174,15 @@ def explain_inputs(run: Run, store: Store) -> ExplainInputs:
         raise HpcprofError(
             f"{run.id} has no timelines to explain: profile it with Nsight Systems or the PyTorch profiler."
         )
+    communication = run_communication(run, store)
     return ExplainInputs(
         ranks=tuple(sorted(data.timeline_ranks)),
         read=data.read,
         tables=_Tables(run.id, store),
         losses=_losses(run, store),
+        clocks=communication.clocks.aligned,
+        clock_errors=communication.clocks.errors,
+        matches=communication.matches,
         world_size=_world_size(run),
         gpus=_gpus(run, store),
     )

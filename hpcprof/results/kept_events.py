@@ -5,38 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.step_ranges import step_numbers
 from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.errors import HpcprofError, damage_named
 from hpcprof.profiles.event_columns import STEPPED, dataset_name, table_schema, timeline_tables
-from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.readers.declaration import Part
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory
-from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run, runs_directory
+from hpcprof.results.rank_tables import RANK_TABLES, arrow_tables, dataset_table
+from hpcprof.results.rank_tables import table_schema as rank_schema
 
-_TYPES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}
 _STEPS = "steps"
 _STEP_COLUMNS = pa.schema([(name, pa.int64()) for name in ("step", "start_ns", "end_ns")])
-_PACKED = {
-    name.removeprefix("rank_"): analysis
-    for name, analysis in ANALYSES.items()
-    if analysis.packed and analysis.scope is Scope.RANK
-}
-"""The analyses of events by their name in the dataset: the database holds each rank's rows as one value."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +53,10 @@ def event_schemas() -> dict[str, pa.Schema]:
     """Return the columns of each table of events in SQL, those of the partition first."""
     schemas = {dataset_name(field): table_schema(kind) for field, kind in timeline_tables().items()}
     schemas[STEPPED] = schemas[STEPPED].append(pa.field("step", pa.int64()))
-    schemas |= {name: _packed_schema(analysis) for name, analysis in _PACKED.items()}
+    schemas |= {dataset_table(name): rank_schema(analysis) for name, analysis in RANK_TABLES.items()}
     schemas[_STEPS] = _STEP_COLUMNS
     place = [pa.field("run", pa.string()), pa.field("rank", pa.int64())]
     return {name: pa.schema([*place, *schemas[name]]) for name in sorted(schemas)}
-
-
-def events_folder(run: Run, store: Store) -> Path:
-    """Return the folder of a run's events: its own, or for profiles of another tool one among the runs."""
-    return (run.path if run.manifest else store.runs_dir or runs_directory()) / EVENTS
 
 
 def keep_timeline(events: RankEvents, timeline: Timeline) -> None:
@@ -87,8 +71,23 @@ def keep_timeline(events: RankEvents, timeline: Timeline) -> None:
     events.write(timeline, step_numbers(timeline, launched))
 
 
-def finish(events: RankEvents, timeline: Timeline, tables: Mapping[str, AnalysisTable]) -> None:
-    """Write the steps, and the analyses of events among ``tables``.
+def finish(
+    events: RankEvents,
+    timeline: Timeline,
+    tables: Mapping[str, Mapping[str, list[Any]]],
+    *,
+    with_timeline: bool = True,
+) -> None:
+    """Write the steps and the columns of the analyses that are kept with the events.
+
+    Parameters
+    ----------
+    events : RankEvents
+    timeline : Timeline
+    tables : mapping
+        The columns of the analyses, by name.
+    with_timeline : bool
+        Whether `keep_timeline` has written the timeline.
 
     Raises
     ------
@@ -97,11 +96,8 @@ def finish(events: RankEvents, timeline: Timeline, tables: Mapping[str, Analysis
     """
     times = step_intervals(timeline)
     count = np.arange(len(times.start))
-    others = {_STEPS: pa.table([count, times.start, times.end], schema=_STEP_COLUMNS)}
-    for name, analysis in _PACKED.items():
-        schema, columns = _packed_schema(analysis), tables[analysis.name].columns
-        others[name] = pa.table([columns.get(column, []) for column in schema.names], schema=schema)
-    events.finish(timeline, others)
+    steps = pa.table([count, times.start, times.end], schema=_STEP_COLUMNS)
+    events.finish(timeline, {_STEPS: steps, **arrow_tables(tables)}, events=with_timeline)
 
 
 def keep_events(tasks: Sequence[KeepTask]) -> list[str]:
@@ -120,13 +116,9 @@ def _keep_events(task: KeepTask) -> str:
     try:
         timeline = replace(kept or _profile(task), step_range=task.step_range)
         keep_timeline(task.events, timeline)
-        names = [analysis.name for analysis in _PACKED.values()]
         rank = task.events.rank
-        finish(
-            task.events,
-            timeline,
-            {n: AnalysisTable.from_outcome(analyze_rank(ANALYSES[n], timeline, rank)) for n in names},
-        )
+        analyzed = {n: analyze_rank(one, timeline, rank).columns() for n, one in RANK_TABLES.items()}
+        finish(task.events, timeline, analyzed)
     except HpcprofError as error:
         return str(error).rstrip(".")
     except OSError as error:
@@ -138,7 +130,3 @@ def _profile(task: KeepTask) -> Timeline:
     assert task.path is not None
     with damage_named(task.path):
         return cast("Timeline", read_profile(task.path, task.part))
-
-
-def _packed_schema(analysis: Analysis) -> pa.Schema:
-    return pa.schema([(c.name, _TYPES[c.kind]) for c in analysis.columns if c.name != "rank"])

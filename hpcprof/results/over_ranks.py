@@ -1,12 +1,91 @@
-"""The analyses that span the ranks of a run, computed from what the store has of each rank."""
+"""The analyses that span the ranks of a run, computed as the registry declares them, with the communication.
+
+Each is a map over parts of the run and a reduction (`Analysis.map`). The tasks read the rows of some ranks
+from the files that a collect keeps, so that any process on a machine with these files can run them, and no
+process needs the rows of all ranks at once.
+"""
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Scope
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hpcprof.analysis.collectives.common_clock import Aligned
+from hpcprof.analysis.collectives.communication import communication
+from hpcprof.analysis.collectives.matches import matches_of, rank_waits
+from hpcprof.analysis.framework.declaration import Part, Scope
+from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported, outcome_from_columns
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.results.analysis_table import Batches
-from hpcprof.results.executors.interface import Executor, serially
+from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.profiles.collective_operations import POINT_TO_POINT
+from hpcprof.profiles.event_folders import communication_folder
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.communicator_groups import Group, Survey, groups_of_communicators, rank_chunks
+from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
+from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.run_communication import (
+    PartFile,
+    RunCommunication,
+    load_communication,
+    read_matches,
+    run_clocks,
+    write_matches,
+)
 from hpcprof.results.store.store import Store
+from hpcprof.submit.runs.directory import Run
+
+_OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
+_RANKS_AT_ONCE = 16
+_UNTOLD = "SendRecv"
+_TABLE = "rank_collectives"
+_SURVEYED = ("op", "comm_id", "world_ranks")
+
+
+@dataclass(frozen=True)
+class RankTask:
+    """Some ranks of a run, and for a map over ranks the files of the run's communication."""
+
+    events: tuple[RankEvents, ...]
+    folder: Path
+    parts: tuple[PartFile, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of ranks, by which an executor estimates the work."""
+        return len(self.events)
+
+
+@dataclass(frozen=True)
+class MatchTask(RankTask):
+    """The communicators of some ranks, which no other task has; all of them if none are named.
+
+    Attributes
+    ----------
+    communicators, exchanging : frozenset of str
+        See `hpcprof.analysis.collectives.communication.communication`.
+    profiled : int
+        The number of ranks of the run that have a profile.
+    number : int
+        Of the file that the task writes.
+    """
+
+    communicators: frozenset[str] = frozenset()
+    exchanging: frozenset[str] = frozenset()
+    profiled: int = 0
+    number: int = 0
+
+
+class _Matched(NamedTuple):
+    """What a task found: a file of matches, aligned clocks, and the value of each map over communicators."""
+
+    file: PartFile
+    aligned: list[Aligned]
+    values: dict[str, Any]
 
 
 def update_run(run_id: str, store: Store, executor: Executor = serially) -> None:
@@ -22,18 +101,187 @@ def update_run(run_id: str, store: Store, executor: Executor = serially) -> None
             return
 
 
-def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, Batches]:
-    """Compute the analyses that span the ranks of a run.
+def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, Outcome]:
+    """Compute the analyses that span the ranks of a run, and keep its communication.
 
-    Those that match collectives are computed communicator by communicator. It is the executor that computes
-    if the store is a file: no credentials of a server go to other processes.
+    Raises
+    ------
+    HpcprofError
+        If the communication cannot be written.
     """
-    from hpcprof.results.at_once import analyze_at_once
-    from hpcprof.results.communicators import match_by_communicator
+    events = store.rank_events(run_id)
+    folder = _communication_folder(run_id, events)
+    try:
+        found, values = _matched(run_id, store, events, folder, executor)
+        if events:
+            found.save()
+        values |= _mapped_over_ranks(events, folder, found, executor)
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
+    outcomes: dict[str, Outcome] = {}
+    for analysis in _OVER_RANKS:
+        for need in analysis.needs:
+            if need not in outcomes:
+                columns = store.read_columns(run_id, need)
+                outcomes[need] = outcome_from_columns(ANALYSES[need], columns)
+        outcomes[analysis.name] = analyze_run(analysis, outcomes, values.get(analysis.map, ()))
+    return {analysis.name: outcomes[analysis.name] for analysis in _OVER_RANKS}
 
-    names = [analysis.name for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
-    is_file = store.url.get_backend_name() == "sqlite"
-    found = match_by_communicator(run_id, store, executor if is_file else serially)
-    if found is None:
-        return {**analyze_at_once(run_id, store, names)}
-    return {name: found[name] for name in names}
+
+def run_communication(run: Run, store: Store) -> RunCommunication:
+    """Return the communication of a collected run: what a collect kept, else it is computed.
+
+    Of ranks whose rows are gone, the clocks follow by UTC or by the start of their first step.
+    """
+    events = store.rank_events(run.id)
+    folder = _communication_folder(run.id, events)
+    found = load_communication(folder, events)
+    if found is not None:
+        return found
+    # Whoever may only read the run computes it each time.
+    temporary = tempfile.TemporaryDirectory(prefix="hpcprof-communication-")
+    for place, goes in ((folder, None), (Path(temporary.name), temporary)):
+        try:
+            found, _ = _matched(run.id, store, events, place, serially, goes)
+            found.save()
+            return found
+        except OSError:
+            continue
+        except StoreError:  # The rows of a rank are gone.
+            break
+    profiles = store.profiles(run.id)
+    utc = {rank: profiles[rank].start_utc_ns for rank in events}
+    return RunCommunication(folder, [], run_clocks([], events, utc), events)
+
+
+def _communication_folder(run_id: str, events: Mapping[int, RankEvents]) -> Path:
+    folder = next((one.folder for one in events.values()), Path())
+    return communication_folder(folder, run_id)
+
+
+def _matched(
+    run_id: str,
+    store: Store,
+    events: Mapping[int, RankEvents],
+    folder: Path,
+    executor: Executor,
+    temporary: tempfile.TemporaryDirectory[str] | None = None,
+) -> tuple[RunCommunication, dict[str, list[Any]]]:
+    """Match what the ranks have in common, and return it with the values of the maps over communicators."""
+    tasks = _match_tasks(events, folder, executor)
+    done = dict(_run(_match, tasks, executor))
+    found = [done[task] for task in tasks if done[task].values]
+    profiles = store.profiles(run_id)
+    clocks = run_clocks(
+        [one for part in found for one in part.aligned],
+        events,
+        {rank: profiles[rank].start_utc_ns for rank in sorted(events)},
+    )
+    values = {name: [part.values[name] for part in found] for name in _maps(Part.COMMUNICATORS)}
+    files = [part.file for part in found]
+    return RunCommunication(folder, files, clocks, events, temporary), values
+
+
+def _match_tasks(events: Mapping[int, RankEvents], folder: Path, executor: Executor) -> list[MatchTask]:
+    """Return a task for each few groups of ranks that share communicators, or one for all ranks."""
+    chunks = [RankTask(tuple(events[rank] for rank in some), folder) for some in rank_chunks(sorted(events))]
+    surveys = [survey for _, survey in _run(_survey, chunks, executor)]
+    groups = groups_of_communicators(surveys)
+    if groups is None:
+        groups = [Group(tuple(sorted(events)), frozenset(), frozenset())]
+    return [
+        MatchTask(tuple(events[rank] for rank in ranks), folder, (), names, exchanging, len(events), number)
+        for number, (ranks, names, exchanging) in enumerate(groups)
+    ]
+
+
+def _mapped_over_ranks(
+    events: Mapping[int, RankEvents], folder: Path, found: RunCommunication, executor: Executor
+) -> dict[str, list[Any]]:
+    """Return the values of the maps over ranks, in the order of the ranks."""
+    tasks = []
+    for some in rank_chunks(sorted(events)):
+        tasks.append(RankTask(tuple(events[rank] for rank in some), folder, found.parts))
+    done = dict(_run(_map_ranks, tasks, executor))
+    return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
+
+
+def _maps(over: Part) -> dict[str, tuple[str, ...]]:
+    """Return the maps over these parts, each once, with the tables that they read."""
+    return {one.map: one.map_needs for one in _OVER_RANKS if one.map and one.map_over is over}
+
+
+def _run(
+    function: Callable[[TaskT], ResultT | None], tasks: Sequence[TaskT], executor: Executor
+) -> Iterator[tuple[TaskT, ResultT]]:
+    """Yield each task with its result, in any order; what another process cannot compute, this one does.
+
+    Raises
+    ------
+    StoreError, OSError
+        If this process cannot either.
+    """
+    left = dict.fromkeys(tasks)
+    for task, result in executor(_Elsewhere(function), tasks):
+        if result is not None and not isinstance(result, Lost):
+            del left[task]
+            yield task, result
+    for task in left:
+        found = function(task)
+        assert found is not None
+        yield task, found
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """Calls a function where the files of a run may be missing: another machine may not have them."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, task: Any) -> Any:
+        """Return the result; None if a file cannot be read or written here."""
+        try:
+            return self.function(task)
+        except (StoreError, OSError, pa.ArrowException):
+            return None
+
+
+def _survey(task: RankTask) -> Survey:
+    """Look at the communicators of some ranks."""
+    rows = rank_table_rows(task.events, _TABLE, _SURVEYED)
+    names = rows["comm_id"]
+    known = names.notna() & (names != "")
+    members = {name: set(of["rank"].tolist()) for name, of in rows[known].groupby("comm_id")}
+    worlds = rows["world_ranks"].astype(float).unique().tolist()
+    return Survey(
+        members,
+        set(names[known & rows["op"].isin(POINT_TO_POINT)].tolist()),
+        {None if world != world else world for world in worlds},
+        bool((~known).any() or (rows["op"] == _UNTOLD).any()),
+    )
+
+
+def _match(task: MatchTask) -> _Matched:
+    """Match some communicators and write what they have in common; without values if that is nothing."""
+    batches = (
+        rank_table_rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
+        for at in range(0, len(task.events), _RANKS_AT_ONCE)
+    )
+    found = communication(batches, task.communicators, task.exchanging, task.profiled)
+    if not found.ranks:
+        return _Matched(PartFile("", 0, 0, ()), [], {})
+    file = write_matches(task.folder, task.number, matches_of(found))
+    return _Matched(file, found.aligned, {name: imported(name)(found) for name in _maps(Part.COMMUNICATORS)})
+
+
+def _map_ranks(task: RankTask) -> dict[str, Any]:
+    """Return the values of the maps over ranks for some ranks."""
+    ranks = [events.rank for events in task.events]
+    matches = read_matches(task.folder, task.parts, ranks)
+    of_rank = ((rank, matches.take(matches.rank == rank)) for rank in np.unique(matches.rank).tolist())
+    found = ((rank, rank_waits(own)) for rank, own in of_rank)
+    waits = {rank: one for rank, one in found if one is not None}
+    values = {}
+    for name, needs in _maps(Part.RANKS).items():
+        values[name] = imported(name)({need: rank_table_rows(task.events, need) for need in needs}, waits)
+    return values

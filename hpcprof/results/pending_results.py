@@ -8,14 +8,11 @@ from types import TracebackType
 
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.rank_task import ProfileResults
-from hpcprof.results.store.analyses import PackedTable, Stored
 from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 
 _MOST_RANKS, _MOST_ROWS, _MOST_SECONDS = 64, 50_000, 1.0
 """What one transaction stores at most: rows take memory, and what waits is lost if the process is killed."""
-_BYTES_A_ROW = 200
-"""What a row takes as Python's values, about; packed rows take less."""
 
 
 @dataclass
@@ -42,7 +39,7 @@ class PendingResults:
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting.append(self._results(rank, file, found))
-        self._rows += sum(map(_rows_in_memory, found.tables.values()))
+        self._rows += sum(table.count for table in found.tables.values())
         late = time.monotonic() - self._since >= _MOST_SECONDS
         if late or len(self._waiting) == _MOST_RANKS or self._rows >= _MOST_ROWS:
             self._put()
@@ -77,8 +74,3 @@ class PendingResults:
             analysis_version=ANALYSIS_VERSION,
         )
         return RankResults(profile, found.tables, origin.gpus, origin.facts, found.losses)
-
-
-def _rows_in_memory(table: Stored) -> int:
-    """Return how many rows take as much memory as a table."""
-    return len(table.packed) // _BYTES_A_ROW if isinstance(table, PackedTable) else table.count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,6 @@ from hpcprof.profiles.readers.declaration import Part
 from hpcprof.profiles.readers.discovery import BUILT_IN, read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
-from hpcprof.results.store.analyses import Stored, pack_tables
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.kernel_report import KernelReport
@@ -65,8 +64,10 @@ class ProfileTask:
     rank : int
     known : str or None
         The SHA-256 of the profile whose results the store has, if they are still valid.
-    timelines : Path or None
-        The folder to keep the events in; None to keep none.
+    events : Path or None
+        The folder of the dataset that the rank becomes part of; None for none.
+    keeps_timeline : bool
+        Whether its timeline is kept there, and not only the analyses that others need.
     run_id : str
         The run that the events are kept under.
     threads : int
@@ -82,7 +83,8 @@ class ProfileTask:
     path: Path
     rank: int
     known: str | None = None
-    timelines: Path | None = None
+    events: Path | None = None
+    keeps_timeline: bool = True
     run_id: str = ""
     threads: int = 1
     part: Part | None = None
@@ -97,7 +99,7 @@ class ProfileResults:
     sha256: str
     bytes: int
     origin: Origin
-    tables: Mapping[str, Stored]
+    tables: Mapping[str, AnalysisTable]
     losses: tuple[Loss, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -171,13 +173,23 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), others))
         for group in groups:
             tables |= group.result()
-    unkept = kept.result() or _keep_tables(task, profile, sha256, tables)
+    unkept = kept.result()
     doubts = _contradictions(tables)
     tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
+    _keep_tables(task, profile, sha256, tables, with_timeline=task.keeps_timeline and not unkept)
     warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
     warnings = [*unkept, *warnings]
-    stored = pack_tables(tables)
-    return ProfileResults(sha256, before[0], profile.origin, stored, _losses(profile), tuple(warnings))
+    return ProfileResults(
+        sha256, before[0], profile.origin, _for_database(tables), _losses(profile), tuple(warnings)
+    )
+
+
+def _for_database(tables: Mapping[str, AnalysisTable]) -> dict[str, AnalysisTable]:
+    """Return the tables without the rows that are kept with the events."""
+    return {
+        name: AnalysisTable({}, table.reasons) if ANALYSES[name].kept_with_events else table
+        for name, table in tables.items()
+    }
 
 
 class _InTurn(Executor):
@@ -245,38 +257,53 @@ def _contradictions(tables: Mapping[str, AnalysisTable]) -> dict[str, str]:
 
 def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
     """Keep the timeline of a rank; return a warning if that fails: the results are valid all the same."""
+    from hpcprof.profiles.timeline import Timeline
     from hpcprof.results.kept_events import keep_timeline
 
-    return _kept(task, profile, sha256, keep_timeline)
+    if task.events is None or not task.keeps_timeline or not isinstance(profile, Timeline):
+        return ()
+    try:
+        keep_timeline(_rank_events(task, task.events, sha256), profile)
+    except OSError as error:
+        why = error.strerror or error
+        return (f"the timeline of {task.path} was not kept in {task.events}: {why}.",)
+    return ()
 
 
 def _keep_tables(
-    task: ProfileTask, profile: Timeline | KernelReport, sha256: str, tables: Mapping[str, AnalysisTable]
-) -> tuple[str, ...]:
-    """Keep the analyses of events beside the timeline; return a warning if that fails."""
-    from hpcprof.results.kept_events import finish
-
-    return _kept(task, profile, sha256, lambda events, timeline: finish(events, timeline, tables))
-
-
-def _kept(
     task: ProfileTask,
     profile: Timeline | KernelReport,
     sha256: str,
-    keep: Callable[[RankEvents, Timeline], None],
-) -> tuple[str, ...]:
+    tables: Mapping[str, AnalysisTable],
+    *,
+    with_timeline: bool,
+) -> None:
+    """Keep the analyses that analyses over the ranks read.
+
+    Raises
+    ------
+    DamagedInput
+        If they cannot be written.
+    """
     from hpcprof.profiles.timeline import Timeline
+    from hpcprof.results.kept_events import finish
 
-    if task.timelines is None or not isinstance(profile, Timeline):
-        return ()
-    from hpcprof.profiles.timeline_parquet import RankEvents
-
+    if task.events is None or not isinstance(profile, Timeline):
+        return
+    columns = {name: table.columns for name, table in tables.items()}
     try:
-        keep(RankEvents(task.timelines, task.run_id, task.rank, sha256), profile)
+        finish(_rank_events(task, task.events, sha256), profile, columns, with_timeline=with_timeline)
     except OSError as error:
         why = error.strerror or error
-        return (f"the timeline of {task.path} was not kept in {task.timelines}: {why}.",)
-    return ()
+        raise DamagedInput(
+            f"{task.path} was not collected: {task.events} cannot be written: {why}."
+        ) from None
+
+
+def _rank_events(task: ProfileTask, folder: Path, sha256: str) -> RankEvents:
+    from hpcprof.profiles.timeline_parquet import RankEvents
+
+    return RankEvents(folder, task.run_id, task.rank, sha256)
 
 
 def _heavy_analyses(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,6 @@ from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.kept_events import events_folder
 from hpcprof.results.run_names import command_line
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
@@ -56,7 +54,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         read=partial(
             _read,
             run,
-            events_folder(run, store),
+            store.rank_events(run.id) if profiles else {},
             timelines,
             stored_step_ranges(store, run.id) if exists else None,
             cache(partial(find_timelines, run)),
@@ -130,7 +128,7 @@ def _table(store: Store, run_id: str, name: str, exists: bool) -> pd.DataFrame:
 
 def _read(
     run: Run,
-    kept: Path,
+    kept: dict[int, RankEvents],
     profiles: dict[int, ProfileRow],
     steps: StoredStepRanges | None,
     find: Callable[[], Timelines],
@@ -146,7 +144,7 @@ def _read(
     HpcprofError
         If neither the kept timeline nor the profile can be read.
     """
-    timeline = RankEvents(kept, run.id, rank, profiles[rank].sha256).load()
+    timeline = kept[rank].load()
     if timeline is None:
         found = find()
         if rank not in found.paths:

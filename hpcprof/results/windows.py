@@ -20,7 +20,8 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents, overlapping
-from hpcprof.results.kept_events import events_folder, keep_timeline
+from hpcprof.results.kept_events import keep_timeline
+from hpcprof.results.rank_tables import rank_table_rows
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
@@ -60,7 +61,6 @@ class RunWindows:
 
     def __init__(self, run: Run, store: Store, spare: Path | None = None) -> None:
         self._run, self._store, self._spare = run, store, spare
-        self._folder = events_folder(run, store)
         self._last: tuple[int, Timeline] | None = None
 
     @cached_property
@@ -97,18 +97,18 @@ class RunWindows:
         HpcprofError
             If neither kept events nor the profile can be read.
         """
-        kept = self._events(rank, self._folder)
+        kept = self._kept[rank]
         found = kept.window(start_ns, end_ns)
         if found is None and self._spare is not None:
-            found = self._events(rank, self._spare).window(start_ns, end_ns)
+            found = self._spare_events(rank, self._spare).window(start_ns, end_ns)
         if found is None:
             found = cut(kept.load() or self._profile(rank), start_ns, end_ns)
         return replace(found, step_range=self._step_ranges.step_range(rank))
 
     def rows(self, rank: int) -> int | None:
         """Return how many events of a rank are kept; None if none are."""
-        folders = filter(None, (self._folder, self._spare))
-        counts = (self._events(rank, folder).rows() for folder in folders)
+        spare = [self._spare_events(rank, self._spare)] if self._spare else []
+        counts = (events.rows() for events in (self._kept[rank], *spare))
         return next((sum(rows.values()) for rows in counts if rows is not None), None)
 
     def keep(self, rank: int) -> bool:
@@ -123,24 +123,26 @@ class RunWindows:
         """
         if self._spare is None or self.rows(rank) is not None:
             return False
-        timeline = self._events(rank, self._folder).load() or self._profile(rank)
+        timeline = self._kept[rank].load() or self._profile(rank)
         timeline = replace(timeline, step_range=self._step_ranges.step_range(rank))
-        events = self._events(rank, self._spare)
+        events = self._spare_events(rank, self._spare)
         with suppress(OSError):
             keep_timeline(events, timeline)
             events.finish(timeline, {})
             self._last = None
         return True
 
-    def _events(self, rank: int, folder: Path) -> RankEvents:
+    @cached_property
+    def _kept(self) -> dict[int, RankEvents]:
+        return self._store.rank_events(self._run.id)
+
+    def _spare_events(self, rank: int, folder: Path) -> RankEvents:
         return RankEvents(folder, self._run.id, rank, self.profiles[rank].sha256)
 
     def steps(self, rank: int) -> RankSteps:
         """Return the steps of a rank, which may be none."""
-        names = ("step", "start_ns", "wall_ns")
-        parts = list(self._store.read_parts(self._run.id, "step_parts", [rank]))
-        columns = (np.array(parts[0][name] if parts else (), np.int64) for name in names)
-        number, start, wall = columns
+        rows = rank_table_rows([self._kept[rank]], "step_parts", lost=[])
+        number, start, wall = (rows[name].to_numpy(np.int64) for name in ("step", "start_ns", "wall_ns"))
         return RankSteps(number, start, start + wall)
 
     def read_steps(self, rank: int, first: int, last: int) -> Timeline:

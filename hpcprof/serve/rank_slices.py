@@ -24,7 +24,7 @@ from hpcprof.report.page.timeline_tracks import (
     merge_short,
     rank_tracks,
 )
-from hpcprof.results.matched_communication import RankCommunication
+from hpcprof.results.run_communication import RankCommunication
 
 _BYTES_A_SLICE = 56
 

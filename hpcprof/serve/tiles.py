@@ -24,9 +24,9 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.page.timeline_data import Window, median_and_worst, step_windows
-from hpcprof.results.clocks import RunClocks, aligned_clocks
 from hpcprof.results.malloc import return_freed_memory
-from hpcprof.results.matched_communication import MatchedCommunication, RankCommunication
+from hpcprof.results.over_ranks import run_communication
+from hpcprof.results.run_communication import RankCommunication, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RunWindows
 from hpcprof.serve.rank_slices import Part, Parts, described_tracks, encoded_tile, part_of
@@ -105,7 +105,7 @@ class RunTiles:
 
     @cached_property
     def _clocks(self) -> RunClocks:
-        return aligned_clocks(self._run, self._store)
+        return self._run_communication.clocks
 
     @cached_property
     def _steps(self) -> dict[int, list[Window]]:
@@ -203,12 +203,12 @@ class RunTiles:
         return encoded_tile(rank, parts, self._communication(rank), start, end, width // _PIXELS)
 
     @cached_property
-    def _matched(self) -> MatchedCommunication:
-        return MatchedCommunication(self._run.id, self._store)
+    def _run_communication(self) -> RunCommunication:
+        return run_communication(self._run, self._store)
 
     def _read_communication(self, rank: int) -> RankCommunication:
         """Return what a rank has in common with others, on the clock of the tiles."""
-        found = self._matched.of_rank(rank)
+        found = self._run_communication.of_rank(rank)
         return replace(found, start=self._clocks.to_common(rank, found.start) - self._extent.zero)
 
     def _parts_of(self, rank: int, level: int, index: int) -> Iterator[Part]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,8 @@ from hpcprof.analysis.collectives.clock_alignment import (
     AlignedClocks,
     clock_key,
 )
-from hpcprof.analysis.collectives.communication import Communication, communication
-from hpcprof.analysis.collectives.matching import (
-    MatchedCollectives,
-    in_few_sentences,
-    profiled_ranks,
-)
+from hpcprof.analysis.collectives.communication import Communication
+from hpcprof.analysis.collectives.matching import MatchedCollectives, in_few_sentences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.statistics.grouped import Floats
@@ -28,8 +24,6 @@ from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
 
 NO_COLLECTIVES = "no rank has collectives"
-SUMMARY = (("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
-"""What `medians` of collectives are of: the keys and the bandwidths."""
 
 
 @dataclass(frozen=True)
@@ -62,37 +56,21 @@ class Listed:
     Attributes
     ----------
     columns : dict of str to ndarray
-        In the order of the column ``begin``; empty without any.
-    medians : DataFrame or None
-        What `medians` returns of them; None without any.
+        With ``begin``, which is for sorting; empty without any.
     problems : list of str
     gaps : Gaps
+    missing : str
+        See `Communication.missing`.
     """
 
     columns: dict[str, NDArray[Any]]
-    medians: pd.DataFrame | None
     problems: list[str]
     gaps: Gaps
-
-
-def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """List the matched collectives, one row each, in the order of their lowest rank.
-
-    ``latency_ns`` is the shortest duration of the kernel over the ranks, because the last rank to begin waits
-    for no other. ``bytes`` is the size as nccl-tests counts it, ``algbw_gbps`` is bytes over latency in 1e9
-    bytes per second, and ``busbw_gbps`` is that times the factor of nccl-tests. ``spread_ns`` is the time
-    between the starts of the first and the last rank on the aligned clocks
-    (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
-    """
-    rows = results["rank_collectives"]
-    if not len(rows):
-        return no_rows(NO_COLLECTIVES)
-    listed = list_collectives(communication(rows))
-    return outcome_of(listed, why_incomplete([listed], unprofiled(rows)))
+    missing: str
 
 
 def list_collectives(found: Communication) -> Listed:
-    """List the collectives of all communicators, or of some."""
+    """List the collectives of some communicators."""
     matched, aligned = found.collectives, found.clocks
     tables = [_table(one, aligned.get(clock_key(one))) for one in matched]
     shown = [one for one in matched if len(one.seq)]
@@ -103,27 +81,43 @@ def list_collectives(found: Communication) -> Listed:
         uncounted=any(one.size is None for one in shown),
         unaligned=any(clock_key(one) not in aligned for one in shown),
     )
-    columns = by_begin(joined(tables))
-    return Listed(columns, medians(columns, *SUMMARY) if columns else None, found.problems, gaps)
+    return Listed(joined(tables), found.problems, gaps, found.missing)
 
 
-def outcome_of(listed: Listed, reason: str) -> Outcome:
-    """Return the outcome of what was listed of all communicators."""
-    return Outcome(in_order(listed.columns), reason) if listed.columns else no_rows(reason)
+def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """List the matched collectives, one row each, in the order of their lowest rank.
 
-
-def why_incomplete(parts: Sequence[Listed], missing: str) -> str:
-    """Return why collectives or values of them are missing; ``missing`` is what `unprofiled` says."""
+    ``latency_ns`` is the shortest duration of the kernel over the ranks, because the last rank to begin waits
+    for no other. ``bytes`` is the size as nccl-tests counts it, ``algbw_gbps`` is bytes over latency in 1e9
+    bytes per second, and ``busbw_gbps`` is that times the factor of nccl-tests. ``spread_ns`` is the time
+    between the starts of the first and the last rank on the aligned clocks
+    (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
+    """
     nothing = "all recorded operations are sends and receives, which are not matched"
-    return reason_of(parts, nothing, lambda gaps: _why_null(gaps, missing))
+    return outcome_of(parts, NO_COLLECTIVES, nothing, _why_null)
 
 
-def reason_of(parts: Sequence[Listed], nothing: str, why_null: Callable[[Gaps], list[str]]) -> str:
-    """Return why rows or values of a list are missing; ``nothing`` says why there may be no rows at all."""
+def outcome_of(
+    parts: Sequence[Listed], unrecorded: str, nothing: str, why_null: Callable[[Gaps, str], list[str]]
+) -> Outcome:
+    """Return the rows that were listed of all communicators, in their order, and why some are missing.
+
+    Parameters
+    ----------
+    parts : sequence of Listed
+    unrecorded, nothing : str
+        Why there are no rows if nothing was recorded, or nothing is matched.
+    why_null : callable
+        Returns a sentence for each cause of missing values.
+    """
+    if not parts:
+        return no_rows(unrecorded)
     problems = in_few_sentences([one for part in parts for one in part.problems])
-    if all(part.medians is None for part in parts):
-        return "; ".join(problems) or nothing
-    return "; ".join([*problems, *why_null(Gaps.of_all([part.gaps for part in parts]))])
+    columns = _in_order(joined([part.columns for part in parts if part.columns]))
+    if not columns:
+        return no_rows("; ".join(problems) or nothing)
+    gaps = Gaps.of_all([part.gaps for part in parts])
+    return Outcome(columns, "; ".join([*problems, *why_null(gaps, parts[0].missing)]))
 
 
 def joined(tables: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -132,24 +126,14 @@ def joined(tables: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]
     return {name: np.concatenate([table.pop(name) for table in tables]) for name in names}
 
 
-def by_begin(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return columns in the order of ``begin`` and ``seq``."""
-    if not columns:
-        return {}
-    order = np.lexsort((columns["seq"], columns["begin"]))
-    return {name: values[order] for name, values in columns.items()}
-
-
-def in_order(
-    columns: Mapping[str, NDArray[Any]], with_missing: Set[str] = frozenset()
-) -> dict[str, NDArray[Any]]:
+def _in_order(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the columns of rows in the order of ``begin``, which is left out.
 
-    Of those that begin together, the columns of numbers decide. Columns in which some value is missing do
-    not: ``with_missing`` has those of which that holds elsewhere.
+    Of those that begin together, the columns of numbers without missing values decide.
     """
-    sorting = [name for name in columns if columns[name].dtype != object and name not in with_missing]
-    keys = [columns[name] for name in sorting if name != "begin"]
+    if not columns:
+        return {}
+    keys = [values for name, values in columns.items() if values.dtype != object and name != "begin"]
     seq, begin = columns["seq"], columns["begin"]
     order = np.lexsort((seq, begin))
     # Few rows begin together: sorting all of them by every column takes several times as long.
@@ -165,52 +149,27 @@ def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
     `collectives` gives the reasons why rows or values are missing.
     """
-    rows = results["collectives"]
+    return medians(results["collectives"], ("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
+
+
+def medians(rows: pd.DataFrame, keys: Sequence[str], bandwidths: Sequence[str]) -> Outcome:
+    """Return the medians of latency, spread and bandwidths for each combination of keys, by total latency."""
     if not len(rows):
         return no_rows("")
-    return Outcome(by_total_latency([medians(columns_in_order(rows), *SUMMARY)]))
-
-
-def columns_in_order(rows: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Return the columns of rows that are in their order, with ``begin``."""
-    return {**{name: rows[name].to_numpy() for name in rows.columns}, "begin": np.arange(len(rows))}
-
-
-def medians(
-    columns: Mapping[str, NDArray[Any]], keys: Sequence[str], bandwidths: Sequence[str]
-) -> pd.DataFrame:
-    """Return the medians of latency, spread and bandwidths for each combination of keys.
-
-    `by_total_latency` puts those of several parts together.
-    """
-    found: pd.DataFrame = pd.DataFrame()
-    if not len(columns["seq"]):
-        return found
-    _, kind = numbered_rows(*(pd.factorize(columns[name])[0] for name in keys))
+    _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
     _, first, count = np.unique(kind, return_index=True, return_counts=True)
-    values = {name: columns[name].astype(float) for name in ("latency_ns", "spread_ns", *bandwidths)}
+    values = {name: rows[name].to_numpy().astype(float) for name in ("latency_ns", "spread_ns", *bandwidths)}
     middle = pd.DataFrame(values, copy=False).groupby(kind).median()
     median = {name: _none(middle[name]) for name in middle}
     shown = {
-        **{name: columns[name][first] for name in (*keys, "begin", "seq")},
-        "total": count * middle["latency_ns"].to_numpy(),
+        **{name: rows[name].to_numpy()[first] for name in keys},
         "count": count,
         "latency_p50_ns": _whole(median["latency_ns"]),
         **{f"{name[:-5]}_p50_gbps": object_array(median[name]) for name in bandwidths},
         "spread_p50_ns": _whole(median["spread_ns"]),
     }
-    found = pd.DataFrame(shown)
-    return found
-
-
-def by_total_latency(parts: Sequence[pd.DataFrame | None]) -> pd.DataFrame:
-    """Return what `medians` returned of several parts by total latency, then by who began first."""
-    filled = [part for part in parts if part is not None and len(part)]
-    whole: pd.DataFrame = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame()
-    if filled:
-        order = np.lexsort((whole["seq"], whole["begin"], -whole["total"]))
-        whole = whole.drop(columns=["total", "begin", "seq"]).iloc[order]
-    return whole
+    order = np.lexsort((first, -count * middle["latency_ns"].to_numpy()))
+    return Outcome({name: of[order] for name, of in shown.items()})
 
 
 def _none(column: pd.Series[Any]) -> list[Any]:
@@ -262,12 +221,6 @@ def six_decimals(values: Floats) -> Floats:
 def nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
     """Return the known values, and None for the others."""
     return values if known.all() else np.where(known, values, object_array([None]))
-
-
-def unprofiled(rows: pd.DataFrame) -> str:
-    """Say how many ranks of the program have no ``rank_collectives``; empty if none or unknown."""
-    world, there = rows["world_ranks"].dropna().max(), profiled_ranks(rows)
-    return f"{world - there:.0f} of {world:.0f} ranks have no profile" if there < world else ""
 
 
 def _why_null(gaps: Gaps, missing: str) -> list[str]:

@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
-from hpcprof.analysis.collectives.matching import MatchedCollectives, match_collectives
+from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import ALIGNING
 from hpcprof.profiles.timeline import Ints
 
@@ -67,13 +65,7 @@ class AlignedClocks:
         return common
 
 
-@computed_once
-def align_clocks(rows: pd.DataFrame) -> dict[ClockKey, AlignedClocks]:
-    """Align the clocks of the ranks of each communicator by the rows of ``rank_collectives``."""
-    return align_matched(match_collectives(rows)[0])
-
-
-def align_matched(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, AlignedClocks]:
+def align_clocks(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, AlignedClocks]:
     """Align the clocks of the ranks of each communicator.
 
     An all-reduce, all-gather or barrier ends at nearly the same time on all ranks. So a clock is ahead by the

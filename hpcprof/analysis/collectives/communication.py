@@ -1,21 +1,25 @@
-"""What ranks communicated: their collectives and messages, matched, and the clocks that these align."""
+"""What ranks have in common: their collectives and messages, matched, and the clocks that these align."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_matched
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_clocks
+from hpcprof.analysis.collectives.common_clock import Aligned
 from hpcprof.analysis.collectives.matching import (
     MatchedCollectives,
-    match_collectives,
+    exposed_before,
+    match_recorded,
+    recorded,
 )
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
-from hpcprof.common.memoize import computed_once
+from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,10 @@ class Communication:
     pairs : list of MatchedPairs
     unpaired : list of str
         Why some messages are not matched.
+    exposed : DataFrame
+        How long each rank communicated exposed in each step; see `exposed_by_step`.
+    missing : str
+        How many ranks of the program have no profile; empty if none or unknown.
     """
 
     ranks: list[int]
@@ -39,19 +47,76 @@ class Communication:
     problems: list[str]
     pairs: list[MatchedPairs]
     unpaired: list[str]
+    exposed: pd.DataFrame
+    missing: str
 
     @cached_property
     def clocks(self) -> dict[ClockKey, AlignedClocks]:
         """The clocks that are aligned by the collectives; see `align_clocks`."""
-        return align_matched(self.collectives)
+        return align_clocks(self.collectives)
 
     @cached_property
     def pair_clocks(self) -> dict[tuple[int, int], AlignedClocks]:
         """The clocks that are aligned by the messages; see `align_pairs`."""
         return align_pairs(self.pairs)
 
+    @property
+    def aligned(self) -> list[Aligned]:
+        """All aligned clocks, each with its ranks."""
+        together = [
+            (np.frombuffer(ranks, np.int64).tolist(), clock) for (_, ranks), clock in self.clocks.items()
+        ]
+        return together + [(list(ranks), clock) for ranks, clock in self.pair_clocks.items()]
 
-@computed_once
-def communication(rows: pd.DataFrame) -> Communication:
-    """Match the rows of ``rank_collectives`` of all ranks."""
-    return Communication(np.unique(rows["rank"]).tolist(), *match_collectives(rows), *match_pairs(rows))
+
+def communication(
+    batches: Iterable[pd.DataFrame],
+    communicators: Collection[str] = (),
+    exchanging: Collection[str] = (),
+    profiled: int | None = None,
+) -> Communication:
+    """Match the rows of ``rank_collectives``, and align the clocks of their ranks.
+
+    Parameters
+    ----------
+    batches : iterable of DataFrame
+        All rows of some ranks, of the next ones, and so on, in the order of the ranks. The rows of all ranks
+        of a large communicator at once would take several times the memory of what is kept of them.
+    communicators : collection of str
+        Those to match; all of them if empty.
+    exchanging : collection of str
+        Those of them in which there are sends and receives.
+    profiled : int, optional
+        How many ranks of the program have a profile; by default those in the rows.
+    """
+    found, exchanged, exposed = [], [], []
+    ranks: set[int] = set()
+    worlds: set[float] = set()
+    for batch in batches:
+        if not len(batch):
+            continue
+        columns = {name: batch[name].to_numpy() for name in ("rank", "part", "start_ns", "exposed_ns")}
+        rows = batch.assign(row=batch.groupby("rank").cumcount(), before=exposed_before(columns))
+        if communicators:
+            rows = rows[rows["comm_id"].isin(communicators)]
+        found.append(recorded(rows))
+        exposed.append(exposed_by_step(rows))
+        exchanged.append(rows[rows["comm_id"].isin(exchanging)] if communicators else rows)
+        ranks.update(rows["rank"].tolist())
+        worlds.update(rows["world_ranks"].astype(float).tolist())
+    if not ranks:
+        return Communication([], [], [], [], [], pd.DataFrame(), "")
+    profiled = profiled or len(ranks)
+    whole_world = worlds == {profiled}
+    known = [world for world in worlds if not np.isnan(world)]
+    return Communication(
+        sorted(ranks),
+        *match_recorded(found, whole_world),
+        *match_pairs(pd.concat(exchanged, ignore_index=True), whole_world),
+        pd.concat(exposed, ignore_index=True),
+        _missing(max(known, default=0), profiled),
+    )
+
+
+def _missing(world: float, profiled: int) -> str:
+    return f"{world - profiled:.0f} of {world:.0f} ranks have no profile" if profiled < world else ""

@@ -21,7 +21,7 @@ ANALYSES = (
         ),
         "hpcprof.analysis.collectives.per_rank:rank_collectives",
         main_columns=("rank", "op", "seq", "bytes", "start_ns", "exposed_ns", "step"),
-        packed=True,
+        kept_with_events=True,
     ),
     Analysis(
         "collectives",
@@ -32,7 +32,7 @@ ANALYSES = (
             "first_rank last_rank spread_ns"
         ),
         "hpcprof.analysis.collectives.across_ranks:collectives",
-        needs=("rank_collectives",),
+        map="hpcprof.analysis.collectives.across_ranks:list_collectives",
         main_columns=("op", "seq", "bytes", "latency_ns", "busbw_gbps", "last_rank", "spread_ns"),
     ),
     Analysis(
@@ -54,7 +54,7 @@ ANALYSES = (
         Scope.RUN,
         columns("sender receiver comm_id:text seq bytes latency_ns algbw_gbps:float last_rank spread_ns"),
         "hpcprof.analysis.collectives.point_to_point:point_to_point",
-        needs=("rank_collectives",),
+        map="hpcprof.analysis.collectives.point_to_point:list_messages",
         main_columns=(
             "sender",
             "receiver",
@@ -89,7 +89,8 @@ ANALYSES = (
         Scope.RUN,
         columns("rank collectives wait_ns times_last pct_last:float lateness_p50_ns verdict:text"),
         "hpcprof.analysis.collectives.skew:skew",
-        needs=("rank_collectives", "step_times"),
+        map="hpcprof.analysis.collectives.skew:waiting",
+        needs=("step_times",),
         report_position=60,
         compared_by="lateness_p50_ns",
     ),
@@ -102,7 +103,8 @@ ANALYSES = (
             "cost_pct:float verdict:text"
         ),
         "hpcprof.analysis.collectives.skew:skew_summary",
-        needs=("rank_collectives", "step_times"),
+        map="hpcprof.analysis.collectives.skew:waiting",
+        needs=("step_times",),
         main_columns=(
             *("rank", "steps", "lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "uncertainty_ns"),
             *("cost_pct", "verdict"),

@@ -12,18 +12,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
 from hpcprof.profiles.timeline import Ints
 
 _UNKNOWN = ""
 _SENTENCES = 3
-_COLUMNS = dict.fromkeys(("rank", "seq", "fused", "part", "start_ns", "end_ns", "exposed_ns"), np.int64) | (
-    dict.fromkeys(("bytes", "comm_ranks", "step"), np.float64)
-)
+_WHOLE = ("rank", "row", "seq", "fused", "part", "start_ns", "end_ns", "exposed_ns", "before")
+_COLUMNS = dict.fromkeys(_WHOLE, np.int64) | dict.fromkeys(("bytes", "comm_ranks", "step"), np.float64)
 
-_BY_RANK = {"start": "start_ns", "end": "end_ns", "exposed": "exposed_ns", "before": "before", "step": "step"}
+_BY_RANK = {
+    **{"row": "row", "start": "start_ns", "end": "end_ns", "exposed": "exposed_ns", "before": "before"},
+    "step": "step",
+}
 """The fields of `MatchedCollectives` of shape (m, n), and the columns that they are from."""
 
 
@@ -42,6 +43,8 @@ class MatchedCollectives:
     seq, fused, part : ndarray of int64, shape (m,)
     message : ndarray of float64, shape (m,)
         In bytes; NaN if unknown.
+    row : ndarray of int64, shape (m, n)
+        The position of each in the rows of its rank.
     start, end : ndarray of int64, shape (m, n)
         On each rank's own clock.
     exposed : ndarray of int64, shape (m, n)
@@ -59,6 +62,7 @@ class MatchedCollectives:
     message: Floats
     fused: Ints
     part: Ints
+    row: Ints
     start: Ints
     end: Ints
     exposed: Ints
@@ -101,20 +105,11 @@ class Operation:
     columns: dict[str, NDArray[Any]]
 
 
-@computed_once
-def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], list[str]]:
-    """Match the rows of ``rank_collectives`` of all ranks by communicator, operation and order.
-
-    If communicators are unknown, all ranks are assumed to share one. An operation of a communicator is
-    matched only if its ranks recorded it equally often and with messages of equal size; the second value has
-    a sentence for each operation that is not matched. Sends and receives are matched by
-    `hpcprof.analysis.collectives.pair_matching.match_pairs`. The time is O(n log n) in the number of rows.
-    """
-    return match_recorded([recorded(rows)], is_whole_world(rows))
-
-
 def recorded(rows: pd.DataFrame) -> Recorded:
-    """Sort the rows of ``rank_collectives`` of some ranks by what they are of."""
+    """Sort the rows of ``rank_collectives`` of some ranks by what they are of.
+
+    Two more columns are ``row``, the position among the rows of the rank, and ``before`` (`exposed_before`).
+    """
     comm, names = pd.factorize(rows["comm_id"], sort=True)
     op, ops = pd.factorize(rows["op"], sort=True)
     # Missing names have the number -1 and so select the last element; empty names are unknown too.
@@ -122,7 +117,6 @@ def recorded(rows: pd.DataFrame) -> Recorded:
     comm = np.array([-1 if name == _UNKNOWN else number for number, name in enumerate(comms)])[comm]
     chosen = np.flatnonzero(np.array([*(name not in POINT_TO_POINT for name in ops), False])[op])
     columns = {name: rows[name].to_numpy(kind) for name, kind in _COLUMNS.items()}
-    columns["before"] = rows["before"].to_numpy() if "before" in rows else exposed_before(columns)
     pairs, _ = numbered_rows(comm, columns["rank"])
     by_comm = np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1)
     members = {comms[c]: ranks for c, ranks in zip(distinct(comm).tolist(), by_comm, strict=True)}
@@ -161,9 +155,19 @@ def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> Operation:
 def match_recorded(
     parts: Sequence[Recorded], whole_world: bool
 ) -> tuple[list[MatchedCollectives], list[str]]:
-    """Match what some ranks recorded with what the next ones did, and so on; see `match_collectives`.
+    """Match what ranks recorded by communicator, operation and order.
 
-    The parts are used up. ``whole_world`` says whether all ranks of the program were profiled.
+    If communicators are unknown, all ranks are assumed to share one. An operation of a communicator is
+    matched only if its ranks recorded it equally often and with messages of equal size; the second value has
+    a sentence for each operation that is not matched. Sends and receives are matched by
+    `hpcprof.analysis.collectives.pair_matching.match_pairs`. The time is O(n log n) in the number of rows.
+
+    Parameters
+    ----------
+    parts : sequence of Recorded
+        What some ranks recorded, what the next ones did, and so on. They are used up.
+    whole_world : bool
+        Whether all ranks of the program were profiled.
     """
     matched: list[MatchedCollectives] = []
     problems: list[str] = []
@@ -203,17 +207,6 @@ def in_few_sentences(problems: list[str]) -> list[str]:
     more = len(problems) - _SENTENCES
     rest = [f"{more} more are not matched for similar reasons"] if more > 0 else []
     return problems[:_SENTENCES] + rest
-
-
-def is_whole_world(rows: pd.DataFrame) -> bool:
-    """Return whether all ranks of the program were profiled; False if their number is unknown."""
-    known = rows["world_ranks"].unique()
-    return len(known) == 1 and profiled_ranks(rows) == known[0]
-
-
-def profiled_ranks(rows: pd.DataFrame) -> int:
-    """Return how many ranks were profiled; the rows of some communicators say so in a column."""
-    return int(rows["profiled"].iloc[0]) if "profiled" in rows else int(rows["rank"].nunique())
 
 
 def _match_one(

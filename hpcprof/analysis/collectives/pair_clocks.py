@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, drift
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.timeline import Ints
 
 _BLOCK = 64
@@ -41,18 +39,13 @@ class _Messages:
     up: NDArray[np.bool_]
 
 
-@computed_once
-def align_matched_pairs(rows: pd.DataFrame) -> dict[tuple[int, int], AlignedClocks]:
-    """Align the clocks of ranks by the messages in ``rank_collectives`` of all ranks; see `align_pairs`."""
-    return align_pairs(match_pairs(rows)[0])
-
-
 def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedClocks]:
     """Align the clocks of each two ranks that exchange at least `MIN_COLLECTIVES` messages.
 
     A receive ends after its send, and the sooner the less the message was delayed. So the message with the
     least delay in each direction bounds by how much one clock is ahead of the other: above in one direction,
-    below in the other. The clocks are aligned to the middle, and ``uncertainty`` is half the width. Each
+    below in the other. The clocks are aligned to the middle, and the uncertainty of the higher rank is half
+    the width; the lower one gives the clock, and so has none. Each
     block of 64 messages has its own bounds, because clocks drift. A constant drift is taken out first if that
     halves the width.
 
@@ -110,7 +103,7 @@ def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) 
         apart = own[:, 1] - own[:, 0] - rate * own[:, 1]
         ahead, uncertainty = _bounds(apart, up, blocks, usual)
         rates, offset = np.array([0.0, rate]), np.column_stack([np.zeros(len(blocks)), ahead])
-        return AlignedClocks(stamps[0], rates, moment, offset, own[-1], np.full(2, uncertainty), len(up))
+        return AlignedClocks(stamps[0], rates, moment, offset, own[-1], np.array([0.0, uncertainty]), len(up))
 
     rate = _drift(own, up)
     steady, drifting = by_rate(0.0), by_rate(rate)
@@ -118,7 +111,7 @@ def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) 
         # One direction has no width that a drift would add to.
         return drifting if _spread(own, rate) < _spread(own, 0.0) else steady
     # Delays that vary can look like a little drift.
-    return drifting if drifting.uncertainty[0] < _NARROWER * steady.uncertainty[0] else steady
+    return drifting if drifting.uncertainty[1] < _NARROWER * steady.uncertainty[1] else steady
 
 
 def _spread(own: Floats, rate: float) -> float:

@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.matching import is_whole_world
 from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_PEER, Ints
@@ -38,7 +36,7 @@ class MatchedPairs:
     message : ndarray of float64, shape (m,)
         In bytes; NaN if unknown.
     rows : ndarray of int64, shape (m, 2)
-        The positions of both ends in the rows of ``rank_collectives``.
+        The position of both ends in the rows of their ranks.
     start, end : ndarray of int64, shape (m, 2)
         Of the kernels that carried out the message, on each rank's own clock.
     exposed : ndarray of int64, shape (m, 2)
@@ -70,16 +68,7 @@ class MatchedPairs:
         return min(self.sender, self.receiver), max(self.sender, self.receiver)
 
 
-def matched_point_to_point(rows: pd.DataFrame) -> list[MatchedPairs]:
-    """Match the sends and receives in ``rank_collectives`` of all ranks by pair and order.
-
-    See `match_pairs`, which also returns why some are not matched.
-    """
-    return match_pairs(rows)[0]
-
-
-@computed_once
-def match_pairs(rows: pd.DataFrame) -> tuple[list[MatchedPairs], list[str]]:
+def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPairs], list[str]]:
     """Match the n-th send of a rank to a partner with the partner's n-th receive from it.
 
     Both are counted within their communicator. The partner is the recorded one. A partner that is recorded
@@ -87,6 +76,13 @@ def match_pairs(rows: pd.DataFrame) -> tuple[list[MatchedPairs], list[str]]:
     program or all its ranks were profiled: ranks of a communicator are in the order of the program's. If no
     partner is recorded, and the communicator has two ranks, it is the other one. Without communicators, all
     ranks are assumed to share one. Messages of a rank to itself are left out.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Those of ``rank_collectives``, and ``row``, the position of each among the rows of its rank.
+    whole_world : bool
+        Whether all ranks of the program were profiled.
 
     Returns
     -------
@@ -109,7 +105,7 @@ def match_pairs(rows: pd.DataFrame) -> tuple[list[MatchedPairs], list[str]]:
         )
     chosen, sends = chosen[directed], sends[directed]
     communicator, names = _communicators(rows)
-    partner, reasons = _partners(rows, communicator, names, chosen)
+    partner, reasons = _partners(rows, communicator, names, chosen, whole_world)
     problems += reasons
     rank = rows["rank"].to_numpy(np.int64)[chosen]
     kept = (partner != NO_PEER) & (partner != rank)
@@ -138,7 +134,7 @@ def _communicators(rows: pd.DataFrame) -> tuple[Ints, list[str]]:
 
 
 def _partners(
-    rows: pd.DataFrame, communicator: Ints, names: list[str], chosen: Ints
+    rows: pd.DataFrame, communicator: Ints, names: list[str], chosen: Ints, whole_world: bool
 ) -> tuple[Ints, list[str]]:
     """Return the partner's rank in the program of each chosen row, or `NO_PEER`, and why some are unknown."""
     rank = rows["rank"].to_numpy(np.int64)
@@ -151,7 +147,7 @@ def _partners(
         unknown = np.flatnonzero((communicator[chosen] == number) & (partner == NO_PEER))
         if not len(unknown):
             continue
-        members = _members(rows, communicator == number, names[number])
+        members = _members(rows, communicator == number, names[number], whole_world)
         position = within[unknown]
         if len(members) == 2:
             other = members[(rank[chosen[unknown]] == members[0]).astype(np.int64)]
@@ -164,7 +160,7 @@ def _partners(
     return partner, problems
 
 
-def _members(rows: pd.DataFrame, of_communicator: NDArray[np.bool_], name: str) -> Ints:
+def _members(rows: pd.DataFrame, of_communicator: NDArray[np.bool_], name: str, whole_world: bool) -> Ints:
     """Return the ranks of a communicator in their order; none if some of them may be missing."""
     sizes = rows["comm_ranks"][of_communicator].dropna().unique().tolist()
     worlds = rows["world_ranks"].dropna().unique().tolist()
@@ -172,7 +168,7 @@ def _members(rows: pd.DataFrame, of_communicator: NDArray[np.bool_], name: str) 
         return np.arange(int(worlds[0]))
     ranks = rows["rank"].to_numpy(np.int64)
     members = distinct(ranks if name == _UNKNOWN else ranks[of_communicator])
-    complete = sizes == [len(members)] or (not sizes and is_whole_world(rows))
+    complete = sizes == [len(members)] or (not sizes and whole_world)
     return members if complete else members[:0]
 
 
@@ -198,10 +194,10 @@ def _alone(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> NDArray[np.bool_]
 
 
 def _columns(rows: pd.DataFrame, chosen: Ints) -> dict[str, NDArray[Any]]:
-    whole = dict.fromkeys(("seq", "fused", "start_ns", "end_ns", "exposed_ns"), np.int64)
+    whole = dict.fromkeys(("row", "seq", "fused", "start_ns", "end_ns", "exposed_ns"), np.int64)
     columns = {name: rows[name].to_numpy(kind)[chosen] for name, kind in whole.items()}
     floating = {name: rows[name].to_numpy(np.float64)[chosen] for name in ("bytes", "step")}
-    return columns | floating | {"row": chosen}
+    return columns | floating
 
 
 def _match_one(name: str, pair: tuple[int, int], columns: Mapping[str, NDArray[Any]]) -> MatchedPairs | str:

@@ -12,46 +12,24 @@ from numpy.typing import NDArray
 from hpcprof.analysis.collectives.across_ranks import (
     Gaps,
     Listed,
-    by_begin,
-    by_total_latency,
-    columns_in_order,
     joined,
     medians,
     nullable,
     outcome_of,
-    reason_of,
     six_decimals,
-    unprofiled,
 )
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
-from hpcprof.analysis.collectives.communication import Communication, communication
+from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.pair_clocks import sender_later
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome
 from hpcprof.analysis.framework.text_columns import object_array
 
 NO_MESSAGES = "no rank has sends or receives"
-SUMMARY = (("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
-"""What `medians` of messages are of: the keys and the bandwidths."""
-
-
-def point_to_point(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """List the matched messages, one row each, in the order of their lower rank.
-
-    ``latency_ns`` is the duration of the shorter of both kernels, because the one that begins last does not
-    wait for the other. ``algbw_gbps`` is bytes over latency in 1e9 bytes per second, and None for calls that
-    share a kernel. ``last_rank`` is the rank that began last, and ``spread_ns`` the time between both starts
-    on the aligned clocks (`hpcprof.analysis.collectives.pair_clocks.align_pairs`).
-    """
-    rows = results["rank_collectives"]
-    if not len(rows):
-        return no_rows(NO_MESSAGES)
-    listed = list_messages(communication(rows))
-    return outcome_of(listed, why_incomplete([listed], unprofiled(rows)))
 
 
 def list_messages(found: Communication) -> Listed:
-    """List the messages in all communicators, or in some whose pairs of ranks share no others."""
+    """List the messages in some communicators whose pairs of ranks share no others."""
     pairs = [pair for pair in found.pairs if len(pair.seq)]
     clocks = found.pair_clocks
     gaps = Gaps(
@@ -61,13 +39,19 @@ def list_messages(found: Communication) -> Listed:
         uncounted=False,
         unaligned=any(pair.ranks not in clocks for pair in pairs),
     )
-    columns = by_begin(joined([_table(pair, clocks.get(pair.ranks)) for pair in pairs]))
-    return Listed(columns, medians(columns, *SUMMARY) if columns else None, found.unpaired, gaps)
+    columns = joined([_table(pair, clocks.get(pair.ranks)) for pair in pairs])
+    return Listed(columns, found.unpaired, gaps, found.missing)
 
 
-def why_incomplete(parts: Sequence[Listed], missing: str) -> str:
-    """Return why messages or values of them are missing; ``missing`` is what `unprofiled` says."""
-    return reason_of(parts, NO_MESSAGES, lambda gaps: _why_null(gaps, missing))
+def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """List the matched messages, one row each, in the order of their lower rank.
+
+    ``latency_ns`` is the duration of the shorter of both kernels, because the one that begins last does not
+    wait for the other. ``algbw_gbps`` is bytes over latency in 1e9 bytes per second, and None for calls that
+    share a kernel. ``last_rank`` is the rank that began last, and ``spread_ns`` the time between both starts
+    on the aligned clocks (`hpcprof.analysis.collectives.pair_clocks.align_pairs`).
+    """
+    return outcome_of(parts, NO_MESSAGES, NO_MESSAGES, _why_null)
 
 
 def point_to_point_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -75,10 +59,7 @@ def point_to_point_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
     `point_to_point` gives the reasons why rows or values are missing.
     """
-    rows = results["point_to_point"]
-    if not len(rows):
-        return no_rows("")
-    return Outcome(by_total_latency([medians(columns_in_order(rows), *SUMMARY)]))
+    return medians(results["point_to_point"], ("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
 
 
 def _table(pair: MatchedPairs, clock: AlignedClocks | None) -> dict[str, NDArray[Any]]:

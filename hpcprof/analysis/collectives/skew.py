@@ -9,21 +9,19 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.across_ranks import NO_COLLECTIVES, unprofiled
+from hpcprof.analysis.collectives.across_ranks import NO_COLLECTIVES
 from hpcprof.analysis.collectives.arrivals import Arrivals, arrivals, lateness_costs
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES
-from hpcprof.analysis.collectives.communication import Communication, communication
+from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
 from hpcprof.analysis.collectives.matching import in_few_sentences
 from hpcprof.analysis.collectives.step_costs import MIN_STEPS, StepCosts, cost_intervals
 from hpcprof.analysis.collectives.waiting_balance import (
     balanced_costs,
-    exposed_by_step,
     message_waits,
     partners,
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import format_ns
 
 _MESSAGES = b""
@@ -38,7 +36,7 @@ class _Lateness(NamedTuple):
     interval: tuple[float, float] | None
 
 
-def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
+def skew(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Judge for each rank how late it is to the collectives in which every rank waits for all others.
 
     ``wait_ns`` is how long the rank waited in them for the last rank, and ``times_last`` how often it was the
@@ -61,16 +59,11 @@ def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
     wall time of the median step; ``even`` if the interval of the cost ends below `EVEN_PCT`; ``late`` if the
     rank is late beyond chance otherwise, and else ``unknown``.
     """
-    return skew_of(*_judged(results["rank_collectives"], results["step_times"]))
-
-
-def skew_of(table: pd.DataFrame, reason: str) -> Outcome:
-    """Return the outcome of `skew` from what `judge` returns."""
     names = ["rank", "collectives", "wait_ns", "times_last", "pct_last", "lateness_p50_ns", "verdict"]
-    return Outcome(table[names], reason) if len(table) else no_rows(reason)
+    return _outcome(parts, results, names)
 
 
-def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
+def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the figures behind the verdict of `skew` for each rank.
 
     ``lateness_low_ns`` and ``lateness_high_ns`` are the interval of the lateness per step. With 95 % the
@@ -78,16 +71,21 @@ def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     collective, and ``cost_pct`` the lateness in percent of ``step_p50_ns``, the median wall time of a step
     over ranks. ``steps`` is the number of steps in which the rank had such collectives.
     """
-    return skew_summary_of(*_judged(results["rank_collectives"], results["step_times"]))
-
-
-def skew_summary_of(table: pd.DataFrame, reason: str) -> Outcome:
-    """Return the outcome of `skew_summary` from what `judge` returns."""
     names = [
         *("rank", "steps", "lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "uncertainty_ns"),
         *("step_p50_ns", "cost_pct", "verdict"),
     ]
-    return Outcome(table[names], reason) if len(table) else no_rows(reason)
+    return _outcome(parts, results, names)
+
+
+def _outcome(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame], names: Sequence[str]) -> Outcome:
+    if not parts:
+        return no_rows(NO_COLLECTIVES)
+    # A rank may have communicators in several parts.
+    every = pd.concat([part.exposed for part in parts], ignore_index=True)
+    exposed: pd.DataFrame = every.groupby(["rank", "step"])["exposed_ns"].sum().reset_index()
+    table, reason = judge(parts, exposed, results["step_times"], parts[0].missing)
+    return Outcome(table[[*names]], reason) if len(table) else no_rows(reason)
 
 
 @dataclass(frozen=True)
@@ -106,6 +104,9 @@ class Waiting:
         Why some collectives and messages are not matched.
     unnamed : bool
         Whether communicators are unknown.
+    exposed : DataFrame
+    missing : str
+        See `Communication`.
     """
 
     costs: Mapping[tuple[int, bytes], StepCosts]
@@ -114,14 +115,8 @@ class Waiting:
     problems: list[str]
     unpaired: list[str]
     unnamed: bool
-
-
-@computed_once
-def _judged(rows: pd.DataFrame, times: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """Return the rows of both tables, and the reasons for missing values and unknown verdicts."""
-    if not len(rows):
-        return pd.DataFrame(), NO_COLLECTIVES
-    return judge([waiting(communication(rows))], exposed_by_step(rows), times, unprofiled(rows))
+    exposed: pd.DataFrame
+    missing: str
 
 
 def waiting(found: Communication) -> Waiting:
@@ -135,6 +130,8 @@ def waiting(found: Communication) -> Waiting:
         found.problems,
         found.unpaired,
         None in {one.comm_id for one in found.collectives} | {pair.comm_id for pair in found.pairs},
+        found.exposed,
+        found.missing,
     )
 
 
@@ -151,7 +148,7 @@ def judge(
     times : DataFrame
         The rows of ``step_times``.
     missing : str
-        What `unprofiled` says.
+        See `Communication.missing`.
 
     Returns
     -------

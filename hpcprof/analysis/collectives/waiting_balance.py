@@ -75,7 +75,7 @@ def _ends(pair: MatchedPairs, clock: AlignedClocks) -> dict[str, NDArray[Any]]:
         "rank": np.broadcast_to([pair.sender, pair.receiver], pair.start.shape),
         "start": pair.start,
         "wait": partner_waits(pair, clock),
-        "clock": np.full(pair.start.shape, clock.uncertainty[0]),
+        "clock": np.full(pair.start.shape, clock.uncertainty[1]),
         "last": np.column_stack([later > 0, later < 0]),
     }
 

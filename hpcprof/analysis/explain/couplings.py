@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.analysis.collectives.matching import MatchedCollectives
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.matches import MatchedGroup
 from hpcprof.analysis.explain.common_clock import CommonClock
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges
@@ -54,7 +53,7 @@ class Coupler:
         """Return the edges of all couplings."""
         return concatenate(Edges, self._parts) if self._parts else Edges.empty()
 
-    def couple_collectives(self, matched: Sequence[MatchedCollectives]) -> None:
+    def couple_collectives(self, matched: Sequence[MatchedGroup]) -> None:
         """Let the collectives that wait for their last rank end on all ranks their own time after that.
 
         The own time is the median over the ranks. Where one rank is the root, all others wait for it, or it
@@ -92,7 +91,7 @@ class Coupler:
                 own = max(0, int(end[row, other] - self._start(pair).max()))
                 self._couple(op, pair, pair[1:], np.array([own]))
 
-    def couple_messages(self, matched: Sequence[MatchedPairs]) -> None:
+    def couple_messages(self, matched: Sequence[MatchedGroup]) -> None:
         """Let sends and receives end their own time after both ranks have come.
 
         A send that ended before its receive began went to a buffer: only the receive waits for it. A kernel
@@ -100,9 +99,8 @@ class Coupler:
         """
         pairs = []
         for one in matched:
-            ranks = np.array([one.sender, one.receiver])
-            if self._clock.agree(ranks):
-                found = (self._found(ranks, start) for start in one.start)
+            if self._clock.agree(one.ranks):
+                found = (self._found(one.ranks, start) for start in one.start)
                 pairs += [work for work in found if work is not None]
         both = [work for work in pairs if self._end(work)[0] > self._start(work)[1]]
         last: dict[int, int] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope, columns
+from hpcprof.analysis.framework.declaration import Analysis, Part, SampleBasis, Scope, columns
 
 ANALYSES = (
     Analysis(
@@ -12,7 +12,7 @@ ANALYSES = (
         columns("rank step start_ns wall_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns"),
         "hpcprof.analysis.explain.step_account:step_parts",
         sort_by=("step",),
-        packed=True,
+        kept_with_events=True,
     ),
     Analysis(
         "exposed_communication",
@@ -21,7 +21,7 @@ ANALYSES = (
         columns("rank start_ns end_ns"),
         "hpcprof.analysis.explain.step_account:exposed_communication",
         sample_basis=SampleBasis.OPERATIONS,
-        packed=True,
+        kept_with_events=True,
     ),
     Analysis(
         "step_account",
@@ -29,7 +29,9 @@ ANALYSES = (
         Scope.RUN,
         columns("rank step wall_ns compute_ns exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns"),
         "hpcprof.analysis.explain.step_account:step_account",
-        needs=("step_parts", "exposed_communication", "rank_collectives"),
+        map="hpcprof.analysis.explain.step_account:divide",
+        map_over=Part.RANKS,
+        map_needs=("step_parts", "exposed_communication"),
         sort_by=("rank", "step"),
     ),
     Analysis(

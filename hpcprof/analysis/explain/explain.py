@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_clocks
-from hpcprof.analysis.collectives.matching import match_collectives
-from hpcprof.analysis.collectives.pair_clocks import align_pairs
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
+from hpcprof.analysis.collectives.matches import groups_of
 from hpcprof.analysis.explain.candidates import Candidates
 from hpcprof.analysis.explain.common_clock import common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
@@ -110,26 +107,14 @@ def _replayable(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> Rep
         return "no steps have work on the GPU with a recorded launch"
     activities = {rank: rank_activity(one, chosen, fronts[rank]) for rank, one in timelines.items()}
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
-    collectives = inputs.tables["rank_collectives"]
-    several = len(timelines) > 1 and len(collectives) > 0
     begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
-    matched, messages = (
-        (match_collectives(collectives)[0], match_pairs(collectives)[0]) if several else ([], [])
-    )
-    clock = common_clock(_clocks(collectives, messages) if several else {}, begin)
-    graph = run_graph(activities, edges, clock, matched, messages)
+    matched = groups_of(inputs.matches()) if len(timelines) > 1 else ()
+    clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
+    graph = run_graph(activities, edges, clock, [*matched])
     problems = _problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)
     first = timelines[inputs.ranks[0]]
     step = first.step_range.name if first.step_range else ""
     return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems))
-
-
-def _clocks(collectives: pd.DataFrame, messages: Sequence[MatchedPairs]) -> dict[ClockKey, AlignedClocks]:
-    """Return the clocks that collectives align, and those that messages do."""
-    found: dict[ClockKey, AlignedClocks] = {
-        (None, np.array(ranks).tobytes()): clock for ranks, clock in align_pairs(messages).items()
-    }
-    return found | align_clocks(collectives)
 
 
 def _window(fronts: Sequence[Ints], operations: int) -> slice | None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
     import pandas as pd
 
+    from hpcprof.analysis.collectives.common_clock import RankClock
+    from hpcprof.analysis.collectives.matches import Matches
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Gpu, Timeline
 
@@ -27,6 +29,12 @@ class ExplainInputs:
         The analyses of the run by name, over all ranks; each is read at its first use.
     losses : mapping of int to tuple of Loss
         By rank, what its profile lacks.
+    clocks : mapping of int to RankClock
+        The clocks that communication aligned, by rank.
+    clock_errors : mapping of int to float
+        How far off these may be, in ns.
+    matches : callable
+        Returns what the ranks have in common with each other.
     world_size : int or None
         The number of ranks that ran, profiled or not; None if it is unknown.
     gpus : mapping of int to tuple of Gpu
@@ -37,5 +45,8 @@ class ExplainInputs:
     read: Callable[[int], Timeline]
     tables: Mapping[str, pd.DataFrame]
     losses: Mapping[int, tuple[Loss, ...]]
+    clocks: Mapping[int, RankClock]
+    clock_errors: Mapping[int, float]
+    matches: Callable[[], Matches]
     world_size: int | None
     gpus: Mapping[int, tuple[Gpu, ...]]

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcprof.analysis.collectives.matching import MatchedCollectives
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.matches import MESSAGE as MESSAGE_GROUP
+from hpcprof.analysis.collectives.matches import MatchedGroup
 from hpcprof.analysis.explain.common_clock import CommonClock
 from hpcprof.analysis.explain.couplings import MESSAGE, Coupler, Coupling, pipeline_stages
 from hpcprof.analysis.explain.host_activity import NONE
@@ -104,8 +104,7 @@ def run_graph(
     activities: Mapping[int, RankActivity],
     edges: Mapping[int, RankEdges],
     clock: CommonClock,
-    matched: Sequence[MatchedCollectives],
-    messages: Sequence[MatchedPairs],
+    matched: Sequence[MatchedGroup],
 ) -> RunGraph:
     """Join the ranks.
 
@@ -115,8 +114,7 @@ def run_graph(
         By rank, in ascending order, with equally many steps.
     edges : mapping of int to RankEdges
     clock : CommonClock
-    matched : sequence of MatchedCollectives
-    messages : sequence of MatchedPairs
+    matched : sequence of MatchedGroup
         Those between ranks with aligned clocks couple the ranks (`Coupler`).
     """
     ranks = tuple(activities)
@@ -130,8 +128,8 @@ def run_graph(
     inside = concatenate(Edges, _renumbered(activities, edges, clock, tables))
     kernels = {rank: _communication(one, tables.first_work[rank]) for rank, one in activities.items()}
     coupler = Coupler(kernels, observed, 1 + 2 * len(calls), clock)
-    coupler.couple_collectives(matched)
-    coupler.couple_messages(messages)
+    coupler.couple_collectives([one for one in matched if one.op != MESSAGE_GROUP])
+    coupler.couple_messages([one for one in matched if one.op == MESSAGE_GROUP])
     observed = np.concatenate((observed, np.array(coupler.moments, np.int64)))
     coupled = coupler.edges()
     freed = coupled.target[coupled.kind == EdgeKind.TRANSFER]

@@ -9,10 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, clock_key
-from hpcprof.analysis.collectives.communication import Communication, communication
-from hpcprof.analysis.collectives.matching import MatchedCollectives
-from hpcprof.analysis.collectives.waiting_balance import partner_waits
+from hpcprof.analysis.collectives.matches import RankWaits
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
@@ -20,23 +17,10 @@ from hpcprof.analysis.operators.host_time import host_communication, host_comput
 from hpcprof.analysis.steps.step_ranges import no_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union_of
-from hpcprof.profiles.timeline import Category, Ints, Timeline
+from hpcprof.profiles.timeline import Category, Timeline
 
 _NEVER = np.empty(0, np.int64)
-_SIDES = ("before", "after")
-
-
-class RankWaits(NamedTuple):
-    """When the collectives and messages of a rank wait for others, and when no longer, on its own clock."""
-
-    before: Intervals
-    after: Intervals
-
-
-PeerWaits = Mapping[int, RankWaits]
-"""The waits of each rank in some communicators."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +98,25 @@ def exposed_communication(timeline: Timeline) -> Outcome:
     return Outcome({"start_ns": start, "end_ns": end})
 
 
-def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
+class Divided(NamedTuple):
+    """The rows of some ranks, and those ranks of which the waiting is unknown."""
+
+    rows: pd.DataFrame
+    unknown: set[int]
+
+
+def divide(tables: Mapping[str, pd.DataFrame], waits: Mapping[int, RankWaits]) -> Divided:
+    """Divide the steps of some ranks; ``waits`` are those of each in all its communicators."""
+    parts = tables["step_parts"]
+    rows = parts.drop(columns="start_ns").copy()
+    waited = _waiting_for_peers(parts, tables["exposed_communication"], waits)
+    rows["wait_for_peer_ns"] = object_array(waited)
+    rows["exposed_comm_ns"] -= np.array([time or 0 for time in waited], np.int64)
+    unknown = {rank for rank, time in zip(parts["rank"].tolist(), waited, strict=True) if time is None}
+    return Divided(rows if unknown else rows.astype({"wait_for_peer_ns": np.int64}), unknown)
+
+
+def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Divide the wall time of each step on each rank into exclusive parts, which add up to it exactly.
 
     ``compute_ns`` is the time in which any compute kernel runs. Exposed communication is the time in which
@@ -124,31 +126,6 @@ def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
     ``exposed_mem_ns`` is the time of copies and sets outside both, and ``idle_ns`` what is left.
     ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown.
     """
-    collectives = results["rank_collectives"]
-    waits = peer_waits(communication(collectives)) if len(collectives) else {}
-    of_ranks = {rank: [wait] for rank, wait in waits.items()}
-    return account_of([divide(results["step_parts"], results["exposed_communication"], of_ranks)])
-
-
-class Divided(NamedTuple):
-    """The rows of some ranks, and those ranks of which the waiting is unknown."""
-
-    rows: pd.DataFrame
-    unknown: set[int]
-
-
-def divide(parts: pd.DataFrame, exposed: pd.DataFrame, waits: Mapping[int, Sequence[RankWaits]]) -> Divided:
-    """Divide the steps of some ranks; ``waits`` has for each those in all its communicators."""
-    rows = parts.drop(columns="start_ns").copy()
-    waited = _waiting_for_peers(parts, exposed, waits)
-    rows["wait_for_peer_ns"] = object_array(waited)
-    rows["exposed_comm_ns"] -= np.array([time or 0 for time in waited], np.int64)
-    unknown = {rank for rank, time in zip(parts["rank"].tolist(), waited, strict=True) if time is None}
-    return Divided(rows if unknown else rows.astype({"wait_for_peer_ns": np.int64}), unknown)
-
-
-def account_of(divided: Sequence[Divided]) -> Outcome:
-    """Return the outcome of `step_account` from the rows of all ranks."""
     filled = [one.rows for one in divided if len(one.rows)]
     if not filled:
         return no_rows("no rank has steps with work on the GPU")
@@ -166,7 +143,7 @@ def why_unknown(ranks: Set[int]) -> str:
 
 
 def _waiting_for_peers(
-    parts: pd.DataFrame, exposed: pd.DataFrame, waits: Mapping[int, Sequence[RankWaits]]
+    parts: pd.DataFrame, exposed: pd.DataFrame, waits: Mapping[int, RankWaits]
 ) -> list[int | None]:
     """Return the time in each row of ``parts`` that its rank waits for another one; None if unknown."""
     waited: list[int | None] = [None] * len(parts)
@@ -179,46 +156,9 @@ def _waiting_for_peers(
         length = np.zeros(len(rows), np.int64)
         if found:
             own = of_rank.get(rank, _NEVER)
-            before, after = (union_of(*(getattr(one, name) for one in found)) for name in _SIDES)
             # Where one collective waits and another one transfers, the rank communicates.
-            waiting = intersection((bounds[0][own], bounds[1][own]), difference(before, after))
+            waiting = intersection((bounds[0][own], bounds[1][own]), difference(*found))
             length = coverage(start, start + wall[rows], waiting)
         for row, time in zip(rows.tolist(), length.tolist(), strict=True):
             waited[row] = time if found or alone[row] else None
     return waited
-
-
-def peer_waits(found: Communication) -> PeerWaits:
-    """Return when each rank waits in collectives for their last rank, and in messages for its partner.
-
-    Ranks are left out if they have no collective in which all
-    ranks were profiled and have aligned clocks, and no message to a partner with aligned clocks.
-    """
-    before: dict[int, list[Intervals]] = {}
-    after: dict[int, list[Intervals]] = {}
-    for one in found.collectives:
-        clock = found.clocks.get(clock_key(one))
-        if clock is None or one.op not in WAITING or (one.size or len(one.ranks)) > len(one.ranks):
-            continue
-        arrived = _last_arrivals(one, clock)
-        for column, rank in enumerate(one.ranks.tolist()):
-            start, end = one.start[:, column], one.end[:, column]
-            moment = np.clip(arrived[:, column], start, end)
-            before.setdefault(rank, []).append((start, moment))
-            after.setdefault(rank, []).append((moment, end))
-    for pair in found.pairs:
-        if pair.ranks in found.pair_clocks:
-            waits = partner_waits(pair, found.pair_clocks[pair.ranks])
-            partner = pair.start + np.rint(waits).astype(np.int64)
-            for column, rank in enumerate((pair.sender, pair.receiver)):
-                before.setdefault(rank, []).append((pair.start[:, column], partner[:, column]))
-                after.setdefault(rank, []).append((partner[:, column], pair.end[:, column]))
-    return {rank: RankWaits(union_of(*before[rank]), union_of(*after[rank])) for rank in before}
-
-
-def _last_arrivals(one: MatchedCollectives, clock: AlignedClocks) -> Ints:
-    """Return when the last rank arrived at each collective, on the clock of each rank; shape (m, n)."""
-    start = clock.aligned(one.start)
-    later = np.rint(start.max(axis=1, keepdims=True) - start).astype(np.int64)
-    arrived: Ints = one.start + later
-    return arrived

@@ -30,6 +30,15 @@ class Scope(Enum):
     STORE = "store"
 
 
+class Part(Enum):
+    """One of the parts of a run that an analysis over the ranks is mapped over."""
+
+    RANKS = "ranks"
+    """Some ranks, each with its waits for others."""
+    COMMUNICATORS = "communicators"
+    """What the ranks of some communicators have in common: matched operations and aligned clocks."""
+
+
 class SampleBasis(Enum):
     """Where a reader of an analysis finds how many samples its figures are made of."""
 
@@ -69,9 +78,20 @@ class Analysis:
         the scope RANK without ``rank``, which the framework adds. The scope decides about its arguments:
 
         - RANK: ``f(profile)`` with a `Timeline` or a `KernelReport`, as ``reads`` says.
-        - RUN: ``f(results)``, which maps the names in ``needs`` to DataFrames over all ranks.
+        - RUN: ``f(results)``, which maps the names in ``needs`` to DataFrames over all ranks. With ``map``
+          it is ``f(parts, results)``, where ``parts`` are the values that ``map`` returned.
         - PAIR: ``f(runs, against)`` with two sequences of `hpcprof.analysis.framework.run_data.RunData`.
         - STORE: ``f(runs)`` with one such sequence.
+    map : str
+        For RUN, ``module:name`` of what computes the analysis of one part of the run, so that the rows of all
+        ranks are never in one process: ``g(communication)`` with a
+        `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS` ``g(tables, waits)``
+        with the tables ``map_needs`` of some ranks, and the waits of each
+        (`hpcprof.analysis.collectives.waits`). It returns a value that can be pickled.
+    map_over : Part
+        What ``map`` is called for.
+    map_needs : tuple of str
+        The analyses of scope RANK that ``map`` reads.
     needs : tuple of str
         For RUN, the analyses whose rows and reasons it takes over: of scope RANK, or of scope RUN and
         declared before it. For PAIR and STORE, the tables of each run that it reads.
@@ -91,9 +111,9 @@ class Analysis:
     compared_by : str
         The column by which a report of many ranks compares them; by default the first main column of times.
     sample_basis : SampleBasis
-    packed : bool
-        Whether the store keeps the rows of a rank as one value: for analyses with so many rows that single
-        rows would take too long, and that other analyses read as a whole.
+    kept_with_events : bool
+        Whether the rows of a rank are kept in Parquet, with its events, and not in the database: for analyses
+        with many rows that others read as a whole.
     memory_heavy : bool
         Whether it takes so much memory that a collect runs such analyses one after another.
     """
@@ -103,6 +123,9 @@ class Analysis:
     scope: Scope
     columns: tuple[Column, ...]
     function: str
+    map: str = field(default="", kw_only=True)
+    map_over: Part = field(default=Part.COMMUNICATORS, kw_only=True)
+    map_needs: tuple[str, ...] = field(default=(), kw_only=True)
     needs: tuple[str, ...] = field(default=(), kw_only=True)
     reads: ProfileContent = field(default=ProfileContent.TIMELINE, kw_only=True)
     sort_by: tuple[str, ...] = field(default=(), kw_only=True)
@@ -112,7 +135,7 @@ class Analysis:
     first_rank_only: bool = field(default=False, kw_only=True)
     compared_by: str = field(default="", kw_only=True)
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
-    packed: bool = field(default=False, kw_only=True)
+    kept_with_events: bool = field(default=False, kw_only=True)
     memory_heavy: bool = field(default=False, kw_only=True)
 
     @property

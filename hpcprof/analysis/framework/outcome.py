@@ -145,8 +145,9 @@ def no_rows(reason: str) -> Outcome:
     return Outcome({}, reason)
 
 
-def _function(analysis: Analysis) -> Any:
-    module, _, name = analysis.function.partition(":")
+def imported(function: str) -> Any:
+    """Return a function by ``module:name``."""
+    module, _, name = function.partition(":")
     return getattr(import_module(module), name)
 
 
@@ -160,27 +161,31 @@ def analyze_rank(analysis: Analysis, profile: Timeline | KernelReport, rank: int
 
 def _of_rank(analysis: Analysis, profile: Timeline | KernelReport) -> Outcome:
     if analysis.reads is content_of(profile.origin.kind):
-        outcome: Outcome = _function(analysis)(profile)
+        outcome: Outcome = imported(analysis.function)(profile)
         return outcome
     return no_rows(f"{analysis.name} needs {analysis.reads.value}, and {profile.origin.path.name} is not one")
 
 
-def analyze_run(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
-    """Run an analysis of a run over the results that it needs; it also takes over their reasons."""
+def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Sequence[Any] = ()) -> Outcome:
+    """Run an analysis of a run over the results that it needs; it also takes over their reasons.
+
+    ``parts`` are the values that ``analysis.map`` returned.
+    """
     needed = {name: results[name] for name in analysis.needs}
-    outcome: Outcome = _function(analysis)({name: found.rows for name, found in needed.items()})
+    rows = {name: found.rows for name, found in needed.items()}
+    outcome: Outcome = imported(analysis.function)(*([parts] if analysis.map else []), rows)
     reasons = dict.fromkeys([*(found.reason for found in needed.values()), outcome.reason])
     return as_declared(Outcome(outcome.table, "; ".join(filter(None, reasons))), analysis)
 
 
 def analyze_pair(analysis: Analysis, runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
     """Run an analysis that compares ``runs`` with the runs in ``against``."""
-    return as_declared(_function(analysis)(runs, against), analysis)
+    return as_declared(imported(analysis.function)(runs, against), analysis)
 
 
 def analyze_runs(analysis: Analysis, runs: Sequence[RunData]) -> Outcome:
     """Run an analysis over any number of runs."""
-    return as_declared(_function(analysis)(runs), analysis)
+    return as_declared(imported(analysis.function)(runs), analysis)
 
 
 def as_declared(outcome: Outcome, analysis: Analysis, rank: int | None = None) -> Outcome:

@@ -32,7 +32,7 @@ ANALYSES = (
         columns("rank step phase:text wall_ns"),
         "hpcprof.analysis.steps.phases:phase_times",
         sort_by=("step",),
-        packed=True,
+        kept_with_events=True,
     ),
     Analysis(
         "step_times",

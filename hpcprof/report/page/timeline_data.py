@@ -31,8 +31,9 @@ from hpcprof.report.page.timeline_tracks import (
     merge_short,
     rank_tracks,
 )
-from hpcprof.results.clocks import RunClocks, aligned_clocks
-from hpcprof.results.matched_communication import MatchedCommunication, RankCommunication
+from hpcprof.results.over_ranks import run_communication
+from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.run_communication import RankCommunication, RunClocks
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RunWindows
 from hpcprof.submit.runs.directory import Run
@@ -101,16 +102,16 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     windows = step_windows(store, run.id)
     if not windows:
         return _nothing("No steps were found, so there is no step to show.")
-    clocks, reader = aligned_clocks(run, store), RunWindows(run, store)
+    communication, reader = run_communication(run, store), RunWindows(run, store)
+    clocks = communication.clocks
     steps = median_and_worst(windows)
     own = {rank: [w for w in windows[rank] if w.step in steps] for rank in clocks.clocks if rank in windows}
     known = [rank for rank, shown in own.items() if shown]
     ranks, note = chosen_ranks(known, deviations(store, run.id, windows))
-    matched = MatchedCommunication(run.id, store)
     found, missing = [], []
     for rank in ranks:
         try:
-            found.append(_rank(reader, rank, own[rank], matched.of_rank(rank)))
+            found.append(_rank(reader, rank, own[rank], communication.of_rank(rank)))
         except HpcprofError as error:
             missing.append(str(error))
     if not found:
@@ -121,10 +122,10 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
 def step_windows(store: Store, run_id: str) -> dict[int, list[Window]]:
     """Return the steps of each rank with work on its GPU, or on the host without one."""
     found: dict[int, list[Window]] = {}
-    for part in store.read_parts(run_id, "step_parts"):
-        columns = (part[name] for name in ("rank", "step", "start_ns", "wall_ns"))
-        for rank, step, start, wall in zip(*columns, strict=True):
-            found.setdefault(rank, []).append(Window(step, start, start + wall))
+    names = ("rank", "step", "start_ns", "wall_ns")
+    rows = rank_table_rows(store.rank_events(run_id).values(), "step_parts", names, lost=[])
+    for rank, step, start, wall in zip(*(rows[name].tolist() for name in names), strict=True):
+        found.setdefault(rank, []).append(Window(step, start, start + wall))
     return found
 
 

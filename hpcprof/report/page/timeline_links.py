@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcprof.profiles.timeline import Ints
 from hpcprof.report.page.timeline_tracks import NONE, SliceKind, Slices
-from hpcprof.results.matched_communication import RankCommunication
+from hpcprof.results.run_communication import RankCommunication
 
 
 @dataclass(frozen=True)

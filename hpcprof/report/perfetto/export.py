@@ -14,8 +14,7 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.report.perfetto.trace import clock_packet, rank_packets
 from hpcprof.report.trace_events import Exported, first_event
-from hpcprof.results.clocks import aligned_clocks
-from hpcprof.results.matched_communication import MatchedCommunication
+from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RankSteps, RunWindows
 from hpcprof.submit.runs.directory import Run
@@ -88,9 +87,9 @@ class _Source:
 
     def __init__(self, run: Run, store: Store) -> None:
         self._run, self._store, self._windows = run, store, RunWindows(run, store)
-        self.clocks = aligned_clocks(run, store)
+        self._communication = run_communication(run, store)
+        self.clocks = self._communication.clocks
         self._begin = self.clocks.start_utc_ns or 0
-        self._matched = MatchedCommunication(run.id, store)
 
     def find_begin(self, ranks: Sequence[int], steps: tuple[int, int] | None) -> None:
         """Have the trace begin at 0 where no UTC times are known, because no time stamp may be negative."""
@@ -119,7 +118,7 @@ class _Source:
         """Yield the packets of a rank."""
         own = self._steps(rank, steps)
         yield from rank_packets(
-            rank, timeline, own, self._matched.of_rank(rank), partial(self._in_trace, rank)
+            rank, timeline, own, self._communication.of_rank(rank), partial(self._in_trace, rank)
         )
 
     def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:

@@ -35,7 +35,7 @@ from hpcprof.report.perfetto.slices import (
     on_one_thread,
 )
 from hpcprof.report.trace_arrows import gradients, launches
-from hpcprof.results.matched_communication import RankCommunication
+from hpcprof.results.run_communication import RankCommunication
 from hpcprof.results.windows import RankSteps
 
 # Fields of Trace, TracePacket and what is in it, as Perfetto's schemas number them.

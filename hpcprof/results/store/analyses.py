@@ -1,63 +1,31 @@
 """The tables of analyses: writing, deleting and reading them.
 
-Most have a row for each row of the analysis. A packed analysis (``Analysis.packed``) has one row per rank
-that holds all columns in MessagePack: of `rank_collectives`, tens of thousands of rows a rank, nobody asks
-for single ones.
+Of those that are kept with the events (`Analysis.kept_with_events`), the database has the reasons alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-import msgspec
 from sqlalchemy import Connection, Select, exists, or_, select
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable, Batches
-from hpcprof.results.store.bulk import delete, insert_columns, insert_rows, storable
+from hpcprof.results.store.bulk import delete, insert_columns, insert_rows
 from hpcprof.results.store.tables import (
     EXPLANATIONS,
     RANK_TABLES,
     REASONS,
     RUN_TABLES,
     TABLES,
-    TYPES,
     ReasonRow,
     plain,
 )
 
 _BATCH = 10_000
 """How many rows of an analysis that spans the ranks are turned into Python's values at a time."""
-
-
-@dataclass(frozen=True)
-class PackedTable:
-    """The rows of a packed analysis as the store keeps them; empty without rows."""
-
-    packed: bytes
-    reasons: Mapping[int, str]
-
-
-Stored = AnalysisTable | PackedTable
-"""An analysis that can be inserted."""
-
-
-def pack_tables(tables: Mapping[str, AnalysisTable]) -> dict[str, Stored]:
-    """Encode the packed ones of some analyses.
-
-    Where many processes analyze ranks, each does this for its own: the one that stores them all has enough
-    to do.
-    """
-    return {name: _as_stored(name, table) for name, table in tables.items()}
-
-
-def _as_stored(name: str, table: Stored) -> Stored:
-    if isinstance(table, PackedTable) or not ANALYSES[name].packed:
-        return table
-    return PackedTable(_packed(name, table.columns) if table.count else b"", table.reasons)
 
 
 def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None:
@@ -77,18 +45,15 @@ def delete_run_analysis(connection: Connection, run_id: str, name: str) -> None:
     delete(connection, [REASONS], {"run_id": plain(run_id), "rank": WHOLE_RUN, "analysis": name})
 
 
-def insert_analyses(connection: Connection, run_id: str, found: Mapping[int, Mapping[str, Stored]]) -> None:
+def insert_analyses(
+    connection: Connection, run_id: str, found: Mapping[int, Mapping[str, AnalysisTable]]
+) -> None:
     """Insert the analyses of some ranks, or with `WHOLE_RUN` those that span the ranks.
 
     The rows of several ranks are inserted together: a statement costs more than a row.
     """
-    for name in dict.fromkeys(name for tables in found.values() for name in tables):
-        of_ranks = {
-            rank: _as_stored(name, of_rank[name]) for rank, of_rank in found.items() if name in of_rank
-        }
-        packed = {rank: one.packed for rank, one in of_ranks.items() if isinstance(one, PackedTable)}
-        _insert_packed(connection, run_id, name, packed)
-        tables = [one for one in of_ranks.values() if isinstance(one, AnalysisTable) and one.count]
+    for name in dict.fromkeys(name for tables in found.values() for name in tables if name in TABLES):
+        tables = [one for of_rank in found.values() if (one := of_rank.get(name)) and one.count]
         if tables:
             columns = {
                 key: [*chain.from_iterable(one.columns[key] for one in tables)] for key in tables[0].columns
@@ -116,14 +81,6 @@ def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, 
     insert_rows(connection, REASONS, reasons)
 
 
-def _insert_packed(connection: Connection, run_id: str, name: str, packed: Mapping[int, bytes]) -> None:
-    """Insert the rows of a packed analysis of each rank that has some."""
-    filled = {rank: rows for rank, rows in packed.items() if rows}
-    if filled:
-        keys: dict[str, list[Any]] = {"run_id": [run_id] * len(filled), "rank": [*filled]}
-        insert_columns(connection, TABLES[name], {**keys, "packed": [*filled.values()]})
-
-
 def _insert_rows(
     connection: Connection,
     run_id: str,
@@ -131,18 +88,9 @@ def _insert_rows(
     columns: Mapping[str, list[Any]],
     positions: Sequence[int],
 ) -> None:
-    """Insert rows of an analysis that is not packed; of each rank, positions count from 0."""
+    """Insert rows of an analysis; of each rank, positions count from 0."""
     keys: dict[str, list[Any]] = {"run_id": [run_id] * len(positions), "position": [*positions]}
     insert_columns(connection, TABLES[name], {**keys, **columns})
-
-
-def read_columns(connection: Connection, run_id: str, name: str) -> dict[str, list[Any]]:
-    """Read the columns of an analysis of a run, ordered by rank and then as the analysis ordered its rows."""
-    columns: dict[str, list[Any]] = {column.name: [] for column in ANALYSES[name].columns}
-    for part in read_parts(connection, run_id, name):
-        for column, values in part.items():
-            columns[column] += values
-    return columns
 
 
 def read_reasons(connection: Connection, run_id: str, name: str) -> dict[int, str]:
@@ -169,36 +117,26 @@ def _fetched(connection: Connection, query: Select[Any]) -> list[tuple[Any, ...]
     return list(cursor.fetchall())
 
 
-def read_parts(
+def read_columns(
     connection: Connection,
     run_id: str,
     name: str,
     ranks: Sequence[int] | None = None,
     columns: Sequence[str] | None = None,
-) -> Iterator[dict[str, list[Any]]]:
-    """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed.
+) -> dict[str, list[Any]]:
+    """Read the columns of an analysis of a run, ordered by rank and then as the analysis ordered its rows.
 
     ``ranks`` and ``columns`` choose some of them; by default all.
     """
-    table, packed = TABLES[name], ANALYSES[name].packed
-    names = [column.name for column in ANALYSES[name].columns]
-    wanted = names if columns is None else columns
+    table = TABLES[name]
+    wanted = [column.name for column in ANALYSES[name].columns] if columns is None else columns
     order = [column for column in table.primary_key if column.name != "run_id"]
-    query = select(*([table.c.packed] if packed else (table.c[column] for column in wanted)))
+    query = select(*(table.c[column] for column in wanted)).where(table.c.run_id == run_id)
     if ranks is not None:
         query = query.where(table.c.rank.in_(ranks))
-    query = query.where(table.c.run_id == run_id).order_by(*order)
-    if not packed:
-        values = list(zip(*_fetched(connection, query), strict=True))
-        if values:
-            yield {column: list(of) for column, of in zip(wanted, values, strict=True)}
-        return
-    for (row,) in connection.execute(query):
-        written = msgspec.msgpack.decode(row)
-        # An earlier version packed fewer columns: the newer ones come last.
-        written += [[None] * len(written[0])] * (len(names) - len(written))
-        of_rank = dict(zip(names, written, strict=True))
-        yield {column: of_rank[column] for column in wanted}
+    rows = _fetched(connection, query.order_by(*order))
+    values = [list(of) for of in zip(*rows, strict=True)] or [[] for _ in wanted]
+    return dict(zip(wanted, values, strict=True))
 
 
 def has_run_analyses(connection: Connection, run_id: str) -> bool:
@@ -206,9 +144,3 @@ def has_run_analyses(connection: Connection, run_id: str) -> bool:
     rows = [exists().where(table.c.run_id == run_id) for table in RUN_TABLES.values()]
     reason = exists().where(REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN)
     return bool(connection.execute(select(or_(reason, *rows))).scalar())
-
-
-def _packed(name: str, columns: Mapping[str, list[Any]]) -> bytes:
-    """Encode the columns of an analysis, in the order of its declaration."""
-    declared = ANALYSES[name].columns
-    return msgspec.msgpack.encode([storable(columns[column.name], TYPES[column.kind]) for column in declared])

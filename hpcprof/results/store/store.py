@@ -7,7 +7,8 @@ visible.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,13 @@ from sqlalchemy.engine import URL
 
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import StoreError
+from hpcprof.profiles.event_folders import EVENTS, has_run_events
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable, Batches
 from hpcprof.results.store.analyses import (
-    Stored,
     delete_rank_analyses,
     delete_run_analyses,
     delete_run_analysis,
@@ -29,7 +33,6 @@ from hpcprof.results.store.analyses import (
     insert_outcomes,
     read_all_reasons,
     read_columns,
-    read_parts,
     read_reasons,
 )
 from hpcprof.results.store.bulk import delete, insert_rows
@@ -54,9 +57,11 @@ from hpcprof.results.store.tables import (
     plain,
 )
 from hpcprof.submit.config import default_database
+from hpcprof.submit.runs.directory import MANIFEST, runs_directory
 
 if TYPE_CHECKING:  # numpy is not needed to report from the store
     from hpcprof.profiles.timeline import Fact, Gpu
+    from hpcprof.profiles.timeline_parquet import RankEvents
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class RankResults:
     """What the store keeps of one rank: its profile, the analyses of it, and where it comes from."""
 
     profile: ProfileRow
-    tables: Mapping[str, Stored]
+    tables: Mapping[str, AnalysisTable]
     gpus: Sequence[Gpu] = ()
     facts: Sequence[Fact] = ()
     losses: Sequence[Loss] = ()
@@ -172,29 +177,86 @@ class Store:
         ``notes`` is what `notes` returns of the run, for who reads several analyses.
         """
         with self._database.reading() as connection:
-            columns = read_columns(connection, run_id, analysis)
+            columns = read_columns(connection, run_id, analysis) if analysis in TABLES else None
             reasons = notes.reasons.get(analysis, {}) if notes else read_reasons(connection, run_id, analysis)
             losses = notes.losses if notes else _read_losses(connection, run_id)
+        if columns is None:
+            columns, lost = self._kept_columns(run_id, analysis)
+            reasons = {**reasons, **lost}
         return AnalysisTable(columns, reasons, losses_of(ANALYSES[analysis], losses))
+
+    def events_folder(self, path: Path) -> Path:
+        """Return the folder to keep the events of a run in.
+
+        That is the run's own. For profiles of another tool, and in a run that only others may write, it is
+        one among the runs.
+
+        Parameters
+        ----------
+        path : Path
+            The folder of the run, or of the profiles.
+        """
+        own, among = self._events_folders(path)
+        writable = (path / MANIFEST).is_file() and os.access(own if own.exists() else path, os.W_OK)
+        return own if writable else among
+
+    def rank_events(self, run_id: str) -> dict[int, RankEvents]:
+        """Return the files of the events of each rank with a timeline, whether they are there or not."""
+        from hpcprof.profiles.timeline_parquet import RankEvents
+
+        run = self.run(run_id)
+        if run is None:
+            return {}
+        folders = [one for one in self._events_folders(Path(run.path)) if has_run_events(one, run_id)]
+        folders = folders or [self.events_folder(Path(run.path))]
+        found = {}
+        for rank, profile in self.profiles(run_id).items():
+            if content_of(profile.kind) is ProfileContent.TIMELINE:
+                places = [RankEvents(one, run_id, rank, profile.sha256) for one in folders]
+                # Only where the run was not always writable there are two.
+                there = (one for one in places if len(places) == 1 or one.written())
+                found[rank] = next(there, places[0])
+        return found
+
+    def _events_folders(self, path: Path) -> tuple[Path, Path]:
+        """Return where the events of a run may be: its own folder, and the one among the runs."""
+        return path / EVENTS, (self.runs_dir or runs_directory()) / EVENTS
+
+    def _kept_columns(self, run_id: str, analysis: str) -> tuple[dict[str, list[Any]], dict[int, str]]:
+        """Return the columns of an analysis that is kept with the events, and by rank why rows are lost."""
+        from hpcprof.results.rank_tables import read_rank_table
+
+        columns: dict[str, list[Any]] = {column.name: [] for column in ANALYSES[analysis].columns}
+        lost = {}
+        for rank, events in self.rank_events(run_id).items():
+            try:
+                table = read_rank_table(events, analysis)
+            except StoreError as error:
+                lost[rank] = str(error)
+                continue
+            columns["rank"] += [rank] * len(table)
+            for name in table.column_names:
+                columns[name] += table.column(name).to_pylist()
+        return columns, lost
 
     def notes(self, run_id: str) -> RunNotes:
         """Return what is missing in the profiles and the analyses of a run."""
         with self._database.reading() as connection:
             return RunNotes(read_all_reasons(connection, run_id), _read_losses(connection, run_id))
 
-    def read_parts(
+    def read_columns(
         self,
         run_id: str,
         analysis: str,
         ranks: Sequence[int] | None = None,
         columns: Sequence[str] | None = None,
-    ) -> Iterator[dict[str, list[Any]]]:
-        """Yield the columns of an analysis in the order of its rows: rank by rank if it is packed.
+    ) -> dict[str, list[Any]]:
+        """Return columns of an analysis in the order of its rows.
 
         ``ranks`` and ``columns`` choose some of them; by default all.
         """
         with self._database.reading() as connection:
-            yield from read_parts(connection, run_id, analysis, ranks, columns)
+            return read_columns(connection, run_id, analysis, ranks, columns)
 
     def total(self, run_id: str, analysis: str, column: str) -> int:
         """Return the sum of a column of whole numbers over all rows of an analysis."""

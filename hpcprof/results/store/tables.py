@@ -12,7 +12,6 @@ from sqlalchemy import (
     Dialect,
     Double,
     Integer,
-    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -23,7 +22,7 @@ from sqlalchemy.types import TypeEngine
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 """Raised whenever these tables change: a store of an earlier version is migrated, one of a newer refused."""
 
 
@@ -188,16 +187,12 @@ def _row_table(name: str, row: type[msgspec.Struct], keys: int) -> Table:
 
 
 def _analysis_table(analysis: Analysis) -> Table:
-    keys = ["run_id", *(["rank"] if analysis.scope is Scope.RANK else [])]
-    keys += [] if analysis.packed else ["position"]
+    keys = ["run_id", *(["rank"] if analysis.scope is Scope.RANK else []), "position"]
     columns: list[Column[Any]] = [
         Column(key, Plain if key == "run_id" else Integer, primary_key=True, autoincrement=False)
         for key in keys
     ]
-    if analysis.packed:
-        columns.append(Column("packed", LargeBinary, nullable=False))
-    else:
-        columns += [Column(c.name, TYPES[c.kind]) for c in analysis.columns if c.name not in keys]
+    columns += [Column(c.name, TYPES[c.kind]) for c in analysis.columns if c.name not in keys]
     return Table(f"analysis_{analysis.name}", METADATA, *columns)
 
 
@@ -212,6 +207,6 @@ LOSSES = _row_table("losses", LossRow, keys=3)
 REASONS = _row_table("reasons", ReasonRow, keys=3)
 EXPLANATIONS = _row_table("explanations", ExplanationRow, keys=1)
 BASELINES = _row_table("baselines", BaselineRow, keys=2)
-TABLES = {name: _analysis_table(analysis) for name, analysis in ANALYSES.items()}
+TABLES = {name: _analysis_table(one) for name, one in ANALYSES.items() if not one.kept_with_events}
 RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RUN}
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}

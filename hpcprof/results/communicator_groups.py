@@ -1,61 +1,35 @@
-"""Which ranks and communicators of a run are matched together, by one task each."""
+"""The ranks and communicators of a run that are matched together, by one task each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import pandas as pd
-from sqlalchemy.engine import URL
-
-from hpcprof.results.shelf import SharedShelf
+from dataclasses import dataclass
+from typing import NamedTuple
 
 RANKS_A_TASK = 128
 """About how many ranks a task has; a communicator with more is one task."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """Some ranks of a run in a store, and which of their communicators to match; all of them if empty.
-
-    ``messages`` are those communicators in which there are sends and receives. ``profiles`` identifies the
-    profiles in the store: elsewhere another file may have the same path.
-    """
-
-    url: URL
-    run_id: str
-    profiles: str
-    ranks: tuple[int, ...]
-    communicators: frozenset[str] = frozenset()
-    messages: frozenset[str] = frozenset()
-    profiled: int = 0
-
-    def __len__(self) -> int:
-        """Return the number of ranks, by which an executor estimates the work."""
-        return len(self.ranks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AccountTask(Task):
-    """Some ranks whose steps are divided; ``waits`` has the places of their waits on a shelf."""
-
-    shelf: SharedShelf
-    waits: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
 class Survey:
     """Which communicators some ranks have, and what else is known of them as a whole.
 
-    ``messages`` are the communicators with sends and receives, and ``whole`` says that all rows have to be
+    ``exchanging`` are the communicators with sends and receives, and ``whole`` says that all rows have to be
     matched at once.
     """
 
     members: Mapping[str, set[int]]
-    messages: set[str]
+    exchanging: set[str]
     worlds: set[float | None]
-    exposed: pd.DataFrame
     whole: bool
+
+
+class Group(NamedTuple):
+    """Ranks, and communicators that only these share; ``exchanging`` are those with sends and receives."""
+
+    ranks: tuple[int, ...]
+    communicators: frozenset[str]
+    exchanging: frozenset[str]
 
 
 def rank_chunks(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -64,14 +38,20 @@ def rank_chunks(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield tuple(ranks[at : at + RANKS_A_TASK])
 
 
-def plan_tasks(task: Task, surveys: Sequence[Survey]) -> list[Task] | None:
-    """Return a task for each few groups of ranks, with all communicators of just these ranks."""
+def groups_of_communicators(surveys: Sequence[Survey]) -> list[Group] | None:
+    """Divide the communicators of all ranks into groups that can be matched apart from each other.
+
+    Returns
+    -------
+    list of Group or None
+        Groups of about `RANKS_A_TASK` ranks; None if all rows have to be matched at once.
+    """
     members: dict[str, set[int]] = {}
     for survey in surveys:
         for name, ranks in survey.members.items():
             members.setdefault(name, set()).update(ranks)
     worlds = set().union(*(survey.worlds for survey in surveys))
-    messages = set().union(*(survey.messages for survey in surveys))
+    messages = frozenset().union(*(survey.exchanging for survey in surveys))
     if not members or len(worlds) > 1 or any(survey.whole for survey in surveys):
         return None
     groups: dict[tuple[int, ...], set[str]] = {}
@@ -81,11 +61,7 @@ def plan_tasks(task: Task, surveys: Sequence[Survey]) -> list[Task] | None:
     if len(exchanging) > len(set(exchanging)):
         # The clocks of two ranks are aligned by all their messages, in whatever communicator.
         return None
-    profiled = len(set().union(*members.values()))
-    return [
-        replace(task, ranks=ranks, communicators=names, messages=names & messages, profiled=profiled)
-        for ranks, names in _bundles(sorted(groups.items()))
-    ]
+    return [Group(ranks, names, names & messages) for ranks, names in _bundles(sorted(groups.items()))]
 
 
 def _bundles(

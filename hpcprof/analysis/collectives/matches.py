@@ -1,0 +1,200 @@
+"""The operations that ranks have in common: which rows of theirs belong together, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, clock_key
+from hpcprof.analysis.collectives.communication import Communication
+from hpcprof.analysis.collectives.matching import MatchedCollectives
+from hpcprof.analysis.collectives.waiting_balance import partner_waits
+from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.profiles.collective_operations import WAITING
+from hpcprof.profiles.columns.intervals import Intervals, union_of
+from hpcprof.profiles.timeline import Ints
+
+UNKNOWN = -1
+"""The partner of a collective, and the number of an unknown moment."""
+
+MESSAGE = "message"
+"""The operation of a group of messages."""
+
+_NOTHING: defaultdict[str, NDArray[Any]] = defaultdict(lambda: np.empty(0, np.int64))
+_NOTHING |= {"op": np.empty(0, object), "sends": np.empty(0, bool)}
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The n rows of ``rank_collectives`` that have a counterpart on other ranks; arrays of shape (n,).
+
+    Attributes
+    ----------
+    rank, row : ndarray of int64
+        The rank, and the position among its rows.
+    group : ndarray of int64
+        The number of the operation of a communicator, or of the messages from one rank to another in it.
+    match : ndarray of int64
+        What a collective, or a message, has in common on all of its ranks.
+    op : ndarray of object
+        The name of the collective, or `MESSAGE`.
+    part : ndarray of int64
+        The position among the collectives that share a kernel.
+    start, end : ndarray of int64
+        Of the kernel, or of the call on the host, on the clock of the rank.
+    peer : ndarray of int64
+        The partner of a message by its rank in the program, `UNKNOWN` for a collective.
+    sends : ndarray of bool
+        Whether this is the end of a message that sends.
+    arrived : ndarray of int64
+        When the last rank came to a collective in which all wait for it, or the partner to a message, on the
+        clock of the rank; `UNKNOWN` where clocks are not aligned, or ranks are missing.
+    """
+
+    rank: Ints
+    row: Ints
+    group: Ints
+    match: Ints
+    op: NDArray[np.object_]
+    part: Ints
+    start: Ints
+    end: Ints
+    peer: Ints
+    sends: NDArray[np.bool_]
+    arrived: Ints
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.rank)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Matches]) -> Matches:
+        """Return the rows of several parts; groups and matches are numbered on."""
+        found: dict[str, list[NDArray[Any]]] = {field.name: [] for field in fields(cls)}
+        first = {"group": 0, "match": 0}
+        for part in parts:
+            for name, columns in found.items():
+                values = getattr(part, name)
+                columns.append(values + first[name] if name in first else values)
+            for name in first:
+                first[name] += int(getattr(part, name).max(initial=-1)) + 1
+        return cls(**{name: np.concatenate(of) if of else _NOTHING[name] for name, of in found.items()})
+
+    def take(self, rows: NDArray[Any]) -> Matches:
+        """Return some rows."""
+        return Matches(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+
+
+class MatchedGroup(NamedTuple):
+    """The m collectives of one operation in one communicator of n ranks, or the m messages between two.
+
+    Attributes
+    ----------
+    op : str
+        The name of the collective, or `MESSAGE`.
+    ranks : ndarray of int64, shape (n,)
+        Of messages the sender and the receiver.
+    part : ndarray of int64, shape (m,)
+    start : ndarray of int64, shape (m, n)
+        On each rank's own clock.
+    """
+
+    op: str
+    ranks: Ints
+    part: Ints
+    start: Ints
+
+
+def matches_of(found: Communication) -> Matches:
+    """Return what some ranks have in common, each group with its matches in their order."""
+    parts = [_of_collectives(one, found.clocks.get(clock_key(one))) for one in found.collectives]
+    for pair in found.pairs:
+        count = len(pair.seq)
+        ranks = np.array([pair.sender, pair.receiver])
+        arrived = np.full((count, 2), UNKNOWN)
+        if pair.ranks in found.pair_clocks:
+            waits = partner_waits(pair, found.pair_clocks[pair.ranks])
+            arrived = pair.start + np.rint(waits).astype(np.int64)
+        peer = np.broadcast_to(ranks[::-1], (count, 2))
+        sends = np.broadcast_to([True, False], (count, 2))
+        part = np.zeros(count, np.int64)
+        parts.append(_rows(MESSAGE, ranks, pair.rows, part, pair.start, pair.end, peer, sends, arrived))
+    return Matches.concatenate(parts)
+
+
+def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
+    """Yield the groups of all ranks that have matches."""
+    order = np.lexsort((matches.rank, ~matches.sends, matches.match, matches.group))
+    group, match = matches.group[order], matches.match[order]
+    bounds = np.flatnonzero(np.diff(group, prepend=-1, append=-1)).tolist()
+    for low, high in pairwise(bounds):
+        rows = order[low:high]
+        count = 1 + int(np.count_nonzero(np.diff(match[low:high])))
+        size = len(rows) // count
+        yield MatchedGroup(
+            matches.op[rows[0]],
+            matches.rank[rows[:size]],
+            matches.part[rows[::size]],
+            matches.start[rows].reshape(count, size),
+        )
+
+
+class RankWaits(NamedTuple):
+    """When the collectives and messages of a rank wait for others, and when no longer, on its own clock."""
+
+    before: Intervals
+    after: Intervals
+
+
+def rank_waits(matches: Matches) -> RankWaits | None:
+    """Return the waits of a rank from its matches; None if no moment at which others came is known."""
+    known = matches.arrived != UNKNOWN
+    if not known.any():
+        return None
+    start, end = matches.start[known], matches.end[known]
+    moment = np.clip(matches.arrived[known], start, end)
+    return RankWaits(union_of((start, moment)), union_of((moment, end)))
+
+
+def _of_collectives(one: MatchedCollectives, clock: AlignedClocks | None) -> Matches:
+    arrived = np.full(one.start.shape, UNKNOWN)
+    whole = (one.size or len(one.ranks)) <= len(one.ranks)
+    if clock is not None and one.op in WAITING and whole:
+        start = clock.aligned(one.start)
+        arrived = one.start + np.rint(start.max(axis=1, keepdims=True) - start).astype(np.int64)
+    nobody, no = np.broadcast_to(UNKNOWN, one.start.shape), np.broadcast_to(False, one.start.shape)
+    return _rows(one.op, one.ranks, one.row, one.part, one.start, one.end, nobody, no, arrived)
+
+
+def _rows(
+    op: str,
+    ranks: Ints,
+    row: Ints,
+    part: Ints,
+    start: Ints,
+    end: Ints,
+    peer: Ints,
+    sends: NDArray[np.bool_],
+    arrived: Ints,
+) -> Matches:
+    """Return the rows of one group; all but the first and third have the shape (m, n), or (n,) and (m,)."""
+    count, size = row.shape
+    return Matches(
+        rank=np.tile(ranks, count),
+        row=row.ravel(),
+        group=np.zeros(count * size, np.int64),
+        match=np.repeat(np.arange(count), size),
+        op=np.repeat(object_array([op]), count * size),
+        part=np.repeat(part, size),
+        start=start.ravel(),
+        end=end.ravel(),
+        peer=peer.ravel(),
+        sends=sends.ravel(),
+        arrived=arrived.ravel(),
+    )

@@ -1,0 +1,119 @@
+"""The analyses of ranks whose rows are kept with the events, in Parquet (`Analysis.kept_with_events`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import StoreError
+from hpcprof.profiles.event_columns import plain_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hpcprof.profiles.timeline_parquet import RankEvents
+
+_TYPES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}
+
+RANK_TABLES: dict[str, Analysis] = {
+    name: analysis
+    for name, analysis in ANALYSES.items()
+    if analysis.kept_with_events and analysis.scope is Scope.RANK
+}
+"""These analyses by name."""
+
+
+def dataset_table(analysis: str) -> str:
+    """Return the name that the table of an analysis has in the dataset and in SQL."""
+    return analysis.removeprefix("rank_")
+
+
+def table_schema(analysis: Analysis, columns: Sequence[str] | None = None) -> pa.Schema:
+    """Return the columns of a table, by default all; the folders of the dataset hold the rank."""
+    return pa.schema(
+        [
+            (column.name, _TYPES[column.kind])
+            for column in analysis.columns
+            if column.name != "rank" and (columns is None or column.name in columns)
+        ]
+    )
+
+
+def arrow_tables(tables: Mapping[str, Mapping[str, list[Any]]]) -> dict[str, pa.Table]:
+    """Return the columns of these analyses as Arrow tables, by their names in the dataset."""
+    found = {}
+    for name, analysis in RANK_TABLES.items():
+        schema, columns = table_schema(analysis), tables[name]
+        arrays = [_array(columns.get(field.name, []), field.type) for field in schema]
+        found[dataset_table(name)] = pa.table(arrays, schema=schema)
+    return found
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if kind == pa.string():
+        plain = {value: value if value is None else plain_text(value) for value in set(values)}
+        values = [plain[value] for value in values]
+    return pa.array(values, kind)
+
+
+def read_rank_table(events: RankEvents, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read the rows of a rank without the column ``rank``; ``columns`` chooses some of the others.
+
+    Raises
+    ------
+    StoreError
+        If there are none of the profile.
+    """
+    found = events.table(dataset_table(name), table_schema(RANK_TABLES[name], columns))
+    if found is None:
+        raise StoreError(
+            f"the rows of {name} of rank {events.rank} of {events.run_id} are not in {events.folder}: "
+            "collect the run again."
+        )
+    return found
+
+
+def rank_table_rows(
+    events: Iterable[RankEvents],
+    name: str,
+    columns: Sequence[str] | None = None,
+    lost: list[StoreError] | None = None,
+) -> pd.DataFrame:
+    """Return the rows of some ranks with the column ``rank``.
+
+    Numbers are int64, or float64 with NaN where some are missing.
+
+    Parameters
+    ----------
+    events : iterable of RankEvents
+    name : str
+    columns : sequence of str, optional
+    lost : list of StoreError, optional
+        Gets an error for each rank that has none, instead of raising it.
+
+    Raises
+    ------
+    StoreError
+        If there are none of a profile.
+    """
+    tables = {}
+    for one in events:
+        try:
+            tables[one.rank] = read_rank_table(one, name, columns)
+        except StoreError as error:
+            if lost is None:
+                raise
+            lost.append(error)
+    if tables:
+        whole = pa.concat_tables(tables.values())
+    else:
+        whole = table_schema(RANK_TABLES[name], columns).empty_table()
+    rows: pd.DataFrame = whole.to_pandas(use_threads=False)
+    counts = [len(table) for table in tables.values()]
+    rows.insert(0, "rank", np.repeat(np.array([*tables], np.int64), counts))
+    return rows

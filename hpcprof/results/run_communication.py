@@ -1,0 +1,422 @@
+"""What the ranks of a run have in common, computed once: matched operations, waits, and one clock.
+
+A collect computes it with the analyses over the ranks (`hpcprof.results.over_ranks`) and keeps it beside the
+events, in ``communication/run=ID``: ``part-N.parquet`` has the rows of `Matches`, those of some communicators
+in each, ``clocks.parquet`` the clocks, and ``description.json``, which is written last, everything else.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpcprof.analysis.collectives.common_clock import Aligned, Alignment, RankClock, connect
+from hpcprof.analysis.collectives.matches import UNKNOWN, Matches
+from hpcprof.common.atomic import replacing, write_atomically
+from hpcprof.common.errors import StoreError
+from hpcprof.common.units import format_bytes, named_ranks
+from hpcprof.profiles.event_columns import timeline_tables
+from hpcprof.profiles.timeline import Allocations, Ints, Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.rank_tables import rank_table_rows, read_rank_table
+
+VERSION = 1
+"""Raised when matches or clocks are computed in another way: they are then computed again."""
+
+_DESCRIPTION, _CLOCKS = "description.json", "clocks.parquet"
+_GROUP = 1 << 16
+_COLLECTIVE = ("op", "comm_id", "seq", "bytes")
+_TIMES = ("start", "end", "arrived")
+_written_size = lru_cache(1024)(format_bytes)
+
+
+class ClockSource(Enum):
+    """How the clock of a rank was aligned with that of the reference."""
+
+    COMMUNICATION = "communication"
+    UTC = "utc"
+    STEPS = "steps"
+
+
+@dataclass(frozen=True)
+class RunClocks:
+    """The clocks of a run's ranks on one common clock: that of the reference, as far as it can be known.
+
+    Attributes
+    ----------
+    clocks : mapping of int to RankClock
+        By rank.
+    sources : mapping of int to ClockSource
+        By rank.
+    errors : mapping of int to float
+        How far off a rank may be, in ns; without the ranks of which that is unknown.
+    start_utc_ns : int or None
+        The UTC time of the common clock's zero in ns since 1970; None if the profiles do not record it.
+    """
+
+    clocks: Mapping[int, RankClock]
+    sources: Mapping[int, ClockSource]
+    errors: Mapping[int, float]
+    start_utc_ns: int | None = None
+
+    def to_common(self, rank: int, stamps: Ints) -> Ints:
+        """Return time stamps of a rank's profile on the common clock, in ns."""
+        return self.clocks[rank].to_common(stamps)
+
+    def to_rank(self, rank: int, stamps: Ints) -> Ints:
+        """Return times on the common clock as time stamps of a rank's profile, in ns."""
+        return self.clocks[rank].to_rank(stamps)
+
+    def stamp_on_common(self, rank: int, stamp: int) -> int:
+        """Return one time stamp of a rank's profile on the common clock, in ns."""
+        return int(self.to_common(rank, np.array([stamp]))[0])
+
+    def on_common(self, rank: int, timeline: Timeline) -> Timeline:
+        """Return the timeline of a rank with all times on the common clock."""
+        moved = {}
+        for name in timeline_tables():
+            table = getattr(timeline, name)
+            stamps = ("time",) if isinstance(table, Allocations) else ("start", "end")
+            moved[name] = replace(table, **{s: self.to_common(rank, getattr(table, s)) for s in stamps})
+        return replace(timeline, **moved)
+
+    @cached_property
+    def aligned(self) -> dict[int, RankClock]:
+        """The clocks that communication aligned with each other."""
+        return {rank: one for rank, one in self.clocks.items() if rank in self.errors}
+
+    def uncertainty_ns(self, rank: int) -> int | None:
+        """Return how far off the times of a rank may be on the common clock; None if unknown."""
+        return round(self.errors[rank]) if rank in self.errors else None
+
+    def note(self) -> str:
+        """Return in one sentence how the clocks were aligned."""
+        if len(self.clocks) < 2:
+            return "A single rank needs no aligned clock."
+        most = max((self.errors[rank] for rank in self._by(ClockSource.COMMUNICATION)), default=0.0)
+        how = {
+            ClockSource.COMMUNICATION: f"are aligned by their communication to {most / 1e3:,.1f} µs",
+            ClockSource.UTC: "are aligned by the UTC times of their profiles, to an unknown precision",
+            ClockSource.STEPS: "are unknown, so that each rank's first step starts with that of the others",
+        }
+        parts = []
+        for source, text in how.items():
+            if ranks := self._by(source):
+                of_some = "" if len(ranks) == len(self.clocks) else f" of {named_ranks(ranks)}"
+                parts.append(f"the clocks{of_some} {text}")
+        return f"{'; '.join(parts)}.".capitalize().replace("utc", "UTC")
+
+    def _by(self, source: ClockSource) -> list[int]:
+        return [rank for rank, of_rank in sorted(self.sources.items()) if of_rank is source]
+
+
+def run_clocks(
+    aligned: Iterable[Aligned], events: Mapping[int, RankEvents], utc: Mapping[int, int | None]
+) -> RunClocks:
+    """Put the clocks of all ranks on one.
+
+    Those that collectives and messages align are connected by the ranks that they share
+    (`hpcprof.analysis.collectives.common_clock`). Ranks that these do not connect with most of the others
+    follow by the UTC times in their profiles, else each by the start of its first step.
+
+    Parameters
+    ----------
+    aligned : iterable of Aligned
+    events : mapping of int to RankEvents
+        By rank, where its steps are.
+    utc : mapping of int to int or None
+        When the clock of each rank showed 0, in ns since 1970; None if its profile does not record it.
+    """
+    parts = connect(aligned) if len(utc) > 1 else []
+    parts += [_single(rank) for rank in utc if not any(rank in part.clocks for part in parts)]
+    if not parts:
+        return RunClocks({}, {}, {})
+    zeros = [_utc_zero(part, utc) for part in parts]
+    first = {} if None not in zeros else _first_steps(events)
+    clocks = dict(parts[0].clocks)
+    alone = ClockSource.STEPS if zeros[0] is None else ClockSource.UTC
+    sources = dict.fromkeys(clocks, ClockSource.COMMUNICATION if len(clocks) > 1 else alone)
+    for part, zero in zip(parts[1:], zeros[1:], strict=True):
+        if zero is not None and zeros[0] is not None:
+            shift, source = zero - zeros[0], ClockSource.UTC
+        else:
+            shift, source = _start(parts[0], first) - _start(part, first), ClockSource.STEPS
+        for rank, clock in part.clocks.items():
+            clocks[rank], sources[rank] = replace(clock, base=clock.base + shift), source
+    return RunClocks(dict(sorted(clocks.items())), sources, parts[0].uncertainty, zeros[0])
+
+
+def _single(rank: int) -> Alignment:
+    return Alignment({rank: RankClock.shifted(0)}, {rank: 0.0})
+
+
+def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
+    """Return the UTC time of the zero of a part's clock: the median of what its ranks recorded."""
+    found = []
+    for rank, clock in part.clocks.items():
+        start = utc.get(rank)
+        if start is not None:
+            found.append(start + clock.zero - int(clock.to_common(np.array([clock.zero]))[0]))
+    return sorted(found)[len(found) // 2] if found else None
+
+
+def _first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
+    """Return when the first step of each rank starts, on its own clock; without those that have no step."""
+    rows = rank_table_rows(events.values(), "step_parts", ["start_ns"], lost=[])
+    first = rows.groupby("rank")["start_ns"].min()
+    return dict(zip(first.index.tolist(), first.tolist(), strict=True))
+
+
+def _start(part: Alignment, first: Mapping[int, int]) -> int:
+    """Return when the first step of a part starts, on its clock; 0 without steps."""
+    found = [
+        int(clock.to_common(np.array([first[rank]]))[0])
+        for rank, clock in part.clocks.items()
+        if rank in first
+    ]
+    return min(found, default=0)
+
+
+@dataclass(frozen=True)
+class RankCommunication:
+    """The n matched collectives and messages of a rank, by start.
+
+    Attributes
+    ----------
+    start : ndarray of int64, shape (n,)
+        When their kernel, or the host, began, on the clock of the rank's profile. Several messages may share
+        a kernel. Of the collectives that share one, only the first is here.
+    number : ndarray of int64, shape (n,)
+        What a collective, or a message, has in common on all of its ranks, from 0 in each run.
+    way : ndarray of int64, shape (n,)
+        1 for a message that is sent, -1 for one that is received, 0 for a collective.
+    texts : list of str
+        What each is.
+    """
+
+    start: Ints
+    number: Ints
+    way: Ints
+    texts: list[str]
+
+
+class PartFile(msgspec.Struct, frozen=True):
+    """One file of matches: how many groups and matches it has, and of which ranks."""
+
+    name: str
+    groups: int
+    matches: int
+    ranks: tuple[int, ...]
+
+
+class _Description(msgspec.Struct):
+    """The rest of what is kept of a run's communication; ``profiles`` is what `identity` returns."""
+
+    version: int
+    profiles: str
+    parts: list[PartFile]
+    sources: dict[int, ClockSource]
+    errors: dict[int, float]
+    start_utc_ns: int | None
+
+
+def identity(events: Mapping[int, RankEvents]) -> str:
+    """Return what identifies the profiles of a run."""
+    profiles = [f"{rank} {one.sha256}" for rank, one in sorted(events.items())]
+    return sha256("\n".join(profiles).encode()).hexdigest()
+
+
+def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
+    """Write one file of matches into the folder of a run's communication.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    found = matches.take(np.lexsort((matches.row, matches.rank)))
+    columns = {field.name: getattr(found, field.name) for field in fields(found)}
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"part-{number}.parquet"
+    with replacing(folder / name) as temporary:
+        pq.write_table(
+            pa.table({column: pa.array(values) for column, values in columns.items()}),
+            temporary,
+            row_group_size=_GROUP,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=["op"],
+            column_encoding=dict.fromkeys(_TIMES, "DELTA_BINARY_PACKED"),
+            write_statistics=["rank"],
+            store_schema=False,
+        )
+    groups, count = (int(getattr(found, key).max(initial=-1)) + 1 for key in ("group", "match"))
+    return PartFile(name, groups, count, tuple(np.unique(found.rank).tolist()))
+
+
+def read_matches(folder: Path, parts: Sequence[PartFile], ranks: Sequence[int] | None = None) -> Matches:
+    """Read the matches of some ranks, by default of all, from the files of a run's communication.
+
+    Raises
+    ------
+    OSError, pa.ArrowException
+        If a file is missing or damaged.
+    """
+    wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
+    found: list[Matches] = []
+    group = match = 0
+    for part in parts:
+        if wanted is None or not {*part.ranks}.isdisjoint(wanted.tolist()):
+            read = _read_part(folder / part.name, wanted)
+            found.append(replace(read, group=read.group + group, match=read.match + match))
+        group, match = group + part.groups, match + part.matches
+    columns = {field.name: [getattr(one, field.name) for one in found] for field in fields(Matches)}
+    if not found:
+        return Matches.concatenate([])
+    return Matches(**{name: np.concatenate(values) for name, values in columns.items()})
+
+
+def _read_part(path: Path, ranks: Ints | None) -> Matches:
+    with pq.ParquetFile(path) as file:
+        groups = []
+        for number in range(file.metadata.num_row_groups):
+            found = file.metadata.row_group(number).column(0).statistics
+            if ranks is None or ((ranks >= found.min) & (ranks <= found.max)).any():
+                groups.append(number)
+        table = file.read_row_groups(groups, use_threads=False)
+    columns = {name: table.column(name).to_numpy() for name in table.column_names}
+    rows = Matches(**columns)
+    return rows if ranks is None else rows.take(np.isin(rows.rank, ranks))
+
+
+class RunCommunication:
+    """The communication of a run, from the files in a folder.
+
+    Attributes
+    ----------
+    clocks : RunClocks
+    parts : tuple of PartFile
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        parts: Sequence[PartFile],
+        clocks: RunClocks,
+        events: Mapping[int, RankEvents],
+        temporary: tempfile.TemporaryDirectory[str] | None = None,
+    ) -> None:
+        self.clocks, self.parts = clocks, tuple(parts)
+        self._folder, self._events = folder, events
+        # The folder is removed with this object.
+        self._temporary = temporary
+
+    def matches(self, ranks: Sequence[int] | None = None) -> Matches:
+        """Return what some ranks, by default all, have in common with others.
+
+        Raises
+        ------
+        StoreError
+            If the files are gone or damaged.
+        """
+        try:
+            return read_matches(self._folder, self.parts, ranks)
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(f"{self._folder} cannot be read: {error}. Collect the run again.") from error
+
+    def of_rank(self, rank: int) -> RankCommunication:
+        """Return what a rank has in common with others; nothing if it has no communication."""
+        found = self.matches([rank])
+        # Collectives that share a kernel share its arrows.
+        found = found.take((found.part == 0) | (found.peer != UNKNOWN))
+        found = found.take(np.lexsort((found.match, found.start)))
+        way = np.where(found.peer == UNKNOWN, 0, np.where(found.sends, 1, -1))
+        return RankCommunication(found.start, found.match, way, self._texts(rank, found, way))
+
+    def _texts(self, rank: int, found: Matches, way: Ints) -> list[str]:
+        if not len(found):
+            return []
+        rows = read_rank_table(self._events[rank], "rank_collectives", _COLLECTIVE).take(found.row)
+        values = (rows.column(name).to_pylist() for name in _COLLECTIVE)
+        return [_said(*one) for one in zip(*values, way.tolist(), found.peer.tolist(), strict=True)]
+
+    def save(self) -> None:
+        """Write what makes the files in the folder count.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written.
+        """
+        clocks = self.clocks
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self._folder / _CLOCKS) as temporary:
+            pq.write_table(_clock_table(clocks.clocks), temporary, compression="zstd", store_schema=False)
+        described = _Description(
+            VERSION,
+            identity(self._events),
+            [*self.parts],
+            dict(clocks.sources),
+            dict(clocks.errors),
+            clocks.start_utc_ns,
+        )
+        write_atomically(self._folder / _DESCRIPTION, msgspec.json.encode(described).decode())
+        names = {_CLOCKS, _DESCRIPTION, *(part.name for part in self.parts)}
+        for path in self._folder.iterdir():
+            if path.name not in names and not path.name.startswith("."):
+                path.unlink(missing_ok=True)
+
+
+def load_communication(folder: Path, events: Mapping[int, RankEvents]) -> RunCommunication | None:
+    """Return the communication in a folder; None if there is none of these profiles and this version."""
+    try:
+        described = msgspec.json.decode((folder / _DESCRIPTION).read_bytes(), type=_Description)
+        if (described.version, described.profiles) != (VERSION, identity(events)):
+            return None
+        clocks = _clocks(pq.read_table(folder / _CLOCKS, use_threads=False))
+    except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError):
+        return None
+    whole = RunClocks(clocks, described.sources, described.errors, described.start_utc_ns)
+    return RunCommunication(folder, described.parts, whole, events)
+
+
+def _clock_table(clocks: Mapping[int, RankClock]) -> pa.Table:
+    """Return the clocks with a row for each moment between which they are interpolated."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("rank", "zero_ns", "base_ns", "rate")}
+    moments, ahead = [], []
+    for rank, clock in clocks.items():
+        count = len(clock.moment)
+        for values, value in zip(columns.values(), (rank, clock.zero, clock.base, clock.rate), strict=True):
+            values += [value] * count
+        moments.append(clock.moment)
+        ahead.append(clock.ahead)
+    knots = {"moment_ns": np.concatenate([*moments, []]), "ahead_ns": np.concatenate([*ahead, []])}
+    return pa.table({**columns, **knots})
+
+
+def _clocks(table: pa.Table) -> dict[int, RankClock]:
+    rank, moment, ahead = (table.column(name).to_numpy() for name in ("rank", "moment_ns", "ahead_ns"))
+    bounds = np.flatnonzero(np.diff(rank, prepend=-1, append=-1)).tolist()
+    found = {}
+    for low, high in pairwise(bounds):
+        zero, base, rate = (table.column(name)[low].as_py() for name in ("zero_ns", "base_ns", "rate"))
+        found[int(rank[low])] = RankClock(zero, base, moment[low:high], ahead[low:high], rate)
+    return found
+
+
+def _said(op: str, comm_id: str | None, seq: int, size: int | None, way: int, peer: int) -> str:
+    partner = f" {'to' if way > 0 else 'from'} rank {peer}" if way else ""
+    where = f"communicator {comm_id}" if comm_id else "an unknown communicator"
+    return f"{op} {seq}{partner} of {where}{f', {_written_size(size)}' if size is not None else ''}"
