@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
 
 if TYPE_CHECKING:  # pandas is not needed to report from the store
     import pandas as pd
+
+    from hpcprof.analysis.framework.outcome import Outcome
 
 ANALYSIS_VERSION = 12
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
@@ -21,20 +23,6 @@ Row = dict[str, Any]
 
 WHOLE_RUN = -1
 """Takes the place of a rank in what belongs to the run as a whole."""
-
-
-class Batches(Protocol):
-    """What an analysis returned: an `Outcome`, or more rows than the memory should hold at once."""
-
-    @property
-    def reason(self) -> str:
-        """Why rows or values are missing."""
-
-    def batches(self, size: int) -> Iterator[dict[str, list[Any]]]:
-        """Yield the columns of at most ``size`` rows after the other."""
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of all rows in Python's own types; missing values are None."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +44,7 @@ class AnalysisTable:
     losses: tuple[str, ...] = ()
 
     @classmethod
-    def from_outcome(cls, outcome: Batches, rank: int = WHOLE_RUN) -> AnalysisTable:
+    def from_outcome(cls, outcome: Outcome, rank: int = WHOLE_RUN) -> AnalysisTable:
         """Convert the outcome of an analysis of one rank, or of the whole run."""
         return cls(outcome.columns(), {rank: outcome.reason} if outcome.reason else {})
 

@@ -23,7 +23,6 @@ from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
 from hpcprof.results.known_files import KnownFile, remember, remember_settled, unchanged_files
-from hpcprof.results.over_ranks import update_run
 from hpcprof.results.pending_results import PendingResults
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import (
@@ -188,9 +187,25 @@ def collect(
         summary.losses = over_ranks(store.losses(run.id))
     if not (summary.read or summary.skipped or summary.warnings):
         read = [task.path for task in tasks]
-        remember_settled(run.id, files, Path(store.url.database or ""), read, summary.losses)
+        database = Path(store.url.database or "")
+        remember_settled(run.id, files, database, read, summary.losses, row.events or "")
     summary.warnings += update_files(run)
     return summary
+
+
+def update_run(run_id: str, store: Store, executor: Executor = serially) -> None:
+    """Compute the analyses that span the ranks of a run unless they are stored.
+
+    Should another collect replace a profile in the meantime, they are computed again.
+    """
+    if store.has_run(run_id):
+        return
+    from hpcprof.results.over_ranks import analyze_over_ranks
+
+    while True:
+        sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run_id).items()}
+        if store.put_run(run_id, analyze_over_ranks(run_id, store, executor), sha256):
+            return
 
 
 def _prepare(executor: Executor, files: list[Path]) -> None:
@@ -377,4 +392,5 @@ def _run_row(run: Run, store: Store, program: str | None) -> RunRow:
         workload=job.workload if job else stored.workload,
         ranks=stored.ranks or (job.ranks if job else None),
         program=program or stored.program or (job.program if job else None),
+        events=str(store.events_folder(run.path).absolute()),
     )

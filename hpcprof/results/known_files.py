@@ -22,6 +22,7 @@ import msgspec
 from hpcprof.common import __version__
 from hpcprof.common.atomic import replacing
 from hpcprof.common.paths import user_cache
+from hpcprof.profiles.event_folders import has_run_events
 from hpcprof.profiles.readers.declaration import SeveralRanks
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 
@@ -94,14 +95,15 @@ class _StoreState(msgspec.Struct, frozen=True, array_like=True):
 class Settled(msgspec.Struct, frozen=True):
     """A run of which a store has everything.
 
-    ``read`` are the names of the files to read in the order of their ranks, and ``losses`` the sentences
-    about what they lack.
+    ``read`` are the names of the files to read in the order of their ranks, ``losses`` the sentences about
+    what they lack, and ``events`` is the folder of what is kept of the ranks beside the store.
     """
 
     run_id: str
     store: _StoreState
     read: tuple[str, ...]
     losses: tuple[str, ...]
+    events: str
 
 
 class _Folder(msgspec.Struct, frozen=True):
@@ -180,18 +182,27 @@ def settled(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
     found = folder.stores.get(str(store.absolute()))
     if found is None or found.run_id != run_id or found.store != _state_of(store):
         return None
+    if not has_run_events(Path(found.events), run_id):
+        return None
     unchanged = {file.name for file in _unchanged(files, folder)}
     return found if {file.name for file in files} == unchanged == folder.files.keys() else None
 
 
 def remember_settled(
-    run_id: str, files: Sequence[Path], store: Path, read: Iterable[Path], losses: Iterable[str]
+    run_id: str,
+    files: Sequence[Path],
+    store: Path,
+    read: Iterable[Path],
+    losses: Iterable[str],
+    events: str,
 ) -> None:
     """Keep that a collect has just found nothing new for a store in SQLite; see `Settled`."""
     state, folder = _state_of(store), _load(files[0].parent)
     if state is None or {file.name for file in files} != folder.files.keys():
         return
-    one = Settled(run_id, state, tuple(path.name for path in read), tuple(losses))
+    if not has_run_events(Path(events), run_id):
+        return
+    one = Settled(run_id, state, tuple(path.name for path in read), tuple(losses), events)
     if folder.stores.get(str(store.absolute())) != one:
         _write(files[0].parent, _Folder(_VERSION, folder.files, folder.stores | {str(store.absolute()): one}))
 

@@ -88,19 +88,6 @@ class _Matched(NamedTuple):
     values: dict[str, Any]
 
 
-def update_run(run_id: str, store: Store, executor: Executor = serially) -> None:
-    """Compute the analyses that span the ranks of a run unless they are stored.
-
-    Should another collect replace a profile in the meantime, they are computed again.
-    """
-    if store.has_run(run_id):
-        return
-    while True:
-        sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run_id).items()}
-        if store.put_run(run_id, analyze_over_ranks(run_id, store, executor), sha256):
-            return
-
-
 def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, Outcome]:
     """Compute the analyses that span the ranks of a run, and keep its communication.
 

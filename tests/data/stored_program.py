@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.kept_events import finish
+from hpcprof.results.rank_tables import RANK_TABLES
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
@@ -15,22 +21,22 @@ from tests.data.many_ranks import write_program
 from tests.data.parallel_program import Program, Simulation
 
 RUN = "run"
-NAMES = ("rank_collectives", "step_times", "step_parts", "exposed_communication")
 
 
 def store_program(folder: Path, program: Program) -> tuple[Store, Simulation]:
     """Write the profiles of a program into a folder, and a store of them beside."""
     simulation = write_program(folder / "profiles", program)
-    found = Store(store_url(str(folder / "store.db"), folder))
+    found = Store(store_url(str(folder / "store.db"), folder), folder)
     found.prepare()
     for path in sorted((folder / "profiles").iterdir()):
         profile = read_profile(path)
         rank = profile.origin.rank
         assert rank is not None
-        tables = {
-            name: AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], profile, rank), rank)
-            for name in NAMES
-        }
+        events = RankEvents(folder / EVENTS, RUN, rank, str(rank))
+        kept = {name: analyze_rank(one, profile, rank).columns() for name, one in RANK_TABLES.items()}
+        finish(events, cast("Timeline", profile), kept, with_timeline=False)
+        times = analyze_rank(ANALYSES["step_times"], profile, rank)
+        tables = {"step_times": AnalysisTable.from_outcome(times, rank)}
         host, utc = profile.origin.host, profile.origin.start_utc_ns
         row = ProfileRow(RUN, rank, path.name, str(rank), 1, "nsys", host, "", None, utc, analysis_version=1)
         found.put_profiles(RunRow(RUN, str(folder / "profiles")), [RankResults(row, tables)])

@@ -18,14 +18,14 @@ from xml.etree import ElementTree
 import pytest
 
 import hpcprof as package
-from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.kept_events import finish, keep_timeline
+from hpcprof.results.rank_tables import RANK_TABLES
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, write
 from hpcprof.workloads.schema import summarize as statistics
 from tests.conftest import Hpcprof
@@ -252,8 +252,7 @@ def test_kernels_of_two_real_runs_are_compared(hpcprof: Hpcprof, tmp_path: Path)
     (found_b,) = json.loads(hpcprof("query", asked, "--format", "json").stdout)
     events = RankEvents(tmp_path / "runs/timeline", found_b["run_id"], 0, found_b["sha256"])
     keep_timeline(events, kept)
-    packed = [name for name, analysis in ANALYSES.items() if analysis.packed]
-    finish(events, kept, {name: AnalysisTable({}) for name in packed})
+    finish(events, kept, {name: {} for name in RANK_TABLES})
     profile.unlink()
     assert hpcprof(*command).stdout == done.stdout
     shutil.rmtree(tmp_path / "runs/timeline")

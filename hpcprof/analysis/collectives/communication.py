@@ -102,8 +102,8 @@ def communication(
         found.append(recorded(rows))
         exposed.append(exposed_by_step(rows))
         exchanged.append(rows[rows["comm_id"].isin(exchanging)] if communicators else rows)
-        ranks.update(rows["rank"].tolist())
-        worlds.update(rows["world_ranks"].astype(float).tolist())
+        ranks.update(rows["rank"].unique().tolist())
+        worlds.update(rows["world_ranks"].astype(float).unique().tolist())
     if not ranks:
         return Communication([], [], [], [], [], pd.DataFrame(), "")
     profiled = profiled or len(ranks)

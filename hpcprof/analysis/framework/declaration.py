@@ -139,6 +139,11 @@ class Analysis:
     memory_heavy: bool = field(default=False, kw_only=True)
 
     @property
+    def computed_from(self) -> tuple[str, ...]:
+        """The other analyses that its rows are computed from; every map reads the matched collectives."""
+        return (*self.map_needs, *(("rank_collectives",) if self.map else ()), *self.needs)
+
+    @property
     def shown_columns(self) -> tuple[str, ...]:
         """The main columns, or all columns where none are named."""
         return self.main_columns or tuple(column.name for column in self.columns)

@@ -55,7 +55,7 @@ _READS: dict[str, frozenset[Subject]] = {
     "idle_threads": _WORK,
     "modules": _OPERATIONS | _CALLS | {Subject.OPERATOR, Subject.ARROW, Subject.MODULE},
 }
-"""What the analyses read that do not take over other analyses, which ``Analysis.needs`` lists."""
+"""What the analyses read that do not take over other analyses, which ``Analysis.computed_from`` lists."""
 
 _LAUNCHED = frozenset(
     {"launches", "range_gpu", "phases", "step_times", "idle", "queue_length", "rank_collectives"}
@@ -94,9 +94,9 @@ def losses_of(analysis: Analysis, losses: Iterable[tuple[int, Loss]]) -> tuple[s
 
 def touches(loss: Loss, analysis: Analysis) -> bool:
     """Return whether the figures of an analysis can differ from those without this loss."""
-    if any(touches(loss, ANALYSES[need]) for need in analysis.needs):
+    if any(touches(loss, ANALYSES[other]) for other in analysis.computed_from):
         return True
-    if analysis.needs:
+    if analysis.computed_from:
         return False
     if loss.kind is LossKind.STEP:
         return analysis.name in _STEPS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -112,20 +112,11 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Values]:
 
 def outcome_from_columns(analysis: Analysis, columns: Mapping[str, list[Any]]) -> Outcome:
     """Return the outcome of an analysis from its columns, as `Outcome.columns` returns them."""
-    return outcome_from_parts(analysis, [columns])
-
-
-def outcome_from_parts(analysis: Analysis, parts: Iterable[Mapping[str, list[Any]]]) -> Outcome:
-    """Return the outcome of an analysis from the columns of its first rows, of the next ones, and so on."""
-    arrays: dict[str, list[NDArray[Any]]] = {column.name: [] for column in analysis.columns}
     texts: dict[str | None, str | None] = {}
-    for part in parts:
-        for column in analysis.columns:
-            arrays[column.name].append(_array(part[column.name], column.kind, texts))
     # The declared types save pandas from looking at each value several times.
     series = {}
     for column in analysis.columns:
-        whole = np.concatenate(arrays.pop(column.name) or [_array([], column.kind, texts)])
+        whole = _array(columns[column.name], column.kind, texts)
         series[column.name] = pd.Series(whole, dtype=whole.dtype, copy=False)
     return Outcome(pd.DataFrame(series, copy=False))
 

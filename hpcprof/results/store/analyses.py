@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Select, exists, or_, select
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable, Batches
+from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.bulk import delete, insert_columns, insert_rows
 from hpcprof.results.store.tables import (
     EXPLANATIONS,
@@ -23,6 +23,9 @@ from hpcprof.results.store.tables import (
     ReasonRow,
     plain,
 )
+
+if TYPE_CHECKING:  # numpy is not needed to report from the store
+    from hpcprof.analysis.framework.outcome import Outcome
 
 _BATCH = 10_000
 """How many rows of an analysis that spans the ranks are turned into Python's values at a time."""
@@ -69,7 +72,7 @@ def insert_analyses(
     insert_rows(connection, REASONS, reasons)
 
 
-def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, Batches]) -> None:
+def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, Outcome]) -> None:
     """Insert analyses that span the ranks, a batch of rows after the other."""
     for name, outcome in outcomes.items():
         position = 0

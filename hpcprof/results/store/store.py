@@ -23,7 +23,7 @@ from hpcprof.profiles.event_folders import EVENTS, has_run_events
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
-from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable, Batches
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.analyses import (
     delete_rank_analyses,
     delete_run_analyses,
@@ -60,6 +60,7 @@ from hpcprof.submit.config import default_database
 from hpcprof.submit.runs.directory import MANIFEST, runs_directory
 
 if TYPE_CHECKING:  # numpy is not needed to report from the store
+    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import Fact, Gpu
     from hpcprof.profiles.timeline_parquet import RankEvents
 
@@ -185,7 +186,7 @@ class Store:
             reasons = {**reasons, **lost}
         return AnalysisTable(columns, reasons, losses_of(ANALYSES[analysis], losses))
 
-    def events_folder(self, path: Path) -> Path:
+    def events_folder(self, path: str | Path) -> Path:
         """Return the folder to keep the events of a run in.
 
         That is the run's own. For profiles of another tool, and in a run that only others may write, it is
@@ -193,9 +194,10 @@ class Store:
 
         Parameters
         ----------
-        path : Path
+        path : str or Path
             The folder of the run, or of the profiles.
         """
+        path = Path(path)
         own, among = self._events_folders(path)
         writable = (path / MANIFEST).is_file() and os.access(own if own.exists() else path, os.W_OK)
         return own if writable else among
@@ -207,20 +209,22 @@ class Store:
         run = self.run(run_id)
         if run is None:
             return {}
-        folders = [one for one in self._events_folders(Path(run.path)) if has_run_events(one, run_id)]
-        folders = folders or [self.events_folder(Path(run.path))]
+        # Whoever moved the runs has the events in another place than the collect.
+        kept = [Path(run.events)] if run.events else []
+        every = dict.fromkeys([*kept, *self._events_folders(run.path)])
+        folders = [one for one in every if has_run_events(one, run_id)] or [self.events_folder(run.path)]
         found = {}
         for rank, profile in self.profiles(run_id).items():
             if content_of(profile.kind) is ProfileContent.TIMELINE:
                 places = [RankEvents(one, run_id, rank, profile.sha256) for one in folders]
-                # Only where the run was not always writable there are two.
+                # Only where the run was moved, or not always writable, there are several.
                 there = (one for one in places if len(places) == 1 or one.written())
                 found[rank] = next(there, places[0])
         return found
 
-    def _events_folders(self, path: Path) -> tuple[Path, Path]:
+    def _events_folders(self, path: str | Path) -> tuple[Path, Path]:
         """Return where the events of a run may be: its own folder, and the one among the runs."""
-        return path / EVENTS, (self.runs_dir or runs_directory()) / EVENTS
+        return Path(path) / EVENTS, (self.runs_dir or runs_directory()) / EVENTS
 
     def _kept_columns(self, run_id: str, analysis: str) -> tuple[dict[str, list[Any]], dict[int, str]]:
         """Return the columns of an analysis that is kept with the events, and by rank why rows are lost."""
@@ -310,13 +314,13 @@ class Store:
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
 
-    def put_run(self, run_id: str, outcomes: Mapping[str, Batches], sha256: Mapping[int, str]) -> bool:
+    def put_run(self, run_id: str, outcomes: Mapping[str, Outcome], sha256: Mapping[int, str]) -> bool:
         """Write the analyses that span the ranks of a run, replacing those in the store.
 
         Parameters
         ----------
         run_id : str
-        outcomes : mapping of str to Batches
+        outcomes : mapping of str to Outcome
         sha256 : mapping of int to str
             By rank, the SHA-256 of the profiles that the analyses were computed from.
 

@@ -80,7 +80,11 @@ _FIELDS: dict[str, type[TypeEngine[Any]]] = {"str": Plain, "int": Integer, "Int6
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """One collected run; ``program`` as a collect was given it, else as the job has it."""
+    """One collected run.
+
+    ``program`` is as a collect was given it, else as the job has it. ``events`` is the folder of the dataset
+    with its events.
+    """
 
     id: str
     path: str
@@ -88,6 +92,7 @@ class RunRow(msgspec.Struct, frozen=True):
     workload: str | None = None
     ranks: int | None = None
     program: str | None = None
+    events: str | None = None
 
 
 class ProfileRow(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.at_once import analyze
 from tests.unit.analysis.timelines import COMP, timeline
 
 FIXTURES = {
@@ -95,7 +96,7 @@ def test_run_analyses_return_the_columns_of_the_catalogue(
 
     def result(needed: Analysis) -> Outcome:
         if needed.scope is Scope.RUN:
-            return analyze_run(needed, {name: result(ANALYSES[name]) for name in needed.needs})
+            return analyze(needed, {name: result(ANALYSES[name]) for name in needed.computed_from})
         rows = analyze_rank(needed, profiles[needed.reads], 0).rows
         return Outcome(pd.concat([rows, rows.assign(rank=1)]))
 

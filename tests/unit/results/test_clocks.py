@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 
-from hpcprof.analysis.collectives.clock_alignment import align_clocks
-from hpcprof.analysis.framework.outcome import outcome_from_parts
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import Ints
-from hpcprof.results.clocks import ClockSource, aligned_clocks
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results import over_ranks
+from hpcprof.results.over_ranks import run_communication
+from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.run_communication import ClockSource, RunCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 from tests.data.parallel_program import Program, Simulation
 from tests.data.stored_program import RUN, store_program
+from tests.unit.analysis.at_once import align_clocks
 
 PROGRAMS = {
     "one group": Program(6, 2000, slow={2: 3.0}, seed=3),
@@ -34,17 +37,16 @@ class Stored(NamedTuple):
 
 
 def _without_communication(monkeypatch: pytest.MonkeyPatch, ranks: Collection[int]) -> None:
-    """Let the store have no collectives of some ranks."""
-    read = Store.read_parts
+    """Let the profiles have no collectives of some ranks; what is computed then is not kept."""
+    read = rank_table_rows
 
-    def changed(
-        self: Store, run_id: str, name: str, some: Sequence[int] | None = None
-    ) -> Iterator[dict[str, list[object]]]:
-        for part in read(self, run_id, name, some):
-            lacks = name == "rank_collectives" and part["rank"][0] in ranks
-            yield {column: [] for column in part} if lacks else part
+    def changed(events: Iterable[RankEvents], name: str, *others: Any) -> pd.DataFrame:
+        rows = read(events, name, *others)
+        return rows[~rows["rank"].isin(ranks)].reset_index(drop=True) if name == "rank_collectives" else rows
 
-    monkeypatch.setattr(Store, "read_parts", changed)
+    monkeypatch.setattr(over_ranks, "rank_table_rows", changed)
+    monkeypatch.setattr(over_ranks, "load_communication", lambda *_: None)
+    monkeypatch.setattr(RunCommunication, "save", lambda _: None)
 
 
 @pytest.fixture(scope="module", params=list(PROGRAMS))
@@ -64,7 +66,7 @@ def _true_and_own(simulation: Simulation, rank: int) -> tuple[Ints, Ints]:
 
 
 def test_aligned_clocks_are_as_exact_as_they_say(stored: Stored) -> None:
-    clocks = aligned_clocks(stored.run, stored.store)
+    clocks = run_communication(stored.run, stored.store).clocks
     assert set(clocks.sources.values()) == {ClockSource.COMMUNICATION}
     program = stored.simulation.program
     assert sorted(clocks.clocks) == [rank for rank in range(program.ranks) if rank not in program.missing]
@@ -83,7 +85,7 @@ def test_aligned_clocks_are_as_exact_as_they_say(stored: Stored) -> None:
 
 
 def test_times_go_to_the_common_clock_and_back(stored: Stored) -> None:
-    clocks = aligned_clocks(stored.run, stored.store)
+    clocks = run_communication(stored.run, stored.store).clocks
     for rank in clocks.clocks:
         _, own = _true_and_own(stored.simulation, rank)
         stamps = np.concatenate([own, own[:1] - 10**10, own[-1:] + 10**10])
@@ -91,9 +93,8 @@ def test_times_go_to_the_common_clock_and_back(stored: Stored) -> None:
 
 
 def test_lateness_on_the_common_clock_is_that_of_the_tables(stored: Stored) -> None:
-    parts = stored.store.read_parts(RUN, "rank_collectives")
-    rows = outcome_from_parts(ANALYSES["rank_collectives"], parts).rows
-    clocks = aligned_clocks(stored.run, stored.store)
+    rows = rank_table_rows(stored.store.rank_events(RUN).values(), "rank_collectives")
+    clocks = run_communication(stored.run, stored.store).clocks
     for (_, ranks), clock in align_clocks(rows).items():
         members = np.frombuffer(ranks, np.int64).tolist()
         starts = rows[rows["rank"] == members[0]]["start_ns"].to_numpy()
@@ -110,7 +111,7 @@ def test_ranks_without_communication_follow_the_utc_times(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _without_communication(monkeypatch, range(16))
-    clocks = aligned_clocks(stored.run, stored.store)
+    clocks = run_communication(stored.run, stored.store).clocks
     assert set(clocks.sources.values()) == {ClockSource.UTC}
     profiles = stored.store.profiles(RUN)
     utc = {rank: profiles[rank].start_utc_ns for rank in clocks.clocks}
@@ -137,10 +138,12 @@ def test_a_rank_without_communication_and_utc_starts_its_first_step_with_the_oth
             rank: msgspec.structs.replace(p, start_utc_ns=None) for rank, p in profiles(*of).items()
         },
     )
-    clocks = aligned_clocks(stored.run, stored.store)
+    clocks = run_communication(stored.run, stored.store).clocks
     assert clocks.sources[1] is ClockSource.STEPS and clocks.sources[0] is ClockSource.COMMUNICATION
     assert clocks.start_utc_ns is None
-    parts = {part["rank"][0]: min(part["start_ns"]) for part in stored.store.read_parts(RUN, "step_parts")}
+    steps = rank_table_rows(stored.store.rank_events(RUN).values(), "step_parts")
+    firsts = steps.groupby("rank")["start_ns"].min()
+    parts = dict(zip(firsts.index.tolist(), firsts.tolist(), strict=True))
     first = {rank: int(clocks.to_common(rank, np.array([start]))[0]) for rank, start in parts.items()}
     assert first[1] == min(start for rank, start in first.items() if rank != 1)
     assert clocks.note().endswith(

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from hpcprof.cli.collect import command
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import user_cache
+from hpcprof.profiles.event_folders import EVENTS, origin_path, remove_run_events
 from hpcprof.profiles.readers.declaration import SeveralRanks
 from hpcprof.results import collect, profile_ranks
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
@@ -140,7 +141,7 @@ def store(profile: Path, tmp_path: Path) -> Store:
     store = open_store(str(tmp_path / "results.db"), tmp_path)
     store.prepare()
     row = ProfileRow(
-        *("run", 3, profile.name, "5a", 7, "nsys", None, "", None, None), analysis_version=ANALYSIS_VERSION
+        *("run", 3, profile.name, "5a", 7, "ncu", None, "", None, None), analysis_version=ANALYSIS_VERSION
     )
     store.put_profiles(RunRow("run", str(profile.parent)), [RankResults(row, {})])
     return store
@@ -187,8 +188,15 @@ def database(profile: Path, store: Store, later: None) -> Path:
     """The file of the store, in which a collect of the profile has found nothing new."""
     database = Path(store.url.database or "")
     remember({profile: KnownFile(Identity(profile, 3, None, stamps_of(profile, profile)), "5a")})
-    remember_settled("run", [profile], database, [profile], ["rank 3 lacks kernels"])
+    events = kept_events(database.parent, "run")
+    remember_settled("run", [profile], database, [profile], ["rank 3 lacks kernels"], str(events))
     return database
+
+
+def kept_events(folder: Path, run_id: str) -> Path:
+    """Make the folder that a collect keeps the events of a run in."""
+    origin_path(folder / EVENTS, run_id, 3).parent.mkdir(parents=True)
+    return folder / EVENTS
 
 
 def test_a_store_that_has_everything_is_known_until_the_store_or_the_profiles_change(
@@ -210,6 +218,10 @@ def test_a_store_that_has_everything_is_known_until_the_store_or_the_profiles_ch
     assert settled("run", [profile], database) is None
     journal.unlink()
     assert settled("run", [profile], database) == found
+    remove_run_events(Path(found.events), "run")
+    assert settled("run", [profile], database) is None
+    kept_events(tmp_path, "run")
+    assert settled("run", [profile], database) == found
     store.describe_run(RunRow("run", str(profile.parent), program="train"))
     assert settled("run", [profile], database) is None
 
@@ -217,20 +229,21 @@ def test_a_store_that_has_everything_is_known_until_the_store_or_the_profiles_ch
 def test_a_store_with_a_write_ahead_log_is_not_known(profile: Path, database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-        remember_settled("run", [profile], database, [profile], [])
+        remember_settled("run", [profile], database, [profile], [], str(database.parent / EVENTS))
     assert settled("run", [profile], database) is None
 
 
 def test_a_collect_that_finds_nothing_new_again_says_the_same_without_opening_the_store(
     profile: Path, store: Store, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--db", str(database), str(profile.parent)]
+    words = ["--db", str(database), "--runs-dir", str(database.parent), str(profile.parent)]
     run = open_run(profile.parent)
     row = ProfileRow(
-        *(run.id, 3, profile.name, "5a", 7, "nsys", None, "", None, None), analysis_version=ANALYSIS_VERSION
+        *(run.id, 3, profile.name, "5a", 7, "ncu", None, "", None, None), analysis_version=ANALYSIS_VERSION
     )
     store.put_profiles(RunRow(run.id, str(profile.parent)), [RankResults(row, {})])
     store.put_run(run.id, {}, {3: "5a"})
+    kept_events(database.parent, run.id)
     monkeypatch.setattr(collect, "update_run", lambda *_: None)
     opened = CliRunner().invoke(command, words)
     assert (

@@ -15,8 +15,8 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.page.timeline_data import step_windows
 from hpcprof.report.page.timeline_tracks import SliceKind, TrackKind, rank_tracks
-from hpcprof.results.clocks import aligned_clocks
-from hpcprof.results.over_ranks import update_run
+from hpcprof.results.collect import update_run
+from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.windows import RunWindows
 from hpcprof.serve import tiles as module
 from hpcprof.serve.tile_cache import TileCache
@@ -74,7 +74,7 @@ def whole(folder: Path, tiles: Tiles, rank: int) -> set[tuple[str, int, int, int
     timeline = read_profile(path)
     assert isinstance(timeline, Timeline)
     run_tiles = tiles.of(Run(RUN, folder / "profiles"))
-    clocks = aligned_clocks(Run(RUN, folder / "profiles"), tiles._store)
+    clocks = run_communication(Run(RUN, folder / "profiles"), tiles._store).clocks
     found = set()
     for track in rank_tracks(timeline).tracks:
         own = track.slices

@@ -10,13 +10,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.collectives.across_ranks import collectives, collectives_summary
+from hpcprof.analysis.collectives.across_ranks import collectives_summary
 from hpcprof.analysis.collectives.per_rank import rank_collectives
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.collective_operations import bus_factor, operation, whole_bytes
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.at_once import collectives
 from tests.unit.analysis.simulated import JITTER, TRANSFER, Program, sequence_parallel
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 

@@ -8,16 +8,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks
+from hpcprof.analysis.collectives.common_clock import connect
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
-from hpcprof.analysis.collectives.pair_matching import match_pairs
-from hpcprof.analysis.collectives.skew import skew_summary
-from hpcprof.analysis.explain.common_clock import common_clock
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
 from tests.data.many_ranks import write_program
 from tests.data.parallel_program import Program
+from tests.unit.analysis.at_once import align_clocks, match_pairs, matched, skew_summary
 
 ALLOWED_NS = 5_000
 
@@ -80,18 +79,16 @@ def test_clocks_that_drift_are_wrong_by_no_more_than_is_said(profiled: Profiled)
 
 
 def test_groups_that_overlap_give_all_ranks_one_clock_with_its_uncertainty(profiled: Profiled) -> None:
-    rows = profiled.results["rank_collectives"]
-    clocks = align_clocks(rows) | {
-        (None, np.array(ranks).tobytes()): clock for ranks, clock in align_pairs(match_pairs(rows)[0]).items()
-    }
-    clock = common_clock(clocks, {})
+    whole, *apart = connect(matched(profiled.results["rank_collectives"]).aligned)
     ranks = [rank for rank in range(profiled.program.ranks) if rank not in profiled.program.missing]
-    assert clock.agree(np.array(ranks))
+    assert (sorted(whole.clocks), apart) == (ranks, [])
     own = moments(profiled, ranks)
-    common = np.column_stack([clock.common(rank, stamps) for rank, stamps in zip(ranks, own.T, strict=True)])
-    apart = np.abs(common - np.median(common, axis=1, keepdims=True)).max(axis=0)
-    said = np.array([clock.uncertainty(rank) for rank in ranks])
-    assert np.all(apart < said + ALLOWED_NS)
+    common = np.column_stack(
+        [whole.clocks[rank].to_common(stamps) for rank, stamps in zip(ranks, own.T, strict=True)]
+    )
+    error = np.abs(common - np.median(common, axis=1, keepdims=True)).max(axis=0)
+    said = np.array([whole.uncertainty[rank] for rank in ranks])
+    assert np.all(error < said + ALLOWED_NS)
     assert said.max() < 30_000
 
 

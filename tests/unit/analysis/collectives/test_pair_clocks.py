@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.collectives.pair_clocks import align_pairs, sender_later
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs, matched_point_to_point
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
+from tests.unit.analysis.at_once import match_pairs
 from tests.unit.analysis.simulated import JITTER, LAG, MESSAGE, Program, pipeline
 
 DATA = Path(__file__).parents[3] / "data"
@@ -20,7 +21,7 @@ FORWARD = [1_000_000, 1_000_000, 1_000_000]
 
 
 def pairs_of(program: Program) -> list[MatchedPairs]:
-    return matched_point_to_point(program.results()["rank_collectives"])
+    return match_pairs(program.results()["rank_collectives"])[0]
 
 
 def test_clocks_that_are_apart_and_drift_agree_within_half_the_delay_of_a_message() -> None:
@@ -40,7 +41,7 @@ def test_the_clocks_of_two_real_ranks_of_one_host_agree_within_a_microsecond() -
     for rank in range(2):
         profile = read_profile(DATA / f"pipeline_rank{rank}.pt.trace.json.gz")
         parts.append(analyze_rank(ANALYSES["rank_collectives"], profile, rank).rows)
-    (clock,) = align_pairs(matched_point_to_point(pd.concat(parts, ignore_index=True))).values()
+    (clock,) = align_pairs(match_pairs(pd.concat(parts, ignore_index=True))[0]).values()
     # A receive ends 13 us after its send, in both directions.
     assert clock.uncertainty.max() == pytest.approx(13_000, rel=0.05)
     assert abs(clock.zero[1] - clock.zero[0] + clock.offset[0, 1]) < 1000

@@ -7,13 +7,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.pair_matching import match_pairs, matched_point_to_point
+from hpcprof.analysis.collectives import pair_matching
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.collectives.per_rank import rank_collectives
 from tests.unit.analysis.simulated import Program, pipeline
 from tests.unit.analysis.timelines import COMM, timeline
 
 COLUMNS: dict[str, Any] = {"comm_id": "c", "bytes": 8, "fused": 1}
 UNKNOWN = ("comm_ranks", "world_ranks", "step", "peer", "comm_peer")
+
+
+def match_pairs(rows: pd.DataFrame) -> tuple[list[MatchedPairs], list[str]]:
+    """Match rows of all ranks; ``rows`` of a pair are positions among them."""
+    whole_world = set(rows["world_ranks"].astype(float)) == {rows["rank"].nunique()}
+    return pair_matching.match_pairs(rows.assign(row=np.arange(len(rows))), whole_world)
 
 
 def table(*rows: dict[str, Any]) -> pd.DataFrame:
@@ -34,7 +41,7 @@ def recv(rank: int, **values: Any) -> dict[str, Any]:
 
 def ends(rows: pd.DataFrame) -> list[tuple[int, int, list[list[int]]]]:
     """Return sender, receiver and rows of each matched pair."""
-    return [(pair.sender, pair.receiver, pair.rows.tolist()) for pair in matched_point_to_point(rows)]
+    return [(pair.sender, pair.receiver, pair.rows.tolist()) for pair in match_pairs(rows)[0]]
 
 
 def test_the_nth_send_to_a_partner_is_its_nth_receive_from_the_sender() -> None:
@@ -126,7 +133,7 @@ def test_sizes_that_differ_are_no_match_and_unknown_ones_are() -> None:
     rows = table(send(0, peer=1), recv(1, peer=0, bytes=9))
     assert "their sizes differ" in match_pairs(rows)[1][0]
     rows = table(send(0, peer=1, bytes=None), recv(1, peer=0, bytes=9))
-    assert matched_point_to_point(rows)[0].message.tolist() == [9]
+    assert match_pairs(rows)[0][0].message.tolist() == [9]
 
 
 def test_kernels_whose_names_do_not_tell_sends_from_receives_are_not_matched() -> None:
@@ -150,7 +157,7 @@ def test_a_kernel_with_several_partners_is_alone_with_none() -> None:
     rows = table(
         send(0, peer=1, **same), send(0, peer=2, **same), recv(1, peer=0), recv(2, peer=0), send(2, peer=1)
     )
-    assert [pair.alone.tolist() for pair in matched_point_to_point(rows)] == [[[False, True]]] * 2
+    assert [pair.alone.tolist() for pair in match_pairs(rows)[0]] == [[[False, True]]] * 2
 
 
 def test_calls_are_numbered_for_each_partner() -> None:

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
-from hpcprof.analysis.collectives.pair_matching import matched_point_to_point
-from hpcprof.analysis.collectives.skew import skew, skew_summary
 from hpcprof.analysis.collectives.step_costs import rank_intervals
 from hpcprof.analysis.collectives.waiting_balance import partner_waits
+from tests.unit.analysis.at_once import match_pairs, skew, skew_summary
 from tests.unit.analysis.simulated import Program, pipeline
 
 
@@ -70,7 +69,7 @@ def test_a_send_to_a_buffer_does_not_wait_for_a_receive_that_begins_later() -> N
         program.compute(100_000, 2_000_000)
         program.message(1, 0)
         program.end_step(begun)
-    to, back = pairs = matched_point_to_point(program.results()["rank_collectives"])
+    to, back = pairs = match_pairs(program.results()["rank_collectives"])[0]
     (clock,) = align_pairs(pairs).values()
     # Rank 0 waits for the second message of each step, and rank 1 for none.
     assert partner_waits(to, clock).max() == 0

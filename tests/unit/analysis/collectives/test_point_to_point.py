@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.collectives.point_to_point import point_to_point, point_to_point_summary
+from hpcprof.analysis.collectives.point_to_point import point_to_point_summary
 from hpcprof.analysis.framework.registry import ANALYSES
+from tests.unit.analysis.at_once import point_to_point
 from tests.unit.analysis.simulated import JITTER, LAG, MESSAGE, Program, pipeline
 
 

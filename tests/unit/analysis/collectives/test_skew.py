@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.collectives.across_ranks import collectives
-from hpcprof.analysis.collectives.clock_alignment import align_clocks, later_than_others
+from hpcprof.analysis.collectives.clock_alignment import later_than_others
 from hpcprof.analysis.collectives.declarations import COST_PCT
-from hpcprof.analysis.collectives.matching import match_collectives
-from hpcprof.analysis.collectives.skew import skew, skew_summary
+from tests.unit.analysis.at_once import align_clocks, collectives, match_collectives, skew, skew_summary
 from tests.unit.analysis.simulated import JITTER, TRANSFER, Program, data_parallel, sequence_parallel
 
 

@@ -13,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.collectives.common_clock import Alignment, connect
+from hpcprof.analysis.collectives.communication import communication
+from hpcprof.analysis.collectives.matches import matches_of
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.framework.outcome import Outcome, analyze_rank, analyze_run
+from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
@@ -33,6 +36,7 @@ from hpcprof.profiles.timeline import (
     SyncKind,
     Timeline,
 )
+from tests.unit.analysis.at_once import analyze
 
 US, MS = 1_000, 1_000_000
 CALL, LAUNCH, GAP, EVENT, RETURN = 4 * US, 9 * US, 1 * US, 2 * US, 5 * US
@@ -331,18 +335,23 @@ class _Tables(dict[str, pd.DataFrame]):
             rows = [analyze_rank(analysis, one, rank).rows for rank, one in self.timelines.items()]
             self[name] = pd.concat(rows, ignore_index=True)
         else:
-            needed = {need: Outcome(self[need]) for need in analysis.needs}
-            self[name] = analyze_run(analysis, needed).rows
+            self[name] = analyze(analysis, {one: Outcome(self[one]) for one in analysis.computed_from}).rows
         return self[name]
 
 
 def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
     """Return what an explanation of these timelines is computed from."""
+    tables = _Tables(timelines)
+    found = communication([tables["rank_collectives"]])
+    clocks = next(iter(connect(found.aligned)), Alignment({}, {}))
     return ExplainInputs(
         ranks=tuple(timelines),
         read=timelines.__getitem__,
-        tables=_Tables(timelines),
+        tables=tables,
         losses={},
+        clocks=clocks.clocks,
+        clock_errors=clocks.uncertainty,
+        matches=lambda: matches_of(found),
         world_size=len(timelines),
         gpus={rank: one.origin.gpus for rank, one in timelines.items()},
     )

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.framework.crosschecks import contradictions
 from hpcprof.analysis.steps.phases import distribution
+from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results import rank_task
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.rank_tables import RANK_TABLES, read_rank_table
 from hpcprof.results.rank_task import ProfileResults, ProfileTask, analyze_profile
-from hpcprof.results.store.analyses import PackedTable, Stored
 
 DATA = Path(__file__).parents[3] / "data"
 PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], set[str], str]] = {
@@ -85,13 +86,16 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def has_rows(table: Stored) -> bool:
-    return bool(table.packed if isinstance(table, PackedTable) else table.count)
+def has_rows(found: ProfileResults, name: str, folder: Path) -> bool:
+    """Return whether an analysis has rows, among the results or in the files beside the events."""
+    if name not in RANK_TABLES:
+        return found.tables[name].count > 0
+    return len(read_rank_table(RankEvents(folder, "run", 0, found.sha256), name)) > 0
 
 
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_contradiction_is_said_and_its_figures_are_not_stored(
-    planted: str, export: Path, monkeypatch: pytest.MonkeyPatch
+    planted: str, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     analysis, change, concerned, says = PLANTED[planted]
     analyse = rank_task._table
@@ -104,24 +108,24 @@ def test_a_contradiction_is_said_and_its_figures_are_not_stored(
         return result
 
     monkeypatch.setattr(rank_task, "_table", changed)
-    found = analyze_profile(ProfileTask(export, 0))
+    found = analyze_profile(ProfileTask(export, 0, events=tmp_path, run_id="run"))
     assert isinstance(found, ProfileResults)
     (warning,) = found.warnings
     assert warning.startswith(f"{export}: ")
     assert says in warning
     for name in concerned:
-        assert not has_rows(found.tables[name])
+        assert not has_rows(found, name, tmp_path)
         assert says in found.tables[name].reasons[0]
-    assert all(has_rows(table) or table.reasons for table in found.tables.values())
+    assert all(has_rows(found, name, tmp_path) or of.reasons for name, of in found.tables.items())
     untouched = {"kernels", "breakdown", "phases", "api", "ranges"} - concerned
-    assert all(has_rows(found.tables[name]) for name in untouched)
+    assert all(has_rows(found, name, tmp_path) for name in untouched)
 
 
 def test_a_real_profile_has_no_contradiction(export: Path) -> None:
     found = analyze_profile(ProfileTask(export, 0))
     assert isinstance(found, ProfileResults)
     assert found.warnings == ()
-    assert all(has_rows(found.tables[name]) for name in ("breakdown", "kernels", "phases"))
+    assert all(found.tables[name].count for name in ("breakdown", "kernels", "phases"))
 
 
 def test_a_profile_without_results_contradicts_nothing(export: Path) -> None:

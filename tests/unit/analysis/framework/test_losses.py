@@ -67,7 +67,9 @@ def test_graphs_that_hide_their_kernels_touch_the_tables_of_kernels() -> None:
 
 
 def test_every_analysis_that_takes_over_no_other_one_says_what_it_reads() -> None:
-    alone = {name for name, one in EVERY.items() if not one.needs and one.reads is ProfileContent.TIMELINE}
+    alone = {
+        name for name, one in EVERY.items() if not one.computed_from and one.reads is ProfileContent.TIMELINE
+    }
     assert alone <= set(losses._READS)
 
 

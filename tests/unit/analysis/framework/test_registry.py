@@ -22,7 +22,7 @@ def test_an_analysis_needs_only_what_is_computed_before_it(analysis: Analysis) -
     before = list(ANALYSES)
     if analysis.scope is Scope.RUN:
         ranks = {name for name, one in ANALYSES.items() if one.scope is Scope.RANK}
-        assert set(analysis.needs) <= ranks | set(before[: before.index(analysis.name)])
+        assert set(analysis.computed_from) <= ranks | set(before[: before.index(analysis.name)])
     else:
         assert set(analysis.needs) <= set(before)
         assert not (analysis.scope is Scope.RANK and analysis.needs)

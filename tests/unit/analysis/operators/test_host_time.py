@@ -10,11 +10,12 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.framework.declaration import Scope
-from hpcprof.analysis.framework.outcome import Outcome, analyze_rank, analyze_run
+from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.operators.host_time import host_compute, idle_threads
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.at_once import analyze
 
 DATA = Path(__file__).parents[3] / "data"
 MAIN, WORKER, LOADER = 1, 2, 3
@@ -89,7 +90,7 @@ def recorded() -> dict[str, Outcome]:
             ones = [analyze_rank(analysis, timeline, rank) for rank, timeline in enumerate(ranks)]
             found[name] = Outcome(pd.concat([one.rows for one in ones]), ones[0].reason)
         elif not {"ncu_peaks", "critical_path"} & {*analysis.needs}:
-            found[name] = analyze_run(analysis, found)
+            found[name] = analyze(analysis, found)
     return found
 
 

@@ -18,8 +18,8 @@ from hpcprof.report.page.timeline_data import (
     spans,
     timeline_data,
 )
-from hpcprof.results.clocks import aligned_clocks
-from hpcprof.results.over_ranks import update_run
+from hpcprof.results.collect import update_run
+from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import find_timelines
@@ -55,7 +55,7 @@ def summed(column: Any, count: int) -> list[int]:
 
 def test_the_slices_are_those_of_the_profile_on_the_common_clock(stored: Stored) -> None:
     data = timeline_data(*stored)
-    clocks, timelines = aligned_clocks(*stored), find_timelines(stored.run)
+    clocks, timelines = run_communication(*stored).clocks, find_timelines(stored.run)
     zero = None
     for of_rank in data["ranks"]:
         rank = of_rank["rank"]

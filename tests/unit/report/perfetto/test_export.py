@@ -14,8 +14,8 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.report.perfetto import export
 from hpcprof.report.perfetto.export import TRACE, export_trace
 from hpcprof.report.trace_events import MERGED, export_timelines
-from hpcprof.results.clocks import aligned_clocks
-from hpcprof.results.over_ranks import update_run
+from hpcprof.results.collect import update_run
+from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import find_timelines
 from hpcprof.results.windows import RunWindows
@@ -53,7 +53,7 @@ def test_ranks_and_steps_that_were_chosen_are_in_the_trace(stored: Stored, tmp_p
         assert [one.name for one in own if one.category == "step"] == ["step 2", "step 3"]
         assert sum(one.category == "kernel" for one in own) == 200
     assert len(found.arrows) == 600
-    assert notes == [aligned_clocks(*stored).note()]
+    assert notes == [run_communication(*stored).clocks.note()]
 
 
 def test_all_ranks_end_a_collective_together_and_an_arrow_connects_them(
@@ -61,7 +61,7 @@ def test_all_ranks_end_a_collective_together_and_an_arrow_connects_them(
 ) -> None:
     found, _ = _export(stored, tmp_path, [0, 1, 2, 3], None)
     assert len(found.together) == PROGRAM.steps
-    clocks = aligned_clocks(*stored)
+    clocks = run_communication(*stored).clocks
     error = sum(clocks.uncertainty_ns(rank) or 0 for rank in range(4)) + 5_000
     for slices in found.together.values():
         assert sorted(one.process for one in slices) == [f"rank {rank}" for rank in range(4)]
@@ -77,15 +77,16 @@ def test_all_ranks_end_a_collective_together_and_an_arrow_connects_them(
 def test_a_trace_without_utc_times_begins_at_zero(
     stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unknown = replace(aligned_clocks(*stored), start_utc_ns=None)
-    monkeypatch.setattr(export, "aligned_clocks", lambda *run: unknown)
+    found = run_communication(*stored)
+    found.clocks = replace(found.clocks, start_utc_ns=None)
+    monkeypatch.setattr(export, "run_communication", lambda *run: found)
     for steps in ((2, 2), None):
-        found, _ = _export(stored, tmp_path, [0, 1], steps)
-        assert (min(one.start for one in found.slices), found.utc) == (0, None)
+        written, _ = _export(stored, tmp_path, [0, 1], steps)
+        assert (min(one.start for one in written.slices), written.utc) == (0, None)
 
 
 def test_a_chrome_trace_of_all_ranks_has_the_same_clock(stored: Stored, tmp_path: Path) -> None:
-    clocks = aligned_clocks(*stored)
+    clocks = run_communication(*stored).clocks
     done = export_timelines(find_timelines(stored[0]), tmp_path, lambda path: None, clocks)
     assert done.notes == [f"{MERGED}: {clocks.note()}"]
     trace = json.loads(gzip.decompress((tmp_path / MERGED).read_bytes()))

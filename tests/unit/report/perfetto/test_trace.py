@@ -14,7 +14,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.report.perfetto.trace import clock_packet, rank_packets
 from hpcprof.report.trace_arrows import gradients, launches
-from hpcprof.results.matched_communication import RankCommunication
+from hpcprof.results.run_communication import RankCommunication
 from hpcprof.results.windows import RankSteps
 from tests.data import generated_exports
 from tests.unit.report.perfetto.decoded import Decoded, decode

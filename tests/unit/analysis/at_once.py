@@ -1,0 +1,89 @@
+"""Analyses over the ranks, computed from the rows of all ranks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from hpcprof.analysis.collectives import clock_alignment, pair_clocks
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey
+from hpcprof.analysis.collectives.communication import Communication, communication
+from hpcprof.analysis.collectives.matches import matches_of, rank_waits
+from hpcprof.analysis.collectives.matching import MatchedCollectives
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.framework.declaration import Analysis, Part
+from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported
+from hpcprof.analysis.framework.registry import ANALYSES
+
+
+def of_run(name: str, results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return an analysis over the ranks: its map over all of them as one part, and the reduction."""
+    return analyze(ANALYSES[name], {name: Outcome(rows) for name, rows in results.items()})
+
+
+def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
+    """Run an analysis over the ranks on the rows of all of them."""
+    if not analysis.map:
+        return analyze_run(analysis, results)
+    rows = results["rank_collectives"].rows
+    found = communication([rows] if len(rows) else [])
+    if analysis.map_over is Part.COMMUNICATORS:
+        return analyze_run(analysis, results, [imported(analysis.map)(found)] if len(rows) else [])
+    matches = matches_of(found)
+    waits = ((rank, rank_waits(matches.take(matches.rank == rank))) for rank in found.ranks)
+    tables = {need: results[need].rows for need in analysis.map_needs}
+    part = imported(analysis.map)(tables, {rank: one for rank, one in waits if one})
+    return analyze_run(analysis, results, [part])
+
+
+def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the analysis ``collectives``."""
+    return of_run("collectives", results)
+
+
+def point_to_point(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the analysis ``point_to_point``."""
+    return of_run("point_to_point", results)
+
+
+def skew(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the analysis ``skew``."""
+    return of_run("skew", results)
+
+
+def skew_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the analysis ``skew_summary``."""
+    return of_run("skew_summary", results)
+
+
+def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the analysis ``step_account``."""
+    return of_run("step_account", results)
+
+
+def matched(rows: pd.DataFrame) -> Communication:
+    """Match the rows of all ranks."""
+    return communication([rows])
+
+
+def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], list[str]]:
+    """Match the collectives of all ranks."""
+    found = communication([rows])
+    return found.collectives, found.problems
+
+
+def match_pairs(rows: pd.DataFrame) -> tuple[list[MatchedPairs], list[str]]:
+    """Match the sends and receives of all ranks."""
+    found = communication([rows])
+    return found.pairs, found.unpaired
+
+
+def align_clocks(rows: pd.DataFrame) -> dict[ClockKey, AlignedClocks]:
+    """Align the clocks of all ranks by their collectives."""
+    return clock_alignment.align_clocks(communication([rows]).collectives)
+
+
+def align_matched_pairs(rows: pd.DataFrame) -> dict[tuple[int, int], AlignedClocks]:
+    """Align the clocks of all ranks by their messages."""
+    return pair_clocks.align_pairs(communication([rows]).pairs)

@@ -1,0 +1,142 @@
+"""The analyses over the ranks of many ranks, a part of the run at a time."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.results import communicator_groups, over_ranks
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.communicator_groups import Survey, groups_of_communicators
+from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
+from hpcprof.results.over_ranks import MatchTask, RankTask, analyze_over_ranks
+from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.store.store import Store
+from tests.data.parallel_program import Program
+from tests.data.stored_program import RUN, store_program
+
+PROGRAM = Program(
+    16, 600, tensor=2, pipeline=2, slow={5: 4.0}, missing=frozenset({3}), dropped={8: 0.05}, seed=4
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """What the analyses over ranks read of a program in overlapping groups."""
+    return store_program(tmp_path_factory.mktemp("ranks"), PROGRAM)[0]
+
+
+def tables(store: Store, executor: Executor = serially) -> dict[str, AnalysisTable]:
+    """Return the analyses that span the ranks, as values that can be compared."""
+    found = analyze_over_ranks(RUN, store, executor)
+    return {name: AnalysisTable.from_outcome(outcome) for name, outcome in found.items()}
+
+
+@pytest.fixture(scope="module")
+def at_once(store: Store) -> dict[str, AnalysisTable]:
+    """What matching the rows of all ranks at once gives."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(over_ranks, "groups_of_communicators", lambda _: None)
+        return tables(store)
+
+
+@pytest.mark.parametrize("together", [2, 5, 1000])
+def test_matching_by_communicator_gives_what_matching_at_once_gives(
+    store: Store, at_once: dict[str, AnalysisTable], together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicator_groups, "RANKS_A_TASK", together)
+    monkeypatch.setattr(over_ranks, "_RANKS_AT_ONCE", 3)
+    assert tables(store) == at_once
+    assert at_once["skew"].columns["verdict"].count("straggler") == 1
+    assert len(at_once["collectives"].rows) > 50 and len(at_once["point_to_point"].rows) > 50
+
+
+def test_no_task_has_more_ranks_than_it_was_given(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(communicator_groups, "RANKS_A_TASK", 4)
+    asked: list[int] = []
+
+    def counted(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        for task in reversed(tasks):
+            assert isinstance(task, RankTask)
+            asked.append(len(task))
+            yield task, function(task)
+
+    analyze_over_ranks(RUN, store, counted)
+    assert len(asked) > 8 and max(asked) == 4
+
+
+def test_what_other_processes_lose_or_cannot_read_this_one_computes(
+    store: Store, at_once: dict[str, AnalysisTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communicator_groups, "RANKS_A_TASK", 4)
+
+    def lossy(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost | None]]:
+        for number, task in enumerate(tasks):
+            yield task, (Lost("its process was killed"), None, function(task))[number % 3]
+
+    assert tables(store, lossy) == at_once  # type: ignore[arg-type]
+
+
+def test_a_full_disk_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> object:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("hpcprof.results.run_communication.pq.write_table", full)
+    with pytest.raises(HpcprofError, match=r"cannot write to .*/communication/run=run: No space left"):
+        analyze_over_ranks(RUN, store)
+
+
+def test_a_process_without_the_files_of_the_profiles_computes_nothing(store: Store, tmp_path: Path) -> None:
+    seen: list[tuple[Any, RankTask]] = []
+
+    def kept(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        seen.extend((function, task) for task in tasks if isinstance(task, RankTask))
+        yield from serially(function, tasks)
+
+    analyze_over_ranks(RUN, store, kept)
+    assert {type(task) for _, task in seen} == {RankTask, MatchTask}
+    for function, task in seen:
+        assert function(task) is not None
+        for change in ({"sha256": "another profile"}, {"folder": tmp_path}):
+            elsewhere = tuple(replace(one, **change) for one in task.events)
+            assert function(replace(task, events=elsewhere)) is None
+    with pytest.raises(StoreError, match=r"rows of rank_collectives of rank 0 of run are not in .*: collect"):
+        over_ranks._survey(replace(seen[0][1], events=elsewhere))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"comm_id": None}, {"op": "SendRecv"}, {"world_ranks": 17.0}],
+    ids=["an unknown communicator", "sends that look like receives", "another world"],
+)
+def test_rows_that_do_not_tell_communicators_apart_are_matched_at_once(
+    store: Store, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = rank_table_rows
+
+    def with_an_odd_row(*given: Any) -> pd.DataFrame:
+        rows = read(*given)
+        for column, value in changed.items():
+            rows[column] = [value, *rows[column].tolist()[1:]]
+        return rows
+
+    monkeypatch.setattr(over_ranks, "rank_table_rows", with_an_odd_row)
+    events = tuple(store.rank_events(RUN).values())
+    survey = over_ranks._survey(RankTask(events, Path()))
+    assert groups_of_communicators([survey]) is None
+    monkeypatch.undo()
+    whole = over_ranks._survey(RankTask(events, Path()))
+    assert isinstance(whole, Survey) and groups_of_communicators([whole]) is not None
