@@ -109,6 +109,11 @@ class RankEvents:
             self._write(dataset_name(field), table, strings, step if field == STEPPED else None)
         pa.default_memory_pool().release_unused()
 
+    def discard(self) -> None:
+        """Remove the tables of a timeline that could not be written as a whole."""
+        for field in timeline_tables():
+            self.path(dataset_name(field)).unlink(missing_ok=True)
+
     def finish(self, timeline: Timeline, others: Mapping[str, pa.Table], *, events: bool = True) -> None:
         """Write other tables of the rank, and the description with which its files count.
 

@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import named_ranks
-from hpcprof.profiles.event_folders import table_path
+from hpcprof.profiles.event_folders import communication_folder, table_path
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.executors.interface import Executor, serially
-from hpcprof.results.kept_events import KeepTask, event_schemas, keep_events
+from hpcprof.results.kept_events import MATCHES, KeepTask, event_schemas, keep_events
 from hpcprof.results.query import Answer, Value, distinct_names, plain_value
+from hpcprof.results.run_communication import load_communication
 from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.step_choice import stored_step_ranges
 from hpcprof.results.store.store import Store
@@ -44,7 +45,7 @@ _PATIENCE_SECONDS = 0.05
 _MOST_IN_A_TASK = 16
 _LEAST_TASKS = 8
 _ROWS_AT_ONCE = 10_000
-_TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR"}
+_TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN"}
 
 
 @dataclass(frozen=True)
@@ -225,21 +226,40 @@ def _views(folder: Path, found: EventFiles) -> dict[str, tuple[list[str], str]]:
             links[events.folder].symlink_to(events.folder.absolute())
     views = {}
     for table, columns in event_schemas().items():
-        paths = [
-            str(table_path(links[events.folder], table, events.run_id, events.rank))
-            for events, rows in found.files
-            if rows.get(table)
-        ]
-        views[table] = paths, f"CREATE VIEW {table} AS {_select(columns, paths)}"
+        if table == MATCHES:
+            paths = _match_files(found, links)
+        else:
+            paths = [
+                str(table_path(links[events.folder], table, events.run_id, events.rank))
+                for events, rows in found.files
+                if rows.get(table)
+            ]
+        # A file of matches has the ranks in a column, and no folder for each.
+        partitions = columns.names[: 1 if table == MATCHES else 2]
+        views[table] = paths, f"CREATE VIEW {table} AS {_select(columns, paths, partitions)}"
     return views
 
 
-def _select(columns: pa.Schema, paths: Sequence[str]) -> str:
+def _match_files(found: EventFiles, links: Mapping[Path, Path]) -> list[str]:
+    """Return the files of what the ranks of each run have in common."""
+    of_runs: dict[tuple[Path, str], dict[int, RankEvents]] = {}
+    for events, _ in found.files:
+        of_runs.setdefault((events.folder, events.run_id), {})[events.rank] = events
+    paths = []
+    for (folder, run_id), ranks in of_runs.items():
+        kept = load_communication(communication_folder(folder, run_id), ranks)
+        place = communication_folder(links[folder], run_id)
+        paths += [str(place / part.name) for part in kept.parts] if kept else []
+    return paths
+
+
+def _select(columns: pa.Schema, paths: Sequence[str], partitions: Sequence[str]) -> str:
     if not paths:
         nulls = ", ".join(f'CAST(NULL AS {_TYPES[c.type]}) AS "{c.name}"' for c in columns)
         return f"SELECT {nulls} WHERE false"
     names = ", ".join(f'"{column.name}"' for column in columns)
-    types = "hive_partitioning = true, hive_types = {'run': VARCHAR, 'rank': BIGINT}"
+    kinds = ", ".join(f"'{name}': {_TYPES[columns.field(name).type]}" for name in partitions)
+    types = f"hive_partitioning = true, hive_types = {{{kinds}}}"
     return f"SELECT {names} FROM read_parquet([{', '.join(map(_quoted, paths))}], {types})"
 
 

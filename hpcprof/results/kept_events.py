@@ -23,6 +23,10 @@ from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.rank_tables import RANK_TABLES, arrow_tables, dataset_table
 from hpcprof.results.rank_tables import table_schema as rank_schema
+from hpcprof.results.run_communication import MATCH_SCHEMA
+
+MATCHES = "matches"
+"""The table of what ranks have in common, whose files are those of a run and not of a rank."""
 
 _STEPS = "steps"
 _STEP_COLUMNS = pa.schema([(name, pa.int64()) for name in ("step", "start_ns", "end_ns")])
@@ -55,6 +59,7 @@ def event_schemas() -> dict[str, pa.Schema]:
     schemas[STEPPED] = schemas[STEPPED].append(pa.field("step", pa.int64()))
     schemas |= {dataset_table(name): rank_schema(analysis) for name, analysis in RANK_TABLES.items()}
     schemas[_STEPS] = _STEP_COLUMNS
+    schemas[MATCHES] = pa.schema([field for field in MATCH_SCHEMA if field.name != "rank"])
     place = [pa.field("run", pa.string()), pa.field("rank", pa.int64())]
     return {name: pa.schema([*place, *schemas[name]]) for name in sorted(schemas)}
 

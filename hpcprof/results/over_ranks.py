@@ -256,7 +256,7 @@ def _match(task: MatchTask) -> _Matched:
     )
     found = communication(batches, task.communicators, task.exchanging, task.profiled)
     if not found.ranks:
-        return _Matched(PartFile("", 0, 0, ()), [], {})
+        return _Matched(PartFile("", ()), [], {})
     file = write_matches(task.folder, task.number, matches_of(found))
     return _Matched(file, found.aligned, {name: imported(name)(found) for name in _maps(Part.COMMUNICATORS)})
 

@@ -262,9 +262,12 @@ def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: 
 
     if task.events is None or not task.keeps_timeline or not isinstance(profile, Timeline):
         return ()
+    events = _rank_events(task, task.events, sha256)
     try:
-        keep_timeline(_rank_events(task, task.events, sha256), profile)
+        keep_timeline(events, profile)
     except OSError as error:
+        # On a full disk, what others need has room then.
+        events.discard()
         why = error.strerror or error
         return (f"the timeline of {task.path} was not kept in {task.events}: {why}.",)
     return ()

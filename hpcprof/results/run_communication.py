@@ -38,7 +38,21 @@ VERSION = 1
 _DESCRIPTION, _CLOCKS = "description.json", "clocks.parquet"
 _GROUP = 1 << 16
 _COLLECTIVE = ("op", "comm_id", "seq", "bytes")
-_TIMES = ("start", "end", "arrived")
+_TIMES = ("start_ns", "end_ns", "arrived_ns")
+_OPTIONAL = ("peer", "arrived")
+_MATCH_BITS = 32
+MATCH_SCHEMA = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("rank", "row", "match_group", "match")),
+        ("op", pa.string()),
+        *((name, pa.int64()) for name in ("part", "start_ns", "end_ns", "peer")),
+        ("sends", pa.bool_()),
+        ("arrived_ns", pa.int64()),
+    ]
+)
+"""The columns of the files of matches; see `Matches`. What is unknown is null."""
+
+_COLUMNS = dict(zip((field.name for field in fields(Matches)), MATCH_SCHEMA.names, strict=True))
 _written_size = lru_cache(1024)(format_bytes)
 
 
@@ -199,7 +213,7 @@ class RankCommunication:
         When their kernel, or the host, began, on the clock of the rank's profile. Several messages may share
         a kernel. Of the collectives that share one, only the first is here.
     number : ndarray of int64, shape (n,)
-        What a collective, or a message, has in common on all of its ranks, from 0 in each run.
+        What a collective, or a message, has in common on all of its ranks.
     way : ndarray of int64, shape (n,)
         1 for a message that is sent, -1 for one that is received, 0 for a collective.
     texts : list of str
@@ -213,11 +227,9 @@ class RankCommunication:
 
 
 class PartFile(msgspec.Struct, frozen=True):
-    """One file of matches: how many groups and matches it has, and of which ranks."""
+    """One file of matches, and of which ranks it has some."""
 
     name: str
-    groups: int
-    matches: int
     ranks: tuple[int, ...]
 
 
@@ -247,12 +259,20 @@ def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
         If it cannot be written.
     """
     found = matches.take(np.lexsort((matches.row, matches.rank)))
-    columns = {field.name: getattr(found, field.name) for field in fields(found)}
+    # Each file numbers its matches apart from the others.
+    first = number << _MATCH_BITS
+    arrays = []
+    for field, column in _COLUMNS.items():
+        values = getattr(found, field)
+        if field in ("group", "match"):
+            values = values + first
+        kind = MATCH_SCHEMA.field(column).type
+        arrays.append(pa.array(values, kind, mask=values == UNKNOWN if field in _OPTIONAL else None))
     folder.mkdir(parents=True, exist_ok=True)
     name = f"part-{number}.parquet"
     with replacing(folder / name) as temporary:
         pq.write_table(
-            pa.table({column: pa.array(values) for column, values in columns.items()}),
+            pa.table(arrays, MATCH_SCHEMA),
             temporary,
             row_group_size=_GROUP,
             compression="zstd",
@@ -262,8 +282,7 @@ def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
             write_statistics=["rank"],
             store_schema=False,
         )
-    groups, count = (int(getattr(found, key).max(initial=-1)) + 1 for key in ("group", "match"))
-    return PartFile(name, groups, count, tuple(np.unique(found.rank).tolist()))
+    return PartFile(name, tuple(np.unique(found.rank).tolist()))
 
 
 def read_matches(folder: Path, parts: Sequence[PartFile], ranks: Sequence[int] | None = None) -> Matches:
@@ -275,30 +294,27 @@ def read_matches(folder: Path, parts: Sequence[PartFile], ranks: Sequence[int] |
         If a file is missing or damaged.
     """
     wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
-    found: list[Matches] = []
-    group = match = 0
-    for part in parts:
-        if wanted is None or not {*part.ranks}.isdisjoint(wanted.tolist()):
-            read = _read_part(folder / part.name, wanted)
-            found.append(replace(read, group=read.group + group, match=read.match + match))
-        group, match = group + part.groups, match + part.matches
-    columns = {field.name: [getattr(one, field.name) for one in found] for field in fields(Matches)}
-    if not found:
-        return Matches.concatenate([])
-    return Matches(**{name: np.concatenate(values) for name, values in columns.items()})
+    chosen = [p for p in parts if wanted is None or not {*p.ranks}.isdisjoint(wanted.tolist())]
+    tables = [_read_part(folder / part.name, wanted) for part in chosen]
+    whole = pa.concat_tables(tables) if tables else MATCH_SCHEMA.empty_table()
+    columns = {}
+    for field, column in _COLUMNS.items():
+        values = whole.column(column)
+        columns[field] = (values.fill_null(UNKNOWN) if field in _OPTIONAL else values).to_numpy()
+    return Matches(**columns)
 
 
-def _read_part(path: Path, ranks: Ints | None) -> Matches:
+def _read_part(path: Path, ranks: Ints | None) -> pa.Table:
     with pq.ParquetFile(path) as file:
         groups = []
         for number in range(file.metadata.num_row_groups):
             found = file.metadata.row_group(number).column(0).statistics
             if ranks is None or ((ranks >= found.min) & (ranks <= found.max)).any():
                 groups.append(number)
-        table = file.read_row_groups(groups, use_threads=False)
-    columns = {name: table.column(name).to_numpy() for name in table.column_names}
-    rows = Matches(**columns)
-    return rows if ranks is None else rows.take(np.isin(rows.rank, ranks))
+        table = file.read_row_groups(groups, MATCH_SCHEMA.names, use_threads=False)
+    if ranks is None:
+        return table
+    return table.filter(pa.array(np.isin(table.column("rank").to_numpy(), ranks)))
 
 
 class RunCommunication:

@@ -6,12 +6,14 @@ import json
 import math
 import secrets
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,14 +25,17 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Fact, Gpu
+from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.kept_events import finish
 from hpcprof.results.query import query as hpcprof_query
-from hpcprof.results.store import analyses
+from hpcprof.results.rank_tables import RANK_TABLES
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database, unpack
+from tests.unit.analysis.timelines import timeline
 
 AS_JSON = ("--format", "json")
 
@@ -279,31 +284,31 @@ def test_a_run_whose_id_is_no_utf8_is_found_again(database: Database) -> None:
     assert list(store.profiles(run_id)) == [0]
 
 
-def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(database: Database) -> None:
+def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(
+    database: Database, tmp_path: Path
+) -> None:
     store = opened(database)
+    store.put_profiles(
+        RunRow(id="run", path="/run", events=str(tmp_path)), [RankResults(profile(r), {}) for r in (1, 0)]
+    )
     for rank in (1, 0):
-        columns: dict[str, list[object]] = {
+        columns: dict[str, list[Any]] = {
             column.name: [rank, None] for column in ANALYSES["rank_collectives"].columns
         }
         columns["comm_id"] = ["c", None]
         columns["op"] = ["AllReduce", "half \ud800 and zero\0"]
-        results = {"rank_collectives": AnalysisTable(columns)}
-        store.put_profiles(RunRow(id="run", path="/run"), [RankResults(profile(rank), results)])
+        tables: dict[str, dict[str, list[Any]]] = {name: {} for name in RANK_TABLES}
+        tables["rank_collectives"] = columns
+        events = RankEvents(tmp_path, "run", rank, profile(rank).sha256)
+        finish(events, timeline([]), tables, with_timeline=False)
     rows = store.read("run", "rank_collectives").rows
     assert [row["seq"] for row in rows] == [0, None, 1, None]
-    assert [row["op"] for row in rows] == 2 * ["AllReduce", "half \\ud800 and zero"]
-
-
-def test_packed_rows_of_an_earlier_version_have_nulls_in_newer_columns(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, columns = opened(database), ANALYSES["rank_collectives"].columns
-    older = msgspec.msgpack.encode([[0, 1] for _ in columns[:-2]])
-    monkeypatch.setattr(analyses, "_packed", lambda *_: older)
-    results = {"rank_collectives": AnalysisTable({column.name: [0, 1] for column in columns})}
-    store.put_profiles(RunRow(id="run", path="/run"), [RankResults(profile(0), results)])
-    rows = store.read("run", "rank_collectives").rows
-    assert [tuple(row.values())[-3:] for row in rows] == [(0, None, None), (1, None, None)]
+    assert [row["rank"] for row in rows] == [0, 0, 1, 1]
+    assert [row["op"] for row in rows] == 2 * ["AllReduce", "half ? and zero\0"]
+    shutil.rmtree(tmp_path / "collectives/run=run/rank=0")
+    found = store.read("run", "rank_collectives")
+    assert [row["rank"] for row in found.rows] == [1, 1]
+    assert "rank 0 of run are not in" in found.reasons[0]
 
 
 def test_rows_over_ranks_are_written_in_batches_that_keep_their_order(

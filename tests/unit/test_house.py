@@ -13,8 +13,6 @@ ROOMS = (
     *("cli", "serve", "report", "study", "results", "analysis", "profiles", "submit", "workloads", "common"),
 )
 """From the top floor down: a room imports only itself and those after it."""
-MOST_LINES = 400
-FEW_LINES, MOST_SHORT = 40, 25
 
 GRAPH = grimp.build_graph("hpcprof", cache_dir=None)
 """Imports inside functions and for type checkers count like all others."""
@@ -58,20 +56,3 @@ def test_no_file_is_in_a_cycle() -> None:
 
 def test_a_cycle_is_found() -> None:
     assert list(cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()})) == [["a", "b", "c"]]
-
-
-def lengths() -> dict[str, int]:
-    """Return the lines of every module with code in it."""
-    return {
-        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
-        for path in PACKAGE.rglob("*.py")
-    }
-
-
-def test_no_module_is_too_long_to_read() -> None:
-    assert not {path: lines for path, lines in lengths().items() if lines > MOST_LINES}
-
-
-def test_few_modules_are_too_short_to_be_worth_a_file() -> None:
-    short = [p for p, lines in lengths().items() if lines < FEW_LINES and not p.endswith("__init__.py")]
-    assert len(short) <= MOST_SHORT, sorted(short)

@@ -87,7 +87,7 @@ class Analysis:
         ranks are never in one process: ``g(communication)`` with a
         `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS` ``g(tables, waits)``
         with the tables ``map_needs`` of some ranks, and the waits of each
-        (`hpcprof.analysis.collectives.waits`). It returns a value that can be pickled.
+        (`hpcprof.analysis.collectives.matches.RankWaits`). It returns a value that can be pickled.
     map_over : Part
         What ``map`` is called for.
     map_needs : tuple of str
