@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from hpcprof.profiles.event_columns import dataset_name, timeline_tables
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
 from tests.page_blocks import blocks
@@ -26,6 +27,7 @@ DATA = Path(__file__).parents[1] / "data"
 pytestmark = pytest.mark.slow
 
 RANKS, KERNELS = 3, 300
+PAGE = 4096
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 STEERING = "clear \x1b[2J\x9b2J the\nscreen"
 NAMES = ("<script>alert(1)</script>", "内核<größe> 🚀", "a \"quoted\" & 'odd' \\ name", STEERING)
@@ -367,24 +369,38 @@ def dump(database: Path) -> list[str]:
         return sorted(store.iterdump())
 
 
-@pytest.mark.parametrize("room", ["400k", "12k"])
+def pages(folder: Path) -> int:
+    """Return how much of a file system in memory the files in a folder take."""
+    return sum(-(-path.stat().st_size // PAGE) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("fits", [True, False], ids=["tables fit", "nothing fits"])
 def test_a_full_disk_for_the_timelines_leaves_the_results_that_fit(
-    run: Path, tmp_path: Path, room: str
+    run: Path, tmp_path: Path, hpcprof: Hpcprof, fits: bool
 ) -> None:
+    # One rank, so that room for all tables is too little for any timeline.
+    shutil.rmtree(run / "profiles")
+    write_all(run / "profiles", 1, 20_000)
+    hpcprof("collect", "--db", "reference.db")
+    of_timelines = {dataset_name(field) for field in timeline_tables()}
+    kept = {table.name: pages(table) for table in (run / "timeline").iterdir()}
+    room = sum(count for name, count in kept.items() if name not in of_timelines) + 1
+    assert room < sum(kept[name] for name in of_timelines & kept.keys())
+    shutil.rmtree(run / "timeline")
     (run / "timeline").mkdir()
     done = in_namespace(
-        f"mount -t tmpfs -o size={room} none {run}/timeline; HPCPROF collect --jobs 1 || code=$?; "
-        f"ls -A {run}/timeline; exit $code",
+        f"mount -t tmpfs -o size={room * PAGE if fits else 3 * PAGE} none {run}/timeline; "
+        f"HPCPROF collect --jobs 1 || code=$?; ls -A {run}/timeline; exit $code",
         tmp_path,
     )
     said = sentences(done.stderr)
-    if room == "12k":
-        assert done.returncode == 1
-        assert sum("was not collected:" in line and "No space left" in line for line in said) == RANKS
-    else:
+    if fits:
         assert done.returncode == 0, done.stderr
-        assert "3 profiles collected" in done.stdout
-        assert any("was not kept in" in line and "No space left" in line for line in said)
+        assert "1 profile collected" in done.stdout
+        assert sum("was not kept in" in line and "No space left" in line for line in said) == 1
+    else:
+        assert done.returncode == 1
+        assert sum("was not collected:" in line and "No space left" in line for line in said) == 1
     assert not any(line.startswith(".") for line in done.stdout.splitlines())
 
 
