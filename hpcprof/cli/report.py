@@ -112,10 +112,13 @@ def command(
 
 
 def collect_first(run: Run, store: Store) -> None:
-    """Collect a run of which nothing has been collected, and say so on standard error."""
+    """Collect a run that this version of hpcprof has not collected, and say so on standard error."""
     # Imported here: a report from the store is quick.
     from hpcprof.cli.collect import collect_and_tell
+    from hpcprof.results.earlier_figures import earlier_version
 
-    click.echo(f"hpcprof: nothing of {run.id} has been collected: collecting it first", err=True)
+    earlier = earlier_version(store.profiles(run.id).values()) if store.exists() else ""
+    why = f"{run.id} was collected by {earlier}" if earlier else f"nothing of {run.id} has been collected"
+    click.echo(f"hpcprof: {why}: collecting it first", err=True)
     store.prepare()
     collect_and_tell(run, store, aside=True)

@@ -12,6 +12,7 @@ from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, 
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
 from hpcprof.results.analysis_table import Row
+from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
 
@@ -63,6 +64,9 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
         devices = sorted({_devices(p.devices) for p in profiles if p.devices})
         described.append(("profiles", f"{counted(len(profiles), 'rank')}, {_profilers(profiles)}"))
         described.append(("GPUs", "; ".join(devices) or "none recorded"))
+        earlier = earlier_version(profiles)
+        if earlier:
+            described.append(("figures", f"computed by {earlier}"))
     return described
 
 

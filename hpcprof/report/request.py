@@ -14,6 +14,7 @@ from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.explanation import explain_if_quick
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_names import find_known_run, find_known_runs
@@ -156,7 +157,7 @@ def _across_runs(
 
 
 def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:
-    """Have each run collected that has profiles of which nothing is in the store.
+    """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
 
     Raises
     ------
@@ -164,7 +165,8 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
         If the job of one has not ended: its profiles are incomplete.
     """
     exists = store.exists()
-    missing = [run for run in runs if not (exists and store.profiles(run.id))]
+    stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}
+    missing = [run for run in runs if not stored[run.id]]
     statuses = poll(missing)
     for run in missing:
         status = statuses.get(run.id)
@@ -173,6 +175,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
                 f"{run.id} is {status.state.value}: its report can be made when it has ended, for which "
                 f"hpcprof status {typed_name(run.path)} --watch waits."
             )
-    for run in missing:
-        if find_profiles(run.path):
+    for run in runs:
+        profiles = stored[run.id].values()
+        if (not profiles or earlier_version(profiles)) and find_profiles(run.path):
             collect(run)

@@ -20,6 +20,7 @@ from hpcprof.common.paths import is_folder
 from hpcprof.profiles.losses import Loss, LossKind
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
+from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.run_names import command_line
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
@@ -165,10 +166,11 @@ def explain_inputs(run: Run, store: Store) -> ExplainInputs:
     collecting = command_line(store, "collect", str(run.path))
     if not profiles:
         raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
-    if any(profile.analysis_version != ANALYSIS_VERSION for profile in profiles.values()):
-        raise HpcprofError(
-            f"{run.id} was collected by another version of hpcprof: run {collecting} again first."
-        )
+    earlier = earlier_version(profiles.values())
+    if earlier and not is_folder(run.path):
+        raise HpcprofError(f"{run.id} cannot be explained: {earlier} collected it, and its folder is gone.")
+    if earlier:
+        raise HpcprofError(f"{run.id} was collected by {earlier}: run {collecting} again first.")
     data = run_data(run, store, ())
     if not data.timeline_ranks:
         raise HpcprofError(

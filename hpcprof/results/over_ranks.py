@@ -127,6 +127,7 @@ def run_communication(run: Run, store: Store) -> RunCommunication:
         return found
     # Whoever may only read the run computes it each time.
     temporary = tempfile.TemporaryDirectory(prefix="hpcprof-communication-")
+    lost: StoreError | None = None
     for place, goes in ((folder, None), (Path(temporary.name), temporary)):
         try:
             found, _ = _matched(run.id, store, events, place, serially, goes)
@@ -134,11 +135,12 @@ def run_communication(run: Run, store: Store) -> RunCommunication:
             return found
         except OSError:
             continue
-        except StoreError:  # The rows of a rank are gone.
+        except StoreError as error:  # The rows of a rank are gone.
+            lost = error
             break
     profiles = store.profiles(run.id)
     utc = {rank: profiles[rank].start_utc_ns for rank in events}
-    return RunCommunication(folder, [], run_clocks([], events, utc), events)
+    return RunCommunication(folder, [], run_clocks([], events, utc), events, lost=lost)
 
 
 def _communication_folder(run_id: str, events: Mapping[int, RankEvents]) -> Path:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from hpcprof.common import __version__
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.rank_task import ProfileResults
 from hpcprof.results.store.store import RankResults, Store
@@ -72,5 +73,6 @@ class PendingResults:
             profiler_version=origin.profiler_version,
             start_utc_ns=origin.start_utc_ns,
             analysis_version=ANALYSIS_VERSION,
+            made_by=__version__,
         )
         return RankResults(profile, found.tables, origin.gpus, origin.facts, found.losses)

@@ -226,6 +226,9 @@ class RankCommunication:
     texts: list[str]
 
 
+_NOTHING = RankCommunication(*(np.array([], np.int64) for _ in range(3)), [])
+
+
 class PartFile(msgspec.Struct, frozen=True):
     """One file of matches, and of which ranks it has some."""
 
@@ -324,6 +327,8 @@ class RunCommunication:
     ----------
     clocks : RunClocks
     parts : tuple of PartFile
+    lost : StoreError or None
+        The reason why nothing could be matched.
     """
 
     def __init__(
@@ -333,8 +338,9 @@ class RunCommunication:
         clocks: RunClocks,
         events: Mapping[int, RankEvents],
         temporary: tempfile.TemporaryDirectory[str] | None = None,
+        lost: StoreError | None = None,
     ) -> None:
-        self.clocks, self.parts = clocks, tuple(parts)
+        self.clocks, self.parts, self.lost = clocks, tuple(parts), lost
         self._folder, self._events = folder, events
         # The folder is removed with this object.
         self._temporary = temporary
@@ -345,8 +351,10 @@ class RunCommunication:
         Raises
         ------
         StoreError
-            If the files are gone or damaged.
+            If the files are gone or damaged, or nothing could be matched.
         """
+        if self.lost is not None:
+            raise self.lost
         try:
             return read_matches(self._folder, self.parts, ranks)
         except (OSError, pa.ArrowException) as error:
@@ -354,6 +362,8 @@ class RunCommunication:
 
     def of_rank(self, rank: int) -> RankCommunication:
         """Return what a rank has in common with others; nothing if it has no communication."""
+        if self.lost is not None:
+            return _NOTHING
         found = self.matches([rank])
         # Collectives that share a kernel share its arrows.
         found = found.take((found.part == 0) | (found.peer != UNKNOWN))

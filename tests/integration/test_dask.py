@@ -224,9 +224,7 @@ def full_disk(folder: Path) -> list[str]:
     return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, str(folder)]
 
 
-def test_a_full_disk_is_named_for_each_profile(
-    hpcprof: Hpcprof, folder: Path, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_named_for_each_profile(hpcprof: Hpcprof, folder: Path, tmp_path: Path) -> None:
     assert hpcprof("submit", "--site", "local", "--wait", "--", "true").returncode == 0
     (run,) = all_runs(tmp_path / "runs")
     shutil.rmtree(run.path / "profiles")

@@ -24,6 +24,9 @@ from hpcprof.results.store.tables import (
     ReasonRow,
 )
 
+_MADE_BY = {11: "0.2.0"}
+"""The version of hpcprof that wrote tables of a version, before each profile recorded it."""
+
 _RECORDS = {table.name: table for table in METADATA.sorted_tables if table not in TABLES.values()}
 """The tables that describe runs and profiles, which are kept."""
 
@@ -45,6 +48,9 @@ def migrate(connection: Connection) -> None:
             if column.name not in known:
                 kind = column.type.compile(connection.dialect)
                 connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {column.name} {kind}")
+    found = connection.execute(select(SCHEMA.c.version)).scalar_one()
+    unknown = PROFILES.c.made_by.is_(None)
+    connection.execute(PROFILES.update().where(unknown).values(made_by=_MADE_BY.get(found)))
     if made_anew:
         _tell(connection, made_anew)
         # The next collect reads the profiles again, though their other figures are up to date.

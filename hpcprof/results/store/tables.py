@@ -109,6 +109,8 @@ class ProfileRow(msgspec.Struct, frozen=True):
     profiler_version: str | None
     start_utc_ns: Int64 | None
     analysis_version: int
+    made_by: str | None = None
+    """The version of hpcprof that computed the figures; None if that was before 0.2."""
 
 
 class GpuRow(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import StoreError
 from hpcprof.results import over_ranks
 from hpcprof.results.analysis_table import data_frame
 from hpcprof.results.over_ranks import analyze_over_ranks, run_communication
@@ -149,3 +151,13 @@ def test_whoever_may_not_write_computes_the_communication_in_a_folder_that_goes(
     assert tmp_path not in place.parents and place.is_dir()
     del found
     assert not place.exists()
+
+
+def test_a_rank_whose_rows_are_gone_is_no_rank_without_communication(tmp_path: Path) -> None:
+    store, _ = store_program(tmp_path, Program(4, 300))
+    run = Run(RUN, tmp_path / "profiles")
+    shutil.rmtree(next(tmp_path.glob("timeline/collectives/run=*/rank=2")))
+    found = run_communication(run, store)
+    assert len(found.of_rank(0).start) == 0
+    with pytest.raises(StoreError, match=r"of rank 2 of .* are not in .*: collect the run again"):
+        found.matches()

@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,8 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import html_report
 from hpcprof.report.page.page_tables import analysis_tables, table_data
 from hpcprof.report.terminal import analysis_report, full_report
-from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable, Row
+from hpcprof.results.store.tables import ProfileRow
 from hpcprof.submit.runs.directory import Run
 from tests.page_blocks import blocks
 from tests.unit.explanations import explained, finding
@@ -28,10 +28,17 @@ ROWS = 2030
 FULL = "hpcprof report r --analysis {}".format
 
 
+def profile_of(devices: str, host: str | None) -> ProfileRow:
+    return ProfileRow(
+        *("r", 0, "rank0.sqlite", "0" * 64, 1, "nsys", host, devices, "2025.3", None),
+        analysis_version=ANALYSIS_VERSION,
+    )
+
+
 @pytest.fixture(scope="module")
 def page() -> str:
     """The page of a run whose tables hold the same value in every row."""
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200", host="n1")
+    profile = profile_of("NVIDIA H200", "n1")
     return html_report(Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL))
 
 
@@ -73,7 +80,7 @@ def test_the_page_and_the_terminal_have_the_same_headers(name: str, page: str) -
 def test_what_the_profiles_lack_is_one_line_beside_the_table_on_page_and_terminal() -> None:
     lost = ("rank 3: 57 of 172 kernels have no valid end and are left out", "rank 1: <b>")
     made = {name: replace(one, losses=lost if name == "breakdown" else ()) for name, one in tables().items()}
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200", host="n1")
+    profile = profile_of("NVIDIA H200", "n1")
     contents = Contents(Run("r", Path("r")), None, [], {0: profile}, made, [], [], FULL)
     console = Console(width=200)
     with console.capture() as output:
@@ -87,7 +94,7 @@ def test_what_the_profiles_lack_is_one_line_beside_the_table_on_page_and_termina
 def test_what_the_profiles_lack_is_said_once_of_all_empty_analyses() -> None:
     lost = ("rank 0: the profiler reports: No CUDA events collected",)
     made = {name: AnalysisTable({}, {0: f"no rows in {name}"}, lost) for name in ANALYSES}
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="", host=None)
+    profile = profile_of("", None)
     console = Console(width=200)
     with console.capture() as output:
         console.print(
@@ -145,7 +152,7 @@ def test_the_profiler_is_named_with_its_version(page: str) -> None:
 
 
 def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> None:
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200", host="n1")
+    profile = profile_of("NVIDIA H200", "n1")
     hostile = replace(finding(13), where="<script>", remedy="<b>")
     contents = Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL)
     made = html_report(replace(contents, explanation=explained(hostile)))
@@ -162,7 +169,7 @@ def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> N
 
 
 def test_a_page_without_findings_says_so_and_how_sure_that_is() -> None:
-    profile: Any = SimpleNamespace(kind="nsys", profiler_version="2025.3", devices="NVIDIA H200", host=None)
+    profile = profile_of("NVIDIA H200", None)
     contents = Contents(Run("r", Path("r")), None, [], {0: profile}, tables(), [], [], FULL)
     made = html_report(replace(contents, explanation=explained()))
     assert ">No findings</h2>" in made
