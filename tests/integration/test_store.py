@@ -380,6 +380,7 @@ def test_tables_of_an_earlier_version_are_migrated_and_filled_by_the_next_collec
     hpcprof: Hpcprof, profiles: Path, database: Database
 ) -> None:
     hpcprof("collect", str(profiles))
+    hpcprof("report", str(profiles))
     current = database.dump()
     # As an earlier version left it: without a table, with another column in one, without one in a record.
     database.execute("UPDATE hpcprof_schema SET version = 4")
@@ -399,20 +400,21 @@ def test_figures_whose_profiles_are_gone_are_shown_with_the_version_that_made_th
     hpcprof: Hpcprof, profiles: Path, database: Database
 ) -> None:
     hpcprof("collect", str(profiles))
+    (run,) = (found.id for found in opened(database).runs())
     database.execute("UPDATE hpcprof_schema SET version = 11")
     database.execute("DROP TABLE analysis_phases")
     database.execute("ALTER TABLE profiles DROP COLUMN made_by")
     moved = profiles.rename(profiles.with_name("moved"))
-    report = hpcprof("report", str(profiles))
+    report = hpcprof("report", run)
     assert report.returncode == 0, report.stderr
     assert "matmul_1" in report.stdout and "computed by hpcprof 0.2.0" in report.stdout
-    phases = hpcprof("report", str(profiles), "--analysis", "phases")
+    phases = hpcprof("report", run, "--analysis", "phases")
     assert "collected by an earlier version" in phases.stdout
-    explained = hpcprof("explain", str(profiles))
+    explained = hpcprof("explain", run)
     assert explained.returncode == 1
     assert "cannot be explained: hpcprof 0.2.0 collected it, and its folder is gone." in explained.stderr
     moved.rename(profiles)
-    assert "computed by" not in hpcprof("report", str(profiles)).stdout
+    assert "computed by" not in hpcprof("report", run).stdout
 
 
 def test_baselines_are_replaced_as_a_whole_and_come_with_the_migration(database: Database) -> None:
