@@ -284,8 +284,8 @@ def _ordered(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
     """Return the edges, and the nodes in an order in which every edge leads forward: that of time if it can.
 
     A call may return before its copy ends, and where clocks are not aligned exactly, a rank may end a
-    collective before another one begins it. A node that is too early moves behind its source. What was
-    inferred may contradict itself, so that no such order exists; then the waits that lead backward go.
+    collective before another one begins it. A node that is too early moves behind its source. Where edges
+    contradict each other, no such order exists until `_without_cycles`.
     """
     moment = observed.copy()
     for _ in range(_MOST_ROUNDS):
@@ -293,8 +293,30 @@ def _ordered(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
         if not early.any():
             return edges, np.argsort(moment, kind="stable")
         np.maximum.at(moment, edges.target[early], moment[edges.source[early]] + 1)
-    backward = observed[edges.target] < observed[edges.source]
-    return _ordered(edges.take(~backward), observed)
+    return _ordered(_without_cycles(edges, observed), observed)
+
+
+def _without_cycles(edges: Edges, observed: Ints) -> Edges:
+    """Take out the edges of cycles that lead back in time: what was inferred, or time stamps, are wrong.
+
+    A node that nothing else leads to, such as an operation that starts before its launch, happens when it
+    happened.
+    """
+    # Only profiles that contradict themselves need scipy.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    nodes = len(observed)
+    graph = coo_array((np.ones(len(edges)), (edges.source, edges.target)), (nodes, nodes))
+    _, cycle = connected_components(graph, connection="strong")
+    length = observed[edges.target] - observed[edges.source]
+    # Without time between its nodes, a cycle needs an edge that leads to a lower number.
+    back = (length < 0) | ((length == 0) & (edges.target < edges.source))
+    kept = edges.take(~(back & (cycle[edges.source] == cycle[edges.target])))
+    bare = np.setdiff1d(np.arange(1, nodes), kept.target)
+    zero = np.zeros_like(bare)
+    fixed = Edges(zero, bare, observed[bare], np.full_like(bare, int(EdgeKind.FIXED)), zero)
+    return concatenate(Edges, (kept, fixed))
 
 
 def _fronts(activities: Mapping[int, RankActivity], tables: _Joined) -> Ints:

@@ -333,7 +333,8 @@ class _Tables(dict[str, pd.DataFrame]):
         analysis = ANALYSES[name]
         if analysis.scope.value == "rank":
             rows = [analyze_rank(analysis, one, rank).rows for rank, one in self.timelines.items()]
-            self[name] = pd.concat(rows, ignore_index=True)
+            filled = [one for one in rows if len(one)]
+            self[name] = pd.concat(filled or [rows[0].astype(np.int64)], ignore_index=True)
         else:
             self[name] = analyze(analysis, {one: Outcome(self[one]) for one in analysis.computed_from}).rows
         return self[name]

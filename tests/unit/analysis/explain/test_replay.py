@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -213,6 +214,21 @@ def test_a_wait_for_one_gpu_does_not_wait_for_the_other() -> None:
         return times.with_alone(np.where(work.end - work.start == 4 * MS, MS, times.alone))
 
     assert np.median(walls(replay, change)) == pytest.approx(np.median(walls(without)), rel=0.01)
+
+
+@pytest.mark.parametrize("early", [1 * MS, 2_000 * MS])
+def test_an_operation_that_starts_before_everything_happens_when_it_happened(early: int) -> None:
+    program = [Launch(2 * MS), Launch(MS, 13), Wait(), *all_reduce(MS), Launch(MS), Wait()]
+    timelines = simulate([program, program], STEPS)
+    kernels = timelines[1].kernels
+    start = kernels.start.copy()
+    start[len(start) // 2] = min(kernels.start.min(), timelines[1].calls.start.min()) - early
+    object.__setattr__(timelines[1], "kernels", replace(kernels, start=start))
+    built = replayable(inputs_of(timelines))
+    assert isinstance(built, Replayable)
+    replay = Replay(built.graph)
+    first = int(np.argmin(built.graph.observed[1:])) + 1
+    assert replay.unchanged[first] == built.graph.observed[first]
 
 
 durations = st.integers(20, 4000).map(lambda us: us * US)
