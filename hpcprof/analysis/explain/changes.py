@@ -17,7 +17,7 @@ FORMS: dict[str, str] = {
     "range:NAME+40ms": "more host time in a range",
     "gpu:NAME*0.5": "the kernels that a range launches",
     "gpu:NAME+12ms": "more work on the GPU in a range",
-    "kernel:REGEX*0.5": "the kernels whose name matches",
+    "kernel:REGEX*0.5": "the kernels and collectives whose name matches",
     "comm*0": "all communication",
     "copy*0": "all copies",
     "api:REGEX*0": "the API calls whose name matches",

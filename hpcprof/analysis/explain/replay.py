@@ -52,6 +52,10 @@ class Times:
         """Return the times in which nothing waits along some edges."""
         return self.set_lag(edges, EARLIEST)
 
+    def is_nowhere_longer(self, other: Times) -> bool:
+        """Return whether no time is longer than in other times of the same graph."""
+        return bool(np.all(self.lag <= other.lag) and np.all(self.alone <= other.alone))
+
     def set_lag(self, edges: Ints | NDArray[np.bool_], lag: Ints | int) -> Times:
         """Return the times with other lags on some edges."""
         changed = self.lag.copy()

@@ -23,7 +23,8 @@ from hpcprof.profiles.timeline import Category, Ints
 def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
     """Replay a run with changed times; without changes, as it was.
 
-    The interval comes from the spread of the steps and the error of the unchanged replay.
+    The interval comes from the spread of the steps and the error of the unchanged replay. Changes that only
+    shorten times never predict a longer step than the unchanged replay.
 
     Raises
     ------
@@ -44,6 +45,9 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
     unchanged = replay.walls(replay.unchanged)
     predicted = replay.walls(replay.moments(times)) if changes else unchanged
     wall, error = float(np.median(predicted)), float(np.median(unchanged) - np.median(measured))
+    if times.is_nowhere_longer(replay.measured):
+        # Contention is estimated, and the first and last steps are not typical.
+        wall = min(wall, float(np.median(unchanged)))
     half = half_width(predicted.astype(float)) + abs(error)
     return Prediction(
         wall_p50_ns=round(wall),
@@ -72,8 +76,7 @@ class _Changer:
         if change.kind == "gpu":
             return self._gpu(times, change, ranks)
         if change.kind == "kernel":
-            rows = self._named(change.pattern, self.graph.work.name, "kernel")
-            return self._scaled(times, rows, change.factor, ranks)
+            return self._kernels(times, change, ranks)
         if change.kind == "copy":
             if not change.factor:
                 return self.removals.copies(times, "", ranks)
@@ -95,6 +98,15 @@ class _Changer:
         if not rows.any():
             raise UsageError(f"no {kind} of the replayed steps has a name that matches {pattern!r}.")
         return rows
+
+    def _kernels(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
+        """Scale kernels; collectives among them keep the time that they wait for other ranks."""
+        work = self.graph.work
+        rows = self._named(change.pattern, work.name, "kernel")
+        communicates = work.category == Category.COMM
+        factor = np.where(rows & self.removals.of_ranks(self.graph.work_rank, ranks), change.factor, 1.0)
+        times = self.removals.communication(times, factor)
+        return times.with_alone(np.where(communicates, times.alone, times.alone * factor))
 
     def _scaled(self, times: Times, rows: Mask, factor: float, ranks: Collection[int] | None) -> Times:
         rows = rows & self.removals.of_ranks(self.graph.work_rank, ranks)

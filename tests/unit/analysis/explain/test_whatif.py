@@ -48,6 +48,8 @@ def what_if(*changes: str, ranks: tuple[list[Instruction], ...] = (program(), pr
         ("gpu:forward*0.5", (program(kernel=MS // 2), program(kernel=MS // 2))),
         ("gpu:forward+8ms", (program(kernel=2 * MS), program(kernel=2 * MS))),
         ("gpu:forward+8ms@1", (program(), program(kernel=2 * MS))),
+        ("kernel:nccl*0.25", (program(communication=MS // 2), program(communication=MS // 2))),
+        ("kernel:nccl*3", (program(communication=6 * MS), program(communication=6 * MS))),
         ("kernel:^gemm$*0.5", (program(kernel=MS // 2), program(kernel=MS // 2))),
         ("comm*0", (program(communication=0), program(communication=0))),
         ("bandwidth*4", (program(communication=MS // 2), program(communication=MS // 2))),
@@ -73,6 +75,29 @@ def test_without_changes_the_run_is_replayed_as_it_was() -> None:
     assert found.wall_p50_ns == pytest.approx(found.measured_p50_ns, rel=0.01)
     assert abs(found.replay_error_pct) < 1
     assert found.steps == STEPS
+
+
+def test_kernels_of_communication_keep_what_they_wait_for_others() -> None:
+    late = (program(), program(data=9 * MS))
+    assert what_if("kernel:nccl*4", ranks=late) == what_if("comm*4", ranks=late)
+    truth = what_if(ranks=(program(communication=8 * MS), program(data=9 * MS, communication=8 * MS)))
+    assert what_if("kernel:nccl*4", ranks=late).wall_p50_ns == pytest.approx(truth.measured_p50_ns, rel=0.01)
+
+
+def test_less_communication_never_predicts_a_longer_step() -> None:
+    def reduced(ns: int) -> tuple[Instruction, ...]:
+        return StreamWait(17, 7), Launch(ns, 17, collective=True)
+
+    host_bound = [
+        *reduced(3 * MS),
+        *reduced(4 * MS),
+        Host(3 * MS),
+        Launch(3 * MS),
+        *reduced(MS),
+        Launch(MS),
+    ]
+    ranks = (host_bound, [Host(2 * MS), *host_bound])
+    assert what_if("comm*0", ranks=ranks).wall_p50_ns <= what_if(ranks=ranks).wall_p50_ns
 
 
 def test_changes_add_up() -> None:
