@@ -159,7 +159,11 @@ def job_options(command: CommandT) -> CommandT:
                 "Option of the profiler. Repeatable.",
                 complete_profiler_options,
             ),
-            click.option("--capture-steps", help="Steps to profile, counted from 0, as in 10-12."),
+            click.option(
+                "--capture-steps",
+                help="Steps to profile, counted from 0, as in 10-12. By default the PyTorch profiler records "
+                "5-24, or as many as 10 s hold, and the workload ddp 20 of its last epoch.",
+            ),
             click.option(
                 "--queue",
                 shell_complete=complete_queues,

@@ -11,8 +11,8 @@ from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.ddp.plants import BLOCKS
 
-_CAPTURED = 10
-_STEPS = 14
+_CAPTURED = 20
+_STEPS = 24
 
 
 class ValidationRun(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ class Parameters:
     steps_per_epoch: int = 100
     sequence_length: int = 512
     capture: str = "step"
-    capture_steps: int = 5
+    capture_steps: int = 20
     comm_hook: str = "allreduce"
     no_sync: bool = False
     gradient_as_bucket_view: bool = False

@@ -1,8 +1,9 @@
 """Records some optimizer steps of a program that marks none, with the PyTorch profiler.
 
 ``sitecustomize`` beside this file loads it once the program has imported torch. The steps of an optimizer are
-counted, and by default the five after the first five are recorded. Until then windows are recorded: by time,
-for programs without an optimizer, and of the first steps, for programs that take no more.
+counted, and by default the twenty after the first five are recorded, or as many as ten seconds hold. Until
+then windows are recorded: by time, for programs without an optimizer, and of the first steps, for programs
+that take no more.
 
 Nothing here may make the program fail, hang, or use a GPU that it would not use. hpcprof copied this file
 into the run.
@@ -25,7 +26,10 @@ from typing import Any
 # Relative, since the hook's folder in a run is no part of hpcprof.
 from .recording import Recording
 
-_DEFAULT_STEPS = "5-9"
+_DEFAULT_STEPS = "5-24"
+_LONGEST_DEFAULT_S = 10.0
+"""After so long, the step that is being recorded is the last, unless the job chose the steps."""
+
 _WINDOWS_S = (0.0, 10.0, 60.0)
 """When windows begin. Each replaces the one before: the later one shows less of the program's start."""
 
@@ -90,7 +94,9 @@ class Recorder:
         self._torch = torch
         self._trace = Path(environ["HPCPROF_PROFILE_OUTPUT"] + ".trace.json.gz")
         self._options = json.loads(environ.get("HPCPROF_TORCH_OPTIONS") or "{}")
-        self._spans = chosen_spans(environ.get("HPCPROF_CAPTURE_STEPS") or _DEFAULT_STEPS, self._options)
+        chosen = environ.get("HPCPROF_CAPTURE_STEPS")
+        self._longest = float("inf") if chosen or self._options.get("active") else _LONGEST_DEFAULT_S
+        self._spans = chosen_spans(chosen or _DEFAULT_STEPS, self._options)
         self._span = next(self._spans, None)
         self._warmup = max(1, int(self._options.get("warmup", 0)))
         self._alone = environ.get("HPCPROF_WORLD_SIZE") == "1"
@@ -281,6 +287,8 @@ class Recorder:
             if active.thread != threading.get_ident():
                 return
             active.end_mark()
+        if self._of_steps is not None and self._span is not None and self._is_full(self._of_steps):
+            self._span = self._span[0], self._steps - 1
         if self._of_steps is not None and self._span is not None and self._steps > self._span[1]:
             self._end_span()
         while self._span is not None and self._steps > self._span[1]:
@@ -293,6 +301,11 @@ class Recorder:
             self._of_steps.mark(self._steps)
         elif self._window is not None:
             self._window.mark(self._steps)
+
+    def _is_full(self, recording: Recording) -> bool:
+        """Whether a recording has a step, and lasts as long as it may."""
+        began = recording.began
+        return bool(recording.steps) and began is not None and time.monotonic() - began >= self._longest
 
     def _begin_window(self) -> None:
         self._window = Recording(self._torch, self._options)

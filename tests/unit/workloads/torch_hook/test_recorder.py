@@ -61,15 +61,28 @@ def said(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return [line for line in capfd.readouterr().err.splitlines() if line.startswith("hpcprof: ")]
 
 
-def test_by_default_the_five_steps_after_the_first_five_are_recorded(
+def test_by_default_the_twenty_steps_after_the_first_five_are_recorded(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     running = recorder(tmp_path)
-    train(running, 20)
-    assert said(capfd) == ["hpcprof: recorded optimizer steps 5 to 9 of Recorder, counted from 0."]
-    assert ranges(trace(tmp_path)) == ["5", "6", "7", "8", "9"]
+    train(running, 30)
+    assert said(capfd) == ["hpcprof: recorded optimizer steps 5 to 24 of Recorder, counted from 0."]
+    assert ranges(trace(tmp_path)) == [str(step) for step in range(5, 25)]
     running.close()
     assert said(capfd) == []
+
+
+def test_steps_are_recorded_for_ten_seconds_at_most_unless_the_job_chose_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook, "_LONGEST_DEFAULT_S", 0.0)  # every step is longer
+    train(recorder(tmp_path), 30)
+    assert said(capfd) == ["hpcprof: recorded optimizer step 5 of Recorder, counted from 0."]
+    assert ranges(trace(tmp_path)) == ["5"]
+    chosen = tmp_path / "chosen"
+    chosen.mkdir()
+    train(recorder(chosen, HPCPROF_CAPTURE_STEPS="5-9"), 30)
+    assert ranges(trace(chosen)) == ["5", "6", "7", "8", "9"]
 
 
 def test_of_a_program_that_ends_while_it_is_recorded_the_steps_that_it_took_are_written(
@@ -165,7 +178,7 @@ def test_a_schedule_chooses_the_steps_of_each_cycle() -> None:
 
 
 def test_the_options_of_the_profiler_are_those_that_the_user_gave(tmp_path: Path) -> None:
-    train(recorder(tmp_path, HPCPROF_TORCH_OPTIONS='{"active": 0, "record_shapes": true}'), 10)
+    train(recorder(tmp_path, HPCPROF_TORCH_OPTIONS='{"active": 0, "record_shapes": true}'), 25)
     assert b'"Input Dims"' in gzip.decompress(trace(tmp_path).read_bytes())
 
 
@@ -235,10 +248,10 @@ def test_a_gpu_that_the_program_has_not_used_yet_is_left_alone(
 def test_of_several_processes_of_a_rank_the_first_that_takes_steps_is_recorded(tmp_path: Path) -> None:
     first, second = recorder(tmp_path), recorder(tmp_path)
     train(first, 5)
-    train(second, 20)
+    train(second, 30)
     assert not trace(tmp_path).exists()
-    train(first, 5)
-    assert ranges(trace(tmp_path)) == ["5", "6", "7", "8", "9"]
+    train(first, 20)
+    assert ranges(trace(tmp_path)) == [str(step) for step in range(5, 25)]
 
 
 def test_a_program_that_marks_what_to_profile_is_left_alone(
@@ -248,7 +261,7 @@ def test_a_program_that_marks_what_to_profile_is_left_alone(
     running = recorder(tmp_path)
     running.use_windows()
     running.tick()
-    train(running, 20)
+    train(running, 30)
     running.close()
     assert not trace(tmp_path).exists()
     assert said(capfd) == []
@@ -260,7 +273,7 @@ def test_a_program_that_starts_the_profiler_itself_is_left_alone(
     running = recorder(tmp_path)
     train(running, 3)
     running.program_profiles()
-    train(running, 20)
+    train(running, 30)
     running.close()
     assert not trace(tmp_path).exists()
     assert said(capfd) == ["hpcprof: no trace: the program runs the PyTorch profiler itself."]
@@ -296,7 +309,7 @@ def test_ahead_of_the_walltime_limit_the_trace_is_written_and_noted_in_the_run(
     assert len(ranges(trace(tmp_path))) > 2
     assert len(said(capfd)) == 1
     assert not running.waits
-    train(running, 20)
+    train(running, 30)
     running.close()
     assert said(capfd) == []
 
@@ -306,10 +319,10 @@ def test_a_limit_that_comes_after_the_steps_were_recorded_changes_nothing(
 ) -> None:
     (tmp_path / "state").mkdir()
     running = recorder(tmp_path, HPCPROF_RUN_DIR=str(tmp_path), HPCPROF_CAPTURE_UNTIL="4e9")
-    train(running, 12)
+    train(running, 26)
     monkeypatch.setattr("time.time", lambda: 5e9)
     train(running, 1)
-    assert ranges(trace(tmp_path)) == ["5", "6", "7", "8", "9"]
+    assert len(ranges(trace(tmp_path))) == 20
     assert not list((tmp_path / "state").iterdir())
 
 
@@ -321,7 +334,7 @@ def test_an_error_of_the_hook_is_one_sentence_and_the_program_goes_on(
 
     monkeypatch.setattr(Recording, "write", full)
     running = recorder(tmp_path)
-    train(running, 20)
+    train(running, 30)
     running.close()
     (sentence,) = said(capfd)
     assert sentence.startswith(
@@ -335,7 +348,7 @@ def test_a_forked_child_of_a_recorded_program_neither_records_nor_writes(tmp_pat
     with running.lock:  # as if another thread of the parent were inside
         running.forked()
     try:
-        train(running, 20)
+        train(running, 30)
         running.close()
         assert not trace(tmp_path).exists()
     finally:
