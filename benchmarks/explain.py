@@ -8,8 +8,9 @@ Otherwise FOLDER has a folder for each planted cause with the profile of every r
 ``rank*.sqlite.xz`` or ``rank*.trace.json*``), and one called ``none`` of the same program without a cause.
 The difference of their wall steps is what the cause costs under the profiler. Prints, for each, the error of
 the unchanged replay of the median step and of the worst single step, the first finding, what it says the
-cause costs, and the seconds that the explanation took. The last line is the reverse test:
-``range:data+40ms`` in ``none``, which is a sleep of 40 ms in ``data`` on all ranks.
+cause costs, and the seconds that the explanation took. Then comes the reverse test:
+``range:data+40ms`` in ``none``, which is a sleep of 40 ms in ``data`` on all ranks; and the generated
+programs of ``benchmarks/programs.py``.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.collect import FETCH, HPCPROF, cost  # noqa: E402
+from benchmarks.programs import explain_programs  # noqa: E402
 from hpcprof.analysis.explain.changes import parse_changes  # noqa: E402
 from hpcprof.analysis.explain.explain import Replayable, explain_run, replayable  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
@@ -114,6 +116,7 @@ def main() -> None:
             print(f"{cause.name:16} {figures}  {named}")
         predicted = predict(clean, parse_changes([REVERSE])).wall_p50_ns / 1e6
         print(f"{REVERSE} in none: {predicted:.2f} ms")
+        explain_programs()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Programs with known times, and a slow simulator that says what their hosts and GPUs do at which moment.
 
-The simulator knows nothing of graphs: it executes each rank's instructions one after another, and repeats
-that until the moments at which the last rank comes to each collective no longer change.
+The simulator knows nothing of graphs: it executes each rank's instructions one after another until the next
+collective, and goes on when all ranks have come to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +55,7 @@ class Launch:
     """A kernel, a copy (``blocks``: its call returns when it has ended), or a collective of all ranks.
 
     A collective is an all-reduce; with a ``root``, a broadcast from it or, if it ``gathers``, a reduce to it.
+    ``call_ns`` is the time of the call.
     """
 
     ns: int
@@ -66,6 +67,7 @@ class Launch:
     root: int | None = None
     gathers: bool = False
     device: int = 0
+    call_ns: int = CALL
 
     @property
     def kernel(self) -> str:
@@ -122,8 +124,8 @@ class Once:
 Instruction = Host | Launch | Wait | Memory | StreamWait | Place | Once
 
 
-Arrivals = list[tuple[int, ...]]
-"""When each rank came to each collective."""
+Executing = Generator[int, tuple[int, ...], None]
+"""Yields when a rank comes to each collective, and is sent when each rank came to it."""
 
 
 @dataclass
@@ -141,49 +143,53 @@ class _Rank:
     syncs: list[tuple[int, int, int, int, int, int, int, int]] = field(default_factory=list)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
     events: dict[tuple[int, int], int] = field(default_factory=dict)
-    collectives: list[tuple[int, int]] = field(default_factory=list)
 
 
 def simulate(ranks: Sequence[Sequence[Instruction]], steps: int) -> dict[int, Timeline]:
     """Execute the instructions of each rank in every step, and return what a profiler would record."""
-    arrivals: Arrivals = []
-    while True:
-        found = [_executed(number, program, steps, arrivals) for number, program in enumerate(ranks)]
-        starts = zip(*([start for start, _ in rank.collectives] for rank in found), strict=True)
-        latest = list(starts)
-        if latest == arrivals:
-            return {number: _timeline(rank, number, len(ranks)) for number, rank in enumerate(found)}
-        arrivals = latest
+    found = [_Rank(number, now=1000 * US) for number in range(len(ranks))]
+    running = [_executed(rank, program, steps) for rank, program in zip(found, ranks, strict=True)]
+    come = [next(one, None) for one in running]
+    while None not in come:
+        arrived = tuple(one for one in come if one is not None)
+        come = [_sent(one, arrived) for one in running]
+    assert not any(come), "the ranks have different numbers of collectives"
+    return {rank.rank: _timeline(rank, rank.rank, len(ranks)) for rank in found}
 
 
-def _executed(number: int, program: Sequence[Instruction], steps: int, arrivals: Arrivals) -> _Rank:
-    rank = _Rank(number, now=1000 * US)
+def _sent(one: Executing, arrived: tuple[int, ...]) -> int | None:
+    try:
+        return one.send(arrived)
+    except StopIteration:
+        return None
+
+
+def _executed(rank: _Rank, program: Sequence[Instruction], steps: int) -> Executing:
     for rank.step in range(steps):
         begin = rank.now
         rank.after = False
         for one in program:
-            _execute(rank, one, arrivals)
+            yield from _execute(rank, one)
         rank.ranges.append((begin, rank.now, "iteration"))
         rank.after = True
         for one in program:
             if isinstance(one, Once):
-                _execute(rank, one, arrivals)
-    return rank
+                yield from _execute(rank, one)
 
 
-def _execute(rank: _Rank, one: Instruction, arrivals: Arrivals) -> None:
+def _execute(rank: _Rank, one: Instruction) -> Executing:
     if isinstance(one, Host):
         rank.now += one.ns
     elif isinstance(one, Once):
         for inner in one.inside if (one.step, one.after) == (rank.step, rank.after) else ():
-            _execute(rank, inner, arrivals)
+            yield from _execute(rank, inner)
     elif isinstance(one, Place):
         begin = rank.now
         for inner in one.inside:
-            _execute(rank, inner, arrivals)
+            yield from _execute(rank, inner)
         rank.ranges.append((begin, rank.now, one.name))
     elif isinstance(one, Launch):
-        _launch(rank, one, arrivals)
+        yield from _launch(rank, one)
     elif isinstance(one, Memory):
         begin, name = rank.now, "cudaFree" if one.frees else "cudaMalloc"
         number = _call(rank, name)
@@ -216,27 +222,24 @@ def _wait(rank: _Rank, one: Wait) -> None:
     rank.syncs.append((begin, rank.now, kind, number, one.device, stream, NO_STREAM, NO_CORRELATION))
 
 
-def _call(rank: _Rank, name: str) -> int:
+def _call(rank: _Rank, name: str, ns: int = CALL) -> int:
     begin = rank.now
-    rank.now += CALL
+    rank.now += ns
     rank.number += 1
     rank.calls.append((begin, rank.now, name, rank.number))
     return rank.number
 
 
-def _launch(rank: _Rank, one: Launch, arrivals: Arrivals) -> None:
+def _launch(rank: _Rank, one: Launch) -> Executing:
     begin, name = rank.now, "cudaMemcpyAsync" if one.category is Category.MEM else "cudaLaunchKernel"
-    number = _call(rank, name)
+    number = _call(rank, name, one.call_ns)
     stream = (one.device, one.stream)
     ready = rank.ends[stream] + GAP if stream in rank.ends else 0
-    start = max(begin + LAUNCH, ready, rank.events.pop(stream, 0))
+    start = max(begin + one.call_ns + LAUNCH - CALL, ready, rank.events.pop(stream, 0))
     end = start + one.ns
     if one.collective:
-        place = len(rank.collectives)
-        end = (
-            max(start, _awaited(rank.rank, one, arrivals[place]) if place < len(arrivals) else start) + one.ns
-        )
-        rank.collectives.append((start, end))
+        arrived = yield start
+        end = max(start, _awaited(rank.rank, one, arrived)) + one.ns
     if one.blocks:
         rank.now = max(rank.now, end + RETURN)
         rank.calls[-1] = (begin, rank.now, name, number)
@@ -341,7 +344,7 @@ class _Tables(dict[str, pd.DataFrame]):
 
 
 def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
-    """Return what an explanation of these timelines is computed from."""
+    """Return what an explanation of these timelines is computed from; ranks may be missing."""
     tables = _Tables(timelines)
     found = communication([tables["rank_collectives"]])
     clocks = next(iter(connect(found.aligned)), Alignment({}, {}))
