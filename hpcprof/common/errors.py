@@ -77,6 +77,11 @@ def damage_named(path: Path) -> Iterator[None]:
         yield
     except HpcprofError:
         raise
+    except MemoryError:
+        raise DamagedInput(
+            f"{path} needs more memory than there is: collect it on a larger machine, or with a higher limit "
+            "(ulimit -v)."
+        ) from None
     except Exception as error:
         first = (str(error).splitlines() or ["no message"])[0].rstrip(".")
         damage = DamagedInput(f"{path} cannot be read: {type(error).__name__}: {first}.")

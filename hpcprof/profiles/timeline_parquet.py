@@ -229,12 +229,25 @@ class RankEvents:
         number: defaultdict[str, int] = defaultdict()
         number.default_factory = number.__len__
         try:
-            described = self._origin.read_bytes().partition(b"\n")[2]
-            origin = msgspec.json.decode(described, type=_OriginOnly).origin
             tables = _tables(partial(self._read, rows, window=(start_ns, end_ns)), number)
-            return Timeline(origin=_described_origin(origin), strings=_texts(list(number)), **tables)
+            return Timeline(
+                origin=_described_origin(self._read_origin()), strings=_texts(list(number)), **tables
+            )
         except (OSError, pa.ArrowException, msgspec.MsgspecError, ValueError, KeyError, TypeError):
             return None
+
+    def world_size(self) -> int | None:
+        """Return the number of ranks that the profile records; None where it is not known."""
+        if self._rows() is None:
+            return None
+        try:
+            return _described_origin(self._read_origin()).world_size
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _read_origin(self) -> dict[str, Any]:
+        described = self._origin.read_bytes().partition(b"\n")[2]
+        return msgspec.json.decode(described, type=_OriginOnly).origin
 
     @property
     def _origin(self) -> Path:

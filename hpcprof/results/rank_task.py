@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -49,6 +50,9 @@ _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Sco
 _HEAVY = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
 """The analyses that use most memory: half of the threads run one at a time, beside the others."""
 
+
+_LEAST_ADDRESS_SPACE = 800 << 20
+"""What numpy, pyarrow, scipy and a small profile need; with half of it, OpenBLAS loops and Arrow crashes."""
 
 _SMALL = 1 << 23
 """Of a smaller profile, threads and returned memory cost more than they save: a tenth of the CPU time."""
@@ -143,7 +147,24 @@ def analyze_profile(task: ProfileTask) -> RankOutcome:
         return error
 
 
+def _refuse_little_address_space(path: Path) -> None:
+    """Refuse to collect where libraries would crash, or wait for ever, because they get no memory.
+
+    Raises
+    ------
+    DamagedInput
+        If the limit on the memory that a process may map is too low.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+        raise DamagedInput(
+            f"{path} was not read: this process may map {limit >> 20} MiB, and its libraries alone need "
+            f"{_LEAST_ADDRESS_SPACE >> 20} MiB. Raise the limit (ulimit -v)."
+        )
+
+
 def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
+    _refuse_little_address_space(task.path)
     before = _size_and_time(task.path)
     # A compressed trace has ten times its size.
     small = before[0] < _SMALL and task.path.suffix != ".gz"

@@ -8,6 +8,8 @@ import re
 import shlex
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,37 @@ def test_a_folder_that_hpcprof_did_not_make_is_adopted(hpcprof: Hpcprof, profile
     assert report.returncode == 0, report.stderr
     assert "matmul_1" in report.stdout
     assert "4 x NVIDIA H200" in report.stdout
+
+
+def test_a_run_whose_number_of_ranks_was_not_stored_gets_it_from_the_next_collect(
+    hpcprof: Hpcprof, profiles: Path, tmp_path: Path
+) -> None:
+    hpcprof("collect", str(profiles))
+    reference = dump(tmp_path)
+    with sqlite3.connect(tmp_path / "runs/hpcprof.db") as store:
+        assert store.execute("SELECT ranks FROM runs").fetchone()[0] is not None
+        store.execute("UPDATE runs SET ranks = NULL")
+    assert "0 profiles collected" in hpcprof("collect", str(profiles)).stdout
+    assert dump(tmp_path) == reference
+
+
+@pytest.mark.parametrize("mebibytes", [500, 1000, 4000])
+def test_a_collect_with_little_memory_ends_in_results_or_a_sentence(
+    mebibytes: int, profiles: Path, tmp_path: Path
+) -> None:
+    limited = f"ulimit -v {mebibytes << 10}; exec {shlex.quote(sys.executable)} -m hpcprof collect"
+    done = subprocess.run(
+        ["sh", "-c", f"{limited} {shlex.quote(str(profiles))}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if mebibytes == 500:
+        assert done.returncode == 1
+        assert "may map 500 MiB" in done.stderr and "Traceback" not in done.stderr
+    else:
+        assert (done.returncode, done.stderr.count("skipped")) == (0, 0), done.stderr
 
 
 def test_the_name_that_collect_prints_is_accepted_where_only_the_database_is_left(

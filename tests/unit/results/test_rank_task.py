@@ -81,3 +81,27 @@ def test_much_content_is_much_work_unless_it_is_known(tmp_path: Path) -> None:
     assert 2 * work_of(ProfileTask(large, 0, "known")) < work_of(ProfileTask(large, 0))
     assert work_of(ProfileTask(tmp_path / "missing.sqlite", 0)) == work_of(ProfileTask(small, 0))
     assert work_of([small] * 10) < work_of([small] * 1000)
+
+
+def test_memory_that_runs_out_is_named_and_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise MemoryError("Unable to allocate 8 GiB")
+
+    monkeypatch.setattr(rank_task, "read_profile", read)
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(b"profile")
+    found = analyze_profile(ProfileTask(path, 0))
+    assert isinstance(found, DamagedInput)
+    assert str(found).startswith(f"{path} needs more memory than there is") and not found.traceback
+
+
+def test_a_profile_is_not_read_where_libraries_would_crash_for_want_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(b"profile")
+    monkeypatch.setattr("resource.getrlimit", lambda _: (500 << 20, -1))
+    found = analyze_profile(ProfileTask(path, 0))
+    assert isinstance(found, DamagedInput) and "may map 500 MiB" in str(found)

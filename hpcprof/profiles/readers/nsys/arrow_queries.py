@@ -24,7 +24,8 @@ TableColumns = tuple[dict[str, Ints], dict[str, BinaryColumn]]
 
 # The driver types a column by its first batch and fails where a later one has another type, as for text after
 # NULLs. A query of texts is therefore one batch; integers are copied batch by batch, which takes less memory.
-_INTEGER_ROWS, _ALL_ROWS = 1 << 16, 1 << 30
+# The driver reserves memory for all rows of a batch, and crashes where it gets none.
+_INTEGER_ROWS = 1 << 16
 # A row takes at least so many bytes of a file: its length, its number, its header and a value.
 _LEAST_BYTES = 4
 # Rows that a thread reads at a time: enough to outweigh a query, few enough to share a table evenly.
@@ -147,7 +148,10 @@ class ArrowQueries:
 
         at, room = 0, min(map(len, integers.values()))
         try:
-            with _batches(self._connection(), query, _ALL_ROWS if names else _INTEGER_ROWS) as found:
+            # One row more than there is room for shows that there are more.
+            with _batches(
+                self._connection(), query, 1 + (room if names else min(room, _INTEGER_ROWS))
+            ) as found:
                 if any(found.schema.field(name).type != pa.int64() for name in integers):
                     return None
                 for batch in found:
@@ -159,6 +163,8 @@ class ArrowQueries:
                     if binary is not None:
                         binary.update((name, BinaryColumn.from_arrow(batch.column(name))) for name in names)
                     at = end
+        except MemoryError:  # Another way to read would need more.
+            raise
         except (adbc.Error, pa.ArrowException, OSError):
             return None
         return at
