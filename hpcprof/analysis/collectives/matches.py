@@ -103,12 +103,15 @@ class MatchedGroup(NamedTuple):
     part : ndarray of int64, shape (m,)
     start : ndarray of int64, shape (m, n)
         On each rank's own clock.
+    others_late : ndarray of int64, shape (m,)
+        How long after all of these ranks another one came that all wait for, in ns.
     """
 
     op: str
     ranks: Ints
     part: Ints
     start: Ints
+    others_late: Ints
 
 
 def matches_of(found: Communication) -> Matches:
@@ -137,11 +140,14 @@ def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
         rows = order[low:high]
         count = 1 + int(np.count_nonzero(np.diff(match[low:high])))
         size = len(rows) // count
+        start = matches.start[rows].reshape(count, size)
+        waited = np.where(matches.arrived[rows] == UNKNOWN, 0, matches.arrived[rows] - matches.start[rows])
         yield MatchedGroup(
             matches.op[rows[0]],
             matches.rank[rows[:size]],
             matches.part[rows[::size]],
-            matches.start[rows].reshape(count, size),
+            start,
+            np.maximum(waited.reshape(count, size).min(axis=1), 0),
         )
 
 

@@ -56,20 +56,24 @@ class Coupler:
     def couple_collectives(self, matched: Sequence[MatchedGroup]) -> None:
         """Let the collectives that wait for their last rank end on all ranks their own time after that.
 
-        The own time is the median over the ranks. Where one rank is the root, all others wait for it, or it
-        waits for all others (`_rooted`).
+        A rank that is not in the graph comes as long after the last of these as it did. The own time is the
+        median over the ranks. Where one rank is the root, all others wait for it, or it waits for all others
+        (`_rooted`).
         """
         for one in matched:
             if len(one.ranks) < 2 or not self._clock.agree(one.ranks):
                 continue
             rows = np.flatnonzero(one.part == 0).tolist()
-            found = [work for row in rows if (work := self._found(one.ranks, one.start[row])) is not None]
+            found = {
+                row: work for row in rows if (work := self._found(one.ranks, one.start[row])) is not None
+            }
             if one.op in WAITING:
-                for work in found:
-                    own = self._end(work) - int(self._start(work).max())
-                    self._couple(one.op, work, work, np.full(len(work), max(0, int(np.median(own)))))
+                for row, work in found.items():
+                    late = int(one.others_late[row])
+                    own = self._end(work) - int(self._start(work).max()) - late
+                    self._couple(one.op, work, work, np.full(len(work), max(0, int(np.median(own)))), late)
             elif found and one.op in FROM_ROOT | TO_ROOT:
-                self._rooted(one.op, np.array(found))
+                self._rooted(one.op, np.array([*found.values()]))
 
     def _rooted(self, op: str, work: Ints) -> None:
         """Let the ranks wait for the root of collectives, or the root for them; ``work`` is (n, ranks).
@@ -133,14 +137,14 @@ class Coupler:
         end: Ints = self._observed[self._nodes(work) + 1]
         return end
 
-    def _couple(self, op: str, work: Ints, waiting: Ints, own: Ints) -> None:
-        """Let some operations end their own time after all of ``work`` has begun."""
+    def _couple(self, op: str, work: Ints, waiting: Ints, own: Ints, late: int = 0) -> None:
+        """Let some operations end their own time after all of ``work`` has begun, and ``late`` ns more."""
         node = len(self._observed) + len(self.couplings)
-        self._add(self._nodes(work), np.full(len(work), node), np.zeros_like(work), work, EdgeKind.ARRIVE)
+        self._add(self._nodes(work), np.full(len(work), node), np.full_like(work, late), work)
         end = self._nodes(waiting) + 1
         self._add(np.full(len(waiting), node), end, own, waiting, EdgeKind.TRANSFER)
         self.couplings.append(Coupling(node, op, work))
-        self.moments.append(int(self._start(work).max()))
+        self.moments.append(int(self._start(work).max()) + late)
 
     def _add(
         self, source: Ints, target: Ints, lag: Ints, work: Ints, kind: EdgeKind = EdgeKind.ARRIVE

@@ -29,6 +29,7 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
 from hpcprof.analysis.explain.rank_edges import rank_edges
+from hpcprof.analysis.explain.rank_sample import of_ranks, replayed_ranks
 from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
@@ -88,12 +89,34 @@ class Replayable:
 
 def replayable(inputs: ExplainInputs) -> Replayable | str:
     """Build the graph of a run, or return the reason why that cannot be done."""
-    return _replayable(inputs, {rank: inputs.read(rank) for rank in inputs.ranks})
+    return _replayable(inputs, _Timelines(inputs))
 
 
-def _replayable(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> Replayable | str:
-    if not timelines:
+class _Timelines(Mapping[int, Timeline]):
+    """The timelines of a run by rank, each read at its first use."""
+
+    def __init__(self, inputs: ExplainInputs) -> None:
+        self._inputs = inputs
+        self._read: dict[int, Timeline] = {}
+
+    def __getitem__(self, rank: int) -> Timeline:
+        if rank not in self._read:
+            self._read[rank] = self._inputs.read(rank)
+        return self._read[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._inputs.ranks)
+
+    def __len__(self) -> int:
+        return len(self._inputs.ranks)
+
+
+def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replayable | str:
+    if not every:
         return "no rank has a timeline"
+    matches = inputs.matches() if len(every) > 1 else None
+    ranks = inputs.ranks if matches is None else replayed_ranks(inputs.ranks, matches)
+    timelines = {rank: every[rank] for rank in ranks}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
     without = [rank for rank, front in fronts.items() if not len(front)]
     if without:
@@ -108,11 +131,11 @@ def _replayable(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> Rep
     activities = {rank: rank_activity(one, chosen, fronts[rank]) for rank, one in timelines.items()}
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
     begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
-    matched = groups_of(inputs.matches()) if len(timelines) > 1 else ()
+    matched = () if matches is None else groups_of(of_ranks(matches, ranks))
     clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
     graph = run_graph(activities, edges, clock, [*matched])
     problems = _problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)
-    first = timelines[inputs.ranks[0]]
+    first = timelines[ranks[0]]
     step = first.step_range.name if first.step_range else ""
     return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems))
 
@@ -149,6 +172,12 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
             "the others, so whether one of these is late is unknown: that takes 5 all-reduces, all-gathers, "
             "barriers or messages",
         )
+    if len(graph.ranks) < known:
+        yield NotJudged(
+            "the other ranks",
+            f"{len(graph.ranks)} of {counted(known, 'rank')} are replayed: those that others wait for most, "
+            "with their groups, and some that stand for the rest; findings name only these ranks, or all",
+        )
     if unequal:
         yield NotJudged("the last steps", "the ranks recorded different numbers of steps; those of all count")
     if graph.inferred_waits:
@@ -184,7 +213,7 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     """
     series = step_series(inputs.tables["step_account"])
     wall = round(series.p50) if len(series.wall) else None
-    timelines = {rank: inputs.read(rank) for rank in inputs.ranks}
+    timelines = _Timelines(inputs)
     built = _replayable(inputs, timelines)
     of_steps, pauses = of_series(inputs, series, timelines)
     findings = [*of_steps, *of_capture(inputs)]
@@ -256,7 +285,10 @@ def _finding(
 ) -> Finding:
     candidate = one.candidate
     low = max(0.0, one.low - _profiler_ns(built, candidate.cause))
-    ranks = tuple(built.graph.ranks[position] for position in one.ranks)
+    replayed = built.graph.ranks
+    # What holds for all that are replayed holds for those that they stand for.
+    of_all = len(one.ranks) == len(replayed)
+    ranks = inputs.ranks if of_all else tuple(replayed[position] for position in one.ranks)
     wide = one.high - low > one.saving
     estimated = candidate.cause in _ESTIMATED
     doubtful = candidate.slower > 0 or trust == "low"

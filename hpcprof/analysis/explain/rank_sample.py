@@ -1,0 +1,104 @@
+"""The ranks of a large run that are replayed: those that others wait for, and ranks that stand for the rest.
+
+A replay needs the ranks that exchange data with each other in small groups, such as the tensor group and the
+pipeline of a model, as a whole. Groups of many ranks are cut: of the ranks that are left out, only the moment
+counts at which the last one came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Matches
+from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Ints
+
+MOST_RANKS = 128
+"""So many ranks are replayed; a graph of more takes longer, and its other ranks resemble these."""
+
+_PARTS = 4
+"""A replay has at least so many parts: ranks that belong together take no more than this share of it."""
+
+
+def replayed_ranks(ranks: Sequence[int], matches: Matches, most: int = MOST_RANKS) -> tuple[int, ...]:
+    """Return the ranks to replay, in ascending order.
+
+    Half of them are in the parts of the run that others wait for most, and half in parts at equal distances.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        The ranks with a timeline, in ascending order.
+    matches : Matches
+        Of all ranks.
+    most : int
+        How many ranks are replayed. If there are no more, all are.
+    """
+    if len(ranks) <= most:
+        return tuple(ranks)
+    every = np.array(ranks)
+    part = _parts(every, matches, most // _PARTS)
+    caused = np.bincount(part, waits_caused(every, matches))
+    awaited = np.argsort(-caused, kind="stable")[: np.count_nonzero(caused)]
+    chosen = _filled([], awaited, part, most // 2)
+    room = most - np.count_nonzero(np.isin(part, chosen))
+    rest = np.setdiff1d(part, chosen)
+    typical = max(1, int(room * len(rest) // np.count_nonzero(np.isin(part, rest))))
+    spread = rest[np.linspace(0, len(rest) - 1, min(typical, len(rest))).astype(np.int64)]
+    chosen = _filled(chosen, spread, part, most)
+    return tuple(every[np.isin(part, chosen)].tolist())
+
+
+def of_ranks(matches: Matches, ranks: Sequence[int]) -> Matches:
+    """Return the matches of some ranks, without the messages whose partner is another rank."""
+    inside = np.isin(matches.rank, ranks)
+    inside &= (matches.op != MESSAGE) | np.isin(matches.peer, ranks)
+    return matches.take(inside)
+
+
+def waits_caused(ranks: Ints, matches: Matches) -> Floats:
+    """Return how long others waited for each rank, being the last one to come, in ns; shape (ranks,)."""
+    known = matches.take((matches.arrived != UNKNOWN) & np.isin(matches.rank, ranks))
+    if not len(known):
+        return np.zeros(len(ranks))
+    waited = np.maximum(known.arrived - known.start, 0)
+    order = np.lexsort((waited, known.match, known.group))
+    group, match = known.group[order], known.match[order]
+    first = np.flatnonzero(np.append(True, (group[1:] != group[:-1]) | (match[1:] != match[:-1])))
+    last_rank = np.searchsorted(ranks, known.rank[order[first]])
+    return np.bincount(last_rank, np.add.reduceat(waited[order], first), len(ranks))
+
+
+def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[int]:
+    """Return the chosen parts with as many of those that are wanted, in their order, as there is room for."""
+    size = np.bincount(part)
+    found, taken = list(chosen), int(size[list(chosen)].sum())
+    for one in wanted.tolist():
+        if taken + size[one] <= room:
+            found.append(one)
+            taken += int(size[one])
+    return found
+
+
+def _parts(ranks: Ints, matches: Matches, most: int) -> Ints:
+    """Return the number of the part of each rank: ranks that the smallest groups join, at most so many."""
+    position = np.searchsorted(ranks, matches.rank)
+    position[position == len(ranks)] = 0
+    there = ranks[position] == matches.rank
+    members = np.unique(matches.group[there] * len(ranks) + position[there])
+    _, first, size = np.unique(members // len(ranks), return_index=True, return_counts=True)
+    parts = [[rank] for rank in range(len(ranks))]
+    for group in np.argsort(size, kind="stable").tolist():
+        if size[group] > most:
+            break
+        rows = members[first[group] : first[group] + size[group]] % len(ranks)
+        joined = {id(parts[rank]): parts[rank] for rank in rows.tolist()}
+        if len(joined) > 1 and sum(map(len, joined.values())) <= most:
+            whole = [rank for part in joined.values() for rank in part]
+            for rank in whole:
+                parts[rank] = whole
+    number = {id(part): min(part) for part in parts}
+    result: Ints = np.unique([number[id(part)] for part in parts], return_inverse=True)[1].astype(np.int64)
+    return result
