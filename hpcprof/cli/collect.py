@@ -15,7 +15,7 @@ import click
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.cli.progress import ProgressLine
+from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from hpcprof.results.executors.interface import Executor
     from hpcprof.results.store.store import Store
     from hpcprof.submit.runs.directory import Run
-
-_BAR_WIDTH = 24
 
 
 @click.command(
@@ -334,7 +332,7 @@ class ProgressBar(ProgressLine):
     """Shows the finished ranks on standard error: a bar on a terminal, elsewhere up to 100 lines."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: self._bar, on_error_output=True)
+        super().__init__(lambda: self._bar, on_error_output=True, kept=True)
         self._bar = ""
         self._began = time.monotonic()
 
@@ -345,7 +343,6 @@ class ProgressBar(ProgressLine):
                 click.echo(f"{path} ({done} of {ranks})", err=True)
             return
         rate = done / max(time.monotonic() - self._began, 1e-9)
-        filled = _BAR_WIDTH * done // ranks
         left = format_duration((ranks - done) / rate)
-        self._bar = f"[{'=' * filled:{_BAR_WIDTH}}] {done} of {ranks} ranks, {rate:.1f} a second, {left} left"
+        self._bar = f"{bar(done, ranks)} {done} of {ranks} ranks, {rate:.1f} a second, {left} left"
         self.refresh()

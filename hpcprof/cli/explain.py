@@ -13,6 +13,7 @@ import click
 from hpcprof.cli.completion import complete_gates, complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.report import collect_first
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def command(runs_dir: Path, db: str | None, form: str, fail_on: tuple[str, ...],
     gates = [parse_gate(text) for text in fail_on]
     store = open_store(db, runs_dir)
     found = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
-    explanation = explain(found, store)
+    with ExplainingLine() as progress:
+        explanation = explain(found, store, progress)
     if form == "json":
         click.echo(json.dumps(explanation.in_short().as_json(), indent=1))
     else:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from hpcprof.submit.schedulers.base import JobStatus
 
 
+_BAR_WIDTH = 24
+
+
 class ProgressLine:
     """One line at the bottom of a terminal, a context manager; without a terminal nothing is drawn.
 
@@ -30,16 +33,23 @@ class ProgressLine:
     text : callable
         Returns the line as it is now; it is cut at the edge of the terminal, and not drawn while empty.
     on_error_output : bool
-        Draw on standard error, and keep the last line; otherwise on standard output, where it disappears.
+        Draw on standard error; otherwise on standard output.
+    kept : bool
+        Keep the last line instead of clearing it.
     ticking : bool
         Redraw every half second, for a line that shows the time.
     """
 
     def __init__(
-        self, text: Callable[[], str], *, on_error_output: bool = False, ticking: bool = False
+        self,
+        text: Callable[[], str],
+        *,
+        on_error_output: bool = False,
+        kept: bool = False,
+        ticking: bool = False,
     ) -> None:
         self._text = text
-        self._on_error_output, self._ticking = on_error_output, ticking
+        self._on_error_output, self._kept, self._ticking = on_error_output, kept, ticking
         # Messages go to standard error: both must be the terminal.
         self.drawn = sys.stderr.isatty() and (on_error_output or sys.stdout.isatty())
         self._live: Any = None
@@ -55,7 +65,7 @@ class ProgressLine:
                 console=Console(stderr=self._on_error_output),
                 auto_refresh=self._ticking,
                 refresh_per_second=2,
-                transient=not self._on_error_output,
+                transient=not self._kept,
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
@@ -89,6 +99,31 @@ class ProgressLine:
             return
         for line in text.removesuffix("\n").split("\n"):
             self._live.console.out(line.rstrip("\r").rpartition("\r")[2], highlight=False)
+
+
+class ExplainingLine(ProgressLine):
+    """The progress of an explanation on standard error: the ranks that were read, then the time."""
+
+    def __init__(self) -> None:
+        super().__init__(self._progress, on_error_output=True, ticking=True)
+        self._began = time.monotonic()
+        self._done = self._ranks = 0
+
+    def __call__(self, done: int, ranks: int) -> None:
+        """Show that ``done`` of ``ranks`` ranks were read."""
+        self._done, self._ranks = done, ranks
+
+    def _progress(self) -> str:
+        doing = "judging causes" if self._done == self._ranks else "reading"
+        elapsed = format_duration(time.monotonic() - self._began)
+        if not self._ranks:
+            return ""
+        return f"{bar(self._done, self._ranks)} {self._done} of {self._ranks} ranks, {doing}, {elapsed}"
+
+
+def bar(done: int, of: int) -> str:
+    """Return a bar of text that is filled as far as something is done."""
+    return f"[{'=' * (_BAR_WIDTH * done // of):{_BAR_WIDTH}}]"
 
 
 class WaitingLine(ProgressLine):

@@ -12,6 +12,7 @@ import click
 from hpcprof.cli.completion import complete_analyses, complete_runs
 from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show_report, write_analysis
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def command(
 ) -> None:
     """Report where the time of a run went.
 
-    If nothing of a run has been collected yet, its profiles are collected first.
+    If nothing of a run has been collected yet, its profiles are collected first. A report of a whole run also
+    explains it, as hpcprof explain does.
 
     RUN is a run id, a unique prefix of one, a path, or last (the default). Several are accepted by an
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
@@ -95,7 +97,7 @@ def command(
         runs, against, analysis, one_table=form == "csv", html=html, scrub=scrub, threshold=threshold
     )
     store = open_store(db, runs_dir)
-    made = make_report(request, store, runs_dir, partial(collect_first, store=store))
+    made = make_report(request, store, runs_dir, partial(collect_first, store=store), explain_first)
     if isinstance(made, AnalysisReport):
         write_analysis(form, made.analysis, made.table, made.samples)
         exit_naming(made.skipped)
@@ -122,3 +124,11 @@ def collect_first(run: Run, store: Store) -> None:
     click.echo(f"hpcprof: {why}: collecting it first", err=True)
     store.prepare()
     collect_and_tell(run, store, aside=True)
+
+
+def explain_first(run: Run, store: Store) -> str:
+    """Explain a run before its report is shown; return why that failed, empty if it did not."""
+    from hpcprof.results.explanation import explain_for_report
+
+    with ExplainingLine() as progress:
+        return explain_for_report(run, store, progress)

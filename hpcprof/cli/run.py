@@ -9,6 +9,7 @@ import click
 
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, job_options, log_origins, show_remarks
+from hpcprof.cli.report import explain_first
 
 if TYPE_CHECKING:
     from hpcprof.submit.jobs.request import JobRequest
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @job_options
 @db_option
 def command(request: JobRequest, db: str | None) -> None:
-    """Submit a job, wait for it, collect its profiles and show the report.
+    """Submit a job, wait for it, collect and explain its profiles, and show the report.
 
     The program is given as for hpcprof submit. The exit code is that of the job; a job that failed is
     reported too if it left a profile. Ctrl-C leaves the job running: hpcprof report RUN goes on from there.
@@ -52,7 +53,7 @@ def command(request: JobRequest, db: str | None) -> None:
         if profiles:
             store.prepare()
             collect_and_tell(run, store, aside=True)
-        show_report(gather(run, store, status))
+        show_report(gather(run, store, status, unexplained=explain_first(run, store)))
     else:
         why = "it ran without a profiler, and" if job.profiler == "none" else "its ranks left no profile, and"
         click.echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)

@@ -66,7 +66,8 @@ class Contents:
 
     ``in_full`` returns the command that shows an analysis with all its rows, ``explaining`` is the one that
     explains the run, and ``collect`` the one that collects it again. ``explanation`` is what the store keeps
-    of the run's. A rank whose lateness costs at least ``threshold`` percent of a step is a straggler.
+    of the run's, and ``unexplained`` says why it could not be computed. A rank whose lateness costs at least
+    ``threshold`` percent of a step is a straggler.
     """
 
     run: Run
@@ -80,6 +81,7 @@ class Contents:
     threshold: float = COST_PCT
     explaining: str = ""
     explanation: Explanation | None = None
+    unexplained: str = ""
     collect: str = "hpcprof collect"
 
     def shown(self) -> dict[str, AnalysisTable]:
@@ -120,10 +122,17 @@ def judged_again(table: AnalysisTable, costs: Mapping[int, float], threshold: fl
     return replace(table, columns=table.columns | {"verdict": verdicts})
 
 
-def gather(run: Run, store: Store, status: JobStatus | None, threshold: float = COST_PCT) -> Contents:
+def gather(
+    run: Run,
+    store: Store,
+    status: JobStatus | None,
+    threshold: float = COST_PCT,
+    unexplained: str = "",
+) -> Contents:
     """Gather the contents of a run's report from the store and the run directory.
 
     A rank whose lateness costs at least ``threshold`` percent of a step is called a straggler.
+    ``unexplained`` says why the explanation could not be computed if the store has none.
 
     Raises
     ------
@@ -157,6 +166,7 @@ def gather(run: Run, store: Store, status: JobStatus | None, threshold: float = 
         threshold=threshold,
         explaining=command_line(store, "explain", run.id) if _has_timeline(profiles) else "",
         explanation=kept_explanation(run, store) if profiles else None,
+        unexplained=unexplained,
         collect=command_line(store, "collect", str(run.path)),
     )
 

@@ -40,7 +40,9 @@ def facts(contents: Contents, *, findings: bool = True) -> list[tuple[str, str]]
 def _explained(contents: Contents) -> list[tuple[str, str]]:
     """Return the findings that explain where the time of a step goes, two lines each."""
     if contents.explanation is None:
-        return [("findings", f"not computed yet: run {contents.explaining}")] if contents.explaining else []
+        if contents.unexplained:
+            return [("findings", f"could not be computed: {visible(contents.unexplained)}")]
+        return [("findings", f"{contents.explaining} computes them")] if contents.explaining else []
     lines = [*in_short(contents.explanation), f"details: {contents.explaining}"]
     return [("" if number else "findings", line) for number, line in enumerate(lines)]
 

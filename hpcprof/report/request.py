@@ -15,7 +15,7 @@ from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.earlier_figures import earlier_version
-from hpcprof.results.explanation import explain_if_quick
+from hpcprof.results.explanation import explain_for_report
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.store.store import Store
@@ -67,12 +67,17 @@ class AnalysisReport:
 
 
 def make_report(
-    request: ReportRequest, store: Store, runs_dir: Path, collect: Callable[[Run], None] = lambda _: None
+    request: ReportRequest,
+    store: Store,
+    runs_dir: Path,
+    collect: Callable[[Run], None] = lambda _: None,
+    explain: Callable[[Run, Store], str] = explain_for_report,
 ) -> Contents | AnalysisReport:
     """Return the report that a user asks for: of a whole run, or of one analysis.
 
     The HTML file is written where the request names one. ``collect`` is called with each run of the request
-    that has profiles of which none has been collected.
+    that has profiles of which none has been collected, and ``explain`` with the run of a
+    whole report or a page; it returns why the run could not be explained, and shows progress.
 
     Raises
     ------
@@ -102,10 +107,10 @@ def make_report(
     if request.one_table and analysis is None:
         raise UsageError("--format csv writes one table: choose it with --analysis NAME.")
     run = find_collected_run(request.runs[0] if request.runs else "last", store, runs_dir, collect)
-    if analysis is None:
-        explain_if_quick(run, store)
+    whole = analysis is None or request.html is not None
+    unexplained = explain(run, store) if whole else ""
     threshold = COST_PCT if request.threshold is None else request.threshold
-    contents = gather(run, store, poll([run]).get(run.id), threshold)
+    contents = gather(run, store, poll([run]).get(run.id), threshold, unexplained)
     if request.html is not None:
         # Only this format needs the libraries of pages.
         from hpcprof.report.page.page import html_report

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,8 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
 from hpcprof.profiles.losses import Loss, LossKind
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.earlier_figures import earlier_version
@@ -29,20 +32,18 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
     import pandas as pd
 
     from hpcprof.analysis.explain.inputs import ExplainInputs
-    from hpcprof.profiles.timeline import Gpu
+    from hpcprof.profiles.timeline import Gpu, Timeline
 
 _TABLE = "critical_path"
 
 _HARMLESS = (LossKind.DIAGNOSTIC, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
 """Losses that leave out no event: nsys warns of lost events whenever a program starts the capture itself."""
 
-_COUNTS = (("kernels", "instances"), ("api", "num_calls"))
-_HOST_COUNT = ("operators", "calls")
-_QUICK = 100_000
-"""The most kernels and API calls of a run that a report explains by itself; without both, operators."""
-
 _VERSION_KEY, _VERSION = "version", 4
 """Raised when explanations say something else about the same analyses: they are then computed again."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of ranks read so far and that of all ranks; then the causes are judged."""
 
 _LISTED = 12
 """How many valid names an error lists."""
@@ -65,32 +66,36 @@ def kept_explanation(run: Run, store: Store) -> Explanation | None:
         return None
 
 
-def explain_if_quick(run: Run, store: Store) -> Explanation | None:
-    """Return the explanation of a run, computed if the run is small; None if that takes long, or fails.
+def explain_for_report(run: Run, store: Store, progress: Progress | None = None) -> str:
+    """Compute the explanation that a report shows; return why that failed, empty if it did not.
 
-    A report has more to say than this, so nothing that goes wrong here may end it.
+    A report has more to say than this, so nothing that goes wrong here may end it. A run without timelines
+    has nothing to explain.
     """
-    kept = kept_explanation(run, store)
-    if kept is not None or not store.exists() or not 0 < _size(run, store) <= _QUICK:
-        return kept
+    profiles = store.profiles(run.id) if store.exists() else {}
+    if not any(content_of(profile.kind) is ProfileContent.TIMELINE for profile in profiles.values()):
+        return ""
     try:
-        return explain(run, store)
-    except HpcprofError:  # The command says what is wrong.
-        return None
+        explain(run, store, progress)
+    except HpcprofError as error:
+        return str(error)
     except Exception as error:
         log_traceback(f"{run.id} was not explained: {error}", traceback.format_exc())
-        return None
+        return f"an internal error of hpcprof: {error} (hpcprof --debug explain shows where)"
+    return ""
 
 
-def _size(run: Run, store: Store) -> int:
-    """Return the number of kernels and API calls of a run, or of operators if it has neither."""
-    return sum(store.total(run.id, *one) for one in _COUNTS) or store.total(run.id, *_HOST_COUNT)
-
-
-def explain(run: Run, store: Store) -> Explanation:
+def explain(run: Run, store: Store, progress: Progress | None = None) -> Explanation:
     """Explain where the time of a step goes, why, and what it would gain.
 
     The explanation is computed once and kept in the store until a profile of the run changes.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    progress : callable, optional
+        Called while ranks are read.
 
     Raises
     ------
@@ -101,18 +106,20 @@ def explain(run: Run, store: Store) -> Explanation:
         kept = kept_explanation(run, store)
         if kept is not None:
             return kept
-        found, is_kept = _compute(run, store)
+        found, is_kept = _compute(run, store, progress)
         if is_kept:
             return found
 
 
-def _compute(run: Run, store: Store) -> tuple[Explanation, bool]:
+def _compute(run: Run, store: Store, progress: Progress | None) -> tuple[Explanation, bool]:
     """Compute an explanation and keep it, unless another collect has changed the run in the meantime."""
     # Only here: a kept explanation needs neither pandas nor the graph.
     from hpcprof.analysis.explain.explain import explain_run
     from hpcprof.analysis.framework.outcome import Outcome, as_declared
 
     inputs = explain_inputs(run, store)
+    if progress is not None:
+        inputs = replace(inputs, read=_reporting(inputs, progress))
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
     found, path = explain_run(inputs)
     reason = "" if len(path) else "the steps have no path through threads and streams"
@@ -122,6 +129,19 @@ def _compute(run: Run, store: Store) -> tuple[Explanation, bool]:
         return found, store.put_explanation(run.id, text, {_TABLE: table}, sha256)
     except StoreError:  # Whoever may only read the database gets the explanation too.
         return found, True
+
+
+def _reporting(inputs: ExplainInputs, progress: Progress) -> Callable[[int], Timeline]:
+    """Return the reader of ``inputs``, which also reports how many ranks it has read."""
+    done: set[int] = set()
+
+    def read(rank: int) -> Timeline:
+        timeline = inputs.read(rank)
+        done.add(rank)
+        progress(len(done), len(inputs.ranks))
+        return timeline
+
+    return read
 
 
 def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:

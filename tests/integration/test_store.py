@@ -207,7 +207,7 @@ def test_an_explanation_is_kept_until_a_profile_of_the_run_changes(
     store = opened(database)
     (run,) = store.runs()
     collected = database.dump()
-    assert store.read(run.id, "critical_path").reasons == {-1: "not computed yet: run hpcprof explain"}
+    assert store.read(run.id, "critical_path").reasons == {-1: "hpcprof explain computes it"}
     row = {"rank": 0, "kind": "host", "name": "x", "range": None, "ns_per_step": 7, "share_pct": 50.0}
     sha256 = {rank: of_rank.sha256 for rank, of_rank in store.profiles(run.id).items()}
     for text in ("{}", '{"findings": []}'):

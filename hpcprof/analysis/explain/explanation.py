@@ -223,7 +223,7 @@ class Explanation:
 
 
 def no_critical_path(tables: Mapping[str, Any]) -> Outcome:
-    """Return why a collect gives no critical path: it takes longer, and comes with the explanation."""
+    """Return the reason for which a collect gives no critical path: it comes with the explanation."""
     from hpcprof.analysis.framework.outcome import no_rows
 
-    return no_rows("not computed yet: run hpcprof explain")
+    return no_rows("hpcprof explain computes it")

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL
 
 from hpcprof.analysis.framework.losses import losses_of
@@ -261,13 +261,6 @@ class Store:
         """
         with self._database.reading() as connection:
             return read_columns(connection, run_id, analysis, ranks, columns)
-
-    def total(self, run_id: str, analysis: str, column: str) -> int:
-        """Return the sum of a column of whole numbers over all rows of an analysis."""
-        table = TABLES[analysis]
-        query = select(func.sum(table.c[column])).where(table.c.run_id == run_id)
-        with self._database.reading() as connection:
-            return int(connection.execute(query).scalar() or 0)
 
     def losses(self, run_id: str) -> list[tuple[int, Loss]]:
         """Return what the profiles of a run lack, each with its rank."""

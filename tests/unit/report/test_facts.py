@@ -119,7 +119,9 @@ def test_without_steps_the_head_names_the_ranges_that_repeat() -> None:
 
 def test_the_findings_come_right_after_the_run_and_name_the_command_for_the_rest() -> None:
     empty = Contents(Run("r", Path("r")), None, [], {}, {}, [], [], str, explaining="hpcprof explain r")
-    assert facts(empty)[:2] == [("run", "r"), ("findings", "not computed yet: run hpcprof explain r")]
+    assert facts(empty)[:2] == [("run", "r"), ("findings", "hpcprof explain r computes them")]
+    failed = dataclasses.replace(empty, unexplained="the profile of rank 0 is gone.")
+    assert facts(failed)[1] == ("findings", "could not be computed: the profile of rank 0 is gone.")
     head = facts(dataclasses.replace(empty, explanation=explained(finding(13, 11), finding(2))))
     assert head[1:4] == [
         (

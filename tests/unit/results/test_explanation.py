@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,13 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Gpu
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
-from hpcprof.results.explanation import explain, explain_if_quick, kept_explanation, what_if
+from hpcprof.results.explanation import (
+    explain,
+    explain_for_report,
+    explain_inputs,
+    kept_explanation,
+    what_if,
+)
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run
@@ -215,36 +221,40 @@ def test_one_rank_has_no_others_to_be_like(run: Run, tmp_path: Path, graph: Grap
         what_if(run, store, ["rank:0=median"])
 
 
-def test_a_report_explains_a_small_run_by_itself_and_leaves_a_large_one_to_the_command(
-    run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch
+def test_a_report_explains_the_run_once_and_says_how_many_ranks_are_read(
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.results.explanation._QUICK", 1)
-    assert explain_if_quick(run, store) is None
-    monkeypatch.setattr("hpcprof.results.explanation._QUICK", 2)
-    assert explain_if_quick(run, store) == graph.explanation
-    monkeypatch.setattr("hpcprof.results.explanation._QUICK", 1)
-    assert explain_if_quick(run, store) == graph.explanation
-    assert len(graph.inputs) == 1
+    def read_twice(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
+        for rank in (0, 0, 1, 1):
+            inputs.read(rank)
+        return explained(), pd.DataFrame([PATH])
+
+    readable = replace(explain_inputs(run, store), read=lambda rank: None)  # type: ignore[arg-type,return-value]
+    monkeypatch.setattr("hpcprof.results.explanation.explain_inputs", lambda run, store: readable)
+    monkeypatch.setattr("hpcprof.analysis.explain.explain.explain_run", read_twice)
+    seen: list[tuple[int, int]] = []
+    for _ in range(2):
+        assert explain_for_report(run, store, lambda *done: seen.append(done)) == ""
+    assert kept_explanation(run, store) == explained()
+    assert seen == [(1, 2), (1, 2), (2, 2), (2, 2)]
 
 
-def test_a_report_computes_the_explanation_of_a_run_on_cpus_by_the_number_of_its_operators(
-    run: Run, store: Store, graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    operators = {"operators": table("operators", "name", ["aten::mm", "aten::add"])}
-    store.put_profiles(RunRow(run.id, str(run.path)), [RankResults(profile(0, "b"), operators, [], (), ())])
-    store.put_profiles(RunRow(run.id, str(run.path)), [RankResults(profile(1, "b"), {}, [], (), ())])
-    monkeypatch.setattr("hpcprof.results.explanation._QUICK", 1)
-    assert explain_if_quick(run, store) is None
-    monkeypatch.setattr("hpcprof.results.explanation._QUICK", 2)
-    assert explain_if_quick(run, store) == graph.explanation
+def test_what_has_no_timeline_needs_no_explanation(run: Run, tmp_path: Path, graph: Graph) -> None:
+    store = open_store(str(tmp_path / "new.db"), tmp_path)
+    assert explain_for_report(run, store) == ""
+    store.prepare()
+    put(store, run, profile(0, kind="ncu"))
+    assert explain_for_report(run, store) == ""
+    assert not graph.inputs
 
 
 @pytest.mark.parametrize("error", [HpcprofError("the profile of rank 0 is gone."), ValueError("a bug")])
-def test_a_report_does_without_an_explanation_that_fails(
+def test_a_report_says_why_it_has_no_explanation(
     error: Exception, run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(inputs: ExplainInputs) -> object:
         raise error
 
     monkeypatch.setattr("hpcprof.analysis.explain.explain.explain_run", fail)
-    assert explain_if_quick(run, store) is None
+    assert str(error) in explain_for_report(run, store)
+    assert kept_explanation(run, store) is None

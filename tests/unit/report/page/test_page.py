@@ -179,4 +179,4 @@ def test_a_page_without_findings_says_so_and_how_sure_that_is() -> None:
 
 def test_a_page_without_an_explanation_names_the_command() -> None:
     contents = Contents(Run("r", Path("r")), None, [], {}, {}, [], [], FULL, explaining="hpcprof explain r")
-    assert "<dt>findings</dt><dd>not computed yet: run hpcprof explain r</dd>" in html_report(contents)
+    assert "<dt>findings</dt><dd>hpcprof explain r computes them</dd>" in html_report(contents)
