@@ -1,4 +1,4 @@
-"""The data of a page's timeline: a median and the worst step of chosen ranks on one clock.
+"""The data of a page's timeline: the steps of chosen ranks on one clock.
 
 Columns are lists of whole numbers. Starts are written as differences, which compress well, and a column whose
 values are all equal is written as that value. The page's ``timeline/embedded.js`` reads them.
@@ -20,6 +20,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline_parquet import overlapping
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.page.timeline_links import links_of
 from hpcprof.report.page.timeline_tracks import (
@@ -41,8 +42,25 @@ from hpcprof.submit.runs.directory import Run
 BUDGET = 1_800_000
 """The most bytes of compressed slices; in base64 they take a third more."""
 
+MOST_EVENTS = 1_000_000
+"""Of captures with more events of all ranks, only the median and the worst step are read, to save time."""
+
 _PIXELS = 2000
 """Slices are merged that are too short to see where a step is as wide as this number of pixels."""
+
+
+class _Detail(NamedTuple):
+    """Up to how many pixels slices are merged, in the median and the worst step and in the others.
+
+    None leaves the other steps out.
+    """
+
+    chosen: int
+    others: int | None
+
+
+_DETAILS = (_Detail(0, 0), _Detail(0, 1), _Detail(0, 10), _Detail(1, 10), _Detail(0, None), _Detail(1, None))
+"""From all that there is to the least; a page takes the first that fits."""
 
 
 class Window(NamedTuple):
@@ -66,14 +84,14 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rank:
-    """What the page shows of a rank; ``shortest`` is the length of what is too short to see."""
+    """What the page shows of a rank; ``pixel_ns`` is the length of what is too short to see."""
 
     rank: int
     windows: Sequence[Window]
     tracks: RankTracks
     strings: Sequence[str]
     communication: RankCommunication
-    shortest: int
+    pixel_ns: int
 
 
 @dataclass
@@ -96,8 +114,8 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
 
     Up to `MOST_IN_FULL` ranks are all shown. Of more, these are a median rank and the `DEVIATING` ones that
     deviate most, by their lateness or else by their step time. If the slices take more than ``budget`` bytes,
-    short ones are merged first, then ranks are left out, and ``notes`` says so. Without ranks, ``notes`` says
-    why there is nothing to show.
+    short ones are merged, first outside the median and the worst step; then the other steps are left out,
+    then ranks, and ``notes`` says so. Without ranks, ``notes`` says why there is nothing to show.
     """
     windows = step_windows(store, run.id)
     if not windows:
@@ -105,18 +123,22 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     communication, reader = run_communication(run, store), RunWindows(run, store)
     clocks = communication.clocks
     steps = median_and_worst(windows)
-    own = {rank: [w for w in windows[rank] if w.step in steps] for rank in clocks.clocks if rank in windows}
-    known = [rank for rank, shown in own.items() if shown]
+    known = [rank for rank in clocks.clocks if any(window.step in steps for window in windows.get(rank, ()))]
     ranks, note = chosen_ranks(known, deviations(store, run.id, windows))
+    whole = sum(reader.rows(rank) or 0 for rank in ranks) <= MOST_EVENTS
     found, missing = [], []
     for rank in ranks:
+        shown = [window for window in windows[rank] if whole or window.step in steps]
         try:
-            found.append(_rank(reader, rank, own[rank], communication.of_rank(rank)))
+            found.append(_rank(reader, rank, shown, communication.of_rank(rank)))
         except HpcprofError as error:
             missing.append(str(error))
     if not found:
         return _nothing(missing[0])
-    return _assembled(found, clocks, steps, [clocks.note(), *note, *missing], budget)
+    notes = [clocks.note(), *note, *missing]
+    if not whole:
+        notes.append(_ONLY_CHOSEN)
+    return _assembled(found, clocks, steps, notes, budget)
 
 
 def step_windows(store: Store, run_id: str) -> dict[int, list[Window]]:
@@ -169,7 +191,7 @@ def _assembled(
     """Return the data of a page's timeline within the budget."""
     zero = min(_common(clocks, rank.rank, window.start) for rank in ranks for window in rank.windows)
     texts = _Texts()
-    kept, more = _fit(ranks, budget, lambda rank: _encoded(rank, clocks, zero, texts))
+    kept, shown, more = _fit(ranks, steps, budget, lambda rank: _encoded(rank, clocks, zero, texts))
     return {
         "notes": [*notes, *more],
         "median": steps.median,
@@ -181,7 +203,7 @@ def _assembled(
                 "rank": of.rank,
                 "uncertainty_ns": clocks.uncertainty_ns(of.rank) if len(ranks) > 1 else 0,
                 "steps": [
-                    [w.step, *(_common(clocks, of.rank, at) - zero for at in w[1:])] for w in of.windows
+                    [w.step, *(_common(clocks, of.rank, at) - zero for at in w[1:])] for w in shown[of.rank]
                 ],
                 "tracks": kept[of.rank],
             }
@@ -211,8 +233,8 @@ def _rank(
     """
     timelines = [reader.read_steps(rank, first, last) for first, last in spans([w.step for w in windows])]
     tracks = joined([rank_tracks(timeline) for timeline in timelines])
-    shortest = max(window.end - window.start for window in windows) // _PIXELS
-    return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), communication, shortest)
+    pixel_ns = max(window.end - window.start for window in windows) // _PIXELS
+    return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), communication, pixel_ns)
 
 
 def spans(steps: Sequence[int]) -> list[tuple[int, int]]:
@@ -227,36 +249,83 @@ def spans(steps: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _fit(
-    ranks: Sequence[_Rank], budget: int, encode: Callable[[_Rank], Any]
-) -> tuple[dict[int, Any], list[str]]:
-    """Return the encoded ranks that the budget allows, and sentences on what is merged and left out."""
-    encoded = [encode(rank) for rank in ranks]
-    sizes = [_compressed(one) for one in encoded]
-    notes = []
-    if sum(sizes) > budget:
-        encoded = [encode(_merged(rank)) for rank in ranks]
+    ranks: Sequence[_Rank], steps: Steps, budget: int, encode: Callable[[_Rank], Any]
+) -> tuple[dict[int, Any], Windows, list[str]]:
+    """Return the encoded ranks that the budget allows, their steps, and sentences on what is left out."""
+    for detail in _DETAILS:
+        reduced = [_reduced(rank, steps, detail) for rank in ranks]
+        encoded = [encode(rank) for rank in reduced]
         sizes = [_compressed(one) for one in encoded]
-        shortest = max(rank.shortest for rank in ranks)
-        notes.append(
-            f"Neighbours shorter than {shortest / 1e3:,.0f} µs are merged, to keep this page small. "
-            "hpcprof serve shows each of them."
-        )
+        if sum(sizes) <= budget:
+            break
+    pixel_ns = max(rank.pixel_ns for rank in ranks)
+    notes = [_merged_note(count * pixel_ns, where) for count, where in _merging(detail)]
+    if any(len(less.windows) < len(rank.windows) for less, rank in zip(reduced, ranks, strict=True)):
+        notes.append(_ONLY_CHOSEN)
     fitting = max(1, sum(total <= budget for total in accumulate(sizes)))
     if fitting < len(ranks):
         out = [rank.rank for rank in ranks[fitting:]]
         notes.append(
             f"Left out, to keep this page small: {named_ranks(sorted(out))}. hpcprof serve shows all."
         )
-    return {rank.rank: one for rank, one in zip(ranks[:fitting], encoded, strict=False)}, notes
+    kept = {rank.rank: one for rank, one in zip(reduced[:fitting], encoded, strict=False)}
+    return kept, {rank.rank: rank.windows for rank in reduced}, notes
+
+
+_ONLY_CHOSEN = (
+    "To keep this page small, it has the median and the worst step only. hpcprof serve shows all steps."
+)
+
+
+def _merging(detail: _Detail) -> list[tuple[int, str]]:
+    """Return up to how many pixels slices are merged, and in which steps."""
+    if detail.others is None or detail.chosen == detail.others:
+        return [(detail.chosen, "")] if detail.chosen else []
+    in_chosen, in_others = " in the median and the worst step", " in the other steps"
+    return [(n, where) for n, where in ((detail.chosen, in_chosen), (detail.others, in_others)) if n]
+
+
+def _merged_note(shortest_ns: int, where: str) -> str:
+    return (
+        f"Neighbours shorter than {shortest_ns / 1e3:,.0f} µs are merged{where}, to keep this page small. "
+        "hpcprof serve shows each of them."
+    )
 
 
 def _compressed(value: object) -> int:
-    return len(zlib.compress(msgspec.json.encode(value)))
+    return len(zlib.compress(msgspec.json.encode(value), 1))
 
 
-def _merged(rank: _Rank) -> _Rank:
-    tracks = [replace(track, slices=merge_short(track.slices, rank.shortest)) for track in rank.tracks.tracks]
-    return replace(rank, tracks=replace(rank.tracks, tracks=tracks))
+def _reduced(rank: _Rank, steps: Steps, detail: _Detail) -> _Rank:
+    """Return a rank with its slices merged, and without the steps that ``detail`` leaves out."""
+    if detail == _DETAILS[0]:
+        return rank
+    chosen = [window for window in rank.windows if window.step in steps]
+    extents = [_with_launches(rank.tracks, window) for window in chosen]
+    tracks = []
+    for track in rank.tracks.tracks:
+        own = track.slices
+        inside = np.any([overlapping(own.start, own.end, *extent) for extent in extents], axis=0)
+        if detail.others is None:
+            own, inside = own.take(inside), np.ones(np.count_nonzero(inside), bool)
+        pixels = np.where(inside, detail.chosen, detail.others or 0)
+        tracks.append(replace(track, slices=merge_short(own, pixels * rank.pixel_ns)))
+    windows = chosen if detail.others is None else rank.windows
+    return replace(rank, windows=windows, tracks=replace(rank.tracks, tracks=tracks))
+
+
+def _with_launches(tracks: RankTracks, window: Window) -> tuple[int, int]:
+    """Return the extent of a step, from the first call on that launched work of it."""
+    on_gpu, calls = set[int](), []
+    for track in tracks.tracks:
+        own = track.slices
+        if track.kind is TrackKind.CALLS:
+            calls.append(own)
+        else:
+            on_gpu.update(own.launch[(own.start >= window.start) & (own.start < window.end)].tolist())
+    launches = np.array(sorted(on_gpu - {NONE}), np.int64)
+    first = [own.start[np.isin(own.launch, launches)].min(initial=window.start) for own in calls]
+    return int(min([window.start, *first])), window.end
 
 
 def _encoded(rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts) -> list[dict[str, Any]]:

@@ -143,6 +143,8 @@ def joined(parts: Sequence[RankTracks]) -> RankTracks:
     parts : sequence of RankTracks
         All of timelines with the same strings.
     """
+    if len(parts) == 1:
+        return parts[0]
     slices: dict[tuple[TrackKind, str], list[Slices]] = {}
     infos: list[str] = []
     launches = 0
@@ -175,16 +177,19 @@ def _in_order(tracks: Sequence[Track]) -> list[Track]:
     return sorted(tracks, key=lambda track: order.index(track.kind))
 
 
-def merge_short(slices: Slices, shortest: int) -> Slices:
+def merge_short(slices: Slices, shortest: int | Ints) -> Slices:
     """Merge neighbours on a level that are all shorter, and closer together, than a length in ns.
+
+    The length may be another one for each slice, shape (n,).
 
     A merged slice runs from the start of its first to the end of its last one and has the kind `MERGED`, the
     first one's name and no launch.
     """
     order = np.lexsort((slices.start, slices.depth))
     own = slices.take(order)
-    short = own.end - own.start < shortest
-    apart = own.start[1:] - own.end[:-1] >= shortest
+    limit = np.broadcast_to(shortest, own.start.shape)[order]
+    short = own.end - own.start < limit
+    apart = own.start[1:] - own.end[:-1] >= limit[1:]
     begins = np.append(True, ~short[1:] | ~short[:-1] | apart | (np.diff(own.depth) != 0))[: len(own)]
     first = np.flatnonzero(begins)
     count = np.diff(np.append(first, len(own)))

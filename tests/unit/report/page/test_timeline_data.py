@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from hpcprof.report.page.timeline_data import (
     chosen_ranks,
     median_and_worst,
     spans,
+    step_windows,
     timeline_data,
 )
 from hpcprof.results.collect import update_run
@@ -108,13 +111,56 @@ def test_a_launch_leads_from_a_call_to_its_kernel(stored: Stored) -> None:
     assert sum(number in calls for number in work) >= 0.9 * len(work) > 0
 
 
-def test_a_small_budget_merges_short_slices_and_then_leaves_out_ranks(stored: Stored) -> None:
+def slices(data: dict[str, Any], step: int) -> int:
+    """Return how many slices begin in a step, over all ranks."""
+    found = 0
+    for of_rank in data["ranks"]:
+        low, high = next((low, high) for number, low, high in of_rank["steps"] if number == step)
+        starts = [start for track in of_rank["tracks"] for start in summed(track["start"], track["count"])]
+        found += sum(low <= start < high for start in starts)
+    return found
+
+
+def test_all_steps_are_in_the_page(stored: Stored) -> None:
+    data = timeline_data(*stored)
+    every = {window.step for windows in step_windows(stored.store, RUN).values() for window in windows}
+    assert len(every) > 2
+    assert [{step for step, *_ in of_rank["steps"]} for of_rank in data["ranks"]] == 3 * [every]
+
+
+def test_the_median_and_the_worst_step_keep_all_slices_while_those_of_the_others_are_merged(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.report.page.timeline_data._PIXELS", 100)
+    full = timeline_data(*stored)
+    size = sum(len(zlib.compress(msgspec.json.encode(of["tracks"]), 1)) for of in full["ranks"])
+    less = timeline_data(*stored, budget=int(0.9 * size))
+    assert [len(of["steps"]) for of in less["ranks"]] == [len(of["steps"]) for of in full["ranks"]]
+    for step in (full["median"], full["worst"]):
+        assert slices(less, step) == slices(full, step)
+    assert "are merged in the other steps" in less["notes"][1]
+    others = {step for step, *_ in full["ranks"][0]["steps"]} - {full["median"], full["worst"]}
+    assert all(slices(less, step) < slices(full, step) for step in others)
+
+
+def test_a_small_budget_merges_short_slices_and_then_leaves_out_steps_and_ranks(stored: Stored) -> None:
     full = timeline_data(*stored)
     assert len(full["notes"]) == 1
     few = timeline_data(*stored, budget=2_000)
     assert len(few["ranks"]) < 3
     assert few["notes"][1].startswith("Neighbours shorter than ")
-    assert few["notes"][2].startswith("Left out, to keep this page small: rank")
+    assert few["notes"][2].startswith("To keep this page small, it has the median and the worst step only.")
+    assert few["notes"][3].startswith("Left out, to keep this page small: rank")
+    assert {step for step, *_ in few["ranks"][0]["steps"]} == {few["median"], few["worst"]}
+
+
+def test_of_a_long_capture_only_the_median_and_the_worst_step_are_read(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.report.page.timeline_data.MOST_EVENTS", -1)
+    data = timeline_data(*stored)
+    assert {step for step, *_ in data["ranks"][0]["steps"]} == {data["median"], data["worst"]}
+    assert "it has the median and the worst step only" in data["notes"][1]
 
 
 def test_without_profiles_the_data_say_why(stored: Stored, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 // The row above a timeline: places to go to, zoom, search, and the list of keys.
 import { count } from "../units.js";
-import { KINDS } from "./source.js";
+import { KINDS, extent } from "./source.js";
 import { button, make } from "./dom.js";
 
 const KEYS = [
@@ -44,6 +44,7 @@ export class Toolbar {
         "div",
         { className: "timeline-bar" },
         ...places,
+        ...stepChoice(timeline),
         button("Everything", () => view.show(...view.limits)),
         button("−", zoom(2), { "aria-label": "Zoom out" }),
         button("+", zoom(0.5), { "aria-label": "Zoom in" }),
@@ -85,6 +86,20 @@ export class Toolbar {
       this.timeline.scroller.focus();
     }
   }
+}
+
+/** Returns a list of all steps that leads to each of them, unless the places are all there is. */
+function stepChoice({ overview, view }) {
+  const steps = [...new Set(overview.ranks.flatMap((of) => of.steps.map(({ step }) => step)))].sort((a, b) => a - b);
+  if (steps.length <= overview.places.length) return [];
+  const options = ["Step …", ...steps].map((text) => make("option", { textContent: text, value: text }));
+  const choice = make("select", { "aria-label": "Go to a step" }, ...options);
+  choice.addEventListener("change", () => {
+    const { start, end } = extent(overview.ranks, Number(choice.value));
+    view.frame(start, end);
+    choice.selectedIndex = 0;
+  });
+  return [choice];
 }
 
 /** Returns the colours of the kinds that a timeline has. */
