@@ -10,18 +10,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hpcprof.analysis.explain.changes import Prediction
+from hpcprof.analysis.explain.evidence_words import plain
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     MEANINGS,
     NAMES,
     WAITING,
     Cause,
-    Evidence,
     Explanation,
     Finding,
 )
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
-from hpcprof.report.formatting import format_value
 
 _LABELS = 12
 _INDENT = 3
@@ -216,19 +215,16 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
 
 
 def evidence(finding: Finding) -> list[tuple[str, list[str]]]:
-    """Return the figures behind a finding by the analysis that has them, of each rank the largest."""
+    """Return what shows a finding by the analysis that has the figures, of each rank the largest."""
     found: dict[str, list[str]] = {}
-    largest: dict[tuple[str, int | None, str], Evidence] = {}
-    for one in finding.evidence:
-        largest.setdefault((one.analysis, one.rank, one.key), one)
-    for one in largest.values():
-        found.setdefault(one.analysis, []).append(_figure(one))
+    largest: dict[tuple[str, int | None, str], tuple[str, str]] = {}
+    # Explanations of earlier versions have no words.
+    texts = finding.evidence_text or map(plain, finding.evidence)
+    for one, text in zip(finding.evidence, texts, strict=True):
+        largest.setdefault((one.analysis, one.rank, one.key), (one.analysis, visible(text)))
+    for analysis, text in largest.values():
+        found.setdefault(analysis, []).append(text)
     return list(found.items())
-
-
-def _figure(one: Evidence) -> str:
-    rank = "" if one.rank is None else f"rank {one.rank}: "
-    return f"{rank}{visible(one.key)} = {format_value(one.key, one.value)}"
 
 
 def hidden_cost(finding: Finding, explanation: Explanation) -> str:

@@ -22,7 +22,20 @@ def finding(saving: float | None, low: float | None = None, cause: Cause = Cause
     estimate = None if saving is None else round(saving * MS)
     least = estimate if low is None else round(low * MS)
     evidence = (Evidence("idle_causes", 0, "idle_ns_per_step", 13 * MS),)
-    return Finding(cause, (0, 1), "data", estimate, least, estimate, saving, evidence, "Prefetch.", "high")
+    text = ("rank 0: the GPU is idle for 13.00 ms of a step while the host is in data",)
+    return Finding(
+        cause,
+        (0, 1),
+        "data",
+        estimate,
+        least,
+        estimate,
+        saving,
+        evidence,
+        "Prefetch.",
+        "high",
+        evidence_text=text,
+    )
 
 
 def explained(*findings: Finding, step: StepSummary = STEP) -> Explanation:

@@ -12,6 +12,7 @@ from hpcprof.analysis.collectives.matches import groups_of
 from hpcprof.analysis.explain.candidates import Candidates
 from hpcprof.analysis.explain.common_clock import common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
+from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
@@ -211,9 +212,15 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     critical_path : DataFrame
         The rows of the analysis ``critical_path``; empty if nothing can be replayed.
     """
+    timelines = _Timelines(inputs)
+    explanation, path = _explain(inputs, timelines)
+    return with_culprits(explanation, inputs.tables), path
+
+
+def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:
+    """Return the findings of a run as figures, and its critical path."""
     series = step_series(inputs.tables["step_account"])
     wall = round(series.p50) if len(series.wall) else None
-    timelines = _Timelines(inputs)
     built = _replayable(inputs, timelines)
     of_steps, pauses = of_series(inputs, series, timelines)
     findings = [*of_steps, *of_capture(inputs)]

@@ -114,6 +114,8 @@ class Finding:
     remedy : str
         One or two sentences.
     confidence : str
+    evidence_text : tuple of str
+        The evidence in words, a sentence for each figure.
     cost_ns : int or None
         For a hidden cost, the host time per step that hides behind the GPU.
     """
@@ -129,6 +131,7 @@ class Finding:
     remedy: str
     confidence: Confidence
     cost_ns: int | None = None
+    evidence_text: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

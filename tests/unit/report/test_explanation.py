@@ -38,7 +38,7 @@ def test_the_conclusion_comes_first_and_then_each_finding_with_its_evidence() ->
         "   saving      13.00 ms of each step, 13.0 % (between 11.00 ms and 13.00 ms)",
         "   remedy      Prefetch.",
         "   confidence  high",
-        "   evidence    rank 0: idle_ns_per_step = 13.00 ms",
+        "   evidence    rank 0: the GPU is idle for 13.00 ms of a step while the host is in data",
         "               hpcprof report a-run-with-quite-a-long-name --analysis idle_causes",
         "",
         "Hidden behind the GPU: removing these costs gains about nothing",
@@ -155,10 +155,11 @@ def test_evidence_is_grouped_by_the_analysis_that_has_it() -> None:
             Evidence("idle_causes", 1, "cause", "host"),
             Evidence("idle_causes", 0, "idle_ns_per_step", 1 * MS),
         ),
+        evidence_text=("rank 0: 2 ms", "3 ms", "rank 1: the host", "rank 0: 1 ms"),
     )
     assert written(explained(several)).findings[0].evidence == [
-        ("idle_causes", ["rank 0: idle_ns_per_step = 2.000 ms", "rank 1: cause = host"]),
-        ("step_account", ["idle_ns = 3.000 ms"]),
+        ("idle_causes", ["rank 0: 2 ms", "rank 1: the host"]),
+        ("step_account", ["3 ms"]),
     ]
 
 

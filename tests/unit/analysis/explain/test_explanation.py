@@ -40,6 +40,7 @@ def test_json_has_the_keys_of_the_contract() -> None:
             "evidence": [{"analysis": "idle_causes", "rank": 0, "key": "idle_ns_per_step", "value": 13 * MS}],
             "remedy": "Prefetch.",
             "confidence": "high",
+            "evidence_text": ["rank 0: the GPU is idle for 13.00 ms of a step while the host is in data"],
         }
     ]
     assert found["hidden"][0]["cost_ns"] == 20 * MS

@@ -1,0 +1,128 @@
+"""Puts the evidence of a finding into words: a sentence with a figure instead of a key and a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hpcprof.analysis.explain.explanation import Evidence
+from hpcprof.common.units import counted, format_ns
+from hpcprof.profiles.kernel_names import short_name
+
+if TYPE_CHECKING:  # a report of kept findings needs no pandas
+    import pandas as pd
+
+Row = Mapping[str, Any]
+
+_WHILE = {
+    "host": "while the host is {place}",
+    "sync": "after the host has waited for it {place}",
+    "allocation": "while GPU memory is allocated or freed {place}",
+    "copy": "until a copy has ended {place}",
+    "launch": "before work that was launched in time {place}",
+    "dependency": "until work of another stream has ended {place}",
+}
+"""What a GPU waits for, by the cause of `idle_causes`."""
+
+
+def in_words(tables: Mapping[str, pd.DataFrame], evidence: Evidence) -> str:
+    """Return a figure of an analysis as a sentence.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+        The analyses over all ranks.
+    evidence : Evidence
+    """
+    row = _row(tables[evidence.analysis], evidence) if evidence.analysis in tables else None
+    say = _SENTENCES.get((evidence.analysis, evidence.key))
+    if row is None or say is None:
+        return plain(evidence)
+    sentence = say(row)
+    return sentence if evidence.rank is None else f"rank {evidence.rank}: {sentence}"
+
+
+def _row(table: pd.DataFrame, evidence: Evidence) -> Row | None:
+    """Return the row of an analysis that has the figure."""
+    same = table[evidence.key] == evidence.value
+    if evidence.rank is not None:
+        same &= table["rank"] == evidence.rank
+    rows = table[same]
+    return None if rows.empty else rows.iloc[0].to_dict()
+
+
+def plain(evidence: Evidence) -> str:
+    """Return a figure under the name of its column, for those without a sentence of their own."""
+    words = evidence.key.removesuffix("_ns").replace("_", " ")
+    is_time = evidence.key.endswith("_ns") and not isinstance(evidence.value, str)
+    value = format_ns(float(evidence.value)) if is_time else str(evidence.value)
+    of_rank = "" if evidence.rank is None else f"rank {evidence.rank}: "
+    return f"{of_rank}{words} of {value} in {evidence.analysis}"
+
+
+def _idle(row: Row) -> str:
+    calling = f" ({row['api']})" if isinstance(row["api"], str) and row["api"] else ""
+    inside = f"in {row['range']}" if isinstance(row["range"], str) and row["range"] else "outside all ranges"
+    reason = _WHILE.get(row["cause"], "for an unknown reason {place}").format(place=f"{inside}{calling}")
+    return f"the GPU is idle for {format_ns(row['idle_ns_per_step'])} of a step {reason}"
+
+
+def _of_step(column: str, words: str) -> Callable[[Row], str]:
+    return lambda row: f"{words} {format_ns(row[column])} of step {row['step']}"
+
+
+def _calls(row: Row) -> str:
+    return f"{_several(row['num_calls'], 'call')} of {row['name']} take {format_ns(row['total_ns'])} in all"
+
+
+def _copies(row: Row) -> str:
+    of = f"{_several(row['count'], 'operation')} {row['operation']}"
+    return f"{of} take {format_ns(row['total_ns'])} in all"
+
+
+def _kernel_time(row: Row) -> str:
+    runs = _several(row["instances"], "run")
+    return f"{runs} of {short_name(row['name'])} take {format_ns(row['total_ns'])} in all"
+
+
+def _kernel_count(row: Row) -> str:
+    runs = _several(row["instances"], "run")
+    return f"{runs} of {short_name(row['name'])}, {format_ns(row['avg_ns'])} each on average"
+
+
+def _lateness(row: Row) -> str:
+    return f"it comes {format_ns(row['lateness_p50_ns'])} late in a median step"
+
+
+def _beside(row: Row) -> str:
+    return f"{short_name(row['name'])} takes {row['slowdown']:.2f} times as long beside communication"
+
+
+def _ranks(row: Row) -> str:
+    return f"its collectives belong to {_several(row['world_ranks'], 'rank')}"
+
+
+def _several(number: float, noun: str) -> str:
+    return counted(int(number), noun)
+
+
+_SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
+    ("idle_causes", "idle_ns_per_step"): _idle,
+    ("step_account", "idle_ns"): _of_step("idle_ns", "the GPU is idle for"),
+    ("step_account", "compute_ns"): _of_step("compute_ns", "compute takes"),
+    ("step_account", "exposed_comm_ns"): _of_step("exposed_comm_ns", "communication alone takes"),
+    ("step_account", "exposed_mem_ns"): _of_step("exposed_mem_ns", "copies alone take"),
+    ("step_times", "wall_ns"): lambda row: f"step {row['step']} takes {format_ns(row['wall_ns'])}",
+    ("api", "total_ns"): _calls,
+    ("api", "num_calls"): _calls,
+    ("memops", "total_ns"): _copies,
+    ("memops", "count"): _copies,
+    ("kernels", "total_ns"): _kernel_time,
+    ("kernels", "instances"): _kernel_count,
+    ("skew_summary", "lateness_p50_ns"): _lateness,
+    ("slowdown", "slowdown"): _beside,
+    ("rank_collectives", "world_ranks"): _ranks,
+    ("operators", "calls"): lambda row: f"{_several(row['calls'], 'call')} of {row['name']}",
+    ("ranges", "instances"): lambda row: f"{_several(row['instances'], 'instance')} of {row['range']}",
+}
+"""The sentence for a row of an analysis, by the analysis and the column of the figure."""

@@ -1,0 +1,81 @@
+"""Evidence in words."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from hpcprof.analysis.explain.evidence_words import in_words, plain
+from hpcprof.analysis.explain.explanation import Evidence
+
+MS = 1_000_000
+
+TABLES = {
+    "idle_causes": pd.DataFrame(
+        {
+            "rank": [0, 1, 1],
+            "cause": ["host", "host", "sync"],
+            "range": ["data", "data", None],
+            "api": ["", "cudaMalloc", "cudaStreamSynchronize"],
+            "idle_ns_per_step": [13 * MS, 13 * MS, 2 * MS],
+        }
+    ),
+    "step_account": pd.DataFrame({"rank": [0, 0], "step": [3, 4], "idle_ns": [5 * MS, 7 * MS]}),
+    "kernels": pd.DataFrame(
+        {
+            "rank": [0],
+            "name": ["void at::native::add<float>(int)"],
+            "instances": [1200],
+            "total_ns": [201_500_000],
+            "avg_ns": [167_917.0],
+        }
+    ),
+    "skew_summary": pd.DataFrame({"rank": [1], "lateness_p50_ns": [11 * MS]}),
+}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sentence"),
+    [
+        (
+            Evidence("idle_causes", 0, "idle_ns_per_step", 13 * MS),
+            "rank 0: the GPU is idle for 13.00 ms of a step while the host is in data",
+        ),
+        (
+            Evidence("idle_causes", 1, "idle_ns_per_step", 13 * MS),
+            "rank 1: the GPU is idle for 13.00 ms of a step while the host is in data (cudaMalloc)",
+        ),
+        (
+            Evidence("idle_causes", 1, "idle_ns_per_step", 2 * MS),
+            "rank 1: the GPU is idle for 2.000 ms of a step after the host has waited for it outside all "
+            "ranges (cudaStreamSynchronize)",
+        ),
+        (Evidence("step_account", 0, "idle_ns", 7 * MS), "rank 0: the GPU is idle for 7.000 ms of step 4"),
+        (
+            Evidence("kernels", 0, "total_ns", 201_500_000),
+            "rank 0: 1,200 runs of add<float> take 201.5 ms in all",
+        ),
+        (
+            Evidence("kernels", 0, "instances", 1200),
+            "rank 0: 1,200 runs of add<float>, 167.9 µs each on average",
+        ),
+        (
+            Evidence("skew_summary", 1, "lateness_p50_ns", 11 * MS),
+            "rank 1: it comes 11.00 ms late in a median step",
+        ),
+    ],
+)
+def test_a_figure_is_a_sentence_about_its_row(evidence: Evidence, sentence: str) -> None:
+    assert in_words(TABLES, evidence) == sentence
+
+
+def test_a_figure_without_a_sentence_of_its_own_keeps_the_name_of_its_column() -> None:
+    unknown = Evidence("roofline", None, "bound_ns", 2 * MS)
+    assert in_words(TABLES, unknown) == "bound of 2.000 ms in roofline"
+    assert in_words(TABLES, Evidence("other", 3, "verdict", "late")) == "rank 3: verdict of late in other"
+
+
+def test_a_figure_whose_row_is_gone_is_still_said() -> None:
+    gone = Evidence("step_account", 0, "idle_ns", 9 * MS)
+    assert in_words(TABLES, gone) == "rank 0: idle of 9.000 ms in step_account"
+    assert plain(gone) == "rank 0: idle of 9.000 ms in step_account"
