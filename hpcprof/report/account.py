@@ -1,4 +1,4 @@
-"""What the wall time of a step goes to, as parts that add up to it."""
+"""Where the elapsed time of a step goes, as parts that add up to it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcprof.analysis.explain.declarations import UNEVEN
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import AnalysisTable, Row
 
 _COLUMNS = (
     ("compute", "compute", "compute_ns"),
@@ -18,7 +19,7 @@ _COLUMNS = (
     ("copy", "copies", "exposed_mem_ns"),
     ("idle", "idle", "idle_ns"),
 )
-"""The colour of each part in page.css, its name, and its column in ``step_account``."""
+"""The colour of each part in page.css, its name, and its column in ``step_kinds``."""
 
 IDLE_CAUSES = {
     "host": "idle: host is busy",
@@ -31,7 +32,7 @@ IDLE_CAUSES = {
 }
 """What idle time is called, by its cause."""
 
-_UNEVEN = ("uneven", "uneven steps")
+_UNEVEN = ("uneven", UNEVEN)
 _MOST_RANGES = 2
 _NOTED = 0.01
 """Uneven steps are explained if they take more than this share of the step."""
@@ -66,73 +67,64 @@ class AccountPart:
 
 @dataclass(frozen=True)
 class Account:
-    """The wall time of a step and its parts, the sum of which it is exactly.
+    """The time that a run takes for each step and its parts, the sum of which it is exactly.
 
     Attributes
     ----------
-    wall_ns : int
-        The median over the steps of the time on the slowest rank, as in the explanation.
+    kind, kinds : int
+        The number of the kind of these steps, 0 for all steps, and how many kinds there are.
+    elapsed_ns, p50_ns : int
+        The elapsed time per step, and the median over the steps of the wall time on the slowest rank.
     parts : tuple of AccountPart
         Those above 0.
     steps, ranks : int
         The numbers of steps and of ranks behind it.
+    share_pct : float
+        The share of the steps of the run.
     notes : tuple of str
         What a reader has to know of it, in sentences.
     """
 
-    wall_ns: int
+    kind: int
+    kinds: int
+    elapsed_ns: int
+    p50_ns: int
     parts: tuple[AccountPart, ...]
     steps: int
     ranks: int
+    share_pct: float
     notes: tuple[str, ...]
 
 
-def account_of_step(contents: Contents) -> Account | None:
-    """Return the account of the median step; None if the run has no steps.
+def accounts_of_steps(contents: Contents) -> list[Account]:
+    """Return the account of all steps and, if they are of several kinds, of each kind; empty without steps.
 
-    The parts are means over the ranks. If the number of steps is even, the median step is the mean of two.
+    These are the rows of ``step_kinds``; the idle time of all steps is divided as in ``idle_causes``.
     """
-    if "step_account" not in contents.analyses:
-        return None
-    table = contents.analyses["step_account"].columns
-    middle, steps, ranks = _middle(table)
-    wall = round(sum(_longest(table, rows) for rows in middle) / len(middle)) if middle else 0
-    if not wall:
-        return None
-    chosen = [row for rows in middle for row in rows]
-    means = {
-        column: sum(table[column][row] or 0 for row in chosen) / len(chosen) for _, _, column in _COLUMNS
-    }
-    causes = contents.analyses.get("idle_causes", AnalysisTable({}))
-    idle = _idle(causes.columns, means["idle_ns"])
-    named = [(colour, name, means[column], "") for colour, name, column in _COLUMNS if column != "idle_ns"]
+    rows = contents.rows("step_kinds")
+    waits = contents.analyses["step_account"].columns if rows else {}
+    ranks = len(set(waits.get("rank", ())))
+    causes = contents.analyses.get("idle_causes", AnalysisTable({})).columns
+    return [
+        _account(row, len(rows) - 1, ranks, None in waits["wait_for_peer_ns"], causes)
+        for row in rows
+        if row["elapsed_ns"]
+    ]
+
+
+def _account(row: Row, kinds: int, ranks: int, unknown: bool, causes: Mapping[str, Sequence[Any]]) -> Account:
+    named = [(colour, name, row[column] or 0, "") for colour, name, column in _COLUMNS if column != "idle_ns"]
+    idle = _idle({} if row["kind"] else causes, row["idle_ns"])
     named += [("idle", name, ns, where) for name, ns, where in idle]
-    left = wall - sum(ns for _, _, ns, _ in named)
-    whole = _whole([*named, (*_UNEVEN, left, "")], wall)
-    notes = _notes(table, chosen, len(middle), ranks, bool(idle[1:]))
-    if ranks > 1 and left > _NOTED * wall:
-        notes = (*notes, "Uneven steps: how much longer the slowest rank takes than the ranks on average.")
-    return Account(wall, tuple(part for part in whole if part.ns > 0), steps, ranks, notes)
-
-
-def _middle(table: Mapping[str, Sequence[int]]) -> tuple[list[list[int]], int, int]:
-    """Return the rows of the step of median length, or of the two, and the numbers of steps and ranks."""
-    by_step: dict[int, list[int]] = defaultdict(list)
-    for row, step in enumerate(table.get("step", ())):
-        by_step[step].append(row)
-    ranks = len(set(table.get("rank", ())))
-    whole = [rows for rows in by_step.values() if len(rows) == ranks]
-    whole.sort(key=lambda rows: _longest(table, rows))
-    count = len(whole)
-    return whole[(count - 1) // 2 : count // 2 + 1] if count else [], count, ranks
-
-
-def _longest(table: Mapping[str, Sequence[int]], rows: Sequence[int]) -> int:
-    return max(table["wall_ns"][row] for row in rows)
+    whole = _whole([*named, (*_UNEVEN, row["uneven_ns"], "")], row["elapsed_ns"])
+    parts = tuple(part for part in whole if part.ns > 0)
+    notes = _notes(ranks, unknown, row["uneven_ns"] > _NOTED * row["elapsed_ns"])
+    figures = (row["elapsed_ns"], row["wall_p50_ns"], parts, row["steps"], ranks, row["share_pct"])
+    return Account(row["kind"], kinds, *figures, () if row["kind"] else notes)
 
 
 def _idle(causes: Mapping[str, Sequence[Any]], idle_ns: float) -> list[tuple[str, float, str]]:
-    """Divide idle time by cause as `idle_causes` does over all steps; as (name, ns, ranges)."""
+    """Divide idle time by cause as `idle_causes` does; as (name, ns, ranges)."""
     sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     columns = (causes.get(name, ()) for name in ("cause", "range", "idle_ns_per_step"))
     for cause, name, ns in zip(*columns, strict=True):
@@ -148,38 +140,41 @@ def _idle(causes: Mapping[str, Sequence[Any]], idle_ns: float) -> list[tuple[str
     return sorted(found, key=lambda part: -part[1])
 
 
-def _whole(parts: Sequence[tuple[str, str, float, str]], wall: int) -> list[AccountPart]:
-    """Round the parts so that their sum is the wall time; the largest takes what rounding leaves."""
+def _whole(parts: Sequence[tuple[str, str, float, str]], elapsed: int) -> list[AccountPart]:
+    """Round the parts so that their sum is the elapsed time; the largest takes what rounding leaves."""
     rounded = [round(ns) for _, _, ns, _ in parts]
     largest = max(range(len(parts)), key=lambda number: rounded[number])
-    rounded[largest] += wall - sum(rounded)
+    rounded[largest] += elapsed - sum(rounded)
     return [
         AccountPart(colour, name, ns, visible(where))
         for (colour, name, _, where), ns in zip(parts, rounded, strict=True)
     ]
 
 
-def _notes(
-    table: Mapping[str, Sequence[int | None]], chosen: Sequence[int], middle: int, ranks: int, split: bool
-) -> tuple[str, ...]:
-    of = "the step of median length" if middle == 1 else "the two steps of median length"
-    notes = [f"The parts are those of {of}{', averaged over the ranks' if ranks > 1 else ''}."]
-    if split:
-        notes.append("Idle time is divided by its causes in all steps.")
-    if ranks > 1 and any(table["wait_for_peer_ns"][row] is None for row in chosen):
+def _notes(ranks: int, unknown: bool, uneven: bool) -> tuple[str, ...]:
+    notes = [f"The parts are means over all steps{' and ranks' if ranks > 1 else ''}."]
+    if ranks > 1 and unknown:
         notes.append("The clocks of some ranks cannot be aligned: their waiting counts as communication.")
+    if uneven:
+        notes.append("Uneven steps: elapsed time that the ranks on average do not spend in steps.")
     return tuple(notes)
 
 
 def account_title(account: Account) -> str:
-    """Return the wall time of the step and what it is the median of."""
-    where = f" on the slowest of {counted(account.ranks, 'rank')}" if account.ranks > 1 else ""
-    return f"{format_ns(account.wall_ns)} (median of {counted(account.steps, 'step')}{where})"
+    """Return the heading of an account: the elapsed time per step, of which steps, and their median."""
+    steps = counted(account.steps, "step")
+    if account.kind:
+        start = f"Kind {account.kind} of {account.kinds}, {account.share_pct:.0f} % of the steps:"
+    else:
+        start = "A step takes"
+        steps += f" on {counted(account.ranks, 'rank')}" if account.ranks > 1 else ""
+    median = f"median {format_ns(account.p50_ns)}"
+    return f"{start} {format_ns(account.elapsed_ns)} (elapsed time per step of {steps}; {median})"
 
 
 def share(part: AccountPart, account: Account) -> str:
     """Return a part's share of the step in percent."""
-    percent = 100 * part.ns / account.wall_ns
+    percent = 100 * part.ns / account.elapsed_ns
     return f"{percent:.1f} %" if percent >= _LEAST_PCT else f"< {_LEAST_PCT} %"
 
 
@@ -191,7 +186,7 @@ def account_lines(account: Account, width: int) -> list[str]:
         name = part.name if len(part.name) <= names else f"{part.name[: names - 1]}…"
         line = f"{name:{names}}  {format_ns(part.ns):>8}  {share(part, account):>7}"
         if width >= _BAR_FROM:
-            filled = "█" * round(_BAR * part.ns / account.wall_ns)
+            filled = "█" * round(_BAR * part.ns / account.elapsed_ns)
             line = f"{line}  {filled:{_BAR}}"
             where = f"  in {part.where}"
             line += where if part.where and len(line) + len(where) <= width else ""

@@ -12,7 +12,7 @@ from rich.text import Text
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import counted
-from hpcprof.report.account import account_lines, account_of_step, account_title
+from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.facts import facts
 from hpcprof.report.formatting import header
@@ -38,12 +38,7 @@ def full_report(contents: Contents, width: int) -> RenderableType:
 def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
     run, *others = facts(contents)
     yield from _labelled([run], width)
-    account = account_of_step(contents)
-    if account:
-        yield Text(f"\nA step takes {account_title(account)}", style="bold")
-        yield from (Text(line, no_wrap=True) for line in account_lines(account, width))
-        yield Text("\n".join(account.notes))
-        yield Text()
+    yield from _accounts(accounts_of_steps(contents), width)
     yield from _labelled(others, width)
     for failure in contents.failures[:FAILURES]:
         yield Text(f"\n{failure}", style="bold red")
@@ -63,6 +58,17 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
         yield from (Text(f"{', '.join(names)}: {why}") for why, names in empty.items())
         lost = dict.fromkeys(loss for table in parts.values() if not table.count for loss in table.losses)
         yield from (Text(line) for line in _losses(lost))
+
+
+def _accounts(accounts: Sequence[Account], width: int) -> Iterator[RenderableType]:
+    """Yield the account of the step, and below it that of each kind of steps."""
+    for account in accounts:
+        yield Text(f"\n{account_title(account)}", style="bold")
+        yield from (Text(line, no_wrap=True) for line in account_lines(account, width))
+        if account.notes:
+            yield Text("\n".join(account.notes))
+    if accounts:
+        yield Text()
 
 
 def _labelled(pairs: Sequence[tuple[str, str]], width: int) -> Iterator[RenderableType]:

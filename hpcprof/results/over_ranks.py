@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from hpcprof.analysis.collectives.common_clock import Aligned
+from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
 from hpcprof.analysis.collectives.communication import communication
 from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.framework.declaration import Part, Scope
@@ -49,11 +49,12 @@ _SURVEYED = ("op", "comm_id", "world_ranks")
 
 @dataclass(frozen=True)
 class RankTask:
-    """Some ranks of a run, and for a map over ranks the files of the run's communication."""
+    """Some ranks of a run, and for a map over ranks the files of the run's communication and their clocks."""
 
     events: tuple[RankEvents, ...]
     folder: Path
     parts: tuple[PartFile, ...] = ()
+    clocks: Mapping[int, RankClock] = field(default_factory=dict, compare=False)
 
     def __len__(self) -> int:
         """Return the number of ranks, by which an executor estimates the work."""
@@ -179,7 +180,14 @@ def _match_tasks(events: Mapping[int, RankEvents], folder: Path, executor: Execu
     if groups is None:
         groups = [Group(tuple(sorted(events)), frozenset(), frozenset())]
     return [
-        MatchTask(tuple(events[rank] for rank in ranks), folder, (), names, exchanging, len(events), number)
+        MatchTask(
+            tuple(events[rank] for rank in ranks),
+            folder,
+            communicators=names,
+            exchanging=exchanging,
+            profiled=len(events),
+            number=number,
+        )
         for number, (ranks, names, exchanging) in enumerate(groups)
     ]
 
@@ -190,7 +198,8 @@ def _mapped_over_ranks(
     """Return the values of the maps over ranks, in the order of the ranks."""
     tasks = []
     for some in rank_chunks(sorted(events)):
-        tasks.append(RankTask(tuple(events[rank] for rank in some), folder, found.parts))
+        clocks = {rank: found.clocks.aligned[rank] for rank in some if rank in found.clocks.aligned}
+        tasks.append(RankTask(tuple(events[rank] for rank in some), folder, found.parts, clocks))
     done = dict(_run(_map_ranks, tasks, executor))
     return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
 
@@ -272,5 +281,6 @@ def _map_ranks(task: RankTask) -> dict[str, Any]:
     waits = {rank: one for rank, one in found if one is not None}
     values = {}
     for name, needs in _maps(Part.RANKS).items():
-        values[name] = imported(name)({need: rank_table_rows(task.events, need) for need in needs}, waits)
+        tables = {need: rank_table_rows(task.events, need) for need in needs}
+        values[name] = imported(name)(tables, waits, task.clocks)
     return values

@@ -22,6 +22,7 @@ from hpcprof.analysis.collectives.waiting_balance import (
     partners,
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.steps.run_step import step_series
 from hpcprof.common.units import format_ns
 
 _MESSAGES = b""
@@ -234,7 +235,7 @@ def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
 
 def _step_time(times: pd.DataFrame) -> float | None:
     """Return the median wall time of the steps; that of a step is the maximum over ranks."""
-    return float(times.groupby("step")["wall_ns"].max().median()) if len(times) else None
+    return step_series(times).p50 if len(times) else None
 
 
 @dataclass

@@ -22,7 +22,7 @@ ANALYSES = (
         Scope.PAIR,
         columns("part:text a_ns b_ns difference_ns ci_low_ns ci_high_ns"),
         "hpcprof.analysis.comparison.step_difference:step_difference",
-        needs=("step_account",),
+        needs=("step_kinds", "step_account"),
         main_columns=("part", "difference_ns", "a_ns", "b_ns", "ci_low_ns", "ci_high_ns"),
     ),
     Analysis(

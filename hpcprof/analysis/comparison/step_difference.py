@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.explain.step_series import step_series
+from hpcprof.analysis.explain.declarations import UNEVEN
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_interval
 from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.profiles.timeline import Ints
 
 STEP = "step"
 """The row of the whole step, which is the sum of the others."""
@@ -27,9 +26,6 @@ _PARTS = {
     "exposed_mem_ns": "exposed copies",
     "idle_ns": "idle",
 }
-_REST = "median against mean"
-"""What the median step takes longer than the mean of the steps in the middle."""
-
 _ONE_RUN = (
     "with one run per side, the difference is exact for these two runs, but another pair of runs may differ "
     "by another amount"
@@ -42,16 +38,14 @@ _NO_WAITING = (
 def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
     """Divide the difference of the step between ``runs`` (side b) and ``against`` (side a) into parts.
 
-    The step is the one that `hpcprof explain` shows: the median over the steps that all ranks have, each on
-    the rank that takes longest. A part of the account is its mean over the middle half of these steps on
-    these ranks, and a side is the mean of its runs. The median differs a little from the mean of the middle
-    half; that is the row ``median against mean``. So the rows add up to the row ``step``, in ``a_ns``, in
-    ``b_ns`` and in ``difference_ns``, to the nanosecond.
+    The step and its parts are those of ``step_kinds`` for all steps: its elapsed time, the mean of each part
+    over the steps and ranks, and ``uneven steps``, what is left. A side is the mean of its runs. The rows add
+    up to the row ``step``, in ``a_ns``, in ``b_ns`` and in ``difference_ns``, to the nanosecond.
 
     With two or more runs on both sides, ``ci_low_ns`` and ``ci_high_ns`` are a 95 % interval of the
     difference (Welch's t).
     """
-    accounts = [[_account(run.tables["step_account"]) for run in side] for side in (against, runs)]
+    accounts = [[_account(run) for run in side] for side in (against, runs)]
     a, b = ([one for one in side if one is not None] for side in accounts)
     if not a or not b:
         return no_rows("the account of a step needs profiles with steps on both sides")
@@ -64,7 +58,7 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
     rest = {key: rows[0][key] - sum(row[key] for row in rows[1:]) for key in ("a_ns", "b_ns")}
     if any(rest.values()):
         middle = [[one.step - sum(one.parts.values()) for one in side] for side in (a, b)]
-        rows.append(_row(_REST, *middle) | rest | {"difference_ns": rest["b_ns"] - rest["a_ns"]})
+        rows.append(_row(UNEVEN, *middle) | rest | {"difference_ns": rest["b_ns"] - rest["a_ns"]})
     if min(len(a), len(b)) < 2:
         said.append(_ONE_RUN)
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
@@ -72,32 +66,21 @@ def step_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
 
 @dataclass(frozen=True)
 class _Account:
-    """The median step of a run, and the mean of each part over the middle half of its steps, in ns."""
+    """The elapsed time of the step of a run and its parts, in ns."""
 
     step: float
     parts: dict[str, float]
     waiting_is_known: bool
 
 
-def _account(table: pd.DataFrame) -> _Account | None:
+def _account(run: RunData) -> _Account | None:
     """Return the account of a run; None if it has no steps."""
-    series = step_series(table)
-    if not len(series.wall):
+    table = run.tables["step_kinds"]
+    if not len(table):
         return None
-    chosen = _middle_half(series.wall)
-    places = pd.MultiIndex.from_arrays([series.ranks[chosen], series.steps[chosen]])
-    rows = table.set_index(["rank", "step"]).loc[places]
-    parts = {name: float(rows[name].fillna(0).astype(float).mean()) for name in _PARTS}
-    # Half a nanosecond of the median is rounded as explain rounds it.
-    known = not bool(table["wait_for_peer_ns"].isna().any())
-    return _Account(float(round(series.p50)), parts, known)
-
-
-def _middle_half(wall: Ints) -> Ints:
-    """Return the steps without the shortest and the longest quarter."""
-    cut = len(wall) // 4
-    middle: Ints = np.argsort(wall, kind="stable")[cut : len(wall) - cut]
-    return middle
+    every = table.iloc[0]
+    known = not bool(run.tables["step_account"]["wait_for_peer_ns"].isna().any())
+    return _Account(float(every["elapsed_ns"]), {name: float(every[name] or 0) for name in _PARTS}, known)
 
 
 def _values(side: Sequence[_Account], name: str, names: Sequence[str]) -> list[float]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, Part, SampleBasis, Scope, columns
 
+UNEVEN = "uneven steps"
+"""The name of ``uneven_ns`` of ``step_kinds``: elapsed time that a rank does not spend in steps."""
+
 ANALYSES = (
     Analysis(
         "step_parts",
@@ -33,6 +36,20 @@ ANALYSES = (
         map_over=Part.RANKS,
         map_needs=("step_parts", "exposed_communication"),
         sort_by=("rank", "step"),
+    ),
+    Analysis(
+        "step_kinds",
+        "Account of the mean step, by kind",
+        Scope.RUN,
+        columns(
+            "kind steps share_pct:float elapsed_ns wall_p50_ns compute_ns exposed_comm_ns wait_for_peer_ns "
+            "exposed_mem_ns idle_ns uneven_ns"
+        ),
+        "hpcprof.analysis.explain.step_account:step_kinds",
+        map="hpcprof.analysis.explain.step_account:divide",
+        map_over=Part.RANKS,
+        map_needs=("step_parts", "exposed_communication"),
+        sort_by=("kind",),
     ),
     Analysis(
         "idle_causes",

@@ -36,8 +36,8 @@ from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
-from hpcprof.analysis.explain.step_series import step_series
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
+from hpcprof.analysis.steps.run_step import step_series
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
 

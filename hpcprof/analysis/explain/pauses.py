@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.explain.explanation import NotJudged
-from hpcprof.analysis.explain.step_series import MOST_SPIKES, StepSeries, spikes
+from hpcprof.analysis.explain.step_series import MOST_SPIKES, spikes
+from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import format_ns

@@ -9,18 +9,21 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.collectives.matches import RankWaits
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
 from hpcprof.analysis.operators.host_time import host_communication, host_compute, measured_on_host
+from hpcprof.analysis.steps import run_step
 from hpcprof.analysis.steps.step_ranges import no_steps
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union_of
-from hpcprof.profiles.timeline import Category, Timeline
+from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 _NEVER = np.empty(0, np.int64)
+_NO_STEPS = "no rank has steps with work on the GPU"
 
 
 @dataclass(frozen=True)
@@ -99,21 +102,49 @@ def exposed_communication(timeline: Timeline) -> Outcome:
 
 
 class Divided(NamedTuple):
-    """The rows of some ranks, and those ranks of which the waiting is unknown."""
+    """The steps of some ranks.
+
+    Attributes
+    ----------
+    rows : DataFrame
+        Those of ``step_account``.
+    start : ndarray of int64, shape (rows,)
+        The front of each step: on the common clock for the ranks in ``aligned``, else on the rank's own.
+    aligned, unknown : set of int
+        The ranks whose clocks communication aligned, and those of which the waiting is unknown.
+    """
 
     rows: pd.DataFrame
+    start: Ints
+    aligned: set[int]
     unknown: set[int]
 
 
-def divide(tables: Mapping[str, pd.DataFrame], waits: Mapping[int, RankWaits]) -> Divided:
-    """Divide the steps of some ranks; ``waits`` are those of each in all its communicators."""
-    parts = tables["step_parts"]
+def divide(
+    tables: Mapping[str, pd.DataFrame], waits: Mapping[int, RankWaits], clocks: Mapping[int, RankClock]
+) -> Divided:
+    """Divide the steps of some ranks.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+    waits : mapping of int to RankWaits
+        Those of each rank in all its communicators.
+    clocks : mapping of int to RankClock
+        Those that communication aligned.
+    """
+    parts = tables["step_parts"].reset_index(drop=True)
     rows = parts.drop(columns="start_ns").copy()
     waited = _waiting_for_peers(parts, tables["exposed_communication"], waits)
     rows["wait_for_peer_ns"] = object_array(waited)
     rows["exposed_comm_ns"] -= np.array([time or 0 for time in waited], np.int64)
     unknown = {rank for rank, time in zip(parts["rank"].tolist(), waited, strict=True) if time is None}
-    return Divided(rows if unknown else rows.astype({"wait_for_peer_ns": np.int64}), unknown)
+    start = parts["start_ns"].to_numpy(np.int64, copy=True)
+    aligned = set(clocks).intersection(parts["rank"].tolist())
+    for rank in aligned:
+        own = np.flatnonzero(parts["rank"] == rank)
+        start[own] = clocks[rank].to_common(start[own])
+    return Divided(rows if unknown else rows.astype({"wait_for_peer_ns": np.int64}), start, aligned, unknown)
 
 
 def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -126,11 +157,39 @@ def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]
     ``exposed_mem_ns`` is the time of copies and sets outside both, and ``idle_ns`` what is left.
     ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown.
     """
-    filled = [one.rows for one in divided if len(one.rows)]
-    if not filled:
-        return no_rows("no rank has steps with work on the GPU")
-    unknown = set[int]().union(*(one.unknown for one in divided))
-    return Outcome(pd.concat(filled, ignore_index=True), why_unknown(unknown))
+    whole = _joined(divided)
+    return Outcome(whole.rows, why_unknown(whole.unknown)) if len(whole.rows) else no_rows(_NO_STEPS)
+
+
+def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the account of the step of the run, of all its steps and of each kind of them.
+
+    ``kind`` 0 are all steps that every rank has; its ``elapsed_ns`` is the time from the first front to the
+    last end of these steps on the aligned clock, divided by their number. Without a common clock it is that
+    of the slowest rank. The kinds follow, the most frequent first, if there are several
+    (`hpcprof.analysis.steps.run_step.kinds_of_steps`).
+
+    A part is its mean over these steps and all ranks. ``uneven_ns`` is the rest: what the ranks begin and end
+    at different times, what the slowest rank takes longer where clocks are not aligned, and the time between
+    steps that are measured on the host. ``wall_p50_ns`` is the median over the steps of the wall time on the
+    rank that takes longest.
+    """
+    whole = _joined(divided)
+    if not len(whole.rows):
+        return no_rows(_NO_STEPS)
+    rows = run_step.step_kinds(whole.rows, whole.start, whole.aligned)
+    return Outcome(pd.DataFrame(rows, dtype=object), why_unknown(whole.unknown))
+
+
+def _joined(divided: Sequence[Divided]) -> Divided:
+    """Return the steps of all ranks."""
+    filled = [one for one in divided if len(one.rows)]
+    return Divided(
+        pd.concat([one.rows for one in filled], ignore_index=True) if filled else pd.DataFrame(),
+        np.concatenate([_NEVER, *(one.start for one in filled)]),
+        set[int]().union(*(one.aligned for one in filled)),
+        set[int]().union(*(one.unknown for one in filled)),
+    )
 
 
 def why_unknown(ranks: Set[int]) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import pandas as pd
 
+from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.profiles.timeline import Ints
 
 _FEWEST_FOR_SPIKES = 5
@@ -18,33 +16,6 @@ MOST_SPIKES = 0.34
 _FEWEST_FOR_DRIFT = 12
 _DRIFT_RATIO = 1.03
 _DRIFT_Z = 4.0
-
-
-@dataclass(frozen=True)
-class StepSeries:
-    """The wall time of each step on the rank that takes longest.
-
-    ``steps`` are their numbers and ``ranks`` these ranks.
-    """
-
-    steps: Ints
-    wall: Ints
-    ranks: Ints
-
-    @property
-    def p50(self) -> float:
-        """The median, in ns."""
-        return float(np.median(self.wall))
-
-
-def step_series(account: pd.DataFrame) -> StepSeries:
-    """Return the series of the steps that all ranks of ``step_account`` have."""
-    if not len(account):
-        return StepSeries(*np.empty((3, 0), np.int64))
-    of_step = account.groupby("step")["wall_ns"].transform("count")
-    whole = account[of_step == account["rank"].nunique()]
-    longest = whole.sort_values(["step", "wall_ns"], kind="stable").drop_duplicates("step", keep="last")
-    return StepSeries(*(longest[name].to_numpy(np.int64) for name in ("step", "wall_ns", "rank")))
 
 
 def spikes(series: StepSeries) -> Ints:

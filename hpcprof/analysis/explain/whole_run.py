@@ -13,9 +13,10 @@ from hpcprof.analysis.explain.findings import estimated_finding, half_width
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.pauses import outside_steps, spikes_and_pauses
 from hpcprof.analysis.explain.remedies import remedy
-from hpcprof.analysis.explain.step_series import StepSeries, drift
+from hpcprof.analysis.explain.step_series import drift
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.timeline import Timeline

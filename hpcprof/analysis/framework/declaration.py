@@ -34,7 +34,7 @@ class Part(Enum):
     """One of the parts of a run that an analysis over the ranks is mapped over."""
 
     RANKS = "ranks"
-    """Some ranks, each with its waits for others."""
+    """Some ranks, each with its waits for others and its clock."""
     COMMUNICATORS = "communicators"
     """What the ranks of some communicators have in common: matched operations and aligned clocks."""
 
@@ -85,9 +85,10 @@ class Analysis:
     map : str
         For RUN, ``module:name`` of what computes the analysis of one part of the run, so that the rows of all
         ranks are never in one process: ``g(communication)`` with a
-        `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS` ``g(tables, waits)``
-        with the tables ``map_needs`` of some ranks, and the waits of each
-        (`hpcprof.analysis.collectives.matches.RankWaits`). It returns a value that can be pickled.
+        `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS`
+        ``g(tables, waits, clocks)`` with the tables ``map_needs`` of some ranks, the waits of each
+        (`hpcprof.analysis.collectives.matches.RankWaits`) and the clocks that communication aligned
+        (`hpcprof.analysis.collectives.common_clock.RankClock`). It returns a value that can be pickled.
     map_over : Part
         What ``map`` is called for.
     map_needs : tuple of str

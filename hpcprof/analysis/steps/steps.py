@@ -10,6 +10,7 @@ import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.steps.phases import distribution
+from hpcprof.analysis.steps.run_step import step_series, whole_steps
 from hpcprof.analysis.steps.step_ranges import no_steps
 from hpcprof.analysis.steps.wall_time import GPU_SPAN_PCT, StepTimes, step_intervals
 from hpcprof.common.units import counted, format_ns
@@ -64,15 +65,14 @@ def steps(results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 
 def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the wall time of the steps; the time of a step is the maximum over ranks.
+    """Summarize the wall time of the steps that all ranks have; that of a step is the maximum over ranks.
 
     ``gpu_span_p50_ns`` is the median of the maximum over ranks of the span on the GPU.
     """
-    times = results["step_times"]
-    if not len(times):
+    if not len(results["step_times"]):
         return no_rows("no steps: no rank has step times")
-    by_step = times.groupby("step")
-    wall = by_step["wall_ns"].max().to_numpy().astype(np.int64)
+    times = whole_steps(results["step_times"])
+    wall = step_series(times).wall
     span = times.assign(gpu_span_ns=times["gpu_span_ns"].astype(float)).groupby("step")["gpu_span_ns"].max()
     typical = None if span.isna().all() else round(float(span.median()))
     row: dict[str, Any] = distribution(wall) | {

@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Explanation, Finding
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import format_ns
-from hpcprof.report.account import Account, account_of_step, account_title, share
+from hpcprof.report.account import Account, account_title, accounts_of_steps, share
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import conclusion, evidence, hidden_cost, located, saved, unjudged
 from hpcprof.report.facts import facts
@@ -74,16 +74,23 @@ class Card:
 
 
 @dataclass(frozen=True)
-class FirstScreen:
-    """Everything on the first screen, as text.
+class Bar:
+    """The account of the steps, or of a kind of them; ``label`` describes the bar to who cannot see it."""
 
-    ``account`` is the wall time of a step as text, and ``label`` describes the bar to who cannot see it.
-    """
-
-    account: str
+    title: str
     slices: list[Slice]
     label: str
     notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class FirstScreen:
+    """Everything on the first screen, as text.
+
+    ``accounts`` are those of all steps and of each kind of them.
+    """
+
+    accounts: list[Bar]
     conclusion: list[str]
     cards: list[Card]
     hidden: list[str]
@@ -96,18 +103,14 @@ class FirstScreen:
     def tables(self) -> list[str]:
         """Return the analyses that the first screen refers to."""
         found = [name for card in self.cards for name, _, _ in card.evidence if name in ANALYSES]
-        return [*found, *(["step_account"] if self.account else [])]
+        return [*found, *(["step_kinds", "step_account"] if self.accounts else [])]
 
 
 def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -> FirstScreen:
     """Return the first screen of a run's page; ``places`` are the ranks and steps that its timeline holds."""
-    explanation, account = contents.explanation, account_of_step(contents)
-    slices = _slices(account) if account else []
+    explanation = contents.explanation
     return FirstScreen(
-        account=account_title(account) if account else "",
-        slices=slices,
-        label=", ".join(f"{one.name} {one.share}" for one in slices),
-        notes=account.notes if account else (),
+        accounts=[_bar(account) for account in accounts_of_steps(contents)],
         conclusion=conclusion(explanation) if explanation else [],
         cards=[_card(finding, explanation, contents, places) for finding in explanation.shown()]
         if explanation
@@ -128,6 +131,12 @@ def patterned(colours: Iterable[str]) -> Iterator[str]:
         yield f"idle idle-{next(patterns)}" if colour == "idle" else colour
 
 
+def _bar(account: Account) -> Bar:
+    slices = _slices(account)
+    label = ", ".join(f"{one.name} {one.share}" for one in slices)
+    return Bar(account_title(account), slices, label, account.notes)
+
+
 def _slices(account: Account) -> list[Slice]:
     classes = patterned(part.colour for part in account.parts)
     return [
@@ -136,7 +145,7 @@ def _slices(account: Account) -> list[Slice]:
             part.name,
             format_ns(part.ns),
             share(part, account),
-            round(100 * part.ns / account.wall_ns, 3),
+            round(100 * part.ns / account.elapsed_ns, 3),
             part.where,
         )
         for part, colour in zip(account.parts, classes, strict=True)

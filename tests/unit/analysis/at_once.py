@@ -8,6 +8,7 @@ import pandas as pd
 
 from hpcprof.analysis.collectives import clock_alignment, pair_clocks
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey
+from hpcprof.analysis.collectives.common_clock import connect
 from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.collectives.matching import MatchedCollectives
@@ -33,7 +34,8 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     matches = matches_of(found)
     waits = ((rank, rank_waits(matches.take(matches.rank == rank))) for rank in found.ranks)
     tables = {need: results[need].rows for need in analysis.map_needs}
-    part = imported(analysis.map)(tables, {rank: one for rank, one in waits if one})
+    clocks = next((one.clocks for one in connect(found.aligned)), {})
+    part = imported(analysis.map)(tables, {rank: one for rank, one in waits if one}, clocks)
     return analyze_run(analysis, results, [part])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.explain.step_series import spikes, step_series
+from hpcprof.analysis.explain.step_series import spikes
+from hpcprof.analysis.steps.run_step import step_series
 
 
 @pytest.mark.parametrize(
@@ -18,9 +19,3 @@ def test_a_long_step_is_a_spike_unless_it_is_the_first_or_the_last_or_one_of_man
     wall = [300 if step in long else 100 for step in range(10)]
     series = step_series(pd.DataFrame({"rank": 0, "step": range(10), "wall_ns": wall}))
     assert series.steps[spikes(series)].tolist() == found
-
-
-def test_steps_count_on_the_rank_where_they_take_longest() -> None:
-    rows = pd.DataFrame({"rank": [0, 0, 1, 1], "step": [0, 1, 0, 1], "wall_ns": [5, 9, 7, 8]})
-    series = step_series(rows)
-    assert (series.steps.tolist(), series.wall.tolist(), series.ranks.tolist()) == ([0, 1], [7, 9], [1, 0])

@@ -35,7 +35,15 @@ def test_kernels_that_are_left_out_touch_all_that_reads_kernels_and_nothing_else
         (
             Loss(LossKind.STEP, Subject.CAPTURE, detail="began"),
             {"phases", "step_times", "steps", "steps_summary", "skew", "skew_summary", "compare", "scaling"}
-            | {"phase_times", "step_parts", "step_account", "idle_causes", "idle_threads", "critical_path"}
+            | {
+                "phase_times",
+                "step_parts",
+                "step_account",
+                "step_kinds",
+                "idle_causes",
+                "idle_threads",
+                "critical_path",
+            }
             | {"step_difference", "kernel_difference", "collective_difference", "idle_difference"},
         ),
         (Loss(LossKind.ROW, Subject.METRIC, 1, None, "form"), {"ncu_kernels", "ncu_peaks", "roofline"}),

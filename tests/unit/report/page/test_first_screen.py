@@ -56,7 +56,7 @@ def test_a_finding_is_shown_in_a_step_that_the_timeline_holds() -> None:
 
 def test_the_first_screen_refers_to_the_tables_behind_it() -> None:
     screen = first_screen(replace(contents(finding(13)), analyses={}))
-    assert (screen.tables(), screen.account) == (["idle_causes"], "")
+    assert (screen.tables(), screen.accounts) == (["idle_causes"], [])
     assert screen.cards[0].rank is None
 
 

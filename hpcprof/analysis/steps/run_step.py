@@ -1,0 +1,218 @@
+"""The step of a run: how long it takes, of which kinds it is, and where its time goes.
+
+Every answer about the step of a run comes from here: its median is that of the series of `step_series`, its
+account, its elapsed time and its kinds are those of `step_kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Ints
+
+PARTS = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns")
+"""The columns of ``step_account`` that add up to ``wall_ns``."""
+
+_WORK = ("compute_ns", "exposed_comm_ns", "exposed_mem_ns")
+"""The parts in which a GPU works and no rank waits."""
+
+_APART = 0.1
+"""Kinds differ by at least this share of the mean step."""
+
+_LEAST_SHARE, _FEWEST = 1 / 8, 3
+"""A kind has at least this share of the steps, and so many of them; fewer are exceptions."""
+
+_VALLEY, _VALLEY_OF_FEW = 0.5, 1.2
+"""How empty the valley between two kinds is: at least 0.5 + 1.2 / √steps of the distance of their medians.
+
+`benchmarks/step_kinds.py` shows what that makes of series with a single mode.
+"""
+
+_TAIL = 10
+"""The valley lies between the nearest tenths of two kinds: single steps may be between them."""
+
+
+@dataclass(frozen=True)
+class StepSeries:
+    """The wall time of each step on the rank that takes longest.
+
+    ``steps`` are their numbers and ``ranks`` these ranks.
+    """
+
+    steps: Ints
+    wall: Ints
+    ranks: Ints
+
+    @property
+    def p50(self) -> float:
+        """The median, in ns."""
+        return float(np.median(self.wall))
+
+
+def step_series(table: pd.DataFrame) -> StepSeries:
+    """Return the series of the steps that all ranks have; ``table`` has rank, step and wall_ns."""
+    if not len(table):
+        return StepSeries(*np.empty((3, 0), np.int64))
+    longest = whole_steps(table).sort_values(["step", "wall_ns", "rank"], ascending=[True, True, False])
+    longest = longest.drop_duplicates("step", keep="last")
+    return StepSeries(*(longest[name].to_numpy(np.int64) for name in ("step", "wall_ns", "rank")))
+
+
+def whole_steps(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the steps that all ranks have."""
+    whole: pd.DataFrame = table[table.groupby("step")["rank"].transform("size") == table["rank"].nunique()]
+    return whole
+
+
+def kinds_of_steps(account: pd.DataFrame) -> Ints:
+    """Return the kind of each step that all ranks have, in their order; the most frequent kind is 1.
+
+    Steps are of several kinds where their wall times, or a part of their account (the mean over the ranks),
+    have several modes: gradient accumulation, inputs of several lengths, a warm-up inside the capture.
+    """
+    if not len(account):
+        return np.empty(0, np.int64)
+    by_step = whole_steps(account).fillna({"wait_for_peer_ns": 0}).astype({"wait_for_peer_ns": float})
+    grouped = by_step.groupby("step")
+    features = np.column_stack([grouped["wall_ns"].max(), grouped[[*PARTS]].mean()]).astype(float)
+    found = [*_split(features, np.arange(len(features)), _APART * float(features[:, 0].mean()))]
+    found.sort(key=lambda rows: (-len(rows), rows[0]))
+    kind = np.empty(len(features), np.int64)
+    for number, rows in enumerate(found, 1):
+        kind[rows] = number
+    return kind
+
+
+def _split(features: Floats, rows: Ints, apart: float) -> Iterator[Ints]:
+    """Yield the rows of each kind: the clearest valley of a feature divides them, and then both sides."""
+    least = max(_FEWEST, int(np.ceil(_LEAST_SHARE * len(features))))
+    best, clearest = None, 0.0
+    for feature in features[rows].T:
+        count, margin = _valley(np.sort(feature), least, apart)
+        if margin > clearest:
+            best, clearest = rows[np.argsort(feature, kind="stable")], margin
+            below = count
+    if best is None:
+        yield rows
+        return
+    for side in (best[:below], best[below:]):
+        yield from _split(features, np.sort(side), apart)
+
+
+def _valley(values: Floats, least: int, apart: float) -> tuple[int, float]:
+    """Return how many of the sorted values lie below their clearest valley, and by how much it is clear.
+
+    A valley is the distance between the upper tenth of the values below and the lower tenth of those above,
+    as a share of the distance of both medians.
+    """
+    size = len(values)
+    below = np.arange(least, size - least + 1)
+    if not len(below):
+        return 0, 0.0
+    above = size - below
+    low = (values[(below - 1) // 2] + values[below // 2]) / 2
+    high = (values[below + (above - 1) // 2] + values[below + above // 2]) / 2
+    gap = values[below + above // _TAIL] - values[below - 1 - below // _TAIL]
+    distance = high - low
+    valley = np.where(distance >= max(apart, 1.0), gap / np.maximum(distance, 1.0), 0.0)
+    clearest = int(np.argmax(valley))
+    count = int(below[clearest])
+    # Within the tails, the widest step between two values divides them.
+    cuts = np.arange(
+        max(least, count - count // _TAIL), min(size - least, count + (size - count) // _TAIL) + 1
+    )
+    widest = int(cuts[np.argmax(values[cuts] - values[cuts - 1])])
+    return widest, float(valley[clearest]) - _VALLEY - _VALLEY_OF_FEW / size**0.5
+
+
+def works_differ(account: pd.DataFrame, kind: Ints) -> Ints:
+    """Return the kinds of steps without those that differ in waiting or idle time only; 1 for these."""
+    work = whole_steps(account).groupby("step")[[*_WORK]].mean().sum(axis=1).to_numpy(float)
+    wall = step_series(account).wall
+    usual, usual_wall = float(np.median(work[kind == 1])), float(np.median(wall[kind == 1]))
+    result: Ints = kind.copy()
+    for number in range(2, int(kind.max(initial=1)) + 1):
+        rows = kind == number
+        more, longer = np.median(work[rows]) - usual, np.median(wall[rows]) - usual_wall
+        if abs(more) < abs(longer) / 2:
+            result[rows] = 1
+    return result
+
+
+def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[dict[str, Any]]:
+    """Return the account of all steps that all ranks have, and of each kind of them where there are several.
+
+    Parameters
+    ----------
+    account : DataFrame
+        The rows of ``step_account``.
+    start : ndarray of int64, shape (rows,)
+        The front of each row: on the common clock for the ranks in ``aligned``, else on the rank's own.
+    aligned : set of int
+
+    Returns
+    -------
+    rows : list of dict
+        With the columns of the analysis ``step_kinds``. A part is its mean over the steps and ranks;
+        ``uneven_ns`` is the rest of ``elapsed_ns``.
+    """
+    if not len(account):
+        return []
+    rows = whole_steps(account.assign(start_ns=start)).sort_values(["step", "rank"])
+    kind, series, elapsed = kinds_of_steps(account), step_series(account), _elapsed(rows, aligned)
+    steps = rows["step"].to_numpy()
+    chosen = [np.ones(len(kind), bool)]
+    chosen += [kind == number for number in range(1, int(kind.max()) + 1) if kind.max() > 1]
+    return [
+        {
+            "kind": number,
+            "steps": int(some.sum()),
+            "share_pct": round(100 * float(some.mean()), 2),
+            "wall_p50_ns": round(float(np.median(series.wall[some]))),
+            **_parts(rows[np.isin(steps, series.steps[some])], float(elapsed[some].mean())),
+        }
+        for number, some in enumerate(chosen)
+    ]
+
+
+def _elapsed(rows: pd.DataFrame, aligned: Set[int]) -> Floats:
+    """Return how long the run takes for each step; the sum is the time from the first front to the last end.
+
+    Between these, a step begins at the mean of the fronts of the ranks. Without a common clock, the times are
+    those of the slowest rank.
+    """
+    ranks = np.unique(rows["rank"])
+    start = rows["start_ns"].to_numpy(np.int64).reshape(-1, len(ranks))
+    end = start + rows["wall_ns"].to_numpy(np.int64).reshape(-1, len(ranks))
+    common = np.isin(ranks, [*aligned])
+    alone = [[place] for place in np.flatnonzero(~common).tolist()]
+    groups = [*([np.flatnonzero(common).tolist()] if common.any() else []), *alone]
+    found = [_intervals(start[:, group], end[:, group]) for group in groups]
+    return max(found, key=lambda times: float(times.sum()))
+
+
+def _intervals(start: Ints, end: Ints) -> Floats:
+    first = int(start[0].min())
+    begins = (start - first).mean(axis=1)
+    begins[0] = 0.0
+    result: Floats = np.diff(begins, append=float(end[-1].max() - first))
+    return result
+
+
+def _parts(rows: pd.DataFrame, elapsed: float) -> dict[str, int | None]:
+    """Return the mean of each part over some steps and ranks, and what is left of their elapsed time."""
+    unknown = bool(rows["wait_for_peer_ns"].isna().all())
+    means = {name: round(float(rows[name].fillna(0).astype(float).mean())) for name in PARTS}
+    # Of one kind, the slowest rank may take less than the others.
+    elapsed = max(elapsed, float(rows["wall_ns"].mean()))
+    whole, uneven = round(elapsed), round(elapsed - float(rows["wall_ns"].mean()))
+    # The largest part takes what rounding leaves.
+    means[max(means, key=lambda name: means[name])] += whole - sum(means.values()) - uneven
+    found: dict[str, int | None] = {"elapsed_ns": whole, **means, "uneven_ns": uneven}
+    return found | ({"wait_for_peer_ns": None} if unknown else {})
