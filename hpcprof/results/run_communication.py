@@ -226,7 +226,8 @@ class RankCommunication:
     texts: list[str]
 
 
-_NOTHING = RankCommunication(*(np.array([], np.int64) for _ in range(3)), [])
+_NONE = np.array([], np.int64)
+_NOTHING = RankCommunication(_NONE, _NONE, _NONE, [])
 
 
 class PartFile(msgspec.Struct, frozen=True):

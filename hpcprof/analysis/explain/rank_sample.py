@@ -68,7 +68,7 @@ def waits_caused(ranks: Ints, matches: Matches) -> Floats:
     group, match = known.group[order], known.match[order]
     first = np.flatnonzero(np.append(True, (group[1:] != group[:-1]) | (match[1:] != match[:-1])))
     last_rank = np.searchsorted(ranks, known.rank[order[first]])
-    return np.bincount(last_rank, np.add.reduceat(waited[order], first), len(ranks))
+    return np.bincount(last_rank, np.add.reduceat(waited[order], first), len(ranks)).astype(float)
 
 
 def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[int]:
