@@ -166,10 +166,10 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
             "late ranks",
             "nothing couples the ranks: that takes 5 all-reduces, all-gathers, barriers or messages",
         )
-    elif graph.loose_ranks:
+    elif loose := _loose_ranks(inputs):
         yield NotJudged(
             "late ranks",
-            f"the clocks of {len(graph.loose_ranks):,} of {counted(known, 'rank')} cannot be aligned with "
+            f"the clocks of {loose:,} of {counted(known, 'rank')} cannot be aligned with "
             "the others, so whether one of these is late is unknown: that takes 5 all-reduces, all-gathers, "
             "barriers or messages",
         )
@@ -201,6 +201,12 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
             f"operations start {late_ms:.2f} ms a step later than "
             "what is recorded explains; a replay keeps these times",
         )
+
+
+def _loose_ranks(inputs: ExplainInputs) -> int:
+    """Return how many ranks have a clock that is not aligned with the others."""
+    aligned = inputs.clocks.keys() & inputs.clock_errors.keys()
+    return len({*inputs.ranks} - aligned) if len(inputs.ranks) > 1 else 0
 
 
 def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
@@ -250,7 +256,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
     doubts += [*_slow_hosts(built.graph, slow), *_due_to_profiler(built, found, wall)]
     waiting = unexplained_waiting(
-        inputs.tables["step_account"], findings, wall, built.graph.is_pipeline, len(built.graph.loose_ranks)
+        inputs.tables["step_account"], findings, wall, built.graph.is_pipeline, _loose_ranks(inputs)
     )
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
@@ -276,7 +282,7 @@ def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confid
     incomplete = len(inputs.ranks) < (inputs.world_size or 0)
     if error_pct > _POOR_REPLAY_PCT or incomplete:
         return "low"
-    uncoupled = bool(built.graph.loose_ranks) or (len(inputs.ranks) > 1 and not built.graph.couplings)
+    uncoupled = bool(_loose_ranks(inputs)) or (len(inputs.ranks) > 1 and not built.graph.couplings)
     inferred = built.graph.inferred_waits or built.graph.paced_ranks
     return "medium" if error_pct > _GOOD_REPLAY_PCT or inferred or uncoupled else "high"
 

@@ -53,8 +53,6 @@ class RunGraph:
         The calls that waited for the GPU.
     paced_ranks : tuple of int
         The ranks whose host keeps pace with the GPU without a call that waits (`host_pace.pace_of`).
-    loose_ranks : tuple of int
-        The ranks whose clock is not aligned with the others': nothing couples them.
     """
 
     ranks: tuple[int, ...]
@@ -74,7 +72,6 @@ class RunGraph:
     inferred_waits: int
     blocked: Ints
     paced_ranks: tuple[int, ...]
-    loose_ranks: tuple[int, ...]
 
     @cached_property
     def stage(self) -> Ints:
@@ -156,7 +153,6 @@ def run_graph(
         inferred_waits=sum(one.inferred_waits for one in edges.values()),
         blocked=np.concatenate([one.blocked + tables.first_call[rank] for rank, one in edges.items()]),
         paced_ranks=tuple(rank for rank, one in edges.items() if len(one.paced)),
-        loose_ranks=tuple(rank for rank in ranks if len(ranks) > 1 and clock.uncertainty(rank) is None),
     )
 
 
