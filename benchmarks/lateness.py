@@ -2,17 +2,19 @@
 
 Ranks arrive at a collective of each step at times that vary, and each rank's lateness against the median of
 the others is judged by the intervals of `hpcprof.analysis.collectives.step_costs`, as a collect does. The
-clocks are exact, because their uncertainty only widens the intervals. The noise is that of each rank and step
-alone, or also resembles that of the step before (an autoregressive series of first order), or is in part the
-same for all ranks in a step, or has a long tail (lognormal). In the first table no rank is late, in the
-second one is. By default there are 4000 programs of each kind, and a quarter as many of 64 ranks.
+clocks are exact, because their uncertainty only widens the intervals. The kinds of noise are those of
+`benchmarks.noise`; a drift and half of "common" are the same for all ranks in a step, "one AR(0.8)" has one
+such rank beside independent ones, and "unequal" ranks whose AR(0.5) differs in size. In the first table no
+rank is late, in the second one is, by 1.5 standard deviations: 3 % of a step where a step varies by 2 %.
+Figures are percent of programs with the 95 % interval of the simulation. By default there are 4000 programs
+of each kind, and a quarter as many in the second table.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,59 +23,44 @@ ROOT = Path(__file__).parents[1]
 # For what lies beside this file's folder.
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.noise import KINDS, Values, share  # noqa: E402
 from hpcprof.analysis.collectives.clock_alignment import later_than_others  # noqa: E402
 from hpcprof.analysis.collectives.step_costs import rank_intervals  # noqa: E402
 
-RANKS = {2: 1.0, 8: 1.0, 64: 0.25}
-"""The numbers of ranks, and their shares of the trials."""
-
+RANKS = (2, 16, 64)
 STEPS = (6, 20, 100)
-LATE = (0.01, 0.03, 0.05)
-NOISES = (0.001, 0.002, 0.005, 0.01, 0.02)
+LATE = 1.5
 PART = 1_000_000
 """How many values are drawn at a time."""
 
-Values = NDArray[np.float64]
+Shape = tuple[int, ...]
 
 
-class Noise(NamedTuple):
-    """A kind of noise: the correlation of neighbouring steps, the share that all ranks have in common."""
-
-    name: str
-    correlation: float = 0.0
-    common: float = 0.0
-    tail: bool = False
+def _drift(shape: Shape, draw: np.random.Generator) -> Values:
+    return KINDS["normal"](shape, draw) + KINDS["drift"]((shape[0], 1, shape[2]), draw)
 
 
-KINDS = (
-    Noise("independent"),
-    Noise("steps 0.3", 0.3),
-    Noise("steps 0.6", 0.6),
-    Noise("ranks 0.6", common=0.6),
-    Noise("both 0.6", 0.6, 0.6),
-    Noise("tail, steps 0.6", 0.6, tail=True),
-)
+def _common(shape: Shape, draw: np.random.Generator) -> Values:
+    return KINDS["AR(0.5)"](shape, draw) + KINDS["AR(0.5)"]((shape[0], 1, shape[2]), draw)
 
 
-def varied(shape: tuple[int, int, int], kind: Noise, draw: np.random.Generator) -> Values:
-    """Return series of shape (programs, ranks, steps) with mean 0 and variance 1."""
-    # Of a lognormal variable with these parameters the mean is exp(1/2), and the variance e (e - 1).
-    new = draw.lognormal(0, 1, shape) if kind.tail else draw.standard_normal(shape)
-    if kind.tail:
-        new = (new - np.exp(0.5)) / np.sqrt(np.e * (np.e - 1))
-    for step in range(1, shape[2]):
-        new[..., step] *= np.sqrt(1 - kind.correlation**2)
-        new[..., step] += kind.correlation * new[..., step - 1]
-    series: Values = new
-    return series
+def _one(shape: Shape, draw: np.random.Generator) -> Values:
+    values = KINDS["normal"](shape, draw)
+    values[:, :1] = KINDS["AR(0.8)"]((shape[0], 1, shape[2]), draw)
+    return values
 
 
-def arrivals(shape: tuple[int, int, int], kind: Noise, draw: np.random.Generator) -> Values:
-    """Return arrivals of ranks that share a part of their noise in each step."""
-    own = varied(shape, kind, draw)
-    shared = varied((shape[0], 1, shape[2]), kind, draw)
-    both: Values = np.sqrt(kind.common) * shared + np.sqrt(1 - kind.common) * own
-    return both
+def _unequal(shape: Shape, draw: np.random.Generator) -> Values:
+    return KINDS["AR(0.5)"](shape, draw) * draw.lognormal(0, 1, (*shape[:2], 1))
+
+
+NOISE: dict[str, Callable[[Shape, np.random.Generator], Values]] = KINDS | {
+    "drift": _drift,
+    "common": _common,
+    "one AR(0.8)": _one,
+    "unequal": _unequal,
+}
+"""Arrivals of shape (programs, ranks, steps)."""
 
 
 def named(arrival: Values) -> NDArray[np.bool_]:
@@ -91,57 +78,39 @@ def named(arrival: Values) -> NDArray[np.bool_]:
     return found
 
 
-def shares(
-    ranks: int, steps: int, kind: Noise, late: float, trials: int, draw: np.random.Generator
-) -> tuple[float, float]:
-    """Return in how many percent of programs any rank, and the last one, is called late.
+def counts(ranks: int, steps: int, kind: str, late: float, trials: int) -> tuple[int, int]:
+    """Return in how many programs any rank, and the last one, is called late.
 
     The last rank is late by ``late`` standard deviations of the noise.
     """
+    draw = np.random.default_rng([ranks, steps])
     part = max(1, PART // (ranks * steps))
-    anyone, last = [], []
+    anyone = last = 0
     for at in range(0, trials, part):
-        arrival = arrivals((min(part, trials - at), ranks, steps), kind, draw)
+        arrival = NOISE[kind]((min(part, trials - at), ranks, steps), draw)
         arrival[:, -1] += late
         found = named(arrival)
-        anyone.append(found.any(axis=1))
-        last.append(found[:, -1])
-    return 100 * float(np.mean(np.concatenate(anyone))), 100 * float(np.mean(np.concatenate(last)))
+        anyone += int(found.any(axis=1).sum())
+        last += int(found[:, -1].sum())
+    return anyone, last
 
 
-def false_alarms(trials: int) -> None:
-    """Print how often any rank of a program is called late where none is."""
-    print("No rank is late. Programs in which a rank is called late, in percent:")
-    print("ranks  noise            trials" + "".join(f" {steps:5} steps" for steps in STEPS))
-    for ranks, share in RANKS.items():
-        draw, number = np.random.default_rng(ranks), max(1, round(trials * share))
-        for kind in KINDS:
-            found = [shares(ranks, steps, kind, 0.0, number, draw)[0] for steps in STEPS]
-            print(
-                f"{ranks:5}  {kind.name:16} {number:6}" + "".join(f" {one:11.2f}" for one in found),
-                flush=True,
-            )
-
-
-def power(trials: int) -> None:
-    """Print how often the late rank is called late, by its lateness and the noise in percent of a step."""
-    print("One rank is late (noise: steps 0.3). It is called late in percent of programs of 6/20/100 steps:")
-    print("ranks  late " + "".join(f"  noise {100 * noise:3.1f} %" for noise in NOISES))
-    for ranks, share in RANKS.items():
-        draw, number = np.random.default_rng(ranks), max(1, round(trials * share / 4))
-        for late in LATE:
-            line = f"{ranks:5}  {100 * late:2.0f} %"
-            for noise in NOISES:
-                found = [shares(ranks, n, KINDS[1], late / noise, number, draw)[1] for n in STEPS]
-                line += f"{'/'.join(f'{one:.0f}' for one in found):>13}"
-            print(line, flush=True)
+def table(title: str, late: float, trials: int) -> None:
+    """Print in how many programs any rank (none is late) or the late one is called late."""
+    print(f"{title}, {trials} programs each\n")
+    print("| ranks | noise |" + "".join(f" {steps} steps |" for steps in STEPS) + "\n|---|---|" + "---|" * 3)
+    for ranks in RANKS:
+        for kind in NOISE:
+            found = [counts(ranks, steps, kind, late, trials)[late > 0] for steps in STEPS]
+            cells = "".join(f" {share(hits, trials)} |" for hits in found)
+            print(f"| {ranks} | {kind} |{cells}", flush=True)
 
 
 def main() -> None:
     """Print both tables."""
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 4000
-    false_alarms(trials)
-    power(trials)
+    table("No rank is late: any rank is called late", 0.0, trials)
+    table(f"One rank is late by {LATE} standard deviations: it is called late", LATE, max(1, trials // 4))
 
 
 if __name__ == "__main__":

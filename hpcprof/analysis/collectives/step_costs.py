@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from hpcprof.analysis.statistics.confidence_intervals import (
+    common_correlation,
     correlation_with_next,
     expected_correlation,
     series_interval,
@@ -20,6 +21,9 @@ CONFIDENCE = 0.99
 
 MIN_STEPS = 4
 """Fewer steps than this have no interval."""
+
+_ERRORS = 1.0
+"""The correlation of steps may be larger than measured by so many standard errors."""
 
 _AT_ONCE = 512
 """How many series are judged at a time: those of thousands of ranks take much memory."""
@@ -59,8 +63,9 @@ def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[fl
     for steps in sorted({len(one.cost) for one in judged.values()}):
         alike = [key for key, one in judged.items() if len(one.cost) == steps]
         some = [alike[at : at + _AT_ONCE] for at in range(0, len(alike), _AT_ONCE)]
-        own = [correlation_with_next(np.stack([judged[key].late for key in keys])) for keys in some]
-        usual = expected_correlation(np.concatenate(own).mean(keepdims=True), len(alike) * steps // 2)
+        found_in = [common_correlation(np.stack([judged[key].late for key in keys])) for keys in some]
+        mean = np.average(found_in, axis=0, weights=[len(keys) for keys in some])
+        usual = _usual(mean, len(alike), steps)
         for keys in some:
             found |= _intervals({key: judged[key] for key in keys}, len(judged), usual)
     return found
@@ -85,8 +90,9 @@ def rank_intervals(
 ) -> tuple[Floats, Floats]:
     """Return the ends of the interval of each rank's series.
 
-    Neighbouring steps count as correlated as those of the rank, or as the lateness of all ranks if that is
-    more. A series of costs alone would show less correlation, because it is 0 where a rank is not late.
+    Neighbouring steps count as correlated as the lateness of all ranks shows, and more where the rank's own
+    steps show more. A series of costs alone would show less correlation, because it is 0 where a rank is not
+    late.
 
     Parameters
     ----------
@@ -102,9 +108,16 @@ def rank_intervals(
     low, high : ndarray of float64, shape (..., ranks)
     """
     ranks, steps = series.shape[-2:]
-    own = correlation_with_next(late)
     if usual is None:
-        usual = expected_correlation(own.mean(axis=-1, keepdims=True), ranks * steps // 2)
-    own = np.maximum(own, correlation_with_next(series))
-    correlation = np.maximum(usual, expected_correlation(own, steps))
+        usual = _usual(common_correlation(late), ranks, steps)
+    own = np.maximum(correlation_with_next(late), correlation_with_next(series))
+    correlation = np.maximum(usual, expected_correlation(own, 1, steps, usual))
     return series_interval(series, 1 - (1 - CONFIDENCE) / judged, correlation)
+
+
+def _usual(found: Floats, ranks: int, steps: int) -> Floats:
+    """Return the correlation to expect of each of these ranks.
+
+    Lateness is against the others, so that of two ranks is one series.
+    """
+    return expected_correlation(found, ranks / 2, steps, errors=_ERRORS)

@@ -8,13 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE
+from hpcprof.analysis.statistics.confidence_intervals import (
+    CONFIDENCE,
+    correlated_freedom,
+    expected_correlation,
+    lags,
+    neighbour_correlation,
+    variance_of_mean,
+)
 from hpcprof.analysis.statistics.grouped import Floats, sort_within_groups
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.timeline import Ints
 
 _FEWEST_DEGREES = 1 - 1e-9
 """With less than one degree of freedom an interval says nothing."""
+
+
+_ERRORS = 1.5
+"""The correlation of clusters may be larger than measured by so many standard errors."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +92,10 @@ class ClusteredMedians:
         """Return half the width of the 95 % interval of each row's sum of ``gradient * median``.
 
         The shifts of a cluster are added up before they are squared, so values of a cluster may depend on
-        each other in any way. The quantile is Student's, with the degrees of freedom of the clusters that
-        carry the row. An interval is never narrower than with independent values, because few values in few
-        clusters can cancel by chance. It is NaN if one cluster has nearly all values of a side.
+        each other in any way. Clusters that resemble the next ones widen the interval as an autoregressive
+        series of first order would. The quantile is Student's, with the degrees of freedom of the clusters
+        that carry the row. An interval is never narrower than with independent values, because few values in
+        few clusters can cancel by chance. It is NaN if one cluster has nearly all values of a side.
 
         Parameters
         ----------
@@ -102,9 +114,13 @@ class ClusteredMedians:
         above, below = (
             self._side(row, np.where(side, gradient, 0.0), cell, owner) for side in (first, ~first)
         )
-        clustered = np.sqrt(np.bincount(owner, (above.shift + below.shift) ** 2))
+        shift = above.shift + below.shift
+        variance: Floats = np.bincount(owner, shift**2).astype(np.float64)
+        clusters, correlation = _correlation(owner, shift, variance)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            clustered = np.sqrt(variance * variance_of_mean(clusters, correlation))
         independent = np.sqrt(np.bincount(row, (gradient * self.error) ** 2))
-        degrees = _degrees_of_freedom(above, below, owner)
+        degrees = correlated_freedom(_degrees_of_freedom(above, below, owner), correlation)
         student, normal = stdtrit([degrees, np.full_like(degrees, math.inf)], (1 + CONFIDENCE) / 2)
         widths: Floats = np.maximum(student * clustered, normal * independent)
         # Values that are all the same leave no doubt.
@@ -139,6 +155,21 @@ class _Side:
     shift: Floats
     variance: Floats
     clusters: Floats
+
+
+def _correlation(owner: Ints, shift: Floats, variance: Floats) -> tuple[Ints, Floats]:
+    """Return the number of each row's clusters, and the correlation to expect of neighbouring ones."""
+    clusters = np.bincount(owner)
+    several = lags(clusters)
+    total = np.zeros_like(variance)
+    for lag in range(max(1, int(several.max(initial=0))), 0, -1):
+        inside = np.flatnonzero((owner[lag:] == owner[:-lag]) & (lag <= np.maximum(several, 1)[owner[lag:]]))
+        products = np.bincount(owner[inside], shift[inside] * shift[inside + lag], len(clusters))
+        found = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
+        total += found
+    # The last one is that of the next clusters.
+    correlation = neighbour_correlation(found, total, clusters)
+    return clusters, expected_correlation(correlation, 1, clusters, errors=_ERRORS)
 
 
 def _degrees_of_freedom(above: _Side, below: _Side, owner: Ints) -> Floats:

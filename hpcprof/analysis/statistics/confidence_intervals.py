@@ -7,14 +7,17 @@ import math
 import numpy as np
 
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Ints
 
 CONFIDENCE = 0.95
 RATIO_DIGITS = 4
 """Decimals of the ratios that have such an interval."""
 
-_LEAST_CORRELATION, _MOST_CORRELATION = 0.5, 0.9
+_ASSUMED_CORRELATION, _MOST_CORRELATION = 0.5, 0.9
 _ASSUMED_VALUES = 20
+_MOST_LAGS = 8
 _TRIMMED = 10
+_FEW_VALUES = 20
 
 
 def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, float]:
@@ -63,32 +66,100 @@ def correlation_with_next(series: Floats) -> Floats:
     -------
     ndarray of float, shape (...)
     """
-    values = _winsorized(series)
-    apart = values - values.mean(axis=-1, keepdims=True)
-    total = np.sum(apart * apart, axis=-1)
-    next_ones = np.sum(apart[..., 1:] * apart[..., :-1], axis=-1)
-    found = np.divide(next_ones, total, out=np.zeros_like(total), where=total > 0)
     n = series.shape[-1]
-    corrected: Floats = (n * found + 1) / (n - 3)
+    corrected: Floats = (n * _correlation(series, 1) + 1) / (n - 3)
     return corrected
 
 
-def expected_correlation(found: Floats, values: int) -> Floats:
-    """Return the correlation to expect where ``found`` was measured on a number of values.
+def common_correlation(series: Floats) -> Floats:
+    """Return the `neighbour_correlation` of series that vary in the same way, from their mean correlations.
 
-    A few values hardly tell it, so it is mixed with 20 assumed values whose correlation is 0.5, and is never
-    less than that.
+    Parameters
+    ----------
+    series : ndarray of float, shape (..., series, n)
+        Series of at least four values.
+
+    Returns
+    -------
+    ndarray of float, shape (..., 1)
     """
-    mixed = (values * found + _ASSUMED_VALUES * _LEAST_CORRELATION) / (values + _ASSUMED_VALUES)
-    return np.clip(mixed, _LEAST_CORRELATION, _MOST_CORRELATION)
+    n = np.array(series.shape[-1])
+    next_ones, *later = (
+        _correlation(series, lag).mean(axis=-1, keepdims=True) for lag in range(1, max(2, int(lags(n)) + 1))
+    )
+    return neighbour_correlation(next_ones, next_ones + sum(later), n)
+
+
+def lags(length: Ints) -> Ints:
+    """Return with how many next values a value of a series of this length is compared."""
+    return np.minimum(_MOST_LAGS, length // 5)
+
+
+def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints) -> Floats:
+    """Return the correlation of neighbours in a series, the larger of two estimates.
+
+    One is that of the next values, corrected as in `correlation_with_next`. The other, from ten values on, is
+    that of an autoregressive series whose mean varies as much as the correlations with several next values
+    let expect: slow changes beside fast noise hardly show in the next value alone.
+
+    Parameters
+    ----------
+    next_ones, total : ndarray of float
+        The correlation with the next value, and the sum of those with as many next values as `lags` says.
+    length : ndarray of int
+    """
+    found: Floats = (length * next_ones + 1) / np.maximum(length - 3, 1)
+    several = lags(length)
+    # Measured around the mean of the series itself, each correlation is too small.
+    times = (1 + 2 * total).clip(min=0) / (1 - (2 * several + 1) / length)
+    return np.where(several > 1, np.maximum(found, (times - 1) / (times + 1)), found)
+
+
+def expected_correlation(
+    found: Floats,
+    series: float,
+    length: Ints | int,
+    assumed: Floats | float = _ASSUMED_CORRELATION,
+    errors: float = 0.0,
+) -> Floats:
+    """Return the correlation to expect where ``found`` was measured on some independent series.
+
+    A few values hardly tell it, so it is mixed with 20 values of an assumed correlation. So many standard
+    errors of the result are added as ``errors`` says.
+    """
+    # Kendall's correction makes the error of short series larger.
+    values = series * np.maximum(length - 3, 0) ** 2 / length
+    total = values * found + _ASSUMED_VALUES * assumed + errors * np.sqrt(values)
+    return np.clip(total / (values + _ASSUMED_VALUES), 0.0, _MOST_CORRELATION)
+
+
+def variance_of_mean(n: Ints | int, correlation: Floats) -> Floats:
+    """Return how many times that of independent values the variance of the mean of n such values is.
+
+    The variance of the values is that of the sample, which is too small for a few alike values.
+    """
+    apart = 1 - correlation
+    found = 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
+    corrected: Floats = found * (n - 1) / (n - found)
+    return corrected
+
+
+def correlated_freedom(freedom: Floats | float, correlation: Floats) -> Floats:
+    """Return the degrees of freedom that a variance of correlated values has left.
+
+    Within a tenth of Satterthwaite's for correlations up to 0.6 from four values on.
+    """
+    square = correlation**2
+    return np.minimum((freedom * (1 - square) + 4 * square) / (1 + square), freedom)
 
 
 def series_interval(series: Floats, confidence: float, correlation: Floats) -> tuple[Floats, Floats]:
     """Return the ends of a confidence interval of the level of a series whose neighbours are alike.
 
     It is Yuen's interval of the mean without the lowest and the highest tenth of the values, so that single
-    outliers do not widen it. Its width is that of an autoregressive series of first order: such values tell
-    less than as many independent ones about their mean, and also about their variance.
+    outliers do not widen it. Of more than 20 values more are left out, because the mean of skewed values is
+    not their median, which many values would show. Its width is that of an autoregressive series of first
+    order: such values tell less than as many independent ones about their mean, and also their variance.
 
     Parameters
     ----------
@@ -107,29 +178,29 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     from scipy.special import stdtrit
 
     n = series.shape[-1]
-    cut = n // _TRIMMED
+    # The bias by skewness falls with the square of the kept share, so it stays alike beside the error.
+    share = (1 - 2 / _TRIMMED) * (_FEW_VALUES / max(n, _FEW_VALUES)) ** 0.25
+    cut = n // _TRIMMED if n <= _FEW_VALUES else int(n * (1 - share) / 2)
     kept = n - 2 * cut
     level = np.sort(series, axis=-1)[..., cut : n - cut].mean(axis=-1)
-    variance = _winsorized(series).var(axis=-1, ddof=1) * (n - 1) / (kept * (kept - 1))
-    widened = _variance_of_mean(kept, correlation)
-    # The variance of a few alike values is too small by this.
-    widened *= (kept - 1) / (kept - widened)
-    # Within a tenth of Satterthwaite's degrees of freedom for correlations up to 0.6 from four values on.
-    square = correlation**2
-    freedom = np.minimum(((kept - 1) * (1 - square) + 4 * square) / (1 + square), kept - 1)
+    variance = _winsorized(series, cut).var(axis=-1, ddof=1) * (n - 1) / (kept * (kept - 1))
+    widened = variance_of_mean(kept, correlation)
+    freedom = correlated_freedom(kept - 1, correlation)
     half = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(variance * widened)
     return level - half, level + half
 
 
-def _variance_of_mean(n: int, correlation: Floats) -> Floats:
-    """Return how many times that of independent values the variance of the mean of n such values is."""
-    apart = 1 - correlation
-    found: Floats = 1 + 2 * correlation / apart - 2 * correlation * (1 - correlation**n) / (n * apart**2)
+def _correlation(series: Floats, lag: int) -> Floats:
+    """Return the correlation of a series' values with those ``lag`` later; 0 where all values are equal."""
+    values = _winsorized(series, series.shape[-1] // _TRIMMED)
+    apart = values - values.mean(axis=-1, keepdims=True)
+    total = np.sum(apart * apart, axis=-1)
+    later = np.sum(apart[..., lag:] * apart[..., :-lag], axis=-1)
+    found: Floats = np.divide(later, total, out=np.zeros_like(total), where=total > 0)
     return found
 
 
-def _winsorized(series: Floats) -> Floats:
-    """Return the series with its lowest and highest tenth set to the next value."""
+def _winsorized(series: Floats, cut: int) -> Floats:
+    """Return the series with its ``cut`` lowest and highest values set to the next one."""
     ordered, n = np.sort(series, axis=-1), series.shape[-1]
-    cut = n // _TRIMMED
     return np.clip(series, ordered[..., cut, None], ordered[..., n - 1 - cut, None])

@@ -56,8 +56,27 @@ def test_few_clusters_have_the_quantile_of_few_degrees_of_freedom() -> None:
     medians = ClusteredMedians.of(*(np.array(column) for column in (group, cluster, value)))
     shift = np.zeros((2, 3))
     shift[medians.part_group, medians.part_cluster] = medians.part_shift / (1 - 1 / 3)
-    expected = student.ppf(0.975, 2) * np.sqrt(((shift[1] - shift[0]) ** 2).sum())
-    assert half_width(group, cluster, value) == pytest.approx(expected)
+    independent = student.ppf(0.975, 2) * np.sqrt(((shift[1] - shift[0]) ** 2).sum())
+    # Three values do not tell their correlation, so 0.5 is assumed: their mean varies 11 / 6 times as much,
+    # and their own variance is too small by (3 - 11 / 6) / 2.
+    assert half_width(group, cluster, value) == pytest.approx(independent * np.sqrt(11 / 6 * 2 / (7 / 6)))
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_clusters_that_resemble_the_next_ones_widen_the_interval(correlation: float) -> None:
+    clusters, each = 4000, 20
+    random = np.random.default_rng(8)
+    shared = random.normal(0, 1000, clusters)
+    for i in range(1, clusters):
+        shared[i] = correlation * shared[i - 1] + (1 - correlation**2) ** 0.5 * shared[i]
+    cluster = np.repeat(np.arange(clusters), each)
+    above = 1e6 + shared[cluster] + random.normal(0, 10, clusters * each)
+    below = 1e6 + random.normal(0, 10, clusters * each)
+    value = np.rint(np.concatenate([below, above])).astype(np.int64).tolist()
+    half = half_width(np.repeat([0, 1], clusters * each).tolist(), [*cluster, *cluster], value)
+    # The median moves with the signs, whose correlation at a lag is 2 / pi asin(correlation ** lag).
+    times = 1 + 2 * sum(2 / np.pi * np.arcsin(correlation**lag) for lag in range(1, 100))
+    assert half == pytest.approx(1.96 * 1000 * np.sqrt(np.pi / 2 / clusters * times), rel=0.15)
 
 
 def test_a_side_in_one_cluster_has_no_interval() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.statistics.confidence_intervals import (
+    common_correlation,
     correlation_with_next,
     expected_correlation,
     series_interval,
@@ -48,10 +49,35 @@ def test_the_correlation_of_many_values_is_found_and_that_of_few_is_mixed_with_a
         series[i] = 0.7 * series[i - 1] + new[i]
     found = correlation_with_next(series)
     assert found == pytest.approx(0.7, abs=0.03)
-    assert expected_correlation(found, len(series)) == pytest.approx(found, abs=0.001)
-    assert expected_correlation(np.array(0.9), 5) == pytest.approx((5 * 0.9 + 20 * 0.5) / 25)
-    assert expected_correlation(np.array(-0.5), 1000) == 0.5
-    assert expected_correlation(np.array(2.0), 1000) == 0.9
+    assert expected_correlation(found, 1, len(series)) == pytest.approx(found, abs=0.001)
+    # Of five values, Kendall's correction leaves the weight of 4 / 5.
+    assert expected_correlation(np.array(0.9), 1, 5) == pytest.approx((0.8 * 0.9 + 20 * 0.5) / 20.8)
+    assert expected_correlation(np.array(0.9), 10, 5, 0.1) == pytest.approx((8 * 0.9 + 20 * 0.1) / 28)
+    assert expected_correlation(np.array(-0.5), 1, 1000) == 0.0
+    assert expected_correlation(np.array(2.0), 1, 1000) == 0.9
+
+
+def test_a_slow_change_beside_fast_noise_counts_as_more_than_the_next_value_shows() -> None:
+    draw = np.random.default_rng(0)
+    slow = draw.standard_normal((16, 1000))
+    for i in range(1, 1000):
+        slow[:, i] = 0.8 * slow[:, i - 1] + 0.6 * slow[:, i]
+    series = slow + draw.standard_normal((16, 1000))
+    assert correlation_with_next(series).mean() == pytest.approx(0.4, abs=0.03)
+    # The mean varies as that of a series whose neighbours correlate with 2 / 3; eight lags show most of it.
+    assert 0.55 < common_correlation(series).item() < 2 / 3
+    assert common_correlation(series[:, :8]).item() == pytest.approx(
+        correlation_with_next(series[:, :8]).mean()
+    )
+    independent = draw.standard_normal((16, 1000))
+    assert common_correlation(independent).item() == pytest.approx(0.0, abs=0.06)
+
+
+def test_many_skewed_values_have_an_interval_around_their_median() -> None:
+    series = np.random.default_rng(2).lognormal(0, 1, (2000, 100))
+    low, high = series_interval(series, 0.99, np.zeros(2000))
+    assert np.mean((low < 1) & (high > 1)) > 0.95
+    assert np.mean(low < np.exp(0.5)) > 0.99
 
 
 def test_equal_values_have_no_width() -> None:
