@@ -25,22 +25,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.noise import KINDS
-from hpcprof.analysis.framework.text_columns import object_array
-from hpcprof.analysis.slowdown import against_baseline, by_overlap
-from hpcprof.analysis.slowdown.against_baseline import CONTROL
-from hpcprof.analysis.slowdown.kernel_instances import KernelInstances
-from hpcprof.analysis.slowdown.rank_pairs import PairedRank
-from hpcprof.analysis.slowdown.ratio_estimates import StepRatios, slowdown_columns
-from hpcprof.analysis.slowdown.step_occurrences import Occurrences
-from hpcprof.analysis.slowdown.within_run import TOTAL, compare_kernels
-from hpcprof.analysis.summaries.kernels import KernelShapes
-from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
+ROOT = Path(__file__).parents[1]
+# For what lies beside this file's folder.
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.noise import KINDS  # noqa: E402
+from hpcprof.analysis.framework.text_columns import object_array  # noqa: E402
+from hpcprof.analysis.slowdown import against_baseline, by_overlap  # noqa: E402
+from hpcprof.analysis.slowdown.against_baseline import CONTROL  # noqa: E402
+from hpcprof.analysis.slowdown.kernel_instances import KernelInstances  # noqa: E402
+from hpcprof.analysis.slowdown.rank_pairs import PairedRank  # noqa: E402
+from hpcprof.analysis.slowdown.ratio_estimates import StepRatios, slowdown_columns  # noqa: E402
+from hpcprof.analysis.slowdown.step_occurrences import Occurrences  # noqa: E402
+from hpcprof.analysis.slowdown.within_run import TOTAL, compare_kernels  # noqa: E402
+from hpcprof.analysis.summaries.kernels import KernelShapes  # noqa: E402
+from hpcprof.profiles.columns.unique import numbered_rows, position_in_group  # noqa: E402
 
 STEPS = (5, 10, 40)
 CORRELATIONS = (0.0, 0.1, 0.25, 0.64)
