@@ -5,12 +5,12 @@ the wall-clock and CPU times and the largest memory of both, and their ratio to 
 ``benchmarks/collect.py`` for the largest export.
 
 Otherwise FOLDER has a folder for each planted cause with the profile of every rank (``rank*.sqlite``,
-``rank*.sqlite.xz`` or ``rank*.trace.json*``), and one called ``none`` of the same program without a cause.
-The difference of their wall steps is what the cause costs under the profiler. Prints, for each, the error of
-the unchanged replay of the median step and of the worst single step, the first finding, what it says the
-cause costs, and the seconds that the explanation took. Then comes the reverse test:
-``range:data+40ms`` in ``none``, which is a sleep of 40 ms in ``data`` on all ranks; and the generated
-programs of ``benchmarks/programs.py``.
+``rank*.sqlite.xz`` or ``rank*.trace.json*``), and one called ``none`` without a cause. The
+difference of their elapsed times per step is what the cause costs under the profiler. Prints, for each, the
+median wall step, this cost, what the first finding says, the error of the unchanged replay of the median step
+and of the worst single step, the seconds that the explanation took, and the first finding. Then comes the
+reverse test: ``range:data+40ms`` in ``none``, which is a sleep of 40 ms in ``data`` on all ranks; and the
+generated programs of ``benchmarks/programs.py``.
 """
 
 from __future__ import annotations
@@ -63,8 +63,11 @@ def collected(cause: Path, work: Path) -> ExplainInputs:
     return explain_inputs(find_known_run(str(folder), runs, store), store)
 
 
-def step_ms(inputs: ExplainInputs) -> tuple[float, float, float]:
-    """Return the median wall step in ms, and the errors of the replay: of the median and of a step, in %."""
+def step_ms(inputs: ExplainInputs) -> tuple[float, float, float, float]:
+    """Return the median wall step and the elapsed time of a step in ms, and the errors of the replay in %.
+
+    The errors are those of the median and of the worst single step.
+    """
     built = replayable(inputs)
     assert isinstance(built, Replayable)
     replay = Replay(built.graph)
@@ -72,7 +75,8 @@ def step_ms(inputs: ExplainInputs) -> tuple[float, float, float]:
     replayed = replay.walls(replay.unchanged)
     median = float(np.median(measured))
     error = 100 * (float(np.median(replayed)) / median - 1)
-    return median / 1e6, error, 100 * float(np.abs(replayed / measured - 1).max())
+    elapsed = float(np.mean(replay.elapsed(replay.graph.observed)))
+    return median / 1e6, elapsed / 1e6, error, 100 * float(np.abs(replayed / measured - 1).max())
 
 
 def speed(source: Path) -> None:
@@ -101,18 +105,18 @@ def main() -> None:
         work = Path(folder)
         causes = sorted(path for path in source.iterdir() if path.is_dir() and path.name != "none")
         clean = collected(source / "none", work)
-        base = step_ms(clean)[0]
+        base = step_ms(clean)[1]
         print(HEAD)
         for cause in (source / "none", *causes):
             inputs = clean if cause.name == "none" else collected(cause, work)
-            step, median, worst = step_ms(inputs)
+            step, elapsed, median, worst = step_ms(inputs)
             begun = time.perf_counter()
             found = explain_run(inputs)[0].shown()
             took = time.perf_counter() - begun
             first = found[0] if found else None
             says = f"{(first.saving_ns or 0) / 1e6:6.2f}" if first else f"{'-':>6}"
             named = f"{first.cause.value}, {first.where}, ranks {list(first.ranks)}" if first else "none"
-            figures = f"{step:7.2f} {step - base:6.2f} {says} {median:7.2f} {worst:6.2f} {took:6.1f}"
+            figures = f"{step:7.2f} {elapsed - base:6.2f} {says} {median:7.2f} {worst:6.2f} {took:6.1f}"
             print(f"{cause.name:16} {figures}  {named}")
         predicted = predict(clean, parse_changes([REVERSE])).wall_p50_ns / 1e6
         print(f"{REVERSE} in none: {predicted:.2f} ms")

@@ -26,6 +26,7 @@ _LABELS = 12
 _INDENT = 3
 _NARROWEST = 20
 _NAMED_RANKS = 8
+_NAMED_STEPS = 5
 
 _OF_SINGLE_STEPS = (Cause.STEP_SPIKES, Cause.STEP_DRIFT)
 """Without them the mean of the steps would be shorter, not the median step."""
@@ -172,9 +173,28 @@ def located(finding: Finding, explanation: Explanation) -> str:
     where, ranks = visible(finding.where), _on_ranks(finding.ranks, explanation)
     if finding.cause is Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
         return f": {where}"
+    if finding.cause is Cause.STEP_SPIKES:  # Its place names the steps.
+        return f" in {where}{ranks}"
+    steps = _in_steps(finding.steps)
     if finding.cause is Cause.STEP_DRIFT:  # Its place is the whole capture.
-        return ranks
-    return f" in {where}{ranks}" if where else ranks
+        return f"{ranks}{steps}"
+    return f" in {where}{ranks}{steps}" if where else f"{ranks}{steps}"
+
+
+def _in_steps(steps: Sequence[int]) -> str:
+    """Return the steps that have a cause; those in a row by the first and the last."""
+    first = [one for one in steps if one - 1 not in steps]
+    last = [one for one in steps if one + 1 not in steps]
+    parts = [f"{a}" if a == b else f"{a} to {b}" for a, b in zip(first, last, strict=True)]
+    if not parts:
+        return ""
+    named = ", ".join(parts[:_NAMED_STEPS]) + (", …" if len(parts) > _NAMED_STEPS else "")
+    return f", in step{'s' if len(steps) > 1 else ''} {named} only"
+
+
+def instead(finding: Finding, explanation: Explanation) -> list[str]:
+    """Return what would save about as much instead of a finding, each with its price."""
+    return [f"{named(one, explanation)}: {saved(one)}" for one in finding.alternatives]
 
 
 def _capital(text: str) -> str:
@@ -203,11 +223,13 @@ def saved(finding: Finding) -> str:
 
 def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str]]:
     """Return what is known of a finding as pairs of a label and its text."""
-    where = visible(finding.where) + _on_ranks(finding.ranks, explanation)
+    steps = "" if finding.cause is Cause.STEP_SPIKES else _in_steps(finding.steps)
+    where = f"{visible(finding.where)}{_on_ranks(finding.ranks, explanation)}{steps}"
     pairs = [
         ("cause", finding.cause.value),
         ("where", where.strip()),
         ("saving", saved(finding)),
+        *(("or", other) for other in instead(finding, explanation)),
         ("remedy", visible(finding.remedy)),
         ("confidence", finding.confidence),
     ]
@@ -238,7 +260,9 @@ def in_short(explanation: Explanation) -> list[str]:
     """Return the conclusion for the head of a report: a line for each finding that is shown."""
     found = []
     for number, one in enumerate(explanation.shown(), 1):
-        found += [f"{number}. {named(one, explanation)}: {saved(one)}", f"remedy: {visible(one.remedy)}"]
+        found.append(f"{number}. {named(one, explanation)}: {saved(one)}")
+        found += [f"or: {other}" for other in instead(one, explanation)]
+        found.append(f"remedy: {visible(one.remedy)}")
     return found or [_nothing(explanation)]
 
 

@@ -32,6 +32,9 @@ _EVERYWHERE = 0.5
 _ALIKE = 0.5
 """Several ranks are late together if the least late one is so much as late as the latest."""
 
+_IN_TURN = 0.1
+"""A rank is late in turn with others if it has so much of the lateness of the latest."""
+
 _ALONE = 2
 """A rank has a cause alone if it takes so many times as long there as on the others."""
 
@@ -75,7 +78,7 @@ class Candidates:
     def __init__(self, replay: Replay, removals: Removals, slow_math: Ints, tensor_core_gain: float) -> None:
         self.replay, self.removals, self.graph = replay, removals, replay.graph
         self._slow_math, self._tensor_core_gain = slow_math, tensor_core_gain
-        self._least = LEAST_SHARE * float(np.median(replay.walls(self.graph.observed)))
+        self._least = LEAST_SHARE * float(np.mean(replay.elapsed(self.graph.observed)))
         self._every = tuple(range(len(self.graph.ranks)))
 
     def all(self) -> list[Candidate]:
@@ -123,15 +126,19 @@ class Candidates:
                 yield self._short_kernels(place)
 
     def _host_work(self, place: str) -> Candidate:
-        removals, pieces = self.removals, self.graph.pieces
-        chosen = removals.inside(place)[pieces.place] & removals.long_gap[pieces.call]
-        own = self._per_step(self.graph.call_rank[pieces.call[chosen]], pieces.length[chosen])
+        removals, pieces, calls = self.removals, self.graph.pieces, self.graph.calls
+        inside = removals.inside(place)
+        chosen = np.flatnonzero(inside[pieces.place] & removals.long_gap[pieces.call])
+        long = np.flatnonzero(inside[calls.place] & removals.long_call)
+        call = np.concatenate((pieces.call[chosen], long))
+        time = np.concatenate((pieces.length[chosen], removals.call_times[long]))
+        own = self._per_step(self.graph.call_rank[call], time)
         late = own[1] != NONE and bool(self.graph.couplings)
         return Candidate(
             Cause.LATE_RANK_HOST if late else Cause.HOST_WORK,
             place,
             (own[1],) if late else self._every,
-            lambda times, ranks: removals.host_time(times, place, ranks, long=True),
+            lambda times, ranks: removals.pauses(times, place, ranks),
             *own,
         )
 
@@ -257,6 +264,28 @@ class Candidates:
                 place = self._most_excess(cause, least)
                 yield Candidate(cause, place, ranks, _of_ranks(late, ranks), excess[least], slower=slower)
 
+            yield from self._in_turn(cause)
+
+    def _in_turn(self, cause: Cause) -> Iterator[Candidate]:
+        """Yield the ranks that are late in single steps, several of them in turn."""
+        graph, measured, removals = self.graph, self.replay.measured, self.removals
+        if cause is Cause.LATE_RANK_HOST:
+            remove = removals.in_turn_host
+            time = np.concatenate(removals.in_turn_excess(measured))
+            place = np.concatenate((graph.calls.place, graph.pieces.place))
+            rank = np.concatenate((graph.call_rank, graph.call_rank[graph.pieces.call]))
+        else:
+            remove = removals.in_turn_gpu
+            time = measured.alone - remove(measured).alone
+            place, rank = graph.work.place, graph.work_rank
+        where = self._mostly(place, time)
+        time = np.where(removals.inside(where)[place], time, 0)
+        own = np.bincount(rank, time, len(self._every)) / graph.steps
+        ranks = np.flatnonzero(own >= _IN_TURN * own.max())
+        if len(ranks) > 1 and own.any():
+            ranked = tuple(ranks.tolist())
+            yield Candidate(cause, where, ranked, lambda times, _: remove(times), float(own.max()))
+
     def _longest(self, cause: Cause) -> list[int]:
         """Return the ranks that take most longer in all than those with the same work; they may be late."""
         graph, measured = self.graph, self.replay.measured
@@ -315,14 +344,14 @@ class Candidates:
         """
         pieces, removals, measured = self.graph.pieces, self.removals, self.replay.measured
         calls, between = removals.host_excess(measured, rank)
-        short = ~removals.long_gap[pieces.call]
+        short, short_call = ~removals.long_gap[pieces.call], ~removals.long_call
         least = _EVERYWHERE * float(calls.sum() + between.sum())
-        excess = float(calls.sum() + between[short].sum())
+        excess = float(calls[short_call].sum() + between[short].sum())
         usual = self._usual_ratio(rank)
         mine = self.graph.call_rank[pieces.call] == rank
         if excess >= least:
             own = measured.lag[removals.edge_of_call[EdgeKind.CALL]]
-            time = float(own[calls > 0].sum() + pieces.length[short & (between > 0)].sum())
+            time = float(own[short_call & (calls > 0)].sum() + pieces.length[short & (between > 0)].sum())
             # In other places it may be quicker.
             return time / max(time - excess, 1.0) if usual > 1 else 1.0
         return usual if usual > 1 and pieces.length[mine].sum() * (1 - 1 / usual) >= least else 0.0

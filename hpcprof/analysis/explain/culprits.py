@@ -22,7 +22,11 @@ def with_culprits(explanation: Explanation, tables: Mapping[str, pd.DataFrame]) 
     """
 
     def led(finding: Finding) -> Finding:
-        return replace(finding, evidence_text=tuple(in_words(tables, one) for one in finding.evidence))
+        return replace(
+            finding,
+            evidence_text=tuple(in_words(tables, one) for one in finding.evidence),
+            alternatives=tuple(map(led, finding.alternatives)),
+        )
 
     return replace(
         explanation,

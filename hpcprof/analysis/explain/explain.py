@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.on_host import explain_on_host
+from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
 from hpcprof.analysis.explain.rank_edges import rank_edges
 from hpcprof.analysis.explain.rank_sample import of_ranks, replayed_ranks
@@ -57,8 +58,14 @@ _CALL_COST_NS = {"nsys": 300, "torch": 3_000}
 _SURELY_SLOW = 2.5
 """A host that is so many times slower everywhere is a finding; nsys alone was seen to cause up to 1.9."""
 
+_RECURRING, _EXPLAINED = 3, 0.5
+"""A cause in so many long steps that explains so much of them is named instead of these."""
+
 _ESTIMATED = (Cause.SLOW_MATH, Cause.SMALL_KERNELS, Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
 """What a step would be without these is not known exactly, since something else takes their place."""
+
+_OF_OTHERS = (Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
+"""What looks like these may be waiting for ranks without a profile, or with another clock."""
 
 _GOOD_REPLAY_PCT, _POOR_REPLAY_PCT = 1.0, 3.0
 _ODD_PCT = 1.0
@@ -155,12 +162,9 @@ def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
 
 
 def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator[NotJudged]:
-    known, world = len(inputs.ranks), inputs.world_size or len(inputs.ranks)
-    if known < world:
-        yield NotJudged(
-            "late ranks",
-            f"{known} of {counted(world, 'rank')} have a profile: whether another one is late cannot be told",
-        )
+    known = len(inputs.ranks)
+    if inputs.coverage:
+        yield NotJudged("late ranks", f"{inputs.coverage}, and the others may be late")
     elif known > 1 and not graph.couplings:
         yield NotJudged(
             "late ranks",
@@ -228,11 +232,13 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     series = step_series(inputs.tables["step_account"])
     wall = round(series.p50) if len(series.wall) else None
     built = _replayable(inputs, timelines)
-    of_steps, pauses = of_series(inputs, series, timelines)
+    of_steps, paused = of_series(inputs, series, timelines)
+    pauses = tuple(outside_steps(paused))
     findings = [*of_steps, *of_capture(inputs)]
     if isinstance(built, str):
         if built == NO_GPU:
-            findings += explain_on_host(inputs.tables)
+            found = explain_on_host(inputs.tables)
+            findings += [one for one in found if not inputs.coverage or one.cause not in _OF_OTHERS]
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None)
         unjudged = (NotJudged("causes", built), *pauses)
         return Explanation(_sorted(findings), (), unjudged, summary), pd.DataFrame()
@@ -240,7 +246,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     removals = Removals(replay)
     slow_math = slow_products(built.graph, inputs.gpus)
     candidates = Candidates(replay, removals, slow_math, tensor_core_gain(inputs.gpus)).all()
-    search = Search(replay, candidates)
+    unknown = _OF_OTHERS if inputs.coverage or built.graph.loose_ranks else ()
+    search = Search(replay, [one for one in candidates if one.cause not in unknown])
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
     wall = wall or round(search.wall)
@@ -250,16 +257,41 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if error > _POOR_REPLAY_PCT and any(one.candidate.cause is Cause.CONTENTION for one in found):
         found = [one for one in found if one.candidate.cause is not Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
-    findings += [_finding(inputs, built, one, wall, trust) for one in found]
+    replayed = [_finding(inputs, built, one, wall, trust) for one in found]
+    findings = _by_steps(findings, replayed, {pause.step for pause in paused})
     hiding = tuple(_finding(inputs, built, one, wall, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
     doubts += [*_slow_hosts(built.graph, slow), *_due_to_profiler(built, found, wall)]
-    waiting = unexplained_waiting(
-        inputs.tables["step_account"], findings, wall, built.graph.is_pipeline, _loose_ranks(inputs)
-    )
+    waiting = unexplained_waiting(inputs, findings, wall, built.graph.is_pipeline, _loose_ranks(inputs))
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
+
+
+def _by_steps(of_series: Sequence[Finding], replayed: Sequence[Finding], paused: Set[int]) -> list[Finding]:
+    """Join the findings of the series and of the replay that are about the same single steps.
+
+    What costs time only where the steps pause is no finding. What explains long steps is an alternative to
+    them or, if they recur, comes before them.
+    """
+    left = [one for one in replayed if not _only_in(one, paused)]
+    found = []
+    for long in of_series:
+        same = [one for one in left if _only_in(one, set(long.steps))]
+        left = [one for one in left if one not in same]
+        if not same:
+            found.append(long)
+        elif len(long.steps) >= _RECURRING and (same[0].saving_ns or 0) >= _EXPLAINED * (long.saving_ns or 0):
+            found += [replace(same[0], alternatives=(*same[0].alternatives, long)), *same[1:]]
+        else:
+            found.append(replace(long, alternatives=tuple(replace(one, alternatives=()) for one in same)))
+    return [*found, *left]
+
+
+def _only_in(finding: Finding, steps: Set[int]) -> bool:
+    """Return whether a finding is about some steps only, which are these or neighbours of them."""
+    near = {one + by for one in steps for by in (-1, 0, 1)}
+    return bool(finding.steps) and near.issuperset(finding.steps)
 
 
 def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
@@ -279,8 +311,7 @@ def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
 
 def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confidence:
     """Return the confidence that nothing about a single finding lowers."""
-    incomplete = len(inputs.ranks) < (inputs.world_size or 0)
-    if error_pct > _POOR_REPLAY_PCT or incomplete:
+    if error_pct > _POOR_REPLAY_PCT or inputs.coverage:
         return "low"
     uncoupled = bool(_loose_ranks(inputs)) or (len(inputs.ranks) > 1 and not built.graph.couplings)
     inferred = built.graph.inferred_waits or built.graph.paced_ranks
@@ -318,6 +349,8 @@ def _finding(
         remedy=remedy(candidate.cause, candidate.where, ranks),
         confidence=confidence,
         cost_ns=round(candidate.own_ns) if hidden else None,
+        steps=one.steps,
+        alternatives=tuple(_finding(inputs, built, other, wall, trust) for other in one.alternatives),
     )
 
 

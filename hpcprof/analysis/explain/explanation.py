@@ -118,6 +118,10 @@ class Finding:
         The evidence in words, a sentence for each figure.
     cost_ns : int or None
         For a hidden cost, the host time per step that hides behind the GPU.
+    steps : tuple of int
+        The steps that have the cause; empty where most have it.
+    alternatives : tuple of Finding
+        What would save about as much instead, and little once this cause is gone.
     """
 
     cause: Cause
@@ -132,6 +136,8 @@ class Finding:
     confidence: Confidence
     cost_ns: int | None = None
     evidence_text: tuple[str, ...] = ()
+    steps: tuple[int, ...] = ()
+    alternatives: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -210,7 +216,8 @@ class Explanation:
         """Return the explanation in the types of JSON."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self)))
         for finding in found["findings"]:
-            del finding["cost_ns"]
+            for one in (finding, *finding["alternatives"]):
+                del one["cost_ns"]
         return found
 
     @classmethod

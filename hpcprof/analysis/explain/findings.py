@@ -7,14 +7,15 @@ the first finding; the others are judged on the replay without it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcprof.analysis.explain.candidates import Candidate
-from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
+from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, Cause, Evidence, Finding
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.places import is_inside
+from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
@@ -23,7 +24,15 @@ from hpcprof.profiles.timeline import Ints
 _LEAST_PCT = 1.0
 _MOST_FINDINGS = 6
 _SAME = 0.9
-"""A narrower place or rank that keeps so much of the saving is where the cause is."""
+"""A narrower cause that keeps so much of the saving is the one to name."""
+
+_ABSORBED = 0.5
+"""A cause that saves less than so much of its saving after another is gone is an alternative to that one."""
+
+_MOST_ALTERNATIVES = 3
+_SOME_STEPS = 0.5
+_MOSTLY = 0.8
+"""A cause is one of some steps if they are at most half of all and have so much of the saving."""
 
 _HIDDEN_PCT = 3.0
 
@@ -55,7 +64,11 @@ class Judged:
     ranks : tuple of int
         The positions of the ranks that have the cause.
     saving, low, high : float
-        In ns of the median step.
+        In ns of elapsed time, mean over the steps.
+    steps : tuple of int
+        The steps that have the cause, where only some have it.
+    alternatives : tuple of Judged
+        What would save about as much instead, and nothing once this is taken out.
     """
 
     candidate: Candidate
@@ -63,6 +76,8 @@ class Judged:
     saving: float
     low: float
     high: float
+    steps: tuple[int, ...] = ()
+    alternatives: tuple[Judged, ...] = ()
 
 
 class Search:
@@ -71,14 +86,11 @@ class Search:
     def __init__(self, replay: Replay, candidates: Sequence[Candidate]) -> None:
         self.replay = replay
         self.candidates = list(candidates)
-        self.measured = replay.walls(replay.graph.observed)
-        self.unchanged = replay.walls(replay.unchanged)
-        self.wall = float(np.median(self.measured))
-
-    @property
-    def error(self) -> float:
+        self.unchanged = replay.elapsed(replay.unchanged)
+        self.wall = float(np.mean(replay.elapsed(replay.graph.observed)))
+        measured, replayed = replay.walls(replay.graph.observed), replay.walls(replay.unchanged)
+        self.error = abs(float(np.median(replayed) - np.median(measured)))
         """How far the median of the unchanged replay is from the measured one, in ns."""
-        return abs(float(np.median(self.unchanged)) - self.wall)
 
     def findings(self) -> tuple[list[Judged], list[Judged], list[Judged]]:
         """Return the causes that cost time, in the order in which they are taken out, and those that hide.
@@ -92,25 +104,52 @@ class Search:
         for one in slow:
             if one.candidate.slower >= MUCH_SLOWER:
                 base = one.candidate.remove(base, one.ranks)
-        begin = self._walls(base) if slow else self.unchanged
+        begin = self._elapsed(base) if slow else self.unchanged
         found: list[Judged] = []
         times, walls = base, begin
-        left, hidden = [one for one in self.candidates if not one.slower], None
-        while left and len(found) < _MOST_FINDINGS:
-            before = self.replay.wall(times, exact=False)
-            savings = [(before - self._rough(times, one), one) for one in left]
-            hidden = self._hidden(savings) if hidden is None else hidden
+        savings = self._savings(times, [one for one in self.candidates if not one.slower])
+        hidden = self._hidden(savings)
+        while len(found) < _MOST_FINDINGS:
             worth = [(saving, one) for saving, one in savings if 100 * saving >= _LEAST_PCT * self.wall]
             judged = self._best(times, walls, worth)
             if judged is None:
                 break
             # What a cause saves beyond its own share is due to those before it.
             alone = self._judged(base, begin, judged.candidate, judged.ranks) if found else judged
-            found.append(min(judged, alone, key=lambda one: one.saving))
-            times = judged.candidate.remove(times, judged.ranks)
-            walls = self._walls(times)
-            left = [one for _, one in worth if not _overlaps(one, judged.candidate)]
-        return found, hidden or [], slow
+            without = judged.candidate.remove(times, judged.ranks)
+            left = [(saving, one) for saving, one in worth if not _overlaps(one, judged.candidate)]
+            savings = self._savings(without, [one for _, one in left])
+            absorbed = [
+                pair
+                for pair, (rest, _) in zip(left, savings, strict=True)
+                if rest < _ABSORBED * pair[0] and 100 * pair[0] >= LEAST_ESTIMATE_PCT * self.wall
+            ]
+            others = self._alternatives(times, walls, absorbed)
+            found.append(replace(min(judged, alone, key=lambda one: one.saving), alternatives=others))
+            times, walls = without, self._elapsed(without)
+        return found, hidden, slow
+
+    def _alternatives(
+        self, times: Times, walls: Ints, absorbed: Sequence[tuple[float, Candidate]]
+    ) -> tuple[Judged, ...]:
+        """Return the causes among those absorbed, each at its narrowest place; the best one first."""
+        found: list[Judged] = []
+        while len(found) < _MOST_ALTERNATIVES:
+            judged = self._best(times, walls, absorbed)
+            if judged is None:
+                break
+            found.append(judged)
+            absorbed = [pair for pair in absorbed if pair[1].cause is not judged.candidate.cause]
+        return tuple(found)
+
+    def _savings(self, times: Times, candidates: Sequence[Candidate]) -> list[tuple[float, Candidate]]:
+        """Return what each candidate saves, about: the same kernels stay beside communication."""
+        before = self._elapsed(times, exact=False)
+        without = (self._elapsed(one.remove(times, one.ranks), exact=False) for one in candidates)
+        return [
+            (float(np.mean(_gained(before, after))), one)
+            for after, one in zip(without, candidates, strict=True)
+        ]
 
     def _slow_hosts(self) -> list[Judged]:
         """Return the ranks whose host is slower in all of its calls, if that costs time."""
@@ -122,29 +161,19 @@ class Search:
                 if 100 * judged.saving >= _LEAST_PCT * self.wall:
                     found.append(judged)
                     times = one.remove(times, one.ranks)
-                    walls = self._walls(times)
+                    walls = self._elapsed(times)
         return found
 
-    def _walls(self, times: Times) -> Ints:
-        return self.replay.walls(self.replay.moments(times))
-
-    def _rough(self, times: Times, candidate: Candidate) -> float:
-        """Return the wall time without a candidate if the same kernels stay beside communication."""
-        return self.replay.wall(candidate.remove(times, candidate.ranks), exact=False)
+    def _elapsed(self, times: Times, *, exact: bool = True) -> Ints:
+        return self.replay.elapsed(self.replay.moments(times, exact=exact))
 
     def _best(self, times: Times, walls: Ints, savings: Sequence[tuple[float, Candidate]]) -> Judged | None:
-        """Return the candidate that saves most, at its narrowest place and ranks; None without one."""
-        order = sorted(savings, key=lambda pair: -pair[0])
-        if not order:
+        """Return the narrowest candidate that saves about as much as the best one; None without one."""
+        if not savings:
             return None
-        best = order[0][1]
-        close = [
-            one
-            for saving, one in order
-            if one.cause is best.cause and saving >= _SAME * order[0][0] and is_inside(one.where, best.where)
-        ]
-        narrow = max(close, key=lambda one: len(one.where))
-        return self._narrowed(times, walls, narrow)
+        least = _SAME * max(saving for saving, _ in savings)
+        close = [one for saving, one in savings if saving >= least]
+        return self._narrowed(times, walls, min(close, key=_breadth))
 
     def _narrowed(self, times: Times, walls: Ints, candidate: Candidate) -> Judged:
         """Judge the only rank that has the cause, if taking it out there is enough, or all of them."""
@@ -155,10 +184,34 @@ class Search:
         return alone if alone.saving >= _SAME * whole.saving else whole
 
     def _judged(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> Judged:
-        changed = self._walls(candidate.remove(times, ranks))
-        saving = float(np.median(walls) - np.median(changed))
-        half = half_width((walls - changed).astype(float)) + self.error
-        return Judged(candidate, ranks, saving, max(0.0, saving - half), saving + half)
+        changed = candidate.remove(times, ranks)
+        gained = _gained(walls, self._elapsed(changed))
+        saving = float(np.mean(gained))
+        half = half_width(gained) + self.error
+        steps = self._steps(times, changed, gained)
+        return Judged(candidate, ranks, saving, max(0.0, saving - half), saving + half, steps)
+
+    def _steps(self, times: Times, changed: Times, gained: Floats) -> tuple[int, ...]:
+        """Return the numbers of the steps that have a cause, if only some have it; else nothing.
+
+        What the host does before the first launch of a step shortens the step before.
+        """
+        graph = self.replay.graph
+        order = np.sort(gained)[::-1]
+        reach = np.searchsorted(np.cumsum(order), _MOSTLY * order.sum()) + 1
+        some = gained >= np.mean(order[:reach]) / 2
+        if some.sum() > _SOME_STEPS * len(gained) or gained[some].sum() < _MOSTLY * order.sum():
+            return ()
+        front = graph.work.call[graph.front_work]
+        first = int(graph.calls.step[front[0, 0]])
+        edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
+        call, less = graph.edges.row[edges], (times.lag - changed.lag)[edges]
+        number = graph.calls.step[call] - first
+        known = (number >= 0) & (number < graph.steps)
+        before = np.zeros(len(call), bool)
+        before[known] = call[known] <= front[graph.call_rank[call[known]], number[known]]
+        earlier = int(less[before].sum() > less[~before].sum())
+        return tuple((np.flatnonzero(some) + first + earlier).tolist())
 
     def _hidden(self, savings: Sequence[tuple[float, Candidate]]) -> list[Judged]:
         """Return the work of the host that takes long and costs about nothing, at its narrowest places."""
@@ -183,6 +236,19 @@ def _outer(one: Judged, other: Judged) -> bool:
     mine, its = one.candidate, other.candidate
     inside = its.where != mine.where and is_inside(its.where, mine.where)
     return mine.cause is its.cause and inside and its.own_ns >= _SAME * mine.own_ns
+
+
+def _gained(before: Ints, after: Ints) -> Floats:
+    """Return what each step gains, the first at most as much as another: queues are empty when it begins."""
+    gained = (before - after).astype(float)
+    gained[0] = min(gained[0], gained[1:].max(initial=gained[0] if len(gained) == 1 else 0.0))
+    return gained
+
+
+def _breadth(one: Candidate) -> tuple[int, float, int]:
+    """Return how much a candidate is about: its ranks, its own time, and the size of its place."""
+    alone = one.only != NONE and one.cause not in _COLLECTIVE
+    return 1 if alone else len(one.ranks), one.own_ns, -len(one.where)
 
 
 def _overlaps(one: Candidate, taken: Candidate) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
@@ -13,6 +14,9 @@ if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
     from hpcprof.analysis.collectives.matches import Matches
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Gpu, Timeline
+
+_SIZES = ("world_ranks", "comm_ranks")
+"""The columns of ``rank_collectives`` with a number of ranks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +40,7 @@ class ExplainInputs:
     matches : callable
         Returns what the ranks have in common with each other.
     world_size : int or None
-        The number of ranks that ran, profiled or not; None if it is unknown.
+        The number of ranks that the run recorded, profiled or not; None if it did not.
     gpus : mapping of int to tuple of Gpu
         By rank, the GPUs that its profile lists.
     """
@@ -50,3 +54,17 @@ class ExplainInputs:
     matches: Callable[[], Matches]
     world_size: int | None
     gpus: Mapping[int, tuple[Gpu, ...]]
+
+    @cached_property
+    def world(self) -> int:
+        """The number of ranks that ran, as far as the run and its profiles say."""
+        rows = self.tables["rank_collectives"]
+        profiled = (int(one) for name in _SIZES for one in rows[name].dropna().unique()) if len(rows) else ()
+        return max(self.world_size or 0, len(self.ranks), *profiled)
+
+    @property
+    def coverage(self) -> str:
+        """How many ranks have a profile; empty if all have one."""
+        known = len(self.ranks)
+        has = "has" if known == 1 else "have"
+        return f"{known} of {self.world:,} ranks {has} a profile" if known < self.world else ""

@@ -162,7 +162,11 @@ class _Nodes:
 
 def _device_edges(calls: Calls, work: Work, events: Ints, nodes: _Nodes) -> tuple[list[Edges], int]:
     """Return the edges that end at operations, and the time by which operations start later."""
-    launched = calls.start[work.call]
+    # A call that takes long by itself, as one that loads a module, launches at its end.
+    time = (calls.end - calls.start)[work.call]
+    usual = _median(time, 0)
+    slow = (time > max(_HELD_TIMES * usual, _FAR_NS)) & (work.start >= calls.end[work.call])
+    launched = np.where(slow, calls.end[work.call] - usual, calls.start[work.call])
     ahead = np.where(work.before == NONE, EARLIEST, work.end[work.before])
     signalled = np.full(len(work), EARLIEST)
     np.maximum.at(signalled, events[:, 1], work.end[events[:, 0]])
@@ -189,9 +193,9 @@ def _device_edges(calls: Calls, work: Work, events: Ints, nodes: _Nodes) -> tupl
     first, seen = np.flatnonzero(behind), np.flatnonzero(~behind)
     found = [
         _edges(
-            nodes.call_start(work.call[seen]),
+            np.where(slow, nodes.call_end(work.call), nodes.call_start(work.call))[seen],
             nodes.work_start(seen),
-            (launch + late)[seen],
+            np.maximum(launch + late - slow * usual, 0)[seen],
             EdgeKind.LAUNCH,
             seen,
         ),

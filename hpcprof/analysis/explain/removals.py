@@ -37,6 +37,8 @@ _LONG_TIMES = 10
 _CALL_NS = 5_000
 """What is left of a call that no longer waits or allocates."""
 
+_ALLOCATING = (CallKind.ALLOCATE, CallKind.FREE)
+
 _FEW_COLLECTIVES = 4
 
 _USUAL_SLOWDOWN = 0.12
@@ -64,12 +66,26 @@ class Removals:
     def long_gap(self) -> Mask:
         """Which calls a thread reaches only after doing something else for long, for its rank."""
         calls = self.graph.calls
-        gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
-        result = np.zeros(len(calls), bool)
+        return self._long(np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before]))
+
+    @cached_property
+    def long_call(self) -> Mask:
+        """Which calls take long by themselves, for their rank; those that allocate or free are not meant."""
+        return self._long(self.call_times) & ~np.isin(self.graph.calls.kind, _ALLOCATING)
+
+    @cached_property
+    def call_times(self) -> Ints:
+        """The own time of each call as it was measured, without what it waited."""
+        own: Ints = self.graph.edges.lag[self.edge_of_call[EdgeKind.CALL]]
+        return own
+
+    def _long(self, time: Ints) -> Mask:
+        """Return which times, one for each call, are long for their rank."""
+        result = np.zeros(len(time), bool)
         for rank in range(len(self.graph.ranks)):
             mine = self.graph.call_rank == rank
-            usual = float(np.median(gap[mine])) if mine.any() else 0.0
-            result |= mine & (gap > max(_LONG_NS, _LONG_TIMES * usual))
+            usual = float(np.median(time[mine])) if mine.any() else 0.0
+            result |= mine & (time > max(_LONG_NS, _LONG_TIMES * usual))
         return result
 
     @cached_property
@@ -89,20 +105,26 @@ class Removals:
         """Return which rows are of some of the ranks, by their position; all for None."""
         return np.isin(rank, list(ranks)) if ranks is not None else np.ones(len(rank), bool)
 
+    def pauses(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
+        """Take out what takes the host long in a place: between two calls, or in one that does not wait."""
+        calls = np.flatnonzero(self.long_call & self.inside(place)[self.graph.calls.place])
+        calls = calls[self.of_ranks(self.graph.call_rank[calls], ranks)]
+        return self.call_time(self.host_time(times, place, ranks, long=True), calls)
+
     def host_time(
         self,
         times: Times,
         place: str,
         ranks: Collection[int] | None = None,
         *,
-        long: bool,
+        long: bool | None = None,
         factor: float = 0.0,
     ) -> Times:
-        """Scale what threads do in a place between calls; ``long`` leaves the short times as they are."""
+        """Scale what threads do in a place between calls; ``long`` chooses the long times or the others."""
         pieces = self.graph.pieces
         chosen = self.inside(place)[pieces.place] & self.of_ranks(self.graph.call_rank[pieces.call], ranks)
-        if long:
-            chosen &= self.long_gap[pieces.call]
+        if long is not None:
+            chosen &= self.long_gap[pieces.call] == long
         less = np.zeros(len(self.graph.calls), np.int64)
         np.add.at(less, pieces.call[chosen], pieces.length[chosen])
         calls = np.flatnonzero(less)
@@ -128,7 +150,7 @@ class Removals:
 
     def allocations(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
         """Take out the calls that allocate and free memory."""
-        calls = self.calls_in(place, (CallKind.ALLOCATE, CallKind.FREE), ranks)
+        calls = self.calls_in(place, _ALLOCATING, ranks)
         return self.call_time(self.waits(times, calls), calls, 0)
 
     def copies(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
@@ -219,8 +241,11 @@ class Removals:
 
     def late_host(self, times: Times, rank: int) -> Times:
         """Give a rank the host times of the median of the other ranks, by step and place."""
+        return self._less_host(times, *self.host_excess(times, rank))
+
+    def _less_host(self, times: Times, own: Floats, between: Floats) -> Times:
+        """Shorten the own time of calls and the pieces of host time."""
         graph = self.graph
-        own, between = self.host_excess(times, rank)
         edges = self.edge_of_call[EdgeKind.CALL]
         lag = times.lag.copy()
         lag[edges] -= np.rint(own).astype(np.int64)
@@ -231,15 +256,47 @@ class Removals:
         return replace(times, lag=lag)
 
     def host_excess(self, times: Times, rank: int) -> tuple[Floats, Floats]:
-        """Return by how much each call and each piece of host time of a rank is longer than on the others."""
+        """Return by how much each call and each piece of host time of a rank is longer than on the others.
+
+        Allocations are left out: they are a cause of their own.
+        """
         graph = self.graph
         calls, pieces = graph.calls, graph.pieces
-        own = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
+        own = self._calls_but_allocations(times)
         between = pieces.length.astype(float)
         shorter = _ratio_to_others((calls.step, calls.place), graph.call_rank, own, rank, graph.stage)
         of_piece = (calls.step[pieces.call], pieces.place)
         less = _ratio_to_others(of_piece, graph.call_rank[pieces.call], between, rank, graph.stage)
         return own * (1 - shorter), between * (1 - less)
+
+    def _calls_but_allocations(self, times: Times) -> Floats:
+        """Return the own time of each call, 0 for one that allocates or frees."""
+        own = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
+        return np.where(np.isin(self.graph.calls.kind, _ALLOCATING), 0.0, own)
+
+    def in_turn_host(self, times: Times) -> Times:
+        """Take from each rank the host time that it takes in single steps only, and others do not."""
+        return self._less_host(times, *self.in_turn_excess(times))
+
+    def in_turn_excess(self, times: Times) -> tuple[Floats, Floats]:
+        """Return what `in_turn_host` takes from each call and each piece of host time."""
+        graph = self.graph
+        calls, pieces = graph.calls, graph.pieces
+        own = self._calls_but_allocations(times)
+        own *= 1 - _ratio_to_usual((calls.place,), calls.step, graph.call_rank, own, graph.stage)
+        between = pieces.length.astype(float)
+        step, rank = calls.step[pieces.call], graph.call_rank[pieces.call]
+        between *= 1 - _ratio_to_usual((pieces.place,), step, rank, between, graph.stage)
+        return own, between
+
+    def in_turn_gpu(self, times: Times) -> Times:
+        """Take from each rank the compute that it has in single steps only, and others do not."""
+        work, stage = self.graph.work, self.graph.stage
+        rows = np.flatnonzero(work.category == Category.COMP)
+        keys = (work.place[rows], work.name[rows], work.grid[rows])
+        alone = times.alone.copy()
+        alone[rows] *= _ratio_to_usual(keys, work.step[rows], self.graph.work_rank[rows], alone[rows], stage)
+        return times.with_alone(alone)
 
     def late_gpu(self, times: Times, rank: int) -> Times:
         """Give a rank the compute times of the median of the other ranks, by step, place, kernel and grid."""
@@ -288,6 +345,28 @@ def _ratio_to_others(keys: tuple[Ints, ...], rank: Ints, time: Floats, late: int
     own = total[:, late]
     ratio = np.divide(usual, own, out=np.ones(len(own)), where=own > 0)
     result: Floats = np.where(rank == late, np.minimum(ratio, 1.0)[group], 1.0)
+    return result
+
+
+def _ratio_to_usual(keys: tuple[Ints, ...], step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:
+    """Return the factor that gives each row the time that is usual for its group, unless it takes less.
+
+    Usual is what the rank takes in a quarter of its steps or, if that is longer, what half of its peers take
+    in the same step. So a rank that is late in every step stays late.
+    """
+    if not len(time):
+        return time
+    _, group = numbered_rows(*keys)
+    number = step - int(step.min())
+    total = np.zeros((int(group.max()) + 1, int(number.max()) + 1, len(stage)))
+    np.add.at(total, (group, number, rank), time)
+    usual = np.quantile(total, 0.25, axis=1, keepdims=True, method="lower")
+    half = np.empty_like(total)
+    for one in range(int(stage.max(initial=0)) + 1):
+        mine = stage == one
+        half[..., mine] = np.quantile(total[..., mine], 0.5, axis=-1, keepdims=True, method="lower")
+    ratio = np.divide(np.maximum(usual, half), total, out=np.ones_like(total), where=total > 0)
+    result: Floats = np.minimum(ratio, 1.0)[group, number, rank]
     return result
 
 

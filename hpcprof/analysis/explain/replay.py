@@ -213,9 +213,14 @@ class Replay:
         longest: Ints = np.diff(moments[self.graph.front], axis=1).max(axis=0)
         return longest
 
-    def wall(self, times: Times, *, exact: bool = True) -> float:
-        """Return the median wall time of a step, in ns."""
-        return float(np.median(self.walls(self.moments(times, exact=exact))))
+    def elapsed(self, moments: Ints) -> Ints:
+        """Return the elapsed time of each step: from when the last rank begins it to the same of the next.
+
+        Their sum is the time of the run, also where another rank is late in each step. A last step without a
+        next one is left out, if there are others: what the host does before a next one is missing.
+        """
+        steps: Ints = np.diff(moments[self.graph.front].max(axis=0))
+        return steps if self.graph.is_closed or len(steps) == 1 else steps[:-1]
 
 
 def _ratios(kind: Ints, time: Floats, beside: Floats, compute: NDArray[np.bool_]) -> Floats:

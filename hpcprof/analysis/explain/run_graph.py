@@ -84,6 +84,17 @@ class RunGraph:
         return any(one.op == MESSAGE for one in self.couplings)
 
     @property
+    def front_work(self) -> Ints:
+        """The first operation of each explained step on each rank, shape (ranks, steps)."""
+        return (self.front[:, : self.steps] - 1) // 2 - len(self.calls)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the last step ends where a further one begins, not with its own last operation."""
+        # Nodes of starts are odd, those of ends even.
+        return bool(self.front[0, -1] % 2)
+
+    @property
     def steps(self) -> int:
         """The number of explained steps."""
         return int(self.front.shape[1]) - 1

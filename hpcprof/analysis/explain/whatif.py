@@ -145,7 +145,7 @@ class _Changer:
     def _range(self, times: Times, change: Change, ranks: Collection[int] | None) -> Times:
         for place in self._places(change.pattern):
             if change.factor != 1:
-                times = self.removals.host_time(times, place, ranks, long=False, factor=change.factor)
+                times = self.removals.host_time(times, place, ranks, factor=change.factor)
             if change.add_ns:
                 times = self._longer(times, place, change.add_ns, ranks)
         return times

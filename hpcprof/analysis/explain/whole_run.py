@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
+from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Matches
 from hpcprof.analysis.explain.evidence import largest, step_evidence
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Finding, NotJudged
 from hpcprof.analysis.explain.findings import estimated_finding, half_width
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.explain.pauses import outside_steps, spikes_and_pauses
+from hpcprof.analysis.explain.pauses import Pause, spikes_and_pauses
 from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.step_series import drift
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.units import counted, format_ns, named_ranks
+from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.timeline import Timeline
 
@@ -25,13 +27,13 @@ _OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
 """Causes for which ranks wait for each other."""
 
 _MUCH_WAITING = 0.05
+_NORMAL = 1.96
 _NAMED = 8
-_WHY_WAITING = {
-    True: "No slow rank or stage explains most of that; the schedule of the pipeline does. What more "
-    "microbatches or an interleaved schedule would save is not predicted",
-    False: "No slow rank explains most of that: the last one to arrive is not the same in each step",
-}
-"""Why ranks wait that none makes wait in each step, in a pipeline and elsewhere."""
+_SCHEDULE = (
+    "No slow rank or stage explains most of that; the schedule of the pipeline does. What more microbatches "
+    "or an interleaved schedule would save is not predicted"
+)
+"""Why ranks of a pipeline wait that none makes wait in each step."""
 
 _DAMAGED = (
     ("kernels", "instances"),
@@ -46,7 +48,7 @@ _DAMAGED = (
 
 def of_series(
     inputs: ExplainInputs, series: StepSeries, timelines: Mapping[int, Timeline]
-) -> tuple[list[Finding], tuple[NotJudged, ...]]:
+) -> tuple[list[Finding], list[Pause]]:
     """Return what the times of the steps show by themselves, and the pauses between steps."""
     (high, pauses), change = spikes_and_pauses(series, timelines), drift(series)
     found = []
@@ -54,33 +56,38 @@ def of_series(
         usual = float(np.median(series.wall))
         excess = float((series.wall[high] - usual).sum()) / len(series.wall)
         steps = tuple(series.steps[high].tolist())
-        found.append(_series_finding(inputs, Cause.STEP_SPIKES, excess, series, steps))
+        half = half_width(series.wall.astype(float))
+        found.append(_of_steps(inputs, series, Cause.STEP_SPIKES, (excess, half), steps))
     if change:
-        found.append(
-            _series_finding(inputs, Cause.STEP_DRIFT, abs(change) / 2, series, (int(series.steps[-1]),))
-        )
-    return found, tuple(outside_steps(pauses))
+        steps = tuple(change.steps.tolist())
+        saving = change.excess, _NORMAL * change.error
+        found.append(_of_steps(inputs, series, Cause.STEP_DRIFT, saving, steps))
+    return found, pauses
 
 
-def _series_finding(
-    inputs: ExplainInputs, cause: Cause, saving: float, series: StepSeries, steps: tuple[int, ...]
+def _of_steps(
+    inputs: ExplainInputs,
+    series: StepSeries,
+    cause: Cause,
+    saving: tuple[float, float],
+    steps: tuple[int, ...],
 ) -> Finding:
-    half = half_width(series.wall.astype(float))
+    """Return a finding about some steps, or all of them without any; ``saving`` has half of its interval."""
     named = ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
     where = f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture"
-    evidence = step_evidence(inputs.tables, steps)
-    return estimated_finding(cause, inputs.ranks, where, saving, half, series.p50, evidence)
+    evidence = step_evidence(inputs.tables, steps or tuple(series.steps[[0, -1]].tolist()))
+    found = estimated_finding(cause, inputs.ranks, where, *saving, series.p50, evidence)
+    return replace(found, steps=steps)
 
 
 def unexplained_waiting(
-    account: pd.DataFrame, findings: Sequence[Finding], wall: float, pipeline: bool, loose: int
+    inputs: ExplainInputs, findings: Sequence[Finding], wall: float, pipeline: bool, loose: int
 ) -> Iterator[NotJudged]:
     """Yield how long the ranks wait for each other in a step, if no finding explains most of that.
 
     Parameters
     ----------
-    account : DataFrame
-        The rows of ``step_account``.
+    inputs : ExplainInputs
     findings : sequence of Finding
     wall : float
         The time of a step in ns.
@@ -89,6 +96,7 @@ def unexplained_waiting(
     loose : int
         The number of ranks whose clocks are not aligned with the others.
     """
+    account = inputs.tables["step_account"]
     if not len(account):
         return
     waited = account["wait_for_peer_ns"].astype(float)
@@ -96,42 +104,60 @@ def unexplained_waiting(
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MUCH_WAITING * wall:
         share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
-        why = _why_waiting(findings, pipeline, loose)
+        why = _why_waiting(inputs, findings, pipeline, loose)
         yield NotJudged(WAITING, f"on average a rank waits {share} for others. {why}")
     rows = account[waited.isna()]
     communicated = float(rows["exposed_comm_ns"].mean()) if len(rows) else 0.0
     if communicated >= _MUCH_WAITING * wall:
         ranks = named_ranks(sorted(rows["rank"].unique().tolist()), _NAMED)
         share = f"{format_ns(communicated)} of a step ({100 * communicated / wall:.0f} %)"
+        why = inputs.coverage or "no aligned clocks show when the other ranks arrived"
         yield NotJudged(
             WAITING,
             f"communication that no compute hides takes {share} on {ranks}. How much of it is waiting is "
-            "unknown: no aligned clocks show when the other ranks arrived",
+            f"unknown: {why}",
         )
 
 
-def _why_waiting(findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
+def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: bool, loose: int) -> str:
     """Return why ranks wait, with the slowest stage, which may be below the bar of findings."""
     if loose:
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
     slowest = next((one for one in findings if one.cause is Cause.PIPELINE_BUBBLE), None)
+    if not pipeline:
+        return f"No slow rank explains most of that{_last_to_arrive(inputs.matches())}"
     if slowest is None:
-        return _WHY_WAITING[pipeline]
+        return _SCHEDULE
     stage, saved = named_ranks(slowest.ranks, _NAMED), format_ns(slowest.saving_ns or 0)
     balanced = f"The stage of {stage} has the most work; to balance the stages would save {saved}"
-    return f"{_WHY_WAITING[pipeline]}. {balanced}"
+    return f"{_SCHEDULE}. {balanced}"
+
+
+def _last_to_arrive(matches: Matches) -> str:
+    """Return who is last most often at the collectives with the longest waits; empty if that is unknown."""
+    known = matches.take((matches.arrived != UNKNOWN) & (matches.op != MESSAGE))
+    if not len(known):
+        return ""
+    _, match = numbered_rows(known.group, known.match)
+    waited = known.arrived - known.start
+    longest = np.zeros(int(match.max()) + 1)
+    np.maximum.at(longest, match, waited)
+    order = np.lexsort((waited, match))
+    last = known.rank[order[np.append(True, np.diff(match[order]) > 0)]][longest >= longest.mean()]
+    ranks, times = np.unique(last, return_counts=True)
+    often = f"{times.max():,} of the {counted(len(last), 'collective')} with the longest waits"
+    return f": the last one to arrive is rank {ranks[times.argmax()]} in {often}"
 
 
 def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     """Yield what the profiles lack: ranks, and rows that were left out."""
-    world = inputs.world_size or len(inputs.ranks)
     lacking = tuple(rank for rank, losses in inputs.losses.items() if losses)
-    missing = _missing_ranks(inputs, world) if len(inputs.ranks) < world else ()
-    if not lacking and not missing:
+    if not lacking and not inputs.coverage:
         return
+    missing = _missing_ranks(inputs) if inputs.coverage else ()
     sentences = list(dict.fromkeys(loss.sentence for rank in lacking for loss in inputs.losses[rank]))
-    if missing:
-        sentences.insert(0, f"{world - len(inputs.ranks)} of {world} ranks have no profile")
+    if inputs.coverage:
+        sentences.insert(0, inputs.coverage)
     damaged = [one for rank in lacking for one in _damaged(inputs, rank, inputs.losses[rank])]
     yield Finding(
         cause=Cause.CAPTURE_INCOMPLETE,
@@ -147,12 +173,9 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     )
 
 
-def _missing_ranks(inputs: ExplainInputs, world: int) -> tuple[Evidence, ...]:
+def _missing_ranks(inputs: ExplainInputs) -> tuple[Evidence, ...]:
     rows = inputs.tables["rank_collectives"]
-    if not len(rows):
-        return ()
-    value = int(rows["world_ranks"].dropna().max()) if rows["world_ranks"].notna().any() else world
-    return (Evidence("rank_collectives", int(rows["rank"].iloc[0]), "world_ranks", value),)
+    return tuple(largest("rank_collectives", "world_ranks", rows)[:1]) if len(rows) else ()
 
 
 def _damaged(inputs: ExplainInputs, rank: int, losses: Sequence[Loss]) -> list[Evidence]:

@@ -11,7 +11,15 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import format_ns
 from hpcprof.report.account import Account, account_title, accounts_of_steps, share
 from hpcprof.report.contents import Contents
-from hpcprof.report.explanation import conclusion, evidence, hidden_cost, located, saved, unjudged
+from hpcprof.report.explanation import (
+    conclusion,
+    evidence,
+    hidden_cost,
+    instead,
+    located,
+    saved,
+    unjudged,
+)
 from hpcprof.report.facts import facts
 from hpcprof.report.terminal import FAILURES
 from hpcprof.submit.runs.failures import RankFailure
@@ -57,6 +65,8 @@ class Card:
         Its name, for those who search for it.
     saving, remedy, confidence : str
         Sentences, and the confidence in the finding.
+    alternatives : list of str
+        What would save about as much instead.
     evidence : list of (str, str, str)
         The name and the title of an analysis, and the figures in it.
     rank, step : int or None
@@ -66,6 +76,7 @@ class Card:
     title: str
     cause: str
     saving: str
+    alternatives: list[str]
     remedy: str
     confidence: str
     evidence: list[tuple[str, str, str]]
@@ -162,6 +173,7 @@ def _card(
         title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
         cause=finding.cause.value,
         saving=saved(finding) if finding.saving_ns is None else f"Saves {saved(finding)}",
+        alternatives=instead(finding, explanation),
         remedy=finding.remedy,
         confidence=finding.confidence,
         evidence=[

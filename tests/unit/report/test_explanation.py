@@ -110,6 +110,20 @@ def test_a_cause_is_named_in_words_that_people_use(cause: Cause, where: str, sai
     assert named(one, explained(one)) == said
 
 
+def test_an_alternative_is_shown_with_its_price() -> None:
+    other = replace(finding(12, cause=Cause.HOST_SYNC), where="log")
+    found = explained(replace(finding(13), alternatives=(other,)))
+    price = "12.00 ms of each step, 12.0 % (between 12.00 ms and 12.00 ms)"
+    said = f"host synchronization in log on all ranks: {price}"
+    assert ("or", said) in written(found).findings[0].described
+    assert in_short(found)[1] == f"or: {said}"
+
+
+def test_the_steps_of_a_cause_are_named() -> None:
+    one = replace(finding(13), steps=(2, 5, 6, 7))
+    assert named(one, explained(one)) == "host work in data on all ranks, in steps 2, 5 to 7 only"
+
+
 def test_a_cause_that_could_not_be_judged_is_named_in_words() -> None:
     found = replace(explained(finding(13)), not_judged=(NotJudged("host_sync", "it may be the profiler"),))
     assert written(found).not_judged == ["host synchronization: it may be the profiler"]

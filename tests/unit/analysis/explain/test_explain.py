@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import Cause, Explanation
+from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
+from hpcprof.analysis.explain.whole_run import unexplained_waiting
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Category, Timeline
@@ -256,14 +257,99 @@ def test_lost_events_are_shown_by_an_analysis_that_they_touch() -> None:
 
 
 def test_without_the_profile_of_a_rank_the_explanation_says_so() -> None:
-    timelines = simulate([training(), training()], STEPS)
+    timelines = simulate([training(), training(data=[Host(40 * MS)])], STEPS)
+    # That another rank ran is known from the profile.
     found = explain_run(inputs_of({0: timelines[0]}))[0]
-    assert not found.not_judged  # the world is what was given
-    alone = inputs_of({0: timelines[0]})
-    object.__setattr__(alone, "world_size", 2)
-    found = explain_run(alone)[0]
-    assert [one.cause for one in found.findings if one.saving_ns is None] == [Cause.CAPTURE_INCOMPLETE]
-    assert "1 of 2 ranks have a profile" in found.not_judged[0].reason
+    (shown,) = found.shown()
+    assert (shown.cause, shown.where) == (Cause.CAPTURE_INCOMPLETE, "1 of 2 ranks has a profile")
+    assert [(one.analysis, one.value) for one in shown.evidence] == [("rank_collectives", 2)]
+    waiting, late = found.not_judged
+    assert waiting.what == WAITING and waiting.reason.endswith("is unknown: 1 of 2 ranks has a profile")
+    assert late.reason == "1 of 2 ranks has a profile, and the others may be late"
+
+
+def test_a_long_call_of_one_rank_has_its_own_cause_at_its_full_price() -> None:
+    synchronized = training(optimizer=[Launch(MS), Wait()])
+    for long, cause in (
+        (Memory(12 * MS), Cause.DEVICE_ALLOCATION),
+        (Launch(20 * US, call_ns=12 * MS), Cause.LATE_RANK_HOST),
+    ):
+        late = training(data=[long], optimizer=[Launch(MS), Wait()])
+        (first, *more) = explained(synchronized, late, synchronized).shown()
+        assert (first.cause, first.where, first.ranks) == (cause, "data", (1,))
+        cost = elapsed(synchronized, late, synchronized) - elapsed(*[synchronized] * 3)
+        assert first.saving_ns == pytest.approx(cost, rel=0.02)
+        assert not more
+
+
+def elapsed(*ranks: list[Instruction]) -> float:
+    """Return the time of a step of a simulation, from the begin of the first one to that of the last one."""
+    found = step_fronts_of(simulate(ranks, STEPS))
+    return float(found[-1] - found[0]) / (STEPS - 1)
+
+
+def step_fronts_of(timelines: dict[int, Timeline]) -> list[int]:
+    """Return when the last rank begins each step on its GPU."""
+    fronts = []
+    for one in timelines.values():
+        kernels = one.kernels
+        launched = one.calls.start[np.searchsorted(one.calls.correlation, kernels.correlation)]
+        steps = one.ranges.start[one.strings[one.ranges.name] == "iteration"]
+        fronts.append([int(kernels.start[launched >= start].min()) for start in steps.tolist()])
+    return [max(moments) for moments in zip(*fronts, strict=True)]
+
+
+def test_a_synchronization_does_not_mask_a_narrower_cause_and_is_its_alternative() -> None:
+    synchronized, slow = (
+        training(data=data, optimizer=[Launch(MS), Wait()]) for data in ((), (Host(9 * MS),))
+    )
+    (first, *more) = explained(slow, slow).shown()
+    assert (first.cause, first.where) == (Cause.HOST_WORK, "data")
+    cost = elapsed(slow, slow) - elapsed(synchronized, synchronized)
+    assert first.saving_ns == pytest.approx(cost, rel=0.05)
+    (other,) = first.alternatives
+    assert (other.cause, other.where) == (Cause.HOST_SYNC, "optimizer")
+    assert other.saving_ns == pytest.approx(elapsed(slow, slow) - elapsed(training(), training()), rel=0.1)
+    assert not more
+
+
+def test_a_host_that_is_slow_in_some_steps_is_found_with_these_steps() -> None:
+    drained = training(optimizer=[Launch(MS), Wait()])
+    slow = [Once(step, (Host(60 * MS),)) for step in (2, 5, 6)]
+    ranks = [training(data=slow, optimizer=[Launch(MS), Wait()]), drained, drained]
+    (first, *_) = explained(*ranks).shown()
+    assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_HOST, "data", (0,))
+    assert first.steps == (2, 5, 6)
+    assert first.saving_ns == pytest.approx(elapsed(*ranks) - elapsed(*[drained] * 3), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("cause", "late", "inside"),
+    [
+        (Cause.LATE_RANK_GPU, Launch(8 * MS, name="expert"), "forward"),
+        (Cause.LATE_RANK_HOST, Host(9 * MS), "data"),
+    ],
+)
+def test_ranks_that_are_late_in_turn_are_one_finding(cause: Cause, late: Instruction, inside: str) -> None:
+    def program(rank: int | None) -> list[Instruction]:
+        more = [Once(step, (late,)) for step in range(STEPS) if step % 3 == rank]
+        of_data, of_forward = (more if inside == name else [] for name in ("data", "forward"))
+        return training(data=of_data, forward=of_forward, optimizer=[Launch(MS), Wait()])
+
+    ranks = [program(rank) for rank in range(3)]
+    (first, *more) = explained(*ranks).shown()
+    assert (first.cause, first.where, first.ranks) == (cause, inside, (0, 1, 2))
+    assert first.saving_ns == pytest.approx(elapsed(*ranks) - elapsed(*[program(None)] * 3), rel=0.1)
+    assert not more
+
+
+def test_the_rank_that_arrives_last_is_counted() -> None:
+    drained = [Launch(MS), Wait()]
+    ranks = [training(overlap=False, optimizer=drained, data=[Host(rank * MS)]) for rank in range(3)]
+    inputs = inputs_of(simulate(ranks, STEPS))
+    (said,) = unexplained_waiting(inputs, (), 5 * MS, pipeline=False, loose=0)
+    last = f"the last one to arrive is rank 2 in {STEPS} of the {STEPS} collectives with the longest waits"
+    assert said.reason.endswith(last)
 
 
 def test_a_run_on_cpus_is_explained_by_the_account_of_its_steps() -> None:

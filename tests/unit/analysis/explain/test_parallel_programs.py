@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from tests.data.many_ranks import write_program
 from tests.data.parallel_program import Program
-from tests.unit.analysis.explain.programs import MS, US, inputs_of
+from tests.unit.analysis.explain.programs import MS, US, inputs_of, simulate
 
 STEPS = 600
 
@@ -97,7 +98,9 @@ def test_ranks_with_equal_work_have_no_finding_and_do_not_wait(tmp_path: Path) -
 
 def test_communication_without_aligned_clocks_is_named_as_possible_waiting() -> None:
     account = pd.DataFrame({"rank": [0, 1], "wait_for_peer_ns": [None, 0], "exposed_comm_ns": [40, 0]})
-    (found,) = unexplained_waiting(account, (), 100.0, pipeline=True, loose=1)
+    tables = {"step_account": account, "rank_collectives": pd.DataFrame()}
+    inputs = replace(inputs_of(simulate([[]], 1)), tables=tables)
+    (found,) = unexplained_waiting(inputs, (), 100.0, pipeline=True, loose=1)
     assert "takes 40.00 ns of a step (40 %) on rank 0. How much of it is waiting is unknown" in found.reason
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.explain.step_series import spikes
-from hpcprof.analysis.steps.run_step import step_series
+from hpcprof.analysis.explain.step_series import drift, spikes
+from hpcprof.analysis.steps.run_step import StepSeries, step_series
+
+MS = 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -19,3 +24,34 @@ def test_a_long_step_is_a_spike_unless_it_is_the_first_or_the_last_or_one_of_man
     wall = [300 if step in long else 100 for step in range(10)]
     series = step_series(pd.DataFrame({"rank": 0, "step": range(10), "wall_ns": wall}))
     assert series.steps[spikes(series)].tolist() == found
+
+
+def series_of(wall: Sequence[float]) -> StepSeries:
+    every = np.arange(len(wall))
+    return StepSeries(every, np.array(wall).astype(np.int64), every)
+
+
+NOISE = np.random.default_rng(1).normal(0, 0.3 * MS, 20)
+
+
+@pytest.mark.parametrize("more", [3, 8])
+def test_a_drift_costs_what_the_mean_step_takes_more_than_a_step_at_the_better_end(more: int) -> None:
+    for level in (np.linspace(0, more, 20), np.linspace(more, 0, 20)):
+        found = drift(series_of((50 + level) * MS + NOISE))
+        assert found is not None and not len(found.steps)
+        assert abs(found.excess - more * MS / 2) < 3 * found.error + 0.06 * more * MS
+
+
+@pytest.mark.parametrize("first", [5, 10, 15])
+def test_a_change_of_the_level_names_the_steps_that_take_longer(first: int) -> None:
+    for high in (np.arange(20) >= first, np.arange(20) < first):
+        found = drift(series_of((50 + 4 * high) * MS + NOISE))
+        assert found is not None
+        assert found.steps.tolist() == [step for step in range(1, 19) if high[step]]
+        assert abs(found.excess - 4 * MS * high[1:-1].mean()) < 3 * found.error
+
+
+def test_noise_spikes_and_few_steps_are_no_drift() -> None:
+    assert drift(series_of(50 * MS + NOISE)) is None
+    assert drift(series_of(50 * MS + NOISE + 90 * MS * np.isin(np.arange(20), (4, 15)))) is None
+    assert drift(series_of(np.linspace(50, 60, 11) * MS)) is None

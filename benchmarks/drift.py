@@ -1,0 +1,71 @@
+"""False alarms and power of the drift of the step time: ``python benchmarks/drift.py [TRIALS]``.
+
+Step times vary by a normal noise, on its own or resembling that of the step before (an autoregressive series
+of first order), or with a long tail. Prints in how many percent of the series a drift is found where there is
+none, and where the level drifts or changes by some percent. By default there are 2000 series of each kind.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).parents[1]
+# For what lies beside this file's folder.
+sys.path.insert(0, str(ROOT))
+
+from hpcprof.analysis.explain.step_series import drift  # noqa: E402
+from hpcprof.analysis.steps.run_step import StepSeries  # noqa: E402
+
+STEPS = (12, 20, 60)
+NOISES = (0.005, 0.02, 0.05)
+KINDS = (("independent", 0.0), ("steps 0.5", 0.5), ("steps 0.8", 0.8), ("tail", 0.0))
+CHANGES = (0.05, 0.1, 0.2)
+STEP_NS = 50e6
+
+
+def noise(kind: str, correlation: float, steps: int, draw: np.random.Generator) -> NDArray[np.float64]:
+    """Return a series with mean 0 and variance 1."""
+    new = draw.standard_t(3, steps) / np.sqrt(3) if kind == "tail" else draw.standard_normal(steps)
+    for step in range(1, steps):
+        new[step] = np.sqrt(1 - correlation**2) * new[step] + correlation * new[step - 1]
+    return new
+
+
+def found(kind: str, correlation: float, level: NDArray[np.float64], sd: float, trials: int) -> float:
+    """Return in how many percent of series around a level a drift is found."""
+    draw, count = np.random.default_rng(0), 0
+    every = np.arange(len(level))
+    for _ in range(trials):
+        wall = STEP_NS * level * (1 + sd * noise(kind, correlation, len(level), draw))
+        count += drift(StepSeries(every, wall.astype(np.int64), every)) is not None
+    return 100 * count / trials
+
+
+def main() -> None:
+    """Print false alarms, then power."""
+    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    print("No drift. Series in which one is found, in percent:")
+    print(f"{'noise':14}" + "".join(f"{f'{100 * sd:g} %, {n} steps':>17}" for sd in NOISES for n in STEPS))
+    for kind, correlation in KINDS:
+        rates = [found(kind, correlation, np.ones(n), sd, trials) for sd in NOISES for n in STEPS]
+        print(f"{kind:14}" + "".join(f"{rate:17.2f}" for rate in rates), flush=True)
+    print(
+        "A drift, or a change in the middle, of some percent (independent). It is found in percent of series:"
+    )
+    for change in CHANGES:
+        for name in ("drift", "change"):
+            line = f"{name:7} {100 * change:3.0f} % "
+            for sd in NOISES:
+                for n in STEPS:
+                    at = np.arange(n) / (n - 1)
+                    level = 1 + change * (at if name == "drift" else (at > 0.5).astype(float))
+                    line += f"{found('independent', 0.0, level, sd, max(1, trials // 10)):17.0f}"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
