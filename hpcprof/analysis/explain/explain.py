@@ -27,6 +27,7 @@ from hpcprof.analysis.explain.explanation import (
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.intervals import CALL_COST_NS
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
@@ -52,8 +53,8 @@ NO_GPU = (
 """Why a run on CPUs has no graph."""
 
 _FEWEST_STEPS = 3
-_CALL_COST_NS = {"nsys": 300, "torch": 3_000}
-"""What a profiler adds to each call, measured on H200 as the difference of steps with and without it."""
+_FIRST_STEP = 5
+"""The first step of a default capture."""
 
 _SURELY_SLOW = 2.5
 """A host that is so many times slower everywhere is a finding; nsys alone was seen to cause up to 1.9."""
@@ -237,8 +238,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     findings = [*of_steps, *of_capture(inputs)]
     if isinstance(built, str):
         if built == NO_GPU:
-            found = explain_on_host(inputs.tables)
-            findings += [one for one in found if not inputs.coverage or one.cause not in _OF_OTHERS]
+            on_host = explain_on_host(inputs.tables)
+            findings += [one for one in on_host if not inputs.coverage or one.cause not in _OF_OTHERS]
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None)
         unjudged = (NotJudged("causes", built), *pauses)
         return Explanation(_sorted(findings), (), unjudged, summary), pd.DataFrame()
@@ -246,8 +247,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     removals = Removals(replay)
     slow_math = slow_products(built.graph, inputs.gpus)
     candidates = Candidates(replay, removals, slow_math, tensor_core_gain(inputs.gpus)).all()
-    unknown = _OF_OTHERS if inputs.coverage or built.graph.loose_ranks else ()
-    search = Search(replay, [one for one in candidates if one.cause not in unknown])
+    unknown = _OF_OTHERS if inputs.coverage or _loose_ranks(inputs) else ()
+    search = Search(
+        replay, [one for one in candidates if one.cause not in unknown], CALL_COST_NS.get(built.profiler, 0)
+    )
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
     wall = wall or round(search.wall)
@@ -262,7 +265,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     hiding = tuple(_finding(inputs, built, one, wall, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
-    doubts += [*_slow_hosts(built.graph, slow), *_due_to_profiler(built, found, wall)]
+    doubts += [*_slow_hosts(built.graph, slow), *_too_uncertain(built, found, wall)]
     waiting = unexplained_waiting(inputs, findings, wall, built.graph.is_pipeline, _loose_ranks(inputs))
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
@@ -328,12 +331,12 @@ def _finding(
     hidden: bool = False,
 ) -> Finding:
     candidate = one.candidate
-    low = max(0.0, one.low - _profiler_ns(built, candidate.cause))
     replayed = built.graph.ranks
     # What holds for all that are replayed holds for those that they stand for.
     of_all = len(one.ranks) == len(replayed)
     ranks = inputs.ranks if of_all else tuple(replayed[position] for position in one.ranks)
-    wide = one.high - low > one.saving
+    low, high = max(0.0, one.interval.low), one.interval.high
+    wide = high - low > one.saving
     estimated = candidate.cause in _ESTIMATED
     doubtful = candidate.slower > 0 or trust == "low"
     confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else trust
@@ -343,7 +346,7 @@ def _finding(
         where=candidate.where or built.step,
         saving_ns=round(one.saving),
         saving_low_ns=round(low),
-        saving_high_ns=round(one.high),
+        saving_high_ns=round(high),
         share_pct=round(100 * one.saving / wall, 3),
         evidence=evidence_of(inputs.tables, candidate, ranks),
         remedy=remedy(candidate.cause, candidate.where, ranks),
@@ -354,25 +357,24 @@ def _finding(
     )
 
 
-def _profiler_ns(built: Replayable, cause: Cause) -> float:
-    """Return the part of a saving that may be due to the profiler, which slows each call of the host."""
-    if cause not in (Cause.HOST_SYNC, Cause.SMALL_KERNELS):
-        return 0.0
-    graph = built.graph
-    return _CALL_COST_NS.get(built.profiler, 0) * len(graph.calls) / graph.steps / len(graph.ranks)
-
-
-def _due_to_profiler(built: Replayable, found: Sequence[Judged], wall: int) -> Iterator[NotJudged]:
-    """Yield the causes that would be shown if the profiler cost nothing."""
+def _too_uncertain(built: Replayable, found: Sequence[Judged], wall: int) -> Iterator[NotJudged]:
+    """Yield the causes that would be shown if the profiler cost nothing, or with more steps."""
+    least = LEAST_PCT / 100 * wall
     for one in found:
-        cause, cost = one.candidate.cause, _profiler_ns(built, one.candidate.cause)
-        large = 100 * one.saving >= LEAST_ESTIMATE_PCT * wall and 100 * one.low >= LEAST_PCT * wall
-        if large and 100 * (one.low - cost) < LEAST_PCT * wall:
-            where, saving = one.candidate.where or built.step, format_ns(one.saving)
+        interval = one.interval
+        if 100 * one.saving < LEAST_ESTIMATE_PCT * wall or interval.low >= least:
+            continue
+        seems = f"in {one.candidate.where or built.step} it seems to cost {format_ns(one.saving)} of a step"
+        cause = one.candidate.cause.value
+        if interval.low + interval.by_profiler >= least:
+            reason = f"{seems}, but the profiler, which slows the host, may be the reason"
+            yield NotJudged(cause, f"{reason}: compare with steps that are not profiled")
+        elif interval.steps_needed and built.graph.steps == built.steps:
+            steps, last = interval.steps_needed, _FIRST_STEP + interval.steps_needed - 1
             yield NotJudged(
-                cause.value,
-                f"in {where} it seems to cost {saving} of a step, but the profiler itself adds about "
-                f"{format_ns(cost)} to the calls of a step: compare with steps that are not profiled",
+                cause,
+                f"{seems}, but {counted(built.steps, 'step')} are too few to tell: record {steps} steps "
+                f"(--capture-steps {_FIRST_STEP}-{last})",
             )
 
 

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.candidates import Candidate
-from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, Cause, Evidence, Finding
+from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Cause, Evidence, Finding
 from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.intervals import Interval, Uncertainty
 from hpcprof.analysis.explain.places import is_inside
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.remedies import remedy
@@ -21,7 +23,6 @@ from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
-_LEAST_PCT = 1.0
 _MOST_FINDINGS = 6
 _SAME = 0.9
 """A narrower cause that keeps so much of the saving is the one to name."""
@@ -63,8 +64,12 @@ class Judged:
     candidate : Candidate
     ranks : tuple of int
         The positions of the ranks that have the cause.
-    saving, low, high : float
+    saving : float
         In ns of elapsed time, mean over the steps.
+    by_step : ndarray of float64
+        What each step saves, in ns; if only some have the cause, the share of these in what a step saves.
+    interval : Interval
+        That of the saving; from 0 on for what is not taken out.
     steps : tuple of int
         The steps that have the cause, where only some have it.
     alternatives : tuple of Judged
@@ -74,8 +79,8 @@ class Judged:
     candidate: Candidate
     ranks: tuple[int, ...]
     saving: float
-    low: float
-    high: float
+    by_step: Floats
+    interval: Interval
     steps: tuple[int, ...] = ()
     alternatives: tuple[Judged, ...] = ()
 
@@ -83,7 +88,7 @@ class Judged:
 class Search:
     """Judges the candidates of a run."""
 
-    def __init__(self, replay: Replay, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, replay: Replay, candidates: Sequence[Candidate], call_cost_ns: int) -> None:
         self.replay = replay
         self.candidates = list(candidates)
         self.unchanged = replay.elapsed(replay.unchanged)
@@ -91,6 +96,9 @@ class Search:
         measured, replayed = replay.walls(replay.graph.observed), replay.walls(replay.unchanged)
         self.error = abs(float(np.median(replayed) - np.median(measured)))
         """How far the median of the unchanged replay is from the measured one, in ns."""
+        self._uncertainty = Uncertainty(
+            replay, self._mean, self.error, LEAST_PCT / 100 * self.wall, call_cost_ns
+        )
 
     def findings(self) -> tuple[list[Judged], list[Judged], list[Judged]]:
         """Return the causes that cost time, in the order in which they are taken out, and those that hide.
@@ -110,7 +118,7 @@ class Search:
         savings = self._savings(times, [one for one in self.candidates if not one.slower])
         hidden = self._hidden(savings)
         while len(found) < _MOST_FINDINGS:
-            worth = [(saving, one) for saving, one in savings if 100 * saving >= _LEAST_PCT * self.wall]
+            worth = [(saving, one) for saving, one in savings if 100 * saving >= LEAST_PCT * self.wall]
             judged = self._best(times, walls, worth)
             if judged is None:
                 break
@@ -125,7 +133,8 @@ class Search:
                 if rest < _ABSORBED * pair[0] and 100 * pair[0] >= LEAST_ESTIMATE_PCT * self.wall
             ]
             others = self._alternatives(times, walls, absorbed)
-            found.append(replace(min(judged, alone, key=lambda one: one.saving), alternatives=others))
+            least, of = (judged, times) if judged.saving <= alone.saving else (alone, base)
+            found.append(replace(self._bounded(least, of), alternatives=others))
             times, walls = without, self._elapsed(without)
         return found, hidden, slow
 
@@ -138,7 +147,7 @@ class Search:
             judged = self._best(times, walls, absorbed)
             if judged is None:
                 break
-            found.append(judged)
+            found.append(self._bounded(judged, times))
             absorbed = [pair for pair in absorbed if pair[1].cause is not judged.candidate.cause]
         return tuple(found)
 
@@ -158,11 +167,14 @@ class Search:
         for one in self.candidates:
             if one.slower > 1:
                 judged = self._judged(times, walls, one, one.ranks)
-                if 100 * judged.saving >= _LEAST_PCT * self.wall:
-                    found.append(judged)
+                if 100 * judged.saving >= LEAST_PCT * self.wall:
+                    found.append(self._bounded(judged, times))
                     times = one.remove(times, one.ranks)
                     walls = self._elapsed(times)
         return found
+
+    def _mean(self, times: Times) -> float:
+        return float(np.mean(self._elapsed(times)))
 
     def _elapsed(self, times: Times, *, exact: bool = True) -> Ints:
         return self.replay.elapsed(self.replay.moments(times, exact=exact))
@@ -187,21 +199,29 @@ class Search:
         changed = candidate.remove(times, ranks)
         gained = _gained(walls, self._elapsed(changed))
         saving = float(np.mean(gained))
-        half = half_width(gained) + self.error
-        steps = self._steps(times, changed, gained)
-        return Judged(candidate, ranks, saving, max(0.0, saving - half), saving + half, steps)
+        some = _some_steps(gained)
+        if some is None:
+            return Judged(candidate, ranks, saving, gained, Interval(0.0, saving))
+        # How many steps of the capture have the cause is known.
+        by_step = gained[some] * np.mean(some)
+        return Judged(
+            candidate, ranks, saving, by_step, Interval(0.0, saving), self._numbers(times, changed, some)
+        )
 
-    def _steps(self, times: Times, changed: Times, gained: Floats) -> tuple[int, ...]:
-        """Return the numbers of the steps that have a cause, if only some have it; else nothing.
+    def _bounded(self, one: Judged, times: Times) -> Judged:
+        """Return what was judged by taking it out of ``times`` with its interval."""
+        remove, ranks = one.candidate.remove, one.ranks
+        interval = self._uncertainty.of_saving(
+            times, lambda those: remove(those, ranks), one.saving, one.by_step
+        )
+        return replace(one, interval=interval)
+
+    def _numbers(self, times: Times, changed: Times, some: NDArray[np.bool_]) -> tuple[int, ...]:
+        """Return the numbers of the steps that have a cause, from those that gain without it.
 
         What the host does before the first launch of a step shortens the step before.
         """
         graph = self.replay.graph
-        order = np.sort(gained)[::-1]
-        reach = np.searchsorted(np.cumsum(order), _MOSTLY * order.sum()) + 1
-        some = gained >= np.mean(order[:reach]) / 2
-        if some.sum() > _SOME_STEPS * len(gained) or gained[some].sum() < _MOSTLY * order.sum():
-            return ()
         front = graph.work.call[graph.front_work]
         first = int(graph.calls.step[front[0, 0]])
         edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
@@ -216,12 +236,12 @@ class Search:
     def _hidden(self, savings: Sequence[tuple[float, Candidate]]) -> list[Judged]:
         """Return the work of the host that takes long and costs about nothing, at its narrowest places."""
         found = [
-            Judged(one, one.ranks, max(0.0, saving), 0.0, max(0.0, saving))
+            Judged(one, one.ranks, max(0.0, saving), np.empty(0), Interval(0.0, max(0.0, saving)))
             for saving, one in savings
             if one.cause in _OF_HOST
             and one.cause is not Cause.HOST_SYNC
             and 100 * one.own_ns >= _HIDDEN_PCT * self.wall
-            and 100 * saving < _LEAST_PCT * self.wall
+            and 100 * saving < LEAST_PCT * self.wall
         ]
         found.sort(key=lambda judged: (-judged.candidate.own_ns, -judged.candidate.where.count("/")))
         return [
@@ -245,6 +265,15 @@ def _gained(before: Ints, after: Ints) -> Floats:
     return gained
 
 
+def _some_steps(gained: Floats) -> NDArray[np.bool_] | None:
+    """Return the steps that gain by the removal of a cause; None if that is not only some of them."""
+    order = np.sort(gained)[::-1]
+    reach = np.searchsorted(np.cumsum(order), _MOSTLY * order.sum()) + 1
+    some: NDArray[np.bool_] = gained >= np.mean(order[:reach]) / 2
+    few = some.sum() <= _SOME_STEPS * len(gained) and gained[some].sum() >= _MOSTLY * order.sum()
+    return some if few else None
+
+
 def _breadth(one: Candidate) -> tuple[int, float, int]:
     """Return how much a candidate is about: its ranks, its own time, and the size of its place."""
     alone = one.only != NONE and one.cause not in _COLLECTIVE
@@ -258,14 +287,6 @@ def _overlaps(one: Candidate, taken: Candidate) -> bool:
     if one.cause in _OF_ONE_RANK and set(one.ranks) & set(taken.ranks):
         return True
     return is_inside(one.where, taken.where) or is_inside(taken.where, one.where)
-
-
-def half_width(savings: Floats) -> float:
-    """Return half of the interval of the median of values, one for each step."""
-    if len(savings) < 2:
-        return 0.0
-    spread = 1.4826 * float(np.median(np.abs(savings - np.median(savings))))
-    return 1.96 * 1.2533 * spread / float(np.sqrt(len(savings)))
 
 
 def estimated_finding(

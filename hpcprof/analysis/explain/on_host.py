@@ -14,7 +14,8 @@ import pandas as pd
 
 from hpcprof.analysis.explain.evidence import Tables, largest
 from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
-from hpcprof.analysis.explain.findings import estimated_finding, half_width
+from hpcprof.analysis.explain.findings import estimated_finding
+from hpcprof.analysis.explain.intervals import half_width
 from hpcprof.analysis.statistics.grouped import Floats
 
 _LEAST_SHARE = 0.01

@@ -213,6 +213,10 @@ class Replay:
         longest: Ints = np.diff(moments[self.graph.front], axis=1).max(axis=0)
         return longest
 
+    def wall(self, times: Times) -> float:
+        """Return the median wall time of a step, in ns."""
+        return float(np.median(self.walls(self.moments(times))))
+
     def elapsed(self, moments: Ints) -> Ints:
         """Return the elapsed time of each step: from when the last rank begins it to the same of the next.
 

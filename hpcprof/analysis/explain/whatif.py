@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 
 from hpcprof.analysis.explain.changes import Change, Prediction
 from hpcprof.analysis.explain.explain import Replayable, replayable
-from hpcprof.analysis.explain.findings import half_width
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Mask, Removals
 from hpcprof.analysis.explain.replay import Replay, Times
@@ -23,8 +24,8 @@ from hpcprof.profiles.timeline import Category, Ints
 def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
     """Replay a run with changed times; without changes, as it was.
 
-    The interval comes from the spread of the steps and the error of the unchanged replay. Changes that only
-    shorten times never predict a longer step than the unchanged replay.
+    The interval of 90 % is that of the profiled program: what the profiler itself adds stays in it. Changes
+    that only shorten times never predict a longer step than the unchanged replay.
 
     Raises
     ------
@@ -38,21 +39,25 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
         raise HpcprofError(f"nothing can be replayed: {built}.")
     replay = Replay(built.graph)
     changer = _Changer(replay)
-    times = replay.measured
-    for change in changes:
-        times = changer.changed(times, change)
+
+    def changed(times: Times) -> Times:
+        return reduce(changer.changed, changes, times)
+
+    times = changed(replay.measured)
     measured = replay.walls(replay.graph.observed)
     unchanged = replay.walls(replay.unchanged)
     predicted = replay.walls(replay.moments(times)) if changes else unchanged
-    wall, error = float(np.median(predicted)), float(np.median(unchanged) - np.median(measured))
+    base, wall = float(np.median(unchanged)), float(np.median(predicted))
+    error = base - float(np.median(measured))
     if times.is_nowhere_longer(replay.measured):
         # Contention is estimated, and the first and last steps are not typical.
-        wall = min(wall, float(np.median(unchanged)))
-    half = half_width(predicted.astype(float)) + abs(error)
+        wall = min(wall, base)
+    uncertainty = Uncertainty(replay, replay.wall, abs(error))
+    saving = uncertainty.of_saving(replay.measured, changed, base - wall, predicted.astype(float))
     return Prediction(
         wall_p50_ns=round(wall),
-        low_ns=round(max(0.0, wall - half)),
-        high_ns=round(wall + half),
+        low_ns=round(max(0.0, base - saving.high)),
+        high_ns=round(base - saving.low),
         measured_p50_ns=round(float(np.median(measured))),
         replay_error_pct=round(100 * error / float(np.median(measured)), 3),
         steps=built.graph.steps,

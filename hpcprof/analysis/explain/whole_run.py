@@ -10,8 +10,9 @@ import numpy as np
 from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Matches
 from hpcprof.analysis.explain.evidence import largest, step_evidence
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Finding, NotJudged
-from hpcprof.analysis.explain.findings import estimated_finding, half_width
+from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.intervals import half_width
 from hpcprof.analysis.explain.pauses import Pause, spikes_and_pauses
 from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.step_series import drift
@@ -56,7 +57,7 @@ def of_series(
         usual = float(np.median(series.wall))
         excess = float((series.wall[high] - usual).sum()) / len(series.wall)
         steps = tuple(series.steps[high].tolist())
-        half = half_width(series.wall.astype(float))
+        half = half_width(np.delete(series.wall, high).astype(float))
         found.append(_of_steps(inputs, series, Cause.STEP_SPIKES, (excess, half), steps))
     if change:
         steps = tuple(change.steps.tolist())

@@ -237,7 +237,7 @@ def test_a_range_after_every_step_is_a_part_of_the_steps() -> None:
 
 
 def test_a_cause_that_the_profiler_may_make_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcprof.analysis.explain.explain._CALL_COST_NS", {"nsys": 200 * US})
+    monkeypatch.setattr("hpcprof.analysis.explain.explain.CALL_COST_NS", {"nsys": 500 * US})
     program = PLANTED["a wait in each layer"][2]
     found = explained(program, program)
     assert Cause.HOST_SYNC not in {one.cause for one in found.shown()}

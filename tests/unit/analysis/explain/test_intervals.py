@@ -1,0 +1,84 @@
+"""Intervals contain the truth in nine of ten cases, and say what makes them wide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.explain.explain import Replayable, explain_run, replayable
+from hpcprof.analysis.explain.intervals import Uncertainty, half_width
+from hpcprof.analysis.explain.removals import Removals
+from hpcprof.analysis.explain.replay import Replay, Times
+from tests.unit.analysis.explain.programs import (
+    MS,
+    US,
+    Host,
+    Instruction,
+    Launch,
+    Once,
+    Place,
+    inputs_of,
+    simulate,
+)
+
+
+@pytest.mark.parametrize("steps", [4, 6, 20])
+@pytest.mark.parametrize("noise", ["normal", "lognormal"])
+def test_nine_of_ten_intervals_of_a_median_contain_it(steps: int, noise: str) -> None:
+    drawn = np.random.default_rng(1)
+    values = drawn.standard_normal((1500, steps))
+    if noise == "lognormal":
+        values = np.exp(values) - 1
+    inside = [abs(np.median(one)) <= half_width(one) for one in values]
+    assert 0.9 <= np.mean(inside) < 0.98
+
+
+def test_steps_that_resemble_their_neighbours_make_an_interval_wider() -> None:
+    alternating, grouped = np.array([1.0, -1.0] * 8), np.array([1.0] * 8 + [-1.0] * 8)
+    assert half_width(grouped) > 2 * half_width(alternating)
+
+
+def host_bound(between: int, sleep: int) -> list[Instruction]:
+    launches = [part for _ in range(40) for part in (Host(between), Launch(100 * US))]
+    return [Place("data", (Host(sleep),)), Place("forward", tuple(launches))]
+
+
+def test_an_interval_contains_the_saving_without_the_profiler() -> None:
+    def saving(between: int) -> float:
+        p50 = [
+            Replay(built.graph).wall(Replay(built.graph).measured)
+            for sleep in (3 * MS, 0)
+            if isinstance(
+                built := replayable(inputs_of(simulate([host_bound(between, sleep)], 6))), Replayable
+            )
+        ]
+        return p50[0] - p50[1]
+
+    # The profiler adds 60 us to each call: without it, the GPU hides a part of the sleep.
+    built = replayable(inputs_of(simulate([host_bound(150 * US, 3 * MS)], 6)))
+    assert isinstance(built, Replayable)
+    replay = Replay(built.graph)
+
+    def without(times: Times) -> Times:
+        return Removals(replay).host_time(times, "data", long=True)
+
+    measured = replay.walls(replay.unchanged)
+    by_step = (measured - replay.walls(replay.moments(without(replay.measured)))).astype(float)
+    profiled, alone = saving(150 * US), saving(90 * US)
+    assert alone < 0.95 * profiled
+    for cost, low in ((0, profiled), (60 * US, alone)):
+        found = Uncertainty(replay, replay.wall, 0.0, 0.0, cost).of_saving(
+            replay.measured, without, float(np.median(by_step)), by_step
+        )
+        assert found.low <= low <= profiled <= found.high
+        assert found.by_profiler == pytest.approx(profiled - low, abs=100 * US)
+
+
+def test_few_steps_that_differ_are_too_few_and_more_are_recommended() -> None:
+    sleeps = [Once(step, (Host(sleep * MS),)) for step, sleep in enumerate((5, 20, 8, 30, 12))]
+    found = explain_run(inputs_of(simulate([[Place("data", tuple(sleeps)), *[Launch(MS)] * 4]], 5)))[0]
+    assert not found.shown()
+    (said,) = [one for one in found.not_judged if one.what == "host_work"]
+    assert said.reason.startswith("in data it seems to cost ")
+    assert "5 steps are too few to tell: record " in said.reason
+    assert "(--capture-steps 5-" in said.reason
