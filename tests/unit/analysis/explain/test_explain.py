@@ -344,7 +344,7 @@ def test_ranks_that_are_late_in_turn_are_one_finding(cause: Cause, late: Instruc
 
 
 def test_the_rank_that_arrives_last_is_counted() -> None:
-    drained = [Launch(MS), Wait()]
+    drained: list[Instruction] = [Launch(MS), Wait()]
     ranks = [training(overlap=False, optimizer=drained, data=[Host(rank * MS)]) for rank in range(3)]
     inputs = inputs_of(simulate(ranks, STEPS))
     (said,) = unexplained_waiting(inputs, (), 5 * MS, pipeline=False, loose=0)

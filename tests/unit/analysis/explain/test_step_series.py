@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.step_series import drift, spikes
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import StepSeries, step_series
 
 MS = 1_000_000
@@ -26,9 +25,9 @@ def test_a_long_step_is_a_spike_unless_it_is_the_first_or_the_last_or_one_of_man
     assert series.steps[spikes(series)].tolist() == found
 
 
-def series_of(wall: Sequence[float]) -> StepSeries:
+def series_of(wall: Floats) -> StepSeries:
     every = np.arange(len(wall))
-    return StepSeries(every, np.array(wall).astype(np.int64), every)
+    return StepSeries(every, wall.astype(np.int64), every)
 
 
 NOISE = np.random.default_rng(1).normal(0, 0.3 * MS, 20)
