@@ -19,6 +19,7 @@ from hpcprof.analysis.explain.explanation import (
     Cause,
     Explanation,
     Finding,
+    StepSummary,
 )
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
 
@@ -29,7 +30,7 @@ _NAMED_RANKS = 8
 _NAMED_STEPS = 5
 
 _OF_SINGLE_STEPS = (Cause.STEP_SPIKES, Cause.STEP_DRIFT)
-"""Without them the mean of the steps would be shorter, not the median step."""
+"""Other findings may explain the same steps, so that both savings do not add up."""
 
 _SUBJECTS = {cause.value: name for cause, name in NAMES.items()}
 """What could not be judged may be a cause."""
@@ -117,15 +118,29 @@ def _explanation(said: WrittenExplanation, width: int, in_full: Callable[[str], 
 def conclusion(explanation: Explanation) -> list[str]:
     """Return what a step takes, what it would take without the findings, and how exact that is."""
     step = explanation.step
-    if step.wall_p50_ns is None:
+    if step.priced_ns is None or step.wall_p50_ns is None:
         said = ["No step was found, so that no saving can be estimated."]
     else:
-        where = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
-        said = [f"A step takes {format_ns(step.wall_p50_ns)} (median of {where})."]
-        said += _gains(explanation, step.wall_p50_ns)
+        said = [f"A step takes {format_ns(step.priced_ns)} ({_measured(step)}).", *_kinds(step)]
+        said += _gains(explanation, step.priced_ns)
     if step.replay_error_pct is not None:
         said.append(_replayed(step.replay_error_pct, step.explained_steps, step.steps))
     return said
+
+
+def _measured(step: StepSummary) -> str:
+    """Return of which steps the time of a step is, and their median beside their elapsed time."""
+    where = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
+    if step.elapsed_ns is None or step.wall_p50_ns is None:
+        return f"median of {where}"
+    return f"elapsed time per step of {where}; median {format_ns(step.wall_p50_ns)}"
+
+
+def _kinds(step: StepSummary) -> Iterator[str]:
+    """Yield a sentence on the kinds of steps, if there are several."""
+    if step.kinds:
+        told = (f"{one.share_pct:.0f} % of them take {format_ns(one.wall_p50_ns)}" for one in step.kinds)
+        yield f"The steps are of {len(step.kinds)} kinds (medians): {', '.join(told)}."
 
 
 def _gains(explanation: Explanation, wall_ns: int) -> list[str]:

@@ -22,6 +22,7 @@ from hpcprof.analysis.explain.explanation import (
     Explanation,
     Finding,
     NotJudged,
+    StepKind,
     StepSummary,
 )
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
@@ -39,7 +40,7 @@ from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
-from hpcprof.analysis.steps.run_step import step_series
+from hpcprof.analysis.steps.run_step import steady_series
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
 
@@ -230,8 +231,8 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
 
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:
     """Return the findings of a run as figures, and its critical path."""
-    series = step_series(inputs.tables["step_account"])
-    wall = round(series.p50) if len(series.wall) else None
+    series = steady_series(inputs.tables["step_account"])
+    wall, elapsed, kinds = _measured(inputs)
     built = _replayable(inputs, timelines)
     of_steps, paused = of_series(inputs, series, timelines)
     pauses = tuple(outside_steps(paused))
@@ -240,9 +241,9 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         if built == NO_GPU:
             on_host = explain_on_host(inputs.tables)
             findings += [one for one in on_host if not inputs.coverage or one.cause not in _OF_OTHERS]
-        summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None)
+        summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds)
         unjudged = (NotJudged("causes", built), *pauses)
-        return Explanation(_sorted(findings), (), unjudged, summary), pd.DataFrame()
+        return Explanation(_sorted(findings, elapsed), (), unjudged, summary), pd.DataFrame()
     replay = Replay(built.graph)
     removals = Removals(replay)
     slow_math = slow_products(built.graph, inputs.gpus)
@@ -253,22 +254,32 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     )
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
-    wall = wall or round(search.wall)
+    wall, elapsed = wall or round(search.wall), elapsed or round(search.wall)
     error = 100 * search.error / search.wall
     trust = _trust(inputs, built, error)
     doubts = []
     if error > _POOR_REPLAY_PCT and any(one.candidate.cause is Cause.CONTENTION for one in found):
         found = [one for one in found if one.candidate.cause is not Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
-    replayed = [_finding(inputs, built, one, wall, trust) for one in found]
+    replayed = [_finding(inputs, built, one, elapsed, trust) for one in found]
     findings = _by_steps(findings, replayed, {pause.step for pause in paused})
-    hiding = tuple(_finding(inputs, built, one, wall, trust, hidden=True) for one in hidden)
+    hiding = tuple(_finding(inputs, built, one, elapsed, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
-    summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3))
-    doubts += [*_slow_hosts(built.graph, slow), *_too_uncertain(built, found, wall)]
-    waiting = unexplained_waiting(inputs, findings, wall, built.graph.is_pipeline, _loose_ranks(inputs))
+    summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds)
+    doubts += [*_slow_hosts(built.graph, slow), *_too_uncertain(built, found, elapsed)]
+    waiting = unexplained_waiting(inputs, findings, elapsed, built.graph.is_pipeline, _loose_ranks(inputs))
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
-    return Explanation(_sorted(findings), hiding, unjudged, summary), critical_path(replay)
+    return Explanation(_sorted(findings, elapsed), hiding, unjudged, summary), critical_path(replay)
+
+
+def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...]]:
+    """Return the median and the elapsed time of the steps, and their kinds if there are several."""
+    rows = inputs.tables["step_kinds"]
+    if not len(rows):
+        return None, None, ()
+    every, *kinds = rows[["kind", "share_pct", "wall_p50_ns", "steps"]].itertuples(index=False)
+    found = [StepKind(int(kind), float(share), int(p50), int(steps)) for kind, share, p50, steps in kinds]
+    return int(every.wall_p50_ns), int(rows["elapsed_ns"].iloc[0]), tuple(found)
 
 
 def _by_steps(of_series: Sequence[Finding], replayed: Sequence[Finding], paused: Set[int]) -> list[Finding]:
@@ -378,10 +389,24 @@ def _too_uncertain(built: Replayable, found: Sequence[Judged], wall: int) -> Ite
             )
 
 
-def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the most costly findings first, then those of low confidence, then those without an estimate."""
+def _sorted(findings: Sequence[Finding], elapsed: int | None) -> tuple[Finding, ...]:
+    """Return findings with their shares of the elapsed time of a step.
+
+    The most costly come first, then those of low confidence, and then those without an estimate.
+    """
+    shared = [_with_share(one, elapsed) if elapsed else one for one in findings]
 
     def place(finding: Finding) -> tuple[bool, bool, int]:
         return finding.saving_ns is None, finding.confidence == "low", -(finding.saving_ns or 0)
 
-    return tuple(sorted(findings, key=place))
+    return tuple(sorted(shared, key=place))
+
+
+def _with_share(finding: Finding, elapsed: int) -> Finding:
+    """Return a finding and its alternatives with their shares of the elapsed time of a step."""
+    saving = finding.saving_ns
+    return replace(
+        finding,
+        share_pct=None if saving is None else round(100 * saving / elapsed, 3),
+        alternatives=tuple(_with_share(one, elapsed) for one in finding.alternatives),
+    )

@@ -109,7 +109,7 @@ class Finding:
     saving_low_ns, saving_high_ns : int or None
         The interval of the saving.
     share_pct : float or None
-        The saving in percent of the wall time of the step.
+        The saving in percent of the elapsed time of a step.
     evidence : tuple of Evidence
     remedy : str
         One or two sentences.
@@ -149,6 +149,16 @@ class NotJudged:
 
 
 @dataclass(frozen=True)
+class StepKind:
+    """A kind of steps: its number, its share of the steps, their median wall time and how many they are."""
+
+    kind: int
+    share_pct: float
+    wall_p50_ns: int
+    steps: int
+
+
+@dataclass(frozen=True)
 class StepSummary:
     """The step that an explanation is about.
 
@@ -163,7 +173,11 @@ class StepSummary:
     explained_steps : int
         The number of steps that were replayed.
     replay_error_pct : float or None
-        How far the median of the unchanged replay is from the measured one.
+        How far the step of the unchanged replay is from the measured one.
+    elapsed_ns : int or None
+        The time from the first front to the last end of the steps, divided by their number; None if unknown.
+    kinds : tuple of StepKind
+        The most frequent first; empty if the steps are of one kind.
     """
 
     wall_p50_ns: int | None
@@ -171,6 +185,13 @@ class StepSummary:
     ranks: int
     explained_steps: int
     replay_error_pct: float | None
+    elapsed_ns: int | None = None
+    kinds: tuple[StepKind, ...] = ()
+
+    @property
+    def priced_ns(self) -> int | None:
+        """The time of which savings are a share: the elapsed time or, where it is unknown, the median."""
+        return self.elapsed_ns or self.wall_p50_ns
 
 
 @dataclass(frozen=True)
@@ -206,11 +227,11 @@ class Explanation:
         return replace(self, findings=self.shown())
 
     def _above_bar(self, finding: Finding) -> bool:
-        wall, saving = self.step.wall_p50_ns, finding.saving_ns
-        if saving is None or not wall:
+        step, saving = self.step.priced_ns, finding.saving_ns
+        if saving is None or not step:
             return False
-        low = 100 * (finding.saving_low_ns or 0) / wall
-        return low >= LEAST_PCT and 100 * saving / wall >= LEAST_ESTIMATE_PCT
+        low = 100 * (finding.saving_low_ns or 0) / step
+        return low >= LEAST_PCT and 100 * saving / step >= LEAST_ESTIMATE_PCT
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation in the types of JSON."""

@@ -7,7 +7,7 @@ account, its elapsed time and its kinds are those of `step_kinds`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -131,18 +131,24 @@ def _valley(values: Floats, least: int, apart: float) -> tuple[int, float]:
     return widest, float(valley[clearest]) - _VALLEY - _VALLEY_OF_FEW / size**0.5
 
 
-def works_differ(account: pd.DataFrame, kind: Ints) -> Ints:
-    """Return the kinds of steps without those that differ in waiting or idle time only; 1 for these."""
+def steady_series(account: pd.DataFrame) -> StepSeries:
+    """Return the series in which steps of every kind that works more or less take as long as the usual kind.
+
+    Such a kind has a different length by design. One that only waits or idles longer keeps its length.
+    """
+    series, kind = step_series(account), kinds_of_steps(account)
+    if not len(kind):
+        return series
     work = whole_steps(account).groupby("step")[[*_WORK]].mean().sum(axis=1).to_numpy(float)
-    wall = step_series(account).wall
-    usual, usual_wall = float(np.median(work[kind == 1])), float(np.median(wall[kind == 1]))
-    result: Ints = kind.copy()
-    for number in range(2, int(kind.max(initial=1)) + 1):
-        rows = kind == number
-        more, longer = np.median(work[rows]) - usual, np.median(wall[rows]) - usual_wall
-        if abs(more) < abs(longer) / 2:
-            result[rows] = 1
-    return result
+    wall = series.wall.copy()
+    for number in range(2, int(kind.max()) + 1):
+        more, longer = (
+            float(np.median(times[kind == number]) - np.median(times[kind == 1]))
+            for times in (work, series.wall)
+        )
+        if abs(more) > abs(longer) / 2:
+            wall[kind == number] -= round(longer)
+    return replace(series, wall=wall)
 
 
 def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[dict[str, Any]]:
@@ -182,22 +188,31 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
 
 
 def _elapsed(rows: pd.DataFrame, aligned: Set[int]) -> Floats:
-    """Return how long the run takes for each step; the sum is the time from the first front to the last end.
-
-    Between these, a step begins at the mean of the fronts of the ranks. Without a common clock, the times are
-    those of the slowest rank.
-    """
+    """Return how long the run takes for each step; without a common clock, the times of the slowest rank."""
     ranks = np.unique(rows["rank"])
     start = rows["start_ns"].to_numpy(np.int64).reshape(-1, len(ranks))
     end = start + rows["wall_ns"].to_numpy(np.int64).reshape(-1, len(ranks))
     common = np.isin(ranks, [*aligned])
     alone = [[place] for place in np.flatnonzero(~common).tolist()]
     groups = [*([np.flatnonzero(common).tolist()] if common.any() else []), *alone]
-    found = [_intervals(start[:, group], end[:, group]) for group in groups]
+    found = [elapsed_intervals(start[:, group], end[:, group]) for group in groups]
     return max(found, key=lambda times: float(times.sum()))
 
 
-def _intervals(start: Ints, end: Ints) -> Floats:
+def elapsed_intervals(start: Ints, end: Ints) -> Floats:
+    """Return how long the run takes for each step; the sum is the time from the first front to the last end.
+
+    Between these, a step begins at the mean of the fronts of the ranks.
+
+    Parameters
+    ----------
+    start, end : ndarray of int64, shape (steps, ranks)
+        The steps of ranks with a common clock.
+
+    Returns
+    -------
+    elapsed : ndarray of float64, shape (steps,)
+    """
     first = int(start[0].min())
     begins = (start - first).mean(axis=1)
     begins[0] = 0.0

@@ -8,7 +8,14 @@ import pytest
 from rich.console import Console, RenderableType
 
 from hpcprof.analysis.explain.changes import Prediction
-from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Explanation, NotJudged
+from hpcprof.analysis.explain.explanation import (
+    WAITING,
+    Cause,
+    Evidence,
+    Explanation,
+    NotJudged,
+    StepKind,
+)
 from hpcprof.report.explanation import explanation_text, in_short, named, prediction_text, written
 from tests.unit.explanations import MS, STEP, explained, finding
 
@@ -58,7 +65,17 @@ def test_what_all_findings_cost_together_is_said_where_there_are_several() -> No
     ]
 
 
-def test_a_cause_of_single_steps_does_not_shorten_the_median_step() -> None:
+def test_elapsed_time_comes_first_with_the_median_and_the_kinds_of_steps() -> None:
+    kinds = (StepKind(1, 75.0, 80 * MS, 6), StepKind(2, 25.0, 120 * MS, 2))
+    step = replace(STEP, elapsed_ns=90 * MS, kinds=kinds, steps=8)
+    assert written(explained(finding(9), step=step)).conclusion[:3] == [
+        "A step takes 90.00 ms (elapsed time per step of 8 steps on 2 ranks; median 100.0 ms).",
+        "The steps are of 2 kinds (medians): 75 % of them take 80.00 ms, 25 % of them take 120.0 ms.",
+        "Without host work in data on all ranks it would take about 81.00 ms, 10.0 % less.",
+    ]
+
+
+def test_a_cause_of_single_steps_is_not_added_to_what_others_save() -> None:
     said = written(explained(finding(9, cause=Cause.STEP_SPIKES)))
     assert said.conclusion == [
         "A step takes 100.0 ms (median of 6 steps on 2 ranks).",

@@ -100,6 +100,35 @@ def test_a_cause_on_all_ranks_is_the_first_finding(name: str) -> None:
     assert first.evidence and first.remedy
 
 
+def test_lateness_that_rotates_does_not_make_the_step_longer_than_its_elapsed_time() -> None:
+    steps, late_ms = 12, 10
+    usual = training(optimizer=[Launch(MS), Wait()], overlap=False)
+
+    def late(rank: int) -> list[Instruction]:
+        return [*(Once(step, (Host(late_ms * MS),)) for step in range(rank, steps, 2)), *usual]
+
+    clean = explained(usual, usual).step
+    found = explain_run(inputs_of(simulate([late(0), late(1)], steps)))[0]
+    elapsed, median = found.step.elapsed_ns, found.step.wall_p50_ns
+    assert clean.elapsed_ns and clean.wall_p50_ns and elapsed and median
+    # The rank that is late in the next step ends its own step later by both.
+    assert elapsed - clean.elapsed_ns == pytest.approx(late_ms * MS, rel=0.1)
+    assert median - clean.wall_p50_ns == pytest.approx(2 * late_ms * MS, rel=0.1)
+    for one in found.findings:
+        assert one.saving_ns is None or one.share_pct == round(100 * one.saving_ns / elapsed, 3)
+
+
+def test_the_kinds_of_steps_are_told_with_their_share() -> None:
+    usual, long = training(), [Once(step, (Launch(30 * MS),)) for step in range(0, 16, 4)]
+    found = explain_run(inputs_of(simulate([[*usual, *long]] * 2, 16)))[0]
+    assert [(one.kind, one.share_pct, one.steps) for one in found.step.kinds] == [(1, 75, 12), (2, 25, 4)]
+    assert found.step.kinds[1].wall_p50_ns - found.step.kinds[0].wall_p50_ns == pytest.approx(
+        30 * MS, rel=0.1
+    )
+    # Steps of another kind are no exceptions.
+    assert Cause.STEP_SPIKES not in {one.cause for one in found.findings}
+
+
 @pytest.mark.parametrize(
     ("cause", "where", "late"),
     [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, step_kinds, step_series
+from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, steady_series, step_kinds, step_series
 
 Parts = tuple[int, ...]
 
@@ -136,3 +136,10 @@ def test_noise_with_one_mode_is_one_kind(seed: int) -> None:
     for values in (noise.normal(0, 20, 20), noise.exponential(40, 40), noise.random(12) * 80):
         times = np.rint(1000 * (100 + np.clip(values, -50, 500))).astype(int).tolist()
         assert set(kinds_of_steps(account([compute(*times)])).tolist()) == {1}
+
+
+def test_only_kinds_that_work_more_lose_their_length_in_the_steady_series() -> None:
+    works = [(100, 0, 0, 0, 0) if i % 4 else (140, 0, 0, 0, 0) for i in range(20)]
+    idles = [(100, 0, 0, 0, 0) if i % 4 else (100, 0, 0, 0, 40) for i in range(20)]
+    assert set(steady_series(account([works])).wall.tolist()) == {100}
+    assert set(steady_series(account([idles])).wall.tolist()) == {100, 140}
