@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
 from typing import Any
@@ -43,11 +43,11 @@ _Bools = NDArray[np.bool_]
 class Cause(IntEnum):
     """What the next operation waits for while the GPU is idle.
 
-    ``HOST``: the thread that launches it does something else. ``SYNC``: that thread was blocked until the
-    GPU had no more work, so it had launched nothing ahead. ``ALLOCATION``: it allocates or frees memory.
-    ``COPY``: it is, or was, in a copy that blocks it. ``LAUNCH``: the operation was launched in time, and
-    starts late. ``DEPENDENCY``: it was launched in time, and the last operation before it ran on another
-    stream. ``UNKNOWN``: its launch was not recorded.
+    ``HOST``: the thread that launches it does something else. ``SYNC``: that thread was blocked until the GPU
+    had no more work, so it had launched nothing ahead, for as long as it was blocked. ``ALLOCATION``: it
+    allocates or frees memory. ``COPY``: it is, or was, in a copy that blocks it. ``LAUNCH``: the operation
+    was launched in time, and starts late. ``DEPENDENCY``: it was launched in time, and the last operation
+    before it ran on another stream. ``UNKNOWN``: its launch was not recorded.
     """
 
     HOST = 0
@@ -86,6 +86,10 @@ class _Gaps(Table):
         When that call began, 0 if there is none.
     launched : ndarray of int64
         Until when the GPU waits for the host: the part of the gap after that is due to the launch.
+    holding : ndarray of int64
+        The call in which the thread of the launch is when the gap begins, if it holds the thread up.
+    held : ndarray of int64
+        For how long of the gap that call is the cause.
     copies, changes_stream : ndarray of bool
         Whether the next operation moves memory, and whether the one before ran on another stream.
     """
@@ -96,6 +100,8 @@ class _Gaps(Table):
     call: Ints
     begun: Ints
     launched: Ints
+    holding: Ints
+    held: Ints
     copies: _Bools
     changes_stream: _Bools
 
@@ -233,12 +239,34 @@ def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
         if not len(rows):
             continue
         place, calling = _place(timeline, one), _calling(timeline, one, gaps.start[rows], gaps.launched[rows])
-        for at_once in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
-            own = gaps.take(at_once)
+        of_thread = _held_up(timeline, kinds, gaps.take(rows), calling)
+        for at_once in np.split(np.arange(len(rows)), range(_AT_ONCE, len(rows), _AT_ONCE)):
+            own = of_thread.take(at_once)
             launches = _of_launches(timeline, kinds, own, place, lag)
             host = _of_host(timeline, kinds, own, place, calling)
             sums.append(_summed(concatenate(_Pieces, (launches, *host))))
     return _added(concatenate(_Sums, sums))
+
+
+def _held_up(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFunction) -> _Gaps:
+    """Return the gaps of a thread with the calls that hold it up when they begin.
+
+    Such a call is the cause of a gap until it returns, and then as long as the thread would be ahead without
+    it and its like: calls that held the thread up for a time let it be ahead by that time, which later gaps
+    use up. What the thread does beyond that is work of the host.
+    """
+    waiting = np.maximum(gaps.launched - gaps.start, 0)
+    call = calling.at(gaps.start)
+    began, ended = (at(times, call) for times in (timeline.calls.start, timeline.calls.end))
+    # The call that launches the operation does not hold it up.
+    blocks = (kinds.held_by[_names(timeline, call)] != Cause.HOST) & (waiting > 0) & (ended <= gaps.launched)
+    inside = np.where(blocks, ended - gaps.start, 0)
+    before, after = np.where(blocks, gaps.start - began, 0), waiting - inside
+    total = np.cumsum(before - after)
+    ahead = total - np.minimum(np.minimum.accumulate(total), 0)
+    could = np.append(0, ahead[:-1])[: len(ahead)] + before
+    held = np.where(blocks, inside + np.minimum(after, could), 0)
+    return replace(gaps, holding=np.where(blocks, call, NONE), held=held)
 
 
 def _calling(timeline: Timeline, thread: Thread | None, start: Ints, end: Ints) -> StepFunction:
@@ -291,6 +319,8 @@ def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:
         launched=np.select(
             (following == NONE, call == NONE), (end, start), default=np.clip(begun, start, end)
         ),
+        holding=np.full(len(start), NONE),
+        held=np.zeros(len(start), np.int64),
         copies=where.category[following] == Category.MEM,
         changes_stream=(before != NONE)
         & (
@@ -357,22 +387,14 @@ def _of_host(
 ) -> tuple[_Pieces, _Pieces]:
     """Return what a thread does from the start of each gap until it launches the next operation.
 
-    If the thread is in a call that holds it up when the gap begins, that call is the cause of all of it, and
-    the piece comes first.
+    The pieces of the calls that hold the thread up come first.
     """
-    gaps = gaps.take(gaps.launched > gaps.start)
-    call = calling.at(gaps.start)
-    name = _names(timeline, call)
-    held = kinds.held_by[name]
-    # The call that launches the operation does not hold it up.
-    blocked = (held != Cause.HOST) & (at(timeline.calls.end, call) <= gaps.launched)
-    free = gaps.take(~blocked)
-    inside = place.at(at(timeline.calls.start, call[blocked]))
-    whole = _Pieces(
-        gap=gaps.number[blocked],
-        length=(gaps.launched - gaps.start)[blocked],
-        kind=kinds.number(held[blocked], inside, name[blocked]),
-    )
+    held = gaps.take(gaps.held > 0)
+    name = _names(timeline, held.holding)
+    inside = place.at(at(timeline.calls.start, held.holding))
+    whole = _Pieces(held.number, held.held, kinds.number(kinds.held_by[name], inside, name))
+    free = replace(gaps, start=gaps.start + gaps.held)
+    free = free.take(free.launched > free.start)
     owner, begin, finish = divided((calling, place.own, place.main), free.start, free.launched)
     name = _names(timeline, calling.at(begin))
     cause = np.where(kinds.held_by[name] == Cause.ALLOCATION, Cause.ALLOCATION, Cause.HOST)

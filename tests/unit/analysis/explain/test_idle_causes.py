@@ -73,14 +73,18 @@ def test_a_gap_is_the_hosts_until_the_launch_call_begins_and_then_the_launchs() 
         ("cudaHostRegister", "allocation"),
     ],
 )
-def test_a_call_that_lasts_until_the_gpu_is_empty_is_the_cause(call: str, cause: str) -> None:
+def test_a_call_that_lasts_until_the_gpu_is_empty_is_the_cause_as_long_as_it_blocked(
+    call: str, cause: str
+) -> None:
     profile = timeline(
         [(10, 100, COMP, 1), (330, 1000, COMP, 300)],
         [*STEP, (20, 150, "loss", 0), (160, 400, "forward", 0)],
     )
     found = causes(with_calls(profile, [(30, 110, call, MAIN)]))
     assert found == {
-        (cause, "loss", call.removesuffix("_v3020")): 200,
+        # It returns 10 after the GPU is empty, and had blocked its thread for 70 before.
+        (cause, "loss", call.removesuffix("_v3020")): 80,
+        ("host", "forward", None): 120,
         ("launch", "forward", "call"): 30,
     }
 
