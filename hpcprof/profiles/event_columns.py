@@ -17,7 +17,7 @@ import pyarrow as pa
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import NO_NAME, SHAPES, Allocations, Ints, Table, Timeline
 
-TEXTS = ("name", "domain", "dims", "types", "values", "operation", "communicator")
+TEXTS = ("name", "domain", "dims", "types", "values", "operation", "communicator", "function", "file")
 """The columns whose values are numbers of texts in a timeline."""
 
 WORDS = {
@@ -36,7 +36,7 @@ TIMES = ("start", "end", "time")
 
 _OPTIONAL = (
     *("correlation", "process", "stream", "source_stream", "source_correlation"),
-    *("bytes", "ranks", "peer", "comm_peer", "link"),
+    *("bytes", "ranks", "peer", "comm_peer", "link", "line"),
 )
 """The columns in which -1 says that the profiler did not record the value."""
 

@@ -57,6 +57,7 @@ class Subject(str, Enum):
     ALLOCATION = "allocation"
     ARROW = "arrow between operators"
     MODULE = "module"
+    FUNCTION = "function"
     SYNCHRONIZATION = "synchronization"
     EVENT = "event"
     """Events of an unknown kind."""

@@ -271,6 +271,23 @@ class Synchronizations(Table):
 
 
 @dataclass(frozen=True)
+class Functions(Table):
+    """Where a thread is in the user's code, from stacks: its calls, which may be nested, or samples of it.
+
+    Only the innermost function of the user's own code counts, not those of libraries that it calls
+    (`hpcprof.profiles.frames`). ``file`` is `NO_NAME`, and ``line`` is -1, if it is unknown.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    function: Ints
+    file: Ints
+    line: Ints
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU of the node; what the profile does not record is None.
 
@@ -340,7 +357,8 @@ class Timeline:
     ``graphs`` holds the launches of CUDA graphs that the profiler traced as a whole, one row per launch:
     the kernels inside them are not in the profile. They count as compute. ``host_collectives`` are those
     that the host itself carries out (gloo, MPI, oneCCL); ``start`` and ``end`` are when it begins each one
-    and when the result is there. ``modules`` are the calls of PyTorch's modules. ``step_range`` is what was
+    and when the result is there. ``modules`` are the calls of PyTorch's modules. ``functions`` come from
+    stacks, where the profiler recorded any. ``step_range`` is what was
     chosen for the run; None leaves the choice to the timeline alone.
     """
 
@@ -358,6 +376,7 @@ class Timeline:
     synchronizations: Synchronizations = field(default_factory=Synchronizations.empty)
     host_collectives: Collectives = field(default_factory=Collectives.empty)
     modules: Ranges = field(default_factory=Ranges.empty)
+    functions: Functions = field(default_factory=Functions.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

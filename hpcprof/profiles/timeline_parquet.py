@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
@@ -39,6 +39,9 @@ from hpcprof.profiles.timeline import SHAPES, Ints, Origin, Table, Timeline
 
 VERSION = 2
 """Raise it when the meaning of a column changes; new and removed tables and columns are noticed anyway."""
+
+_ADDED = ("functions",)
+"""Tables that files of earlier versions lack; the rest of these files is read, and these tables are empty."""
 
 _Columns = Mapping[str, pa.ChunkedArray]
 
@@ -180,7 +183,8 @@ class RankEvents:
                 described = msgspec.json.decode(file.readline(), type=_Described)
         except (OSError, msgspec.MsgspecError):
             return None
-        expected = (VERSION, _layout(), self.sha256)
+        layout = {name: columns for name, columns in _layout().items() if _expected(name, described.layout)}
+        expected = (VERSION, layout, self.sha256)
         return described.rows if (described.version, described.layout, described.sha256) == expected else None
 
     def _check(self, name: str, file: pq.ParquetFile, rows: int) -> None:
@@ -309,7 +313,7 @@ class RankEvents:
             If the file is of another profile or version, or incomplete.
         """
         name = dataset_name(field)
-        if not rows[name]:
+        if not rows.get(name):
             return None
         texts = [f.name for f in fields(kind) if is_text(f.name)]
         with pq.ParquetFile(self.path(name), read_dictionary=texts) as file:
@@ -322,6 +326,11 @@ class RankEvents:
     def _identity(self, columns: Sequence[str]) -> bytes:
         """Return what the metadata of a file must hold."""
         return json.dumps({"version": VERSION, "layout": list(columns), "sha256": self.sha256}).encode()
+
+
+def _expected(name: str, written: Collection[str]) -> bool:
+    """Return whether files in which ``written`` tables were described must have a table."""
+    return name in written or name not in _ADDED
 
 
 @cache
@@ -388,10 +397,13 @@ def _load_version_1(folder: Path, rank: int, sha256: str) -> Timeline | None:
     """Read the files of hpcprof 0.1: one for each table, all in one folder, with numbers for kinds."""
     described = json.loads(_version_1(folder, rank, "json").read_text(encoding="utf-8"))
     identity = {"version": 1, "sha256": sha256}
-    if {**described, **identity, "layout": [*timeline_tables()]} != described:
+    layout = [field for field in timeline_tables() if field not in _ADDED]
+    if {**described, **identity, "layout": layout} != described:
         return None
 
-    def read(field: str, kind: type[Table]) -> _Columns:
+    def read(field: str, kind: type[Table]) -> _Columns | None:
+        if field in _ADDED:
+            return None
         names = [
             part for f in fields(kind) for part in (column_names(f.name) if f.name in SHAPES else [f.name])
         ]

@@ -19,6 +19,7 @@ from hpcprof.analysis.explain.explanation import (
     Cause,
     Explanation,
     Finding,
+    Source,
     StepSummary,
 )
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
@@ -243,12 +244,19 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
     pairs = [
         ("cause", finding.cause.value),
         ("where", where.strip()),
+        ("source", "; ".join(map(written_source, finding.source or ()))),
         ("saving", saved(finding)),
         *(("or", other) for other in instead(finding, explanation)),
         ("remedy", visible(finding.remedy)),
         ("confidence", finding.confidence),
     ]
     return [(label, text) for label, text in pairs if text]
+
+
+def written_source(source: Source) -> str:
+    """Return a function of the user's code with its place and its share: ``load (train.py:12), 87 %``."""
+    place = visible(source.file or "") + (f":{source.line}" if source.line is not None else "")
+    return f"{visible(source.function)}{f' ({place})' if place else ''}, {source.share_pct:.0f} %"
 
 
 def evidence(finding: Finding) -> list[tuple[str, list[str]]]:

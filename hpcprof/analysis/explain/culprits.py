@@ -1,4 +1,4 @@
-"""Leads from the findings of a run to what is to blame: figures in words."""
+"""Leads from the findings of a run to what is to blame: figures in words, and functions of the source."""
 
 from __future__ import annotations
 
@@ -9,22 +9,34 @@ import pandas as pd
 
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import Explanation, Finding
+from hpcprof.analysis.explain.sources import MOST_RANKS, sources_of
+from hpcprof.profiles.timeline import Timeline
 
 
-def with_culprits(explanation: Explanation, tables: Mapping[str, pd.DataFrame]) -> Explanation:
-    """Return an explanation whose findings say in words what shows them.
+def with_culprits(
+    explanation: Explanation,
+    tables: Mapping[str, pd.DataFrame],
+    timelines: Mapping[int, Timeline],
+) -> Explanation:
+    """Return an explanation whose findings say in words what shows them, and where in the source they are.
 
     Parameters
     ----------
     explanation : Explanation
     tables : mapping of str to DataFrame
         The analyses over all ranks.
+    timelines : mapping of int to Timeline
+        The timelines by rank.
     """
 
     def led(finding: Finding) -> Finding:
+        # Each timeline of a large run is read when it is looked at.
+        ranks = finding.ranks[:MOST_RANKS]
+        where = "" if finding.where in _whole_step(timelines, ranks) else finding.where
         return replace(
             finding,
             evidence_text=tuple(in_words(tables, one) for one in finding.evidence),
+            source=sources_of(finding.cause, where, ranks, timelines),
             alternatives=tuple(map(led, finding.alternatives)),
         )
 
@@ -33,3 +45,9 @@ def with_culprits(explanation: Explanation, tables: Mapping[str, pd.DataFrame]) 
         findings=tuple(map(led, explanation.findings)),
         hidden=tuple(map(led, explanation.hidden)),
     )
+
+
+def _whole_step(timelines: Mapping[int, Timeline], ranks: tuple[int, ...]) -> set[str]:
+    """Return what the whole step is called where a finding says where it is."""
+    chosen = (timelines[rank].step_range for rank in ranks if rank in timelines)
+    return {"step", *(one.name for one in chosen if one is not None)}

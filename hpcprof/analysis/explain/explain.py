@@ -226,7 +226,7 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     """
     timelines = _Timelines(inputs)
     explanation, path = _explain(inputs, timelines)
-    return with_culprits(explanation, inputs.tables), path
+    return with_culprits(explanation, inputs.tables, timelines), path
 
 
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:

@@ -94,6 +94,20 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A function of the user's code, and its share of the host work of a finding.
+
+    In the stacks of PyTorch's profiler, ``line`` is where the function begins; in samples, the line in it
+    that takes most of the time. Compiled code has its library or program as ``file``, and no line.
+    """
+
+    file: str | None
+    line: int | None
+    function: str
+    share_pct: float
+
+
+@dataclass(frozen=True)
 class Finding:
     """A cause, what it costs and what to do.
 
@@ -116,6 +130,8 @@ class Finding:
     confidence : str
     evidence_text : tuple of str
         The evidence in words, a sentence for each figure.
+    source : tuple of Source or None
+        The functions that take most of the host work; None without stacks, or if it is no host work.
     cost_ns : int or None
         For a hidden cost, the host time per step that hides behind the GPU.
     steps : tuple of int
@@ -138,6 +154,7 @@ class Finding:
     evidence_text: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     alternatives: tuple[Finding, ...] = ()
+    source: tuple[Source, ...] | None = None
 
 
 @dataclass(frozen=True)

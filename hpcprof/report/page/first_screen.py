@@ -19,6 +19,7 @@ from hpcprof.report.explanation import (
     located,
     saved,
     unjudged,
+    written_source,
 )
 from hpcprof.report.facts import facts
 from hpcprof.report.terminal import FAILURES
@@ -69,6 +70,8 @@ class Card:
         What would save about as much instead.
     evidence : list of (str, str, str)
         The name and the title of an analysis, and the figures in it.
+    sources : list of str
+        The functions that take most of the host work.
     rank, step : int or None
         Where it costs the most.
     """
@@ -80,6 +83,7 @@ class Card:
     remedy: str
     confidence: str
     evidence: list[tuple[str, str, str]]
+    sources: list[str]
     rank: int | None
     step: int | None
 
@@ -180,6 +184,7 @@ def _card(
             (name, ANALYSES[name].title if name in ANALYSES else name, "; ".join(figures))
             for name, figures in evidence(finding)
         ],
+        sources=[written_source(one) for one in finding.source or ()],
         rank=rank,
         step=step,
     )

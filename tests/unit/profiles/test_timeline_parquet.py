@@ -199,6 +199,18 @@ def test_nothing_temporary_is_left(tmp_path: Path, timeline: Timeline) -> None:
     assert not [path for path in (tmp_path / "kept").rglob("*") if path.name.startswith(".")]
 
 
+def test_files_from_before_a_table_was_added_are_read_without_it(
+    tmp_path: Path, timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = {name: columns for name, columns in timeline_parquet._layout().items() if name != "functions"}
+    monkeypatch.setattr(timeline_parquet, "_layout", lambda: layout)
+    events = save(tmp_path, timeline)
+    monkeypatch.undo()
+    assert_same(events.load(), timeline)
+    monkeypatch.setattr(timeline_parquet, "_ADDED", ())
+    assert events.load() is None
+
+
 def test_files_of_version_0_1_are_read_and_replaced(tmp_path: Path) -> None:
     with tarfile.open(DATA / "timeline_0.1.tar.xz") as archive:
         archive.extractall(tmp_path, filter="data")

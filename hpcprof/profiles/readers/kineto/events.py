@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 
+from hpcprof.profiles.frames import Frame, is_own
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.kineto.arguments import (
     AllocatorArguments,
@@ -91,7 +93,13 @@ _OLD_RANGES = "Operator"
 _OPERATOR = re.compile(r"::|Backward\d*$|^[a-z]\w*_$")
 
 _MODULE = "nn.Module: "
-"""Of the functions of Python only modules are read, whose names begin so; here that is their category."""
+"""Modules are among the functions of Python, and their names begin so; here that is their category."""
+
+_OWN = "own function"
+"""The category here of the functions of the user's own code; those of libraries are not read."""
+
+_FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
+"""The name of a function of Python."""
 
 _NOT_READ = {PYTHON, *SKIPPED}
 
@@ -126,6 +134,7 @@ class Events:
         self.operators = TableRows(*_HOST, "dims", "types", "values")
         self.arrows = TableRows(*ARROWS)
         self.modules = TableRows(*_HOST)
+        self.functions = TableRows(*_HOST)
         self.collectives: list[Recorded] = []
         self.group_calls: list[GroupCall] = []
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
@@ -143,6 +152,7 @@ class Events:
             (("cpu_instant_event",), self.allocations, _allocations, Subject.ALLOCATION),
             (FORWARD_BACKWARD, self.arrows, _arrows, Subject.ARROW),
             ((_MODULE,), self.modules, self._on_host, Subject.MODULE),
+            ((_OWN,), self.functions, self._on_host, Subject.FUNCTION),
         )
 
     @property
@@ -198,6 +208,8 @@ class Events:
                 by_category["user_annotation" if marks else "cpu_op"].append(event)
             elif is_module(event):
                 by_category[_MODULE].append(event)
+            elif is_own_function(event):
+                by_category[_OWN].append(event)
             elif event.cat not in _NOT_READ:
                 self._other[event.cat or ""] += 1
 
@@ -338,11 +350,25 @@ def _sort_typed(batch: list[Event], by_category: dict[str | None, list[Event]]) 
     for event in batch:
         add_to[event.__class__](event)
     by_category[_MODULE] += filter(is_module, functions)
+    by_category[_OWN] += filter(is_own_function, functions)
 
 
 def is_module(event: Event) -> bool:
     """Return whether an event is a call of a module."""
     return event.cat == PYTHON and (event.name or "").startswith(_MODULE)
+
+
+def is_own_function(event: Event) -> bool:
+    """Return whether an event is a call of a function of the user's own code."""
+    frame = frame_of(event.name or "") if event.cat == PYTHON else None
+    return frame is not None and is_own(frame)
+
+
+@cache
+def frame_of(name: str) -> Frame | None:
+    """Return the frame that the name of a function of Python tells; None for one that is built in."""
+    found = _FUNCTION.fullmatch(name)
+    return Frame(found["function"], found["file"], int(found["line"])) if found else None
 
 
 def _passed(checks: Checks) -> Mask:

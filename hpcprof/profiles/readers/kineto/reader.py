@@ -22,17 +22,19 @@ from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import batched, collectives
-from hpcprof.profiles.readers.kineto.events import Events
+from hpcprof.profiles.readers.kineto.events import Events, frame_of
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.kineto.synchronizations import synchronizations
 from hpcprof.profiles.readers.kineto.typed_events import DECODER
+from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_NAME,
     Allocations,
     ApiCalls,
     Category,
     Fact,
+    Functions,
     Gpu,
     GpuMarks,
     IntColumns,
@@ -83,6 +85,7 @@ def read(path: Path) -> Timeline:
     operators["link"] = linked_operators(operators, events.arrows.columns())
     distributed = _object(properties.get("distributedInfo"))
     on_host = host_collectives(ranges, operators, only_group(distributed), events.strings)
+    functions = _functions(events.functions.columns(), events.strings)
     work = is_work(ranges["name"], events.strings)
     ranges = {name: column for name, column in ranges.items() if name not in ("dims", "types")}
     strings = events.strings.array()
@@ -121,6 +124,7 @@ def read(path: Path) -> Timeline:
         operators=Operators(**operators),
         host_collectives=on_host,
         modules=_pushed(events.modules.columns()),
+        functions=functions,
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
@@ -143,6 +147,19 @@ def _pushed(columns: IntColumns) -> Ranges:
     ones = np.ones(len(columns["start"]), np.int64)
     others = {"domain": NO_NAME * ones, "style": int(Style.PUSH_POP) * ones}
     return Ranges(**columns, **others, closed=ones, one_thread=ones)
+
+
+def _functions(columns: IntColumns, strings: StringTable) -> Functions:
+    """Return functions whose names have been taken apart."""
+    used, row = numbered(columns.pop("name"))
+    texts = strings.array()
+    frames = [frame for text in texts[used].tolist() if (frame := frame_of(text))]
+    return Functions(
+        **columns,
+        function=strings.add_all(frame.function for frame in frames)[row],
+        file=strings.add_all(frame.file for frame in frames)[row],
+        line=np.array([frame.line for frame in frames], np.int64)[row],
+    )
 
 
 def _load(path: Path) -> tuple[Events, dict[str, Any]]:

@@ -39,6 +39,8 @@ _STYLES = {PUSH_POP: Style.PUSH_POP, 60: Style.START_END, 70: Style.PUSH_POP, 71
 NAMED_EVENTS = (*_STYLES, DOMAIN_CREATE)
 """The types of the events whose names are read."""
 
+MARK = 34
+
 # The bits of a global thread id that name the process on its machine.
 _PROCESS_BITS = 0x0000FFFFFF000000
 
@@ -49,12 +51,13 @@ _COLUMNS = {
     "endGlobalTid": NO_ID,
     "textId": NO_ID,
     "domainId": NO_ID,
+    "category": NO_ID,
 }
 
 
 @dataclass(frozen=True)
 class Events:
-    """Rows of NVTX_EVENTS that are ranges or create a domain.
+    """Rows of NVTX_EVENTS that are ranges, create a domain, or are marks with a payload.
 
     ``present`` holds the names of the table's columns, ``text`` the inline text of each row, ``payload`` its
     binary data, and ``last`` the last stamp of any event, marks included. ``untyped`` counts the events whose
@@ -81,7 +84,8 @@ def read_events(export: NsysExport) -> Events | None:
     stamps = np.concatenate((columns["start"], columns["end"]))
     last = int(stamps[stamps < LATEST].max(initial=MISSING))
     untyped = int(np.count_nonzero(columns["eventType"] <= UNREADABLE))
-    rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS))
+    told = (columns["eventType"] == MARK) & payload.present
+    rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS) | told)
     columns = {name: values[rows] for name, values in columns.items()}
     return Events(table.columns, columns, text.take(rows), payload.take(rows), last, untyped, odd)
 

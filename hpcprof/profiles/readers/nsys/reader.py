@@ -11,6 +11,7 @@ from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.unique import distinct, numbered
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
+from hpcprof.profiles.readers.nsys.functions import read_functions
 from hpcprof.profiles.readers.nsys.nccl_calls import read_collectives
 from hpcprof.profiles.readers.nsys.nvtx_ranges import ranges, read_events
 from hpcprof.profiles.readers.nsys.operations import (
@@ -71,6 +72,7 @@ def _timeline(export: NsysExport) -> Timeline:
     names = translate(gpu["demangledName"], numbers)
     called = translate(calls["nameId"], numbers)
     collectives = read_collectives(export, events, strings) if events else Collectives.empty()
+    functions = read_functions(export, events, strings)
     texts, made = strings.array(), api_calls(calls, called)
     waits, of_waits = read_synchronizations(export, made, texts, process)
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
@@ -86,6 +88,7 @@ def _timeline(export: NsysExport) -> Timeline:
         graphs=graphs,
         collectives=collectives,
         synchronizations=waits,
+        functions=functions,
     )
 
 

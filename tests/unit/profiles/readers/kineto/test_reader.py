@@ -243,6 +243,16 @@ def test_events_of_other_devices_are_named_and_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_functions_of_the_users_code_are_read_from_stacks(tmp_path: Path) -> None:
+    call = {"ph": "X", "cat": "python_function", "pid": 1, "tid": 2, "ts": 1.5, "dur": 2}
+    names = ["train.py(7): load", "torch/nn/modules/module.py(1782): _call_impl", "<built-in function len>"]
+    timeline = read(write(tmp_path / "rank0.trace.json", *({**call, "name": name} for name in names)))
+    table = timeline.functions
+    assert (timeline.names(table.function), timeline.names(table.file)) == (["load"], ["train.py"])
+    assert (table.line.tolist(), table.start.tolist(), table.end.tolist()) == ([7], [1500], [3500])
+    assert not timeline.origin.losses
+
+
 @pytest.mark.parametrize("category", [None, "toplevel", "Op"])
 def test_a_chrome_trace_of_another_program_is_refused(tmp_path: Path, category: str | None) -> None:
     event = {"ph": "X", "name": "jit_f", "pid": 1, "tid": 2, "ts": 1, "dur": 1}

@@ -1,0 +1,180 @@
+"""Functions of the user's code in an nsys export, from its stacks.
+
+Those of Python are samples (``--python-sampling=true``), which nsys writes as marks of an NVTX domain with
+the stack as their payload; an export has them if it was made with ``--include-blobs=true``. Of compiled code
+there are samples of the CPU (``--sample=process-tree``) and the stacks of API calls (``--cudabacktrace``).
+"""
+
+from __future__ import annotations
+
+import html
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcprof.profiles.columns.unique import distinct, rows_by_key
+from hpcprof.profiles.frames import Frame, innermost_own, is_own
+from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, NsysExport
+from hpcprof.profiles.readers.nsys.nvtx_payloads import PAYLOAD_HEADER
+from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, MARK, Events
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import Functions, Ints, concatenate, plausible
+
+_DOMAIN = "Python Backtrace"
+
+_HEAD = struct.Struct("<IIII")
+"""What a stack begins with: the state of the thread, a number, the number of frames, and padding."""
+
+_FRAME = np.dtype([("function", "<u8"), ("file", "<u8"), ("line", "<u4"), ("padding", "<u4")])
+"""A frame, innermost first: two ids in StringIds, and the line that runs; the padding may hold anything."""
+
+_MAIN = 1
+"""The category of the samples of the main thread. Those of others do not name their threads."""
+
+_LONGEST = 2
+"""A sample counts until the next one of its thread, for at most so many times the median distance."""
+
+
+def read_functions(export: NsysExport, events: Events | None, strings: StringTable) -> Functions:
+    """Return where each thread is in the user's code: in Python, or without any in compiled code.
+
+    Parameters
+    ----------
+    export : NsysExport
+    events : Events or None
+        The NVTX events of the export.
+    strings : StringTable
+        Receives the names of functions and files.
+    """
+    in_python = _python_samples(export, events, strings) if events else Functions.empty()
+    if len(in_python):
+        return in_python
+    return concatenate(Functions, (_cpu_samples(export, strings), _stacks_of_calls(export, strings)))
+
+
+def _python_samples(export: NsysExport, events: Events, strings: StringTable) -> Functions:
+    columns = events.columns
+    created = np.flatnonzero(columns["eventType"] == DOMAIN_CREATE)
+    names = events.text.take(created).texts()
+    domains = [columns["domainId"][row] for row, name in zip(created, names, strict=True) if name == _DOMAIN]
+    chosen = (columns["eventType"] == MARK) & np.isin(columns["domainId"], domains)
+    rows = np.flatnonzero(chosen & plausible(columns["start"], columns["start"]))
+    payload = events.payload.take(rows)
+    stacks = [
+        _frames(payload.content[begin:end].tobytes())
+        for begin, end in zip(payload.begin.tolist(), payload.end.tolist(), strict=True)
+    ]
+    ids = [np.concatenate((one["function"], one["file"])) for one in stacks if one is not None]
+    used = distinct(np.concatenate([np.empty(0, np.int64), *ids]).astype(np.int64))
+    texts = {number: html.unescape(text) for number, text in export.strings(used).items()}
+    frames = [None if one is None else _innermost(one, texts) for one in stacks]
+    process = columns["globalTid"][rows] >> PROCESS_SHIFT
+    category = columns["category"][rows]
+    # The marks come from a thread of nsys. Linux gives the main thread the number of its process.
+    thread = np.where(category == _MAIN, process & THREAD_BITS, -category)
+    start = columns["start"][rows]
+    return _functions(start, _until_next(start, process, thread), process, thread, frames, strings)
+
+
+def _frames(blob: bytes) -> np.ndarray[tuple[int], np.dtype[np.void]] | None:
+    """Return the frames in the payload of a mark; None if it is no stack."""
+    if len(blob) < PAYLOAD_HEADER.itemsize:
+        return None
+    offset = int(np.frombuffer(blob, PAYLOAD_HEADER, 1)["offset"][0])
+    if offset + _HEAD.size > len(blob):
+        return None
+    _, _, count, _ = _HEAD.unpack_from(blob, offset)
+    begin = offset + _HEAD.size
+    if begin + count * _FRAME.itemsize > len(blob):
+        return None
+    return np.frombuffer(blob, _FRAME, count, begin)
+
+
+def _innermost(frames: np.ndarray[tuple[int], np.dtype[np.void]], texts: dict[int, str]) -> Frame | None:
+    stack = zip(frames["function"].tolist(), frames["file"].tolist(), frames["line"].tolist(), strict=True)
+    return innermost_own(
+        Frame(texts.get(function, ""), texts.get(file, ""), line) for function, file, line in stack
+    )
+
+
+def _until_next(start: Ints, process: Ints, thread: Ints) -> Ints:
+    """Return until when each sample counts."""
+    end: Ints = start.copy()
+    for _, rows in rows_by_key(process, thread):
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        apart = np.diff(start[rows])
+        longest = _LONGEST * int(np.median(apart)) if len(apart) else 0
+        end[rows] += np.append(np.minimum(apart, longest), longest // _LONGEST)
+    return end
+
+
+def _cpu_samples(export: NsysExport, strings: StringTable) -> Functions:
+    samples = export.table("COMPOSITE_EVENTS")
+    if samples is None or not {"id", "start", "globalTid"} <= samples.columns:
+        return Functions.empty()
+    columns = samples.read_bulk({"id": NO_ID, "start": NO_ID, "globalTid": NO_ID}).integers
+    ids, start, thread = (columns[name] for name in ("id", "start", "globalTid"))
+    end = _until_next(start, thread >> PROCESS_SHIFT, thread)
+    return _of_chains(export, "SAMPLING_CALLCHAINS", ids, (start, end, thread), strings)
+
+
+def _stacks_of_calls(export: NsysExport, strings: StringTable) -> Functions:
+    calls = export.table("CUPTI_ACTIVITY_KIND_RUNTIME")
+    if calls is None or not {"callchainId", "start", "end", "globalTid"} <= calls.columns:
+        return Functions.empty()
+    columns = calls.read_bulk({"callchainId": 0, "start": NO_ID, "end": NO_ID, "globalTid": NO_ID}).integers
+    rows = np.flatnonzero((columns["callchainId"] > 0) & plausible(columns["start"], columns["end"]))
+    ids, *placed = (columns[name][rows] for name in ("callchainId", "start", "end", "globalTid"))
+    return _of_chains(export, "CUDA_CALLCHAINS", ids, placed, strings)
+
+
+def _of_chains(
+    export: NsysExport, table: str, ids: Ints, placed: Sequence[Ints], strings: StringTable
+) -> Functions:
+    """Return the innermost own function of stacks, given their ids, starts, ends and global threads."""
+    chains = export.table(table)
+    wanted = ("id", "symbol", "module", "stackDepth")
+    if chains is None or not chains.columns >= {*wanted}:
+        return Functions.empty()
+    columns = chains.read_bulk(dict.fromkeys(wanted, NO_ID)).integers
+    texts = export.strings(distinct(np.concatenate((columns["symbol"], columns["module"]))))
+    own = [
+        number for number in distinct(columns["module"]).tolist() if is_own(Frame("", texts.get(number, "")))
+    ]
+    rows = np.flatnonzero(np.isin(columns["module"], own))
+    rows = rows[np.lexsort((columns["stackDepth"][rows], columns["id"][rows]))]
+    known, first = np.unique(columns["id"][rows], return_index=True)
+    place = np.searchsorted(known, ids)
+    has = np.append(known, NO_ID)[place] == ids
+    rows = rows[first][place[has]]
+    frames = [
+        Frame(texts.get(symbol, ""), texts.get(module, ""))
+        for symbol, module in zip(
+            columns["symbol"][rows].tolist(), columns["module"][rows].tolist(), strict=True
+        )
+    ]
+    start, end, thread = (column[has] for column in placed)
+    return _functions(start, end, thread >> PROCESS_SHIFT, thread & THREAD_BITS, frames, strings)
+
+
+def _functions(
+    start: Ints,
+    end: Ints,
+    process: Ints,
+    thread: Ints,
+    frames: Sequence[Frame | None],
+    strings: StringTable,
+) -> Functions:
+    """Return the rows that have a frame."""
+    known = np.array([frame is not None for frame in frames], bool)
+    told = [frame for frame in frames if frame is not None]
+    return Functions(
+        start=start[known],
+        end=end[known],
+        process=process[known],
+        thread=thread[known],
+        function=strings.add_all(frame.function for frame in told),
+        file=strings.add_all(frame.file for frame in told),
+        line=np.array([frame.line for frame in told], np.int64),
+    )
