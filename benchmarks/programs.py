@@ -192,7 +192,7 @@ def python_everywhere(loop: Loop) -> Program:
     return Program(
         loop.programs(lambda rank, step: Step(kernel_ns=kernels, between_ns=between)),
         loop.programs(lambda rank, step: Step(kernel_ns=kernels, between_ns=US)),
-        Truth(Cause.HOST_WORK),
+        Truth(Cause.HOST_BOUND, "backward, forward"),
     )
 
 
@@ -201,14 +201,14 @@ def python_in_forward(loop: Loop) -> Program:
     extra = [
         part
         for time in loop.drawn.integers(20 * US, 60 * US, 60).tolist()
-        for part in (Host(250 * US), Launch(int(time), name="norm"))
+        for part in (Host(500 * US), Launch(int(time), name="norm"))
     ]
     quick = [part for part in extra if isinstance(part, Launch)]
     drained = (Wait(),)
     return Program(
         loop.programs(lambda rank, step: Step(forward=tuple(extra), log=drained)),
         loop.programs(lambda rank, step: Step(forward=tuple(quick), log=drained)),
-        Truth(Cause.HOST_WORK, "forward"),
+        Truth(Cause.HOST_BOUND, "forward"),
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, Cause
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
@@ -31,6 +32,9 @@ _EVERYWHERE = 0.5
 
 _ALIKE = 0.5
 """Several ranks are late together if the least late one is so much as late as the latest."""
+
+_MOSTLY, _NAMED = 0.9, 3
+"""A host that is slow in the whole step is so in the places with so much of its time, at most so many."""
 
 _IN_TURN = 0.1
 """A rank is late in turn with others if it has so much of the lateness of the latest."""
@@ -86,6 +90,7 @@ class Candidates:
         found = [
             *self._by_place(),
             self._allocation(WHOLE_STEP),
+            *([self._host_bound(WHOLE_STEP)] if self._is_host_bound else ()),
             *self._communicating(),
             *self._late_ranks(),
             *self._math(),
@@ -124,6 +129,8 @@ class Candidates:
             yield self._copies(place)
             if self._is_short(place):
                 yield self._short_kernels(place)
+            elif self._is_host_bound:
+                yield self._host_bound(place)
 
     def _host_work(self, place: str) -> Candidate:
         removals, pieces, calls = self.removals, self.graph.pieces, self.graph.calls
@@ -140,6 +147,34 @@ class Candidates:
             (own[1],) if late else self._every,
             lambda times, ranks: removals.pauses(times, place, ranks),
             *own,
+        )
+
+    @cached_property
+    def _is_host_bound(self) -> bool:
+        """Whether the host would be too slow for the GPU even if it never waited for it."""
+        removals, elapsed = self.removals, self.replay.elapsed
+        waiting = np.union1d(removals.calls_in(WHOLE_STEP, (CallKind.WAIT,)), self._waiting_copies())
+        free = removals.waits(self.replay.measured, waiting)
+        quick = removals.host_time(free, WHOLE_STEP, long=False)
+        slow, least = (elapsed(self.replay.moments(times, exact=False)) for times in (free, quick))
+        return 100 * float(np.mean(slow - least)) >= LEAST_ESTIMATE_PCT * float(np.mean(slow))
+
+    def _host_bound(self, place: str) -> Candidate:
+        pieces, removals = self.graph.pieces, self.removals
+        chosen = removals.inside(place)[pieces.place] & ~removals.long_gap[pieces.call]
+        rank, time = self.graph.call_rank[pieces.call[chosen]], pieces.length[chosen]
+        where = place
+        if place == WHOLE_STEP:
+            total = np.bincount(pieces.place[chosen] + 1, time, len(self.graph.places) + 1)[1:]
+            order = np.argsort(-total)
+            most = order[: int(np.searchsorted(np.cumsum(total[order]), _MOSTLY * total.sum())) + 1]
+            where = ", ".join(sorted(self.graph.places[one] for one in most[:_NAMED].tolist()))
+        return Candidate(
+            Cause.HOST_BOUND,
+            where,
+            self._every,
+            lambda times, ranks: removals.host_time(times, place, ranks, long=False),
+            *self._per_step(rank, time),
         )
 
     def _host_sync(self, place: str) -> Candidate:

@@ -89,6 +89,10 @@ _OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 
 _RULES: dict[Cause, tuple[tuple[str, str, Chosen], ...]] = {
     Cause.HOST_WORK: (("idle_causes", "idle_ns_per_step", _idle("host")), ("step_account", "idle_ns", _all)),
+    Cause.HOST_BOUND: (
+        ("idle_causes", "idle_ns_per_step", _idle("host", "launch")),
+        ("step_account", "idle_ns", _all),
+    ),
     Cause.HOST_SYNC: (
         ("idle_causes", "idle_ns_per_step", _idle("sync")),
         ("api", "total_ns", _named("Synchronize")),

@@ -31,6 +31,7 @@ class Cause(str, Enum):
     """Why a step takes longer than it needs to."""
 
     HOST_WORK = "host_work"
+    HOST_BOUND = "host_bound"
     HOST_SYNC = "host_sync"
     DEVICE_ALLOCATION = "device_allocation"
     BLOCKING_COPY = "blocking_copy"
@@ -48,6 +49,7 @@ class Cause(str, Enum):
 
 NAMES: dict[Cause, str] = {
     Cause.HOST_WORK: "host work",
+    Cause.HOST_BOUND: "Python between launches",
     Cause.HOST_SYNC: "host synchronization",
     Cause.DEVICE_ALLOCATION: "GPU memory allocation",
     Cause.BLOCKING_COPY: "blocking copies",
@@ -66,6 +68,7 @@ NAMES: dict[Cause, str] = {
 
 MEANINGS: dict[Cause, str] = {
     Cause.HOST_WORK: "the GPU waits for work of the host",
+    Cause.HOST_BOUND: "the host launches too slowly to keep the GPU busy, without a long pause",
     Cause.HOST_SYNC: "the host waits for the GPU inside the step, and the GPU runs dry",
     Cause.DEVICE_ALLOCATION: "GPU memory is allocated or freed in steady steps",
     Cause.BLOCKING_COPY: "copies between host and GPU that nothing hides",

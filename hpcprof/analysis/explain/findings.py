@@ -130,7 +130,9 @@ class Search:
             absorbed = [
                 pair
                 for pair, (rest, _) in zip(left, savings, strict=True)
-                if rest < _ABSORBED * pair[0] and 100 * pair[0] >= LEAST_ESTIMATE_PCT * self.wall
+                if pair[1].cause is not judged.candidate.cause
+                and rest < _ABSORBED * pair[0]
+                and 100 * pair[0] >= LEAST_ESTIMATE_PCT * self.wall
             ]
             others = self._alternatives(times, walls, absorbed)
             least, of = (judged, times) if judged.saving <= alone.saving else (alone, base)
@@ -183,9 +185,12 @@ class Search:
         """Return the narrowest candidate that saves about as much as the best one; None without one."""
         if not savings:
             return None
-        least = _SAME * max(saving for saving, _ in savings)
-        close = [one for saving, one in savings if saving >= least]
-        return self._narrowed(times, walls, min(close, key=_breadth))
+        best = max(saving for saving, _ in savings)
+        narrow = min((one for saving, one in savings if saving >= _SAME * best), key=_breadth)
+        if narrow.cause is Cause.HOST_BOUND:
+            alike = [(saving / best, one) for saving, one in savings if one.cause is narrow.cause]
+            narrow = _around([one for share, one in alike if share >= _ABSORBED], narrow)
+        return self._narrowed(times, walls, narrow)
 
     def _narrowed(self, times: Times, walls: Ints, candidate: Candidate) -> Judged:
         """Judge the only rank that has the cause, if taking it out there is enough, or all of them."""
@@ -274,10 +279,26 @@ def _some_steps(gained: Floats) -> NDArray[np.bool_] | None:
     return some if few else None
 
 
-def _breadth(one: Candidate) -> tuple[int, float, int]:
-    """Return how much a candidate is about: its ranks, its own time, and the size of its place."""
+def _breadth(one: Candidate) -> tuple[bool, int, float, int]:
+    """Return how much a candidate is about: its ranks, its own time, and the size of its place.
+
+    Broadest is a host that should be quicker in all that it does.
+    """
     alone = one.only != NONE and one.cause not in _COLLECTIVE
-    return 1 if alone else len(one.ranks), one.own_ns, -len(one.where)
+    return one.cause is Cause.HOST_BOUND, 1 if alone else len(one.ranks), one.own_ns, -len(one.where)
+
+
+def _around(places: Sequence[Candidate], narrow: Candidate) -> Candidate:
+    """Return the narrowest of some places if it lies in, or around, each of the others; else the whole step.
+
+    Where it also helps to be quicker in another place, none alone is the cause. The place with the most time
+    is the whole step, whatever its name.
+    """
+    *inner, whole = sorted(places, key=lambda one: one.own_ns)
+    comparable = (
+        is_inside(narrow.where, other.where) or is_inside(other.where, narrow.where) for other in inner
+    )
+    return narrow if all(comparable) else whole
 
 
 def _overlaps(one: Candidate, taken: Candidate) -> bool:

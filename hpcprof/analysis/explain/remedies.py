@@ -9,6 +9,8 @@ from hpcprof.analysis.explain.explanation import Cause
 _GENERAL: dict[Cause, str] = {
     Cause.HOST_WORK: "Move the work of {where} off the step's path: prepare it in workers or a thread ahead "
     "of the step, or do it less often.",
+    Cause.HOST_BOUND: "Launch {where} with less Python: torch.compile(mode='reduce-overhead') or CUDA graphs "
+    "(torch.cuda.make_graphed_callables), or more work in each launch by larger batches.",
     Cause.HOST_SYNC: "Avoid .item(), .cpu() and synchronize() in {where}: keep values on the GPU, and read "
     "them once every so many steps, or with non_blocking=True and an event.",
     Cause.DEVICE_ALLOCATION: "Let the caching allocator keep its memory: no torch.cuda.empty_cache() in "

@@ -30,6 +30,7 @@ _COSTS = {
     Cause.EXPOSED_COMMUNICATION: "exposed_comm_ns",
     Cause.PIPELINE_BUBBLE: "exposed_comm_ns",
     Cause.HOST_WORK: "idle_ns",
+    Cause.HOST_BOUND: "idle_ns",
     Cause.HOST_SYNC: "idle_ns",
     Cause.DEVICE_ALLOCATION: "idle_ns",
     Cause.SMALL_KERNELS: "idle_ns",

@@ -342,6 +342,24 @@ def test_a_synchronization_does_not_mask_a_narrower_cause_and_is_its_alternative
     assert not more
 
 
+@pytest.mark.parametrize("waits", [(), (Wait(),)])
+def test_a_host_that_is_too_slow_for_the_gpu_everywhere_is_named_with_its_ranges(
+    waits: tuple[Instruction, ...],
+) -> None:
+    def program(between: int) -> list[Instruction]:
+        launches = [(Host(between), Launch(ns * US)) for ns in (10, 300, 40, 200, 90, 20) * 5]
+        parts = tuple(part for both in launches for part in both)
+        reduction = (StreamWait(17, 7), Launch(500 * US, 17, collective=True), StreamWait(7, 17))
+        return [Place("forward", parts), Place("backward", (*parts, *reduction)), *waits]
+
+    slow, quick = ([program(between * US)] * 2 for between in (250, 2))
+    (first, *more) = explained(*slow).shown()
+    assert (first.cause, first.where, first.ranks) == (Cause.HOST_BOUND, "backward, forward", (0, 1))
+    assert first.saving_ns == pytest.approx(elapsed(*slow) - elapsed(*quick), rel=0.05)
+    assert {one.analysis for one in first.evidence} == {"idle_causes", "step_account"}
+    assert not more
+
+
 def test_a_host_that_is_slow_in_some_steps_is_found_with_these_steps() -> None:
     drained = training(optimizer=[Launch(MS), Wait()])
     slow = [Once(step, (Host(60 * MS),)) for step in (2, 5, 6)]
