@@ -17,6 +17,7 @@ from hpcprof.analysis.statistics.confidence_intervals import (
     variance_of_mean,
 )
 from hpcprof.analysis.statistics.grouped import Floats, sort_within_groups
+from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.timeline import Ints
 
@@ -105,9 +106,6 @@ class ClusteredMedians:
         first_side : ndarray of bool, shape (groups,), optional
             Which of the two sides of a row each group is on; by default the sign of ``gradient`` tells.
         """
-        # Imported here, because the import takes longer than most commands.
-        from scipy.special import stdtrit
-
         cells, cell = numbered_rows(row[self.part_group], self.part_cluster)
         owner = np.ascontiguousarray(cells[:, 0])
         first = gradient > 0 if first_side is None else first_side
@@ -121,7 +119,7 @@ class ClusteredMedians:
             clustered = np.sqrt(variance * variance_of_mean(clusters, correlation))
         independent = np.sqrt(np.bincount(row, (gradient * self.error) ** 2))
         degrees = correlated_freedom(_degrees_of_freedom(above, below, owner), correlation)
-        student, normal = stdtrit([degrees, np.full_like(degrees, math.inf)], (1 + CONFIDENCE) / 2)
+        student, normal = student_quantile([degrees, np.full_like(degrees, math.inf)], (1 + CONFIDENCE) / 2)
         widths: Floats = np.maximum(student * clustered, normal * independent)
         # Values that are all the same leave no doubt.
         widths[(clustered == 0) & (independent == 0)] = 0

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.timeline import Ints
 
 CONFIDENCE = 0.95
@@ -32,12 +33,9 @@ def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, floa
     confidence : float
         For example 0.95.
     """
-    # Imported here, because the import takes longer than most commands.
-    from scipy.special import stdtrit
-
     difference = float(np.mean(a) - np.mean(b))
     error, freedom = welch_error(a, b)
-    half = float(stdtrit(freedom, (1 + confidence) / 2)) * error
+    half = float(student_quantile(freedom, (1 + confidence) / 2)) * error
     return difference - half, difference + half
 
 
@@ -174,9 +172,6 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     -------
     low, high : ndarray of float, shape (...)
     """
-    # See `welch_interval` on the import.
-    from scipy.special import stdtrit
-
     n = series.shape[-1]
     # The bias by skewness falls with the square of the kept share, so it stays alike beside the error.
     share = (1 - 2 / _TRIMMED) * (_FEW_VALUES / max(n, _FEW_VALUES)) ** 0.25
@@ -186,7 +181,7 @@ def series_interval(series: Floats, confidence: float, correlation: Floats) -> t
     variance = _winsorized(series, cut).var(axis=-1, ddof=1) * (n - 1) / (kept * (kept - 1))
     widened = variance_of_mean(kept, correlation)
     freedom = correlated_freedom(kept - 1, correlation)
-    half = stdtrit(freedom, (1 + confidence) / 2) * np.sqrt(variance * widened)
+    half = student_quantile(freedom, (1 + confidence) / 2) * np.sqrt(variance * widened)
     return level - half, level + half
 
 
