@@ -2,58 +2,73 @@
 
     python benchmarks/history.py [SERIES]
 
-Independent runs whose logarithms vary by 1 %: normal, Student's t with 3 degrees of freedom, or normal with
-one run in 20 that takes 30 % longer. A change is found if one is marked at its place or one run beside it.
+The logarithms of the runs vary by 1 % with the noise of `benchmarks.noise`. The first table is for a single
+look at a series and for looks after each run up to 100 (for half as many series), the second for an outlier
+as the last of 20 runs, and the third for changes: one is found if it is marked at its place or one run beside
+it. Figures are percent of the series with the 95 % interval of the simulation.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
-from hpcprof.analysis.comparison.change_points import change_points
-from hpcprof.analysis.statistics.grouped import Floats
+ROOT = Path(__file__).parents[1]
+# For what lies beside this file's folder.
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.noise import KINDS, share  # noqa: E402
+from hpcprof.analysis.comparison.change_points import FEWEST, change_points  # noqa: E402
+from hpcprof.analysis.statistics.grouped import Floats  # noqa: E402
 
 NOISE = 0.01
-LENGTHS = (6, 10, 20, 50, 100)
+LENGTHS = (10, 20, 50, 100)
 AFTER = (2, 3, 5, 10)
+STATIONARY = [kind for kind in KINDS if kind != "drift"]
 
 
-def noise(kind: str, length: int, random: np.random.Generator) -> Floats:
-    """Return the noise of a series, as logarithms."""
-    if kind == "heavy tails":
-        return NOISE * random.standard_t(3, length)
-    values: Floats = NOISE * random.standard_normal(length)
-    if kind == "outliers":
-        values += 0.3 * (random.random(length) < 0.05)
-    return values
+def marked(logarithms: Floats) -> list[int]:
+    """Return the places of the changes."""
+    return [one.position for one in change_points(np.exp(logarithms).tolist())]
+
+
+def after_each_run(logarithms: Floats) -> bool:
+    """Return whether a look after each run shows a change at any time."""
+    return any(marked(logarithms[:end]) for end in range(FEWEST, len(logarithms) + 1))
 
 
 def main() -> None:
-    """Print both tables."""
-    series = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    """Print the tables."""
+    series = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     random = np.random.default_rng(1)
-    kinds = ("normal", "heavy tails", "outliers")
-    print("| no change, runs |", " | ".join(map(str, LENGTHS)), "|")
-    for kind in kinds:
-        shares = [
-            sum(bool(change_points(np.exp(noise(kind, n, random)).tolist())) for _ in range(series)) / series
-            for n in LENGTHS
-        ]
-        print(f"| {kind} |", " | ".join(f"{100 * share:.1f} %" for share in shares), "|")
-    print("| 20 runs before, runs after |", " | ".join(map(str, AFTER)), "|")
-    for kind in kinds:
-        for change in (0.01, 0.02, 0.05):
-            found = []
+    print(f"| no change, {series} series | {' | '.join(map(str, LENGTHS))} | after each of 100 |")
+    for kind in STATIONARY:
+        cells = []
+        for length in LENGTHS:
+            values = NOISE * KINDS[kind]((series, length), random)
+            cells.append(share(sum(bool(marked(one)) for one in values), series))
+        values = NOISE * KINDS[kind]((series // 2, LENGTHS[-1]), random)
+        cells.append(share(sum(map(after_each_run, values)), series // 2))
+        print(f"| {kind} | {' | '.join(cells)} |", flush=True)
+    print("| the last of 20 runs is longer by | any mark |")
+    for off in (0.03, 0.05, 0.1, 0.3):
+        values = NOISE * KINDS["normal"]((series, 20), random)
+        values[:, -1] += np.log1p(off)
+        print(
+            f"| {100 * off:.0f} % | {share(sum(bool(marked(one)) for one in values), series)} |", flush=True
+        )
+    print(f"| 20 runs before, runs after | {' | '.join(map(str, AFTER))} |")
+    for kind in STATIONARY:
+        for change in (0.02, 0.03, 0.05):
+            cells = []
             for after in AFTER:
-                values = [
-                    np.exp(noise(kind, 20 + after, random) + np.log1p(change) * (np.arange(20 + after) >= 20))
-                    for _ in range(series)
-                ]
-                hits = [any(abs(one.position - 20) <= 1 for one in change_points(v.tolist())) for v in values]
-                found.append(f"{100 * sum(hits) / series:.1f} %")
-            print(f"| {kind}, {100 * change:.0f} % |", " | ".join(found), "|")
+                values = NOISE * KINDS[kind]((series // 2, 20 + after), random)
+                values[:, 20:] += np.log1p(change)
+                hits = sum(any(abs(place - 20) <= 1 for place in marked(one)) for one in values)
+                cells.append(share(hits, series // 2))
+            print(f"| {kind}, {100 * change:.0f} % | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

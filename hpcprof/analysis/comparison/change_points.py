@@ -3,6 +3,9 @@
 The series is a product partition (Barry and Hartigan 1993): it consists of segments, each with a level and a
 noise of its own. The posterior over all partitions is exact, by dynamic programming in O(n²). The prior of a
 segment is normal-inverse-gamma, so that its marginal likelihood has a closed form (Student's t).
+
+Neighbouring runs may resemble each other, on one node or in one week. So the noise is autoregressive of first
+order, with one of a few correlations, and the posterior is over these too: a level that wanders is no change.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ _IGNORED = 5.0
 _WINDOW = 3
 """How many values on each side are neighbours: three of seven that are far off do not move their median."""
 
+_CORRELATIONS = (0.0, 0.5, 0.8)
+"""How much neighbouring runs resemble each other: one of these, which are as probable beforehand."""
+
 _APART = 2
 _LEAST_NOISE = 1e-4
 """Runs differ by at least this, as a logarithm; else equal values would make any other value a change."""
@@ -71,7 +77,8 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     """Return the changes of the level of a series of positive values, in their order.
 
     Values that are far off are no change of the level before there are four of them, or two that agree at the
-    end of the series, where a change has to be noticed soon.
+    end of the series, where a change has to be noticed soon (three if values were far off before). The last
+    value alone is never a change.
     """
     series = np.asarray(values, float)[-MOST_VALUES:]
     skipped = len(values) - len(series)
@@ -99,9 +106,21 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
 def change_probabilities(series: Floats) -> Floats:
     """Return how probable a change of the level before each value is, shape (n,); the first is 0."""
     noise = _noise(series)
-    likelihood = _segments(_pulled_in(series, noise), noise)
+    pulled = _pulled_in(series, noise)
+    found, evidence = zip(
+        *(_posterior(_segments(pulled, noise, correlation)) for correlation in _CORRELATIONS), strict=True
+    )
+    weight = np.exp(np.array(evidence) - max(evidence))
+    probable: Floats = weight @ np.array(found) / weight.sum()
+    return probable
+
+
+def _posterior(likelihood: Floats) -> tuple[Floats, float]:
+    """Return the probability of a change before each value, and the log evidence of the likelihoods."""
     stay, change = np.log1p(-_PER_VALUE), np.log(_PER_VALUE)
-    n = len(series)
+    n = len(likelihood) - 1
+    # A single last value may be an outlier.
+    likelihood[n - 1, n] = -np.inf
     lengths = np.arange(n + 1)
     # ahead[t]: the values before t, if a segment ends there; behind[t]: those from t on.
     ahead, behind = np.zeros(n + 1), np.zeros(n + 1)
@@ -115,7 +134,7 @@ def change_probabilities(series: Floats) -> Floats:
         behind[begin] = np.logaddexp.reduce(terms + change * (ends < n))
     found: Floats = np.exp(ahead[:n] + behind[:n] + change - ahead[n])
     found[0] = 0.0
-    return found.clip(max=1.0)
+    return found.clip(max=1.0), float(ahead[n])
 
 
 def _noise(series: Floats) -> float:
@@ -129,10 +148,13 @@ def _pulled_in(series: Floats, noise: float) -> Floats:
     padded = np.pad(series, _WINDOW, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1)
     middle = np.median(windows, axis=1)
-    # At the ends, reflected values would count twice. A new level has begun if the last two values agree.
+    # At the ends, reflected values would count twice. A new level has begun if the last two values agree, or
+    # three where single values are off now and then.
     middle[:2] = np.median(series[: _WINDOW + 2])
-    agree = abs(series[-1] - series[-2]) <= _OUTLYING * 2**0.5 * noise
-    middle[-2:] = np.mean(series[-2:]) if agree else np.median(series[-_WINDOW - 2 :])
+    before = np.abs(series - middle)[:-_WINDOW]
+    last = series[-3:] if (before > _IGNORED * noise).any() else series[-2:]
+    agree = np.ptp(last) <= _OUTLYING * 2**0.5 * noise
+    middle[-2:] = np.mean(last) if agree else np.median(series[-_WINDOW - 2 :])
     off = series - middle
     pulled: Floats = np.where(
         np.abs(off) > _IGNORED * noise, middle, middle + off.clip(-_OUTLYING * noise, _OUTLYING * noise)
@@ -140,26 +162,38 @@ def _pulled_in(series: Floats, noise: float) -> Floats:
     return pulled
 
 
-def _segments(series: Floats, noise: float) -> Floats:
-    """Return the log marginal likelihood of the values from i up to j, shape (n + 1, n + 1), for i < j."""
+def _segments(series: Floats, noise: float, correlation: float) -> Floats:
+    """Return the log marginal likelihood of the values from i up to j, shape (n + 1, n + 1), for i < j.
+
+    Less ``correlation`` times the value before, the values are independent; the first one of a segment has no
+    value before. ``noise`` is that of a value whose differences from the next ones are independent.
+    """
     from scipy.special import gammaln
 
     n = len(series)
     centered = series - np.median(series)
-    sums, squares = (np.concatenate(([0.0], np.cumsum(x))) for x in (centered, centered**2))
-    count = np.maximum(np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None], 1).astype(float)
-    total = sums[None, :] - sums[:, None]
-    spread = squares[None, :] - squares[:, None] - total**2 / count
-    shape, scale = _FREEDOM / 2, _FREEDOM / 2 * noise**2
-    weight = (noise / _USUAL_CHANGE) ** 2
-    rate = scale + spread.clip(min=0) / 2 + weight * total**2 / (2 * count * (weight + count))
-    after = shape + count / 2
+    new = np.zeros(n)
+    new[1:] = centered[1:] - correlation * centered[:-1]
+    sums, squares = (np.concatenate(([0.0], np.cumsum(x))) for x in (new, new**2))
+    count = np.maximum(np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None], 1)
+    # How much of the level is in the first value and in each other one, after scaling to one noise.
+    of_first, of_others = 1 - correlation**2, 1 - correlation
+    first = np.append(centered, 0.0)[:, None]
+    second = np.minimum(np.arange(n + 1) + 1, n)
+    level = of_first * first + of_others * (sums[None, :] - sums[second, None])
+    square = of_first * first**2 + squares[None, :] - squares[second, None]
+    known = of_first + of_others**2 * (count - 1)
+    # The differences of neighbours are smaller than the noise by the correlation.
+    variance = noise**2 * (1 + correlation)
+    shape, scale = _FREEDOM / 2, _FREEDOM / 2 * variance
+    weight = variance / _USUAL_CHANGE**2
+    rate = scale + (square - level**2 / (weight + known)).clip(min=0) / 2
+    after = shape + np.arange(n + 1) / 2
     found: Floats = (
-        gammaln(after)
-        - gammaln(shape)
+        (gammaln(after) - gammaln(shape))[count]
         + shape * np.log(scale)
-        - after * np.log(rate)
-        + 0.5 * np.log(weight / (weight + count))
+        - after[count] * np.log(rate)
+        + 0.5 * np.log(of_first * weight / (weight + known))
         - count / 2 * np.log(2 * np.pi)
     )
     return found
