@@ -114,10 +114,11 @@ class Uncertainty:
 
 
 def half_width(values: Floats) -> float:
-    """Return half of the interval of the median of values, one for each step.
+    """Return half of the interval of the mean or the median of values, one for each step.
 
-    The deviation follows from the mean absolute one, with Student's factor for few steps. What neighbouring
-    steps have in common makes it wider.
+    The deviation follows from the mean absolute one, with Student's factor for few steps. The width is that
+    for a median, a quarter more than for a mean: few steps may not show how far single ones are off. What
+    neighbouring steps have in common makes it wider.
     """
     count = len(values)
     if count < 2:
@@ -132,7 +133,7 @@ def half_width(values: Floats) -> float:
 
 
 def _correlated(values: Floats) -> float:
-    """Return by how much the interval of a median is wider because neighbours are alike."""
+    """Return by how much the interval is wider because neighbours are alike."""
     centered = values - values.mean()
     square = float(centered @ centered)
     alike = float(centered[1:] @ centered[:-1]) / square if square else 0.0

@@ -23,14 +23,11 @@ from tests.unit.analysis.explain.programs import (
 
 
 @pytest.mark.parametrize("steps", [4, 6, 20])
-@pytest.mark.parametrize("noise", ["normal", "lognormal"])
-def test_nine_of_ten_intervals_of_a_median_contain_it(steps: int, noise: str) -> None:
-    drawn = np.random.default_rng(1)
-    values = drawn.standard_normal((1500, steps))
-    if noise == "lognormal":
-        values = np.exp(values) - 1
-    inside = [abs(np.median(one)) <= half_width(one) for one in values]
-    assert 0.9 <= np.mean(inside) < 0.98
+def test_nine_of_ten_intervals_or_more_contain_the_mean_and_the_median(steps: int) -> None:
+    values = np.random.default_rng(1).standard_normal((1500, steps))
+    for of in (np.mean, np.median):
+        inside = [abs(of(one)) <= half_width(one) for one in values]
+        assert 0.9 <= np.mean(inside) < 0.98
 
 
 def test_steps_that_resemble_their_neighbours_make_an_interval_wider() -> None:
