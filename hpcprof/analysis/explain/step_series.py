@@ -68,55 +68,54 @@ def drift(series: StepSeries) -> Drift | None:
     The level is a line, or one level up to some step and another from there on, whichever is closer to the
     steps. Its change counts if it is 3 % and six of its standard errors, which the correlation of
     neighbouring steps makes larger (``benchmarks/drift.py`` shows how often that happens by chance). The
-    first and the last step are left out, as they are of `spikes`. Steps that get shorter have the same cause:
-    the level is not steady.
+    first and the last step are left out, and spikes. Steps that get shorter have the same cause: the level is
+    not steady.
     """
-    wall = series.wall[1:-1].astype(float)
-    count = len(wall)
+    rows = np.setdiff1d(np.arange(1, len(series.wall) - 1), spikes(series))
+    wall, count = series.wall[rows].astype(float), len(rows)
     if count < _FEWEST_FOR_DRIFT:
         return None
-    line, change = _line(wall), _level_change(wall)
-    first = int(np.flatnonzero(np.diff(change))[0]) + 1 if np.ptp(change) else count
-    changes = np.abs(wall - change).sum() <= np.abs(wall - line).sum() and first < count
-    level = change if changes else line
-    low, high = sorted((float(level[0]), float(level[-1])))
+    every = np.arange(len(series.wall))
+    line, first = _line(rows, wall), _first_of_level(wall)
+    below, above = np.median(wall[:first]), np.median(wall[first:])
+    change, lines = np.where(every < rows[first], below, above), np.polyval(line, every)
+    changes = np.abs(wall - change[rows]).sum() <= np.abs(wall - lines[rows]).sum()
+    level: Floats = change if changes else lines
+    low, high = float(level.min()), float(level.max())
     if high < _DRIFT_RATIO * low:
         return None
     # Of a line through n steps, the variance of the change from end to end is 12 / n of that of a step.
     variance = 1 / first + 1 / (count - first) if changes else 12 / count
-    error = _deviation(wall - level) * float(np.sqrt(variance))
+    error = _deviation(wall - level[rows]) * float(np.sqrt(variance))
     # What is left of few steps is too close to what was fitted to them.
     if high - low < _DRIFT_ERRORS * (1 + _DRIFT_ERRORS / count) * error:
         return None
-    worse = series.steps[1:-1][level > (low + high) / 2] if changes else np.empty(0, np.int64)
+    worse = series.steps[level > (low + high) / 2] if changes else np.empty(0, np.int64)
     excess = float(np.mean(level)) - low
     return Drift(excess, error * excess / (high - low), worse)
 
 
-def _line(wall: Floats) -> Floats:
-    """Return the line of Theil and Sen, which single long steps do not bend."""
-    number = np.arange(len(wall))
+def _line(number: Ints, wall: Floats) -> tuple[float, float]:
+    """Return the slope and the height at 0 of the line of Theil and Sen, which single steps do not bend."""
     first, second = np.triu_indices(len(wall), 1)
-    slope = float(np.median((wall[second] - wall[first]) / (second - first)))
-    line: Floats = slope * number + np.median(wall - slope * number)
-    return line
+    slope = float(np.median((wall[second] - wall[first]) / (number[second] - number[first])))
+    return slope, float(np.median(wall - slope * number))
 
 
-def _level_change(wall: Floats) -> Floats:
-    """Return the two levels, each the median of its steps, that are closest to the steps."""
+def _first_of_level(wall: Floats) -> int:
+    """Return the step from which on another level is closest to the steps; each level is a median."""
     fewest = max(_FEWEST_AT_LEVEL, len(wall) // 6)
-    found = [
-        np.repeat((np.median(wall[:first]), np.median(wall[first:])), (first, len(wall) - first))
-        for first in range(fewest, len(wall) - fewest + 1)
-    ]
-    return min(found, key=lambda level: float(np.abs(wall - level).sum()))
+    possible = range(fewest, len(wall) - fewest + 1)
+    return min(possible, key=lambda first: _distance(wall[:first]) + _distance(wall[first:]))
+
+
+def _distance(wall: Floats) -> float:
+    return float(np.abs(wall - np.median(wall)).sum())
 
 
 def _deviation(rest: Floats) -> float:
     """Return the standard deviation of what is left of steps, as if neighbours were independent."""
-    deviation = 1.4826 * float(np.median(np.abs(rest)))
-    limited = np.clip(rest, -3 * deviation, 3 * deviation)
-    square = float((limited**2).sum())
-    alike = float((limited[1:] * limited[:-1]).sum()) / square if square else 0.0
+    square = float(rest @ rest)
+    alike = float(rest[1:] @ rest[:-1]) / square if square else 0.0
     alike = min(max(alike, 0.0), _MOST_ALIKE)
-    return deviation * float(np.sqrt((1 + alike) / (1 - alike)))
+    return 1.2533 * float(np.mean(np.abs(rest)) * np.sqrt((1 + alike) / (1 - alike)))

@@ -12,7 +12,7 @@ from hpcprof.analysis.explain.evidence import largest, step_evidence
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Finding, NotJudged
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.explain.intervals import half_width
+from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
 from hpcprof.analysis.explain.pauses import Pause, spikes_and_pauses
 from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.step_series import drift
@@ -28,7 +28,8 @@ _OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
 """Causes for which ranks wait for each other."""
 
 _MUCH_WAITING = 0.05
-_NORMAL = 1.96
+_NORMAL = 1.645
+"""So many standard errors contain 90 %."""
 _NAMED = 8
 _SCHEDULE = (
     "No slow rank or stage explains most of that; the schedule of the pipeline does. What more microbatches "
@@ -61,7 +62,7 @@ def of_series(
         found.append(_of_steps(inputs, series, Cause.STEP_SPIKES, (excess, half), steps))
     if change:
         steps = tuple(change.steps.tolist())
-        saving = change.excess, _NORMAL * change.error
+        saving = change.excess, float(np.hypot(_NORMAL * change.error, MODEL_SHARE * change.excess))
         found.append(_of_steps(inputs, series, Cause.STEP_DRIFT, saving, steps))
     return found, pauses
 

@@ -34,6 +34,9 @@ _VALLEY, _VALLEY_OF_FEW = 0.5, 1.2
 `benchmarks/step_kinds.py` shows what that makes of series with a single mode.
 """
 
+_CHANGES_OF_A_PHASE = 2
+"""Where a kind of steps begins and ends but once, it is a phase of the capture."""
+
 _TAIL = 10
 """The valley lies between the nearest tenths of two kinds: single steps may be between them."""
 
@@ -134,7 +137,8 @@ def _valley(values: Floats, least: int, apart: float) -> tuple[int, float]:
 def steady_series(account: pd.DataFrame) -> StepSeries:
     """Return the series in which steps of every kind that works more or less take as long as the usual kind.
 
-    Such a kind has a different length by design. One that only waits or idles longer keeps its length.
+    Such a kind has a different length by design. One that only waits or idles longer keeps its length, and so
+    does one whose steps follow each other: there the level of the steps changes.
     """
     series, kind = step_series(account), kinds_of_steps(account)
     if not len(kind):
@@ -146,7 +150,8 @@ def steady_series(account: pd.DataFrame) -> StepSeries:
             float(np.median(times[kind == number]) - np.median(times[kind == 1]))
             for times in (work, series.wall)
         )
-        if abs(more) > abs(longer) / 2:
+        alternates = np.count_nonzero(np.diff(kind == number)) > _CHANGES_OF_A_PHASE
+        if alternates and abs(more) > abs(longer) / 2:
             wall[kind == number] -= round(longer)
     return replace(series, wall=wall)
 

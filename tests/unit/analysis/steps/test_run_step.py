@@ -143,3 +143,8 @@ def test_only_kinds_that_work_more_lose_their_length_in_the_steady_series() -> N
     idles = [(100, 0, 0, 0, 0) if i % 4 else (100, 0, 0, 0, 40) for i in range(20)]
     assert set(steady_series(account([works])).wall.tolist()) == {100}
     assert set(steady_series(account([idles])).wall.tolist()) == {100, 140}
+
+
+def test_a_kind_of_steps_that_follow_each_other_keeps_its_length_in_the_steady_series() -> None:
+    slower = compute(*[100] * 12, *[140] * 8)
+    assert set(steady_series(account([slower])).wall.tolist()) == {100, 140}
