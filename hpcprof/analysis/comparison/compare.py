@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.comparison.replicates import POWER, Estimate, alike, independent, paired, turns
+from hpcprof.analysis.comparison.replicates import (
+    POWER,
+    Estimate,
+    Order,
+    alike,
+    drifts,
+    independent,
+    noise_of,
+    order,
+    paired,
+    turns,
+)
 from hpcprof.analysis.comparison.run_differences import describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
@@ -54,8 +65,9 @@ def compare(
     ----------
     runs, against : sequence of RunData
     earlier : sequence of RunData
-        Earlier runs of the baseline. If they are like the baseline, they become part of it in the metric that
-        decides. Otherwise, runs of both sides that took turns count as pairs.
+        Earlier runs of the baseline, oldest first. Runs of both sides that took turns count as pairs, and
+        these tell only their noise. Otherwise they become part of the baseline in the metric that decides, if
+        they are like it and do not drift.
     margin_pct : float
         The margin of equivalence.
     """
@@ -126,20 +138,38 @@ def _design(
     if logs is None:
         return sides, None, ""
     a, b = logs
-    known = [x for run in earlier if (x := _steps(run).get(name))]
-    before = np.log(known)
-    doubt = ""
-    if len(before) >= _FEWEST_EARLIER:
-        if alike(a, before):
-            said = f"{len(before)} earlier runs of the baseline are part of it in {name}"
-            return _Sides([*known, *sides.a], sides.b), independent(np.concatenate([before, a]), b), said
-        doubt = f"{len(before)} earlier runs differ from the baseline in {name} and are left out"
-    pairs = turns([run.submitted for run in against], [run.submitted for run in runs])
-    if pairs and None not in (*sides.a, *sides.b):
-        of_a, of_b = zip(*pairs, strict=True)
-        said = f"the runs took turns, so they are {len(pairs)} pairs in {name}"
-        return sides, paired(a[list(of_a)], b[list(of_b)]), "; ".join(filter(None, (doubt, said)))
-    return sides, independent(a, b), doubt
+    before = np.log([x for run in earlier if (x := _steps(run).get(name))])
+    enough = len(before) >= _FEWEST_EARLIER
+    submitted = [run.submitted for run in against], [run.submitted for run in runs]
+    if (pairs := turns(*submitted)) and None not in (*sides.a, *sides.b):
+        of_a, of_b = (np.array(one) for one in zip(*pairs, strict=True))
+        said = [f"the runs took turns, so they are {len(pairs)} pairs in {name}"]
+        if enough:
+            said.append(f"{len(before)} earlier runs of the baseline tell only the noise")
+        found = paired(a[of_a], b[of_b], noise_of(before) if enough else None)
+        return sides, found, "; ".join([*said, *_of_order(order(*submitted))])
+    said = _of_order(order(*submitted))
+    if enough and alike(a, before) and not drifts(np.concatenate([before, a])):
+        said.insert(0, f"{len(before)} earlier runs of the baseline are part of it in {name}")
+        widened = _Sides([*np.exp(before).tolist(), *sides.a], sides.b)
+        return widened, independent(np.concatenate([before, a]), b), "; ".join(said)
+    if enough:
+        said.insert(
+            0, f"{len(before)} earlier runs differ from the baseline in {name}, or drift, and are left out"
+        )
+    return sides, independent(a, b), "; ".join(said)
+
+
+def _of_order(found: Order) -> list[str]:
+    """Return a sentence on what a drift of the machine does to runs in this order."""
+    if found is Order.BLOCKED:
+        return [
+            "all runs of one side were submitted before the other's, so a drift of the machine looks like a "
+            "change: submit them in the order A B B A"
+        ]
+    if found is Order.ONE_FIRST:
+        return ["one side was the first of each pair, so a drift of the machine counts: A B B A cancels it"]
+    return []
 
 
 def _detectable(found: Estimate) -> str:

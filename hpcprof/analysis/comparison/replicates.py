@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 
 import numpy as np
 
-from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_error
+from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE
 from hpcprof.analysis.statistics.grouped import Floats
 
 POWER = 0.8
@@ -17,6 +18,9 @@ POWER = 0.8
 
 _UNLIKE = 0.01
 """Samples are unlike if samples of one distribution differ as much less often than this."""
+
+_TREND = 0.1
+"""A series may have a trend if series without one show as much less often than this."""
 
 _LARGEST_LOG = 700.0
 """The exponential function of more than this overflows soon."""
@@ -70,24 +74,65 @@ def _ratio(logarithm: float) -> float:
 def independent(a: Floats, b: Floats) -> Estimate:
     """Return the estimate of ``mean(b) - mean(a)`` from independent values, at least two a side.
 
-    The variance is pooled (Student's t), because few values say little about two variances. Equal numbers of
-    values make that safe even if the variances differ. With unequal numbers, variances that are not alike
-    are not pooled (Welch's t).
+    With equal numbers of values the variance is pooled (Student's t), because few values say little about two
+    variances, and a difference between these does no harm. Else each side has its own (Welch's t), but that
+    of the side with fewer values is steadied by the other's.
     """
     n, m = len(a), len(b)
     difference = float(np.mean(b) - np.mean(a))
-    if n != m and not _variances_alike(a, b):
-        return Estimate(difference, *welch_error(a, b))
-    freedom = float(n + m - 2)
-    variance = ((n - 1) * float(np.var(a, ddof=1)) + (m - 1) * float(np.var(b, ddof=1))) / freedom
-    return Estimate(difference, math.sqrt(variance * (1 / n + 1 / m)), freedom)
+    of_a, of_b = float(np.var(a, ddof=1)), float(np.var(b, ddof=1))
+    if n == m:
+        return Estimate(difference, math.sqrt((of_a + of_b) / n), float(2 * n - 2))
+    many, few = ((of_a, n), (of_b, m)) if n > m else ((of_b, m), (of_a, n))
+    of_few, freedom = _steadied(*few, many[0])
+    parts = of_few / few[1], many[0] / many[1]
+    variance = sum(parts)
+    if not variance:
+        return Estimate(difference, 0.0, float(n + m - 2))
+    # Welch and Satterthwaite, by shares because the square of a tiny variance would underflow.
+    shares = (parts[0] / variance) ** 2 / freedom + (parts[1] / variance) ** 2 / (many[1] - 1)
+    return Estimate(difference, math.sqrt(variance), 1 / shares)
 
 
-def paired(a: Floats, b: Floats) -> Estimate:
-    """Return the estimate of the mean of ``b - a`` from at least two pairs of values."""
+def paired(a: Floats, b: Floats, noise: float | None = None) -> Estimate:
+    """Return the estimate of the mean of ``b - a`` from at least two pairs of values.
+
+    ``noise`` is the standard deviation of such values as far as it is known from others.
+    """
     change = b - a
-    error = float(np.std(change, ddof=1)) / math.sqrt(len(change))
-    return Estimate(float(np.mean(change)), error, len(change) - 1)
+    count = len(change)
+    variance, freedom = float(np.var(change, ddof=1)), float(count - 1)
+    if noise is not None:
+        variance, freedom = _steadied(variance, count, 2 * noise**2)
+    return Estimate(float(np.mean(change)), math.sqrt(variance / count), freedom)
+
+
+def _steadied(variance: float, count: int, usual: float) -> tuple[float, float]:
+    """Return the variance of a few values and its degrees of freedom, where one is usual.
+
+    The usual one counts as much as one value more, but never makes the variance smaller: the values may vary
+    more than usual, and few of them would not show it.
+    """
+    return max(variance, (usual + (count - 1) * variance) / count), float(count)
+
+
+def noise_of(values: Floats) -> float:
+    """Return the standard deviation of a series from its neighbouring values, so that a drift adds little."""
+    return math.sqrt(float(np.mean(np.diff(values) ** 2)) / 2)
+
+
+def drifts(values: Floats) -> bool:
+    """Return whether a series of at least three values may have a trend (t test of the slope)."""
+    from scipy.special import stdtr
+
+    place = np.arange(len(values)) - (len(values) - 1) / 2
+    slope = float(place @ values / (place @ place))
+    left = values - np.mean(values) - slope * place
+    freedom = len(values) - 2
+    error = math.sqrt(float(left @ left) / freedom / float(place @ place))
+    if not error:
+        return slope != 0
+    return bool(2 * stdtr(freedom, -abs(slope) / error) < _TREND)
 
 
 def alike(a: Floats, b: Floats) -> bool:
@@ -110,6 +155,27 @@ def _variances_alike(a: Floats, b: Floats) -> bool:
         return of_a == of_b
     below = float(fdtr(len(a) - 1, len(b) - 1, of_a / of_b))
     return 2 * min(below, 1 - below) >= _UNLIKE
+
+
+class Order(Enum):
+    """The order in which the replicates of two sides were taken, by what a drift does to it."""
+
+    BALANCED = "balanced"
+    ONE_FIRST = "one side is the first of each pair"
+    BLOCKED = "one side is before the other"
+    OTHER = "other, or unknown"
+
+
+def order(a: Sequence[datetime | None], b: Sequence[datetime | None]) -> Order:
+    """Return the order of the replicates; see `Order`."""
+    if pairs := turns(a, b):
+        first = [bool((x := a[i]) and (y := b[j]) and x < y) for i, j in pairs]
+        return Order.ONE_FIRST if all(first) or not any(first) else Order.BALANCED
+    known_a, known_b = ([when for when in side if when] for side in (a, b))
+    if len(known_a) < len(a) or len(known_b) < len(b) or not known_a or not known_b:
+        return Order.OTHER
+    apart = max(known_a) < min(known_b) or max(known_b) < min(known_a)
+    return Order.BLOCKED if apart else Order.OTHER
 
 
 def turns(a: Sequence[datetime | None], b: Sequence[datetime | None]) -> list[tuple[int, int]]:

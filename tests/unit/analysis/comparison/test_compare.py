@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
+from benchmarks.comparison import ABBA, TURNS, Case
+from benchmarks.comparison import verdict as benchmark_verdict
 from hpcprof.analysis.comparison.compare import compare
-from hpcprof.analysis.comparison.replicates import independent, turns
+from hpcprof.analysis.comparison.replicates import drifts, independent, noise_of, paired, turns
 from hpcprof.analysis.framework.outcome import analyze_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
@@ -149,7 +151,7 @@ NOISE = (1.003, 0.996, 1.008, 0.994, 1.0, 1.012, 0.988, 1.005, 0.995, 1.001)
 
 
 def test_earlier_runs_that_are_alike_widen_the_baseline() -> None:
-    a, b = timed(0.99, 1.0, 1.01), timed(1.008, 1.02, 1.032)
+    a, b = timed(0.99, 1.0, 1.01), timed(1.012, 1.02, 1.028)
     assert verdict(a, b) == "inconclusive"
     outcome = compare(b, a, timed(*NOISE))
     row = outcome.rows.iloc[0]
@@ -158,12 +160,22 @@ def test_earlier_runs_that_are_alike_widen_the_baseline() -> None:
     assert "10 earlier runs of the baseline are part of it in own_step_p50_ns" in outcome.reason
 
 
-@pytest.mark.parametrize("earlier", [[f * 1.05 for f in NOISE], [1 + 40 * (f - 1) for f in NOISE]])
-def test_earlier_runs_of_another_mean_or_spread_are_left_out(earlier: list[float]) -> None:
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        [f * 1.05 for f in NOISE],
+        [1 + 40 * (f - 1) for f in NOISE],
+        [f * (0.98 + 0.002 * i) for i, f in enumerate(NOISE)],
+    ],
+)
+def test_earlier_runs_of_another_mean_or_spread_or_with_a_trend_are_left_out(earlier: list[float]) -> None:
     a, b = timed(0.999, 1.0, 1.001), timed(1.008, 1.02, 1.032)
     alone, outcome = compare(b, a), compare(b, a, timed(*earlier))
     assert outcome.rows.iloc[0].equals(alone.rows.iloc[0])
-    assert "10 earlier runs differ from the baseline in own_step_p50_ns and are left out" in outcome.reason
+    assert (
+        "10 earlier runs differ from the baseline in own_step_p50_ns, or drift, and are left out"
+        in outcome.reason
+    )
 
 
 def in_order(sides: str, *factors: float) -> tuple[list[RunData], list[RunData]]:
@@ -190,7 +202,66 @@ def test_runs_that_took_turns_count_as_pairs() -> None:
     a, b = in_order("AAABBB", *(drifting[i] for i in (0, 2, 4, 1, 3, 5)))
     outcome = compare(b, a)
     assert outcome.rows.iloc[0]["verdict"] == "inconclusive"
-    assert "pairs" not in outcome.reason
+    assert "pairs in" not in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        ("AAABBB", "all runs of one side were submitted before the other's, so a drift of the machine looks"),
+        ("BBAA", "submit them in the order A B B A"),
+        ("ABABAB", "one side was the first of each pair"),
+        ("ABBA", ""),
+        ("AABAB", ""),
+    ],
+)
+def test_an_order_in_which_a_drift_counts_is_named(sides: str, said: str) -> None:
+    a, b = in_order(sides, *[1.0, 1.01, 1.0, 0.99, 1.0, 1.0][: len(sides)])
+    reason = compare(b, a).reason
+    assert said in reason
+    assert ("drift" in reason) == bool(said)
+
+
+def test_runs_that_took_turns_are_compared_in_pairs_also_where_there_are_earlier_runs() -> None:
+    # Without a change, each run is 0.2 % slower than the one before; the earlier ones are ten runs away.
+    factors = [1 + 0.002 * i + 0.01 * (f - 1) for i, f in enumerate([*NOISE, *NOISE[:6]])]
+    a, b = in_order("ABBAAB", *factors[10:])
+    outcome = compare(b, a, timed(*factors[:10]))
+    row = outcome.rows.iloc[0]
+    assert (row["n_a"], row["n_b"]) == (3, 3)
+    assert row["ci_low"] < 1 < row["ci_high"]
+    assert row["ratio"] == pytest.approx(1.0, abs=0.001)
+    assert "10 earlier runs of the baseline tell only the noise" in outcome.reason
+
+
+def test_earlier_runs_steady_the_noise_of_pairs_but_never_hide_it() -> None:
+    a, b = np.zeros(3), np.array([0.01, 0.02, 0.03])
+    alone, calm, loud = (paired(a, b, noise) for noise in (None, 1e-6, 0.05))
+    assert (alone.freedom, calm.freedom) == (2, 3)
+    # The pairs vary by 1 %; a calm history does not make that less, a loud one adds one value.
+    assert calm.error == alone.error == pytest.approx(0.01 / math.sqrt(3))
+    assert loud.error == pytest.approx(math.sqrt((2 * 0.05**2 + 2 * 0.01**2) / 3 / 3))
+
+
+def test_the_noise_of_a_series_with_a_trend_is_that_of_neighbours() -> None:
+    random = np.random.default_rng(1)
+    values = random.normal(0, 0.01, 2000) + 0.002 * np.arange(2000)
+    assert noise_of(values) == pytest.approx(math.sqrt(0.01**2 + 0.002**2 / 2), rel=0.05)
+    assert drifts(values[:20]) and not drifts(np.zeros(5)) and drifts(np.arange(5.0))
+
+
+@pytest.mark.parametrize(
+    ("case", "most"),
+    [
+        (Case(TURNS, 10, trend=0.002), 0.045),
+        (Case(ABBA, 10, trend=0.002), 0.04),
+        (Case(earlier=10, noise_of_b=2), 0.04),
+    ],
+)
+def test_a_drift_or_a_noisy_candidate_seldom_makes_a_regression(case: Case, most: float) -> None:
+    random = np.random.default_rng(9)
+    found = [benchmark_verdict(case, 0.0, random) for _ in range(600)]
+    assert found.count("regression") <= most * len(found)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +290,7 @@ def test_the_detectable_change_is_found_in_four_of_five_comparisons() -> None:
     assert np.mean(found) == pytest.approx(0.8, abs=0.03)
 
 
-@pytest.mark.parametrize(("n", "m"), [(3, 3), (13, 3)])
+@pytest.mark.parametrize(("n", "m"), [(3, 3), (8, 8)])
 def test_pooled_intervals_are_those_of_students_test(n: int, m: int) -> None:
     random = np.random.default_rng(n)
     a, b = random.normal(3, 1, n), random.normal(3, 1, m)
@@ -231,8 +302,16 @@ def test_pooled_intervals_are_those_of_students_test(n: int, m: int) -> None:
 def test_unlike_variances_of_unequal_sides_are_not_pooled() -> None:
     random = np.random.default_rng(2)
     a, b = random.normal(3, 0.01, 13), random.normal(3, 1, 3)
-    expected = ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
-    assert np.log(independent(a, b).interval()) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    found = independent(a, b)
+    expected = ttest_ind(b, a, equal_var=False)
+    assert found.error == pytest.approx((b.mean() - a.mean()) / expected.statistic, rel=1e-9)
+    assert found.freedom == pytest.approx(expected.df + 1, rel=1e-3)
+    # A few quiet values count as noisier, because others of their kind are.
+    few = independent(a * 100, b)
+    variance = (np.var(a * 100, ddof=1) + 2 * np.var(b, ddof=1)) / 3
+    assert few.error == pytest.approx(math.sqrt(np.var(a * 100, ddof=1) / 13 + variance / 3), rel=1e-9)
+    swapped = independent(b, a * 100)
+    assert (swapped.error, swapped.freedom) == pytest.approx((few.error, few.freedom))
 
 
 def profiled(name: str, slower: float, steps: int) -> RunData:
