@@ -1,38 +1,78 @@
-"""How long each part of one profile's collect takes: ``python benchmarks/analyses.py PROFILE``.
+"""What each part of one profile's collect costs: ``python benchmarks/analyses.py PROFILE``.
 
-Prints the seconds of the reading and of every analysis of one rank, in one process, and the peak memory.
+Prints for the reading, for each table of an nsys export within it, and for every analysis of one rank the
+seconds of CPU time, its share, and how much memory it needs beyond what was there. Everything runs in one
+process. CPU time and memory are measured in two passes, because Python's measure of memory takes time.
 """
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries
 from hpcprof.profiles.timeline import Timeline
+
+Measure = Callable[[str, Callable[[], Any]], Any]
+
+
+def run(path: Path, measured: Measure) -> int:
+    """Read a profile and run the analyses of a rank, each under its name; return the number of its events."""
+    timeline = measured("reading", lambda: read_profile(path, threads=1))
+    if not isinstance(timeline, Timeline):
+        sys.exit(f"{path} holds measured kernels, not a timeline")
+    for name, analysis in ANALYSES.items():
+        if analysis.scope is Scope.RANK:
+            measured(name, lambda one=analysis: analyze_rank(one, timeline, 0))
+    return len(timeline.kernels) + len(timeline.calls)
 
 
 def main() -> None:
-    """Read, analyse, and print a table."""
+    """Measure twice, and print a table."""
     if len(sys.argv) != 2:
         sys.exit("usage: python benchmarks/analyses.py PROFILE")
-    began = time.perf_counter()
-    timeline = read_profile(Path(sys.argv[1]))
-    if not isinstance(timeline, Timeline):
-        sys.exit(f"{sys.argv[1]} holds measured kernels, not a timeline")
-    print(f"{time.perf_counter() - began:8.3f} s  reading")
-    for name, analysis in ANALYSES.items():
-        if analysis.scope is Scope.RANK:
-            began = time.perf_counter()
-            rows = len(analyze_rank(analysis, timeline, 0).rows)
-            print(f"{time.perf_counter() - began:8.3f} s  {name} ({rows} rows)")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{len(timeline.kernels):,} kernels, {len(timeline.calls):,} API calls; peak {peak:,.0f} MiB")
+    path = Path(sys.argv[1])
+    cpu: Counter[str] = Counter()
+    memory: dict[str, float] = {}
+    fill = ArrowQueries._fill
+
+    def timed(name: str, function: Callable[[], Any]) -> Any:
+        began = time.process_time()
+        result = function()
+        cpu[name] += time.process_time() - began
+        return result
+
+    def table(self: ArrowQueries, query: str, *arguments: Any) -> Any:
+        began = time.thread_time()
+        result = fill(self, query, *arguments)
+        cpu[f"  table {query.partition('FROM ')[2].split()[0]}"] += time.thread_time() - began
+        return result
+
+    def weighed(name: str, function: Callable[[], Any]) -> Any:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        result = function()
+        memory[name] = (tracemalloc.get_traced_memory()[1] - before) / 2**20
+        return result
+
+    with patch.object(ArrowQueries, "_fill", table):
+        events = run(path, timed)
+    tracemalloc.start()
+    run(path, weighed)
+    whole = sum(seconds for name, seconds in cpu.items() if not name.startswith(" "))
+    print(f"{events:,} kernels and API calls, {whole:.2f} s")
+    for name, seconds in cpu.most_common():
+        print(f"{seconds:8.3f} s {100 * seconds / whole:5.1f} % {memory.get(name, 0):6.0f} MiB  {name}")
 
 
 if __name__ == "__main__":
