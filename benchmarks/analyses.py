@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 import time
 import tracemalloc
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,7 +34,7 @@ def run(path: Path, measured: Measure) -> int:
         sys.exit(f"{path} holds measured kernels, not a timeline")
     for name, analysis in ANALYSES.items():
         if analysis.scope is Scope.RANK:
-            measured(name, lambda one=analysis: analyze_rank(one, timeline, 0))
+            measured(name, partial(analyze_rank, analysis, timeline, 0))
     return len(timeline.kernels) + len(timeline.calls)
 
 
@@ -42,7 +43,7 @@ def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: python benchmarks/analyses.py PROFILE")
     path = Path(sys.argv[1])
-    cpu: Counter[str] = Counter()
+    cpu: dict[str, float] = defaultdict(float)
     memory: dict[str, float] = {}
     fill = ArrowQueries._fill
 
@@ -71,7 +72,7 @@ def main() -> None:
     run(path, weighed)
     whole = sum(seconds for name, seconds in cpu.items() if not name.startswith(" "))
     print(f"{events:,} kernels and API calls, {whole:.2f} s")
-    for name, seconds in cpu.most_common():
+    for name, seconds in sorted(cpu.items(), key=lambda item: -item[1]):
         print(f"{seconds:8.3f} s {100 * seconds / whole:5.1f} % {memory.get(name, 0):6.0f} MiB  {name}")
 
 
