@@ -28,6 +28,7 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.statistics.confidence_intervals import RATIO_DIGITS
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.analysis.steps.run_step import PARTS as STEP_PARTS
 
 STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
 _OVERLAP = "overlap_pct"
@@ -235,8 +236,9 @@ def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
 
     ``own_step_p50_ns`` is the median step by the workload's own clock, ``step_p50_ns`` that of the profiles;
     the time of a step is that of its slowest rank. The others are means over ranks: the median of each phase,
-    the GPU's span, its parts, the sum of all kernels, and the percentage of communication that is overlapped.
-    With ``per_step``, the GPU's times are divided by the number of steps of the rank.
+    the sum of all kernels, and the percentage of communication that is overlapped. With ``per_step``, the
+    elapsed time of a step and its parts are those of ``step_kinds``, and the kernels are divided by the
+    number of steps of the rank. Otherwise the GPU's span and its parts are those of ``breakdown``.
     """
     found, tables = _steps(run), run.tables
     if len(tables["phases"]):
@@ -252,7 +254,11 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, 
         return found
     steps = tables["step_times"].groupby("rank").size() if per_step else 1
     suffix = "_per_step_ns" if per_step else "_ns"
-    if len(tables["breakdown"]):
+    if per_step and len(tables["step_kinds"]):
+        every = tables["step_kinds"].iloc[0]
+        for name in ("elapsed_ns", *STEP_PARTS):
+            found[f"{name.removesuffix('_ns')}{suffix}"] = float(every[name] or 0)
+    elif len(tables["breakdown"]):
         whole = tables["breakdown"].set_index("rank")
         for part in ("span", *PARTS):
             found[f"{part}{suffix}"] = float((whole[f"{part}_ns"] / steps).mean())

@@ -53,7 +53,7 @@ ANALYSES = (
     ),
     Analysis(
         "idle_causes",
-        "Idle time by what the next operation waits for",
+        "Idle time of the mean step by what the next operation waits for",
         Scope.RANK,
         columns("rank cause:text range:text api:text idle_ns_per_step gaps"),
         "hpcprof.analysis.explain.idle_causes:idle_causes",

@@ -7,7 +7,7 @@ from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope,
 ANALYSES = (
     Analysis(
         "breakdown",
-        "GPU time breakdown",
+        "GPU time breakdown of the whole capture",
         Scope.RANK,
         columns(
             "rank span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "
@@ -22,7 +22,7 @@ ANALYSES = (
     ),
     Analysis(
         "device_breakdown",
-        "GPU time breakdown by device",
+        "GPU time breakdown of the whole capture by device",
         Scope.RANK,
         columns(
             "rank device span_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns "

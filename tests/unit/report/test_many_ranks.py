@@ -127,7 +127,7 @@ def test_a_report_of_thousands_of_ranks_fits_the_terminal_and_names_the_odd_one(
     console.print(full_report(contents, width))
     lines = console.export_text().splitlines()
     assert all(len(line) <= width for line in lines)
-    assert "GPU time breakdown over 4,096 ranks" in lines
+    assert "GPU time breakdown of the whole capture over 4,096 ranks" in lines
     labels = ["min", "p5", "p50", "p95", "max"]
     assert [line.split()[0] for line in lines if line.startswith(tuple(labels))] == labels
     assert "Ranks that deviate most: Compute (%)" in lines

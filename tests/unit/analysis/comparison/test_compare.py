@@ -321,10 +321,12 @@ def profiled(name: str, slower: float, steps: int) -> RunData:
         "steps_summary": [{"p50_ns": round(1000 * slower)}],
         "step_times": [{"rank": r, "step": s, "wall_ns": 1000} for r in ranks for s in range(steps)],
         "phases": [{"rank": r, "phase": "forward", "p50_ns": round(400 * slower) + 10 * r} for r in ranks],
-        "breakdown": [
-            {"rank": r, "compute_ns": 600 * steps * slower, "span_ns": 1000 * steps, "exposed_comm_ns": 0}
-            for r in ranks
+        "step_kinds": [
+            {"kind": kind, "elapsed_ns": 1000 * slower, "compute_ns": (600 + kind) * slower}
+            | dict.fromkeys(("exposed_comm_ns", "exposed_mem_ns", "idle_ns"), 0)
+            for kind in range(3)
         ],
+        "breakdown": [{"rank": r, "compute_ns": 9_000 * steps, "span_ns": 9_000 * steps} for r in ranks],
         "kernels": [{"rank": r, "total_ns": 350 * steps} for r in ranks for _ in range(2)],
         "overlap": [{"rank": r, "overlap_pct": value} for r, value in zip(ranks, (40.0, 60.0), strict=True)],
     }
@@ -336,6 +338,8 @@ def test_what_explains_it_is_per_step_and_averaged_over_ranks() -> None:
     found = compare([b], [a]).rows.set_index("metric")
     assert found.loc["step_p50_ns", ["a", "b", "ratio"]].tolist() == [1000.0, 2000.0, 2.0]
     assert found.loc["phase forward p50_ns", ["a", "b"]].tolist() == [405.0, 805.0]
+    # The elapsed time and its parts are those of all steps in step_kinds, not of the whole capture.
+    assert found.loc["elapsed_per_step_ns", ["a", "b"]].tolist() == [1000.0, 2000.0]
     assert found.loc["compute_per_step_ns", ["a", "b"]].tolist() == [600.0, 1200.0]
     assert found.loc["kernels_per_step_ns", ["a", "b"]].tolist() == [700.0, 700.0]
     assert found.loc["overlap_pct", "a"] == 50.0

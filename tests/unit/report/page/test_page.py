@@ -161,7 +161,7 @@ def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> N
     assert body.index("<dt>folder</dt>") < body.index('id="table-kernels"')
     assert "<h3>1. The GPU waits for work of the host: in &lt;script&gt; on all ranks</h3>" in body
     assert "<b>Saves 13.00 ms of each step" in body
-    table = '<a href="#table-idle_causes">Idle time by what the next operation waits for</a>'
+    table = '<a href="#table-idle_causes">Idle time of the mean step by what the next operation waits for</a>'
     assert f"rank 0: the GPU is idle for 13.00 ms of a step while the host is in data {table}" in body
     assert 'id="table-idle_causes"' in body
     assert "contention with communication: one rank was profiled" in body

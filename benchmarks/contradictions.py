@@ -1,0 +1,279 @@
+"""Contradictions between the answers about a run: ``python benchmarks/contradictions.py FOLDER…``.
+
+Each FOLDER has the profiles of a run (``rank*.sqlite``, ``*.trace.json*``, also as ``.xz``), or such folders.
+Collects and explains each run in a temporary folder, compares every figure that two places show (analyses,
+explanation, bars of the terminal and the page, charts, a comparison of the run with itself), and prints the
+differences: the run, what is compared, and both values. The last line counts the comparisons; the exit
+status is 1 if any differ.
+"""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+ROOT = Path(__file__).parents[1]
+# For what lies beside this file's folder.
+sys.path.insert(0, str(ROOT))
+
+from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding  # noqa: E402
+from hpcprof.analysis.framework.registry import ACROSS_RUNS  # noqa: E402
+from hpcprof.analysis.steps.run_step import PARTS, whole_steps  # noqa: E402
+from hpcprof.common.units import format_ns  # noqa: E402
+from hpcprof.report.account import accounts_of_steps  # noqa: E402
+from hpcprof.report.contents import gather  # noqa: E402
+from hpcprof.report.explanation import conclusion  # noqa: E402
+from hpcprof.report.facts import facts  # noqa: E402
+from hpcprof.report.page.chart_data import chart_data  # noqa: E402
+from hpcprof.report.page.first_screen import first_screen  # noqa: E402
+from hpcprof.results.across_runs import over_pair  # noqa: E402
+from hpcprof.results.api import Results  # noqa: E402
+from hpcprof.results.run_names import find_known_run  # noqa: E402
+from hpcprof.results.store.store import open_store  # noqa: E402
+
+PATTERNS = ("*.sqlite", "*.sqlite.xz", "*.trace.json*")
+ROUNDED = 1.0
+"""A figure in whole ns may be rounded twice."""
+
+_SHARE_PCT = 3.0
+"""The whole capture has time outside the steps, so shares of it and of steps differ by up to so much."""
+
+_LATE = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
+
+
+class Compared(NamedTuple):
+    """A figure in two places, and by how much it may differ."""
+
+    name: str
+    a: Any
+    b: Any
+    tolerance: float = 0.0
+
+    @property
+    def differs(self) -> bool:
+        """Whether both values differ by more than the tolerance."""
+        if isinstance(self.a, (int, float)) and isinstance(self.b, (int, float)):
+            return abs(self.a - self.b) > self.tolerance
+        return bool(self.a != self.b)
+
+
+def compared(run: Results) -> Iterator[Compared]:
+    """Yield every figure of a run that two places show."""
+    tables = {name: run.analysis(name) for name in _TABLES}
+    explanation = run.explain()
+    kinds, account = tables["step_kinds"], tables["step_account"]
+    if not len(kinds):
+        return
+    every = kinds.iloc[0]
+    yield from _medians(tables, explanation)
+    yield from _of_account(every, account, tables)
+    yield from _of_kinds(kinds, explanation)
+    yield from _of_findings(run, explanation)
+    yield from _of_report(run, every, explanation)
+    yield from _of_comparison(run, every)
+
+
+_TABLES = (
+    *("step_kinds", "step_account", "step_times", "steps", "steps_summary", "breakdown", "idle_causes"),
+    *("skew", "skew_summary", "phases"),
+)
+
+
+def _medians(tables: Mapping[str, pd.DataFrame], explanation: Explanation) -> Iterator[Compared]:
+    kinds = tables["step_kinds"].iloc[0]
+    median, steps = int(kinds["wall_p50_ns"]), int(kinds["steps"])
+    yield Compared("median step: steps_summary", int(tables["steps_summary"]["p50_ns"].iloc[0]), median)
+    yield Compared("number of steps: steps_summary", int(tables["steps_summary"]["steps"].iloc[0]), steps)
+    whole = whole_steps(tables["step_times"]).groupby("step")["wall_ns"].max()
+    yield Compared("median step: step_times", round(float(whole.median())), median)
+    yield Compared("median step: explain", explanation.step.wall_p50_ns, median)
+    yield Compared("elapsed step: explain", explanation.step.elapsed_ns, int(kinds["elapsed_ns"]))
+    yield Compared("number of steps: explain", explanation.step.steps, steps)
+    for value in tables["skew_summary"]["step_p50_ns"].dropna().unique():
+        yield Compared("median step: skew_summary", int(value), median)
+    for name in ("verdict", "lateness_p50_ns"):
+        yield Compared(f"{name}: skew", [*tables["skew"][name]], [*tables["skew_summary"][name]])
+
+
+def _of_account(
+    every: pd.Series[Any], account: pd.DataFrame, tables: Mapping[str, pd.DataFrame]
+) -> Iterator[Compared]:
+    whole = whole_steps(account)
+    ranks = int(account["rank"].nunique())
+    for name in PARTS:
+        mean = float(whole[name].fillna(0).astype(float).mean())
+        yield Compared(f"{name}: step_account", float(every[name] or 0), mean, len(PARTS))
+    parts = sum(int(every[name] or 0) for name in (*PARTS, "uneven_ns"))
+    yield Compared("sum of the parts: step_kinds", parts, int(every["elapsed_ns"]))
+    idle, rows = tables["idle_causes"], len(tables["idle_causes"])
+    if rows and len(whole) == len(account):
+        total = float(idle["idle_ns_per_step"].sum()) / ranks
+        yield Compared("idle time: idle_causes", total, float(every["idle_ns"]), ROUNDED + rows / 2)
+    breakdown = tables["breakdown"]
+    for part in ("compute", "exposed_comm", "exposed_mem", "idle") if len(breakdown) else ():
+        own = float(every[f"{part}_ns"]) + (
+            float(every["wait_for_peer_ns"] or 0) if part == "exposed_comm" else 0
+        )
+        share = 100 * own / float(every["elapsed_ns"])
+        mean = float(breakdown[f"{part}_pct"].mean())
+        yield Compared(f"share of {part}: breakdown", round(mean, 1), round(share, 1), _SHARE_PCT)
+
+
+def _of_kinds(kinds: pd.DataFrame, explanation: Explanation) -> Iterator[Compared]:
+    rows = [(int(k), float(p), int(w), int(n)) for k, p, w, n in _columns(kinds.iloc[1:])]
+    own = [(one.kind, one.share_pct, one.wall_p50_ns, one.steps) for one in explanation.step.kinds]
+    yield Compared("kinds of steps: explain", own, rows)
+    if rows:
+        yield Compared("steps of all kinds", sum(row[-1] for row in rows), int(kinds["steps"].iloc[0]))
+
+
+def _columns(kinds: pd.DataFrame) -> Iterator[Any]:
+    yield from kinds[["kind", "share_pct", "wall_p50_ns", "steps"]].itertuples(index=False)
+
+
+def _of_findings(run: Results, explanation: Explanation) -> Iterator[Compared]:
+    elapsed = explanation.step.elapsed_ns or 0
+    verdicts = run.analysis("skew").set_index("rank")["verdict"]
+    for finding in _every(explanation.findings):
+        name = f"{finding.cause.value} in {finding.where}"
+        if finding.saving_ns is not None and elapsed:
+            share = round(100 * finding.saving_ns / elapsed, 3)
+            yield Compared(f"share of {name}", finding.share_pct, share, 0.001)
+            yield Compared(f"saving of {name} is in the step", finding.saving_ns <= elapsed, True)
+            low, high = finding.saving_low_ns or 0, finding.saving_high_ns or 0
+            yield Compared(f"interval of {name}", low <= finding.saving_ns <= high, True)
+        for one in finding.evidence:
+            rows = run.analysis(one.analysis)
+            rows = rows if one.rank is None or "rank" not in rows else rows[rows["rank"] == one.rank]
+            found = one.value in set(rows[one.key].dropna()) or _is_sum(rows[one.key], one.value)
+            yield Compared(f"evidence {one.analysis}.{one.key} = {one.value} of {name}", found, True)
+    for finding in explanation.shown():
+        if finding.cause in _LATE and len(finding.ranks) == 1:
+            said = verdicts.get(finding.ranks[0])
+            yield Compared(f"verdict on rank {finding.ranks[0]}: {finding.cause.value}", said != "even", True)
+
+
+def _is_sum(values: pd.Series[Any], value: object) -> bool:
+    numbers = pd.to_numeric(values, errors="coerce").dropna()
+    return (
+        isinstance(value, (int, float)) and len(numbers) > 0 and abs(float(numbers.sum()) - value) <= ROUNDED
+    )
+
+
+def _every(findings: tuple[Finding, ...]) -> Iterator[Finding]:
+    for one in findings:
+        yield one
+        yield from _every(one.alternatives)
+
+
+def _of_report(run: Results, every: pd.Series[Any], explanation: Explanation) -> Iterator[Compared]:
+    contents = gather(run.run, run.store, None)
+    bars, screen = accounts_of_steps(contents), first_screen(contents)
+    elapsed, median = format_ns(int(every["elapsed_ns"])), format_ns(int(every["wall_p50_ns"]))
+    for bar, shown in zip(bars, screen.accounts, strict=True):
+        drawn = sum(part.ns for part in bar.parts)
+        yield Compared(f"sum of the bar of kind {bar.kind}", drawn, bar.elapsed_ns)
+        yield Compared(
+            "slices of the page", [one.time for one in shown.slices], [format_ns(p.ns) for p in bar.parts]
+        )
+    first = conclusion(explanation)[0]
+    for name, value in (("elapsed", elapsed), ("median", median)):
+        yield Compared(f"{name} step: conclusion of explain", value in first, True)
+        yield Compared(f"{name} step: title of the bar", value in screen.accounts[0].title, True)
+    charts = {chart.get("id"): chart for chart in chart_data(contents)}
+    if rows := charts.get("account", {}).get("rows"):
+        ranks = len(run.analysis("step_account")["rank"].unique())
+        if len(rows) == ranks:
+            names = dict(rows[0]["parts"])
+            for part, column in (("compute", "compute_ns"), ("idle", "idle_ns")):
+                mean = sum(dict(row["parts"]).get(part, 0) for row in rows) / ranks
+                if part in names:
+                    yield Compared(f"{part}: chart of the ranks", mean, float(every[column]), len(PARTS))
+    said = dict(facts(contents, findings=False)).get("stragglers", "")
+    late = [one for one in explanation.shown() if one.cause in _LATE and len(one.ranks) == 1]
+    for one in late:
+        silent = said.startswith(("none", "unknown")) and f"rank {one.ranks[0]}" not in said
+        yield Compared(
+            f"stragglers ({said!r}) beside {one.cause.value} on rank {one.ranks[0]}", silent, False
+        )
+
+
+def _of_comparison(run: Results, every: pd.Series[Any]) -> Iterator[Compared]:
+    rows = over_pair(ACROSS_RUNS["step_difference"], [run.run], [run.run], run.store).rows
+    for row in rows:
+        yield Compared(f"{row['part']}: step_difference of the run with itself", row["difference_ns"], 0)
+    sides = {row["part"]: row["a_ns"] for row in rows}
+    yield Compared("elapsed step: step_difference", sides.get("step"), int(every["elapsed_ns"]))
+    yield Compared("compute: step_difference", sides.get("compute"), int(every["compute_ns"]))
+    metrics = {
+        row["metric"]: row for row in over_pair(ACROSS_RUNS["compare"], [run.run], [run.run], run.store).rows
+    }
+    for name, row in metrics.items():
+        yield Compared(f"{name}: compare of the run with itself", row["a"], row["b"])
+    for name, column in (("step_p50_ns", "wall_p50_ns"), ("elapsed_per_step_ns", "elapsed_ns")):
+        if name in metrics:
+            yield Compared(f"{name}: compare", metrics[name]["a"], float(every[column]), ROUNDED)
+    for part in PARTS:
+        name = f"{part.removesuffix('_ns')}_per_step_ns"
+        if name in metrics:
+            yield Compared(f"{name}: compare", metrics[name]["a"], float(every[part] or 0), ROUNDED)
+
+
+def folders(source: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each folder with profiles, and the pattern of one kind of them."""
+    for folder in sorted({source, *(path for path in source.rglob("*") if path.is_dir())}):
+        for pattern in (PATTERNS[0], PATTERNS[1], PATTERNS[2]):
+            if any(folder.glob(pattern)):
+                yield folder, pattern
+
+
+def unpacked(folder: Path, pattern: str, target: Path) -> None:
+    """Put the profiles of a run into a folder of its own."""
+    target.mkdir()
+    for path in folder.glob(pattern):
+        if path.suffix == ".xz":
+            with lzma.open(path) as packed, (target / path.stem).open("wb") as file:
+                shutil.copyfileobj(packed, file)
+        else:
+            shutil.copy(path, target)
+
+
+def main() -> None:
+    """Hunt for contradictions in every run of some folders."""
+    count = differing = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        for source in map(Path, sys.argv[1:]):
+            for number, (folder, pattern) in enumerate(folders(source)):
+                target = work / f"{folder.name}-{number}"
+                unpacked(folder, pattern, target)
+                command = [sys.executable, "-m", "hpcprof", "collect", str(target)]
+                done = subprocess.run(
+                    command, cwd=work, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+                )
+                if done.returncode:
+                    print(f"{target.name}: not collected: {done.stderr.strip().splitlines()[-1]}")
+                    continue
+                runs = work / "runs"
+                store = open_store(None, runs)
+                found = [*compared(Results(find_known_run(str(target), runs, store), store))]
+                count += len(found)
+                for one in found:
+                    if one.differs:
+                        differing += 1
+                        print(f"{target.name}: {one.name}: {one.a} and {one.b}")
+                shutil.rmtree(target)
+    print(f"{differing} of {count:,} comparisons differ")
+    sys.exit(differing > 0)
+
+
+if __name__ == "__main__":
+    main()
