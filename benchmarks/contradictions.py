@@ -72,7 +72,7 @@ def compared(run: Results) -> Iterator[Compared]:
     kinds, account = tables["step_kinds"], tables["step_account"]
     if not len(kinds):
         return
-    every = kinds.iloc[0]
+    every = kinds.iloc[0].fillna(0)
     yield from _medians(tables, explanation)
     yield from _of_account(every, account, tables)
     yield from _of_kinds(kinds, explanation)
@@ -110,8 +110,8 @@ def _of_account(
     ranks = int(account["rank"].nunique())
     for name in PARTS:
         mean = float(whole[name].fillna(0).astype(float).mean())
-        yield Compared(f"{name}: step_account", float(every[name] or 0), mean, len(PARTS))
-    parts = sum(int(every[name] or 0) for name in (*PARTS, "uneven_ns"))
+        yield Compared(f"{name}: step_account", every[name], mean, len(PARTS))
+    parts = sum(int(every[name]) for name in (*PARTS, "uneven_ns"))
     yield Compared("sum of the parts: step_kinds", parts, int(every["elapsed_ns"]))
     idle, rows = tables["idle_causes"], len(tables["idle_causes"])
     if rows and len(whole) == len(account):
@@ -119,9 +119,7 @@ def _of_account(
         yield Compared("idle time: idle_causes", total, float(every["idle_ns"]), ROUNDED + rows / 2)
     breakdown = tables["breakdown"]
     for part in ("compute", "exposed_comm", "exposed_mem", "idle") if len(breakdown) else ():
-        own = float(every[f"{part}_ns"]) + (
-            float(every["wait_for_peer_ns"] or 0) if part == "exposed_comm" else 0
-        )
+        own = float(every[f"{part}_ns"]) + (float(every["wait_for_peer_ns"]) if part == "exposed_comm" else 0)
         share = 100 * own / float(every["elapsed_ns"])
         mean = float(breakdown[f"{part}_pct"].mean())
         yield Compared(f"share of {part}: breakdown", round(mean, 1), round(share, 1), _SHARE_PCT)
@@ -224,7 +222,7 @@ def _of_comparison(run: Results, every: pd.Series[Any]) -> Iterator[Compared]:
     for part in PARTS:
         name = f"{part.removesuffix('_ns')}_per_step_ns"
         if name in metrics:
-            yield Compared(f"{name}: compare", metrics[name]["a"], float(every[part] or 0), ROUNDED)
+            yield Compared(f"{name}: compare", metrics[name]["a"], float(every[part]), ROUNDED)
 
 
 def folders(source: Path) -> Iterator[tuple[Path, str]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
+from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, named_ranks, visible
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
@@ -19,6 +20,8 @@ from hpcprof.workloads.schema import Correctness, RankResult, Training, summariz
 _OPERATIONS = 2
 _STRAGGLERS = 3
 _OTHER_RANGES = 4
+_CALLED_LATE = ("straggler", "late")
+_LATE = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 _HOW_FOUND = {
     "automatic": "found as it repeats",
     "--step-range": "named by --step-range",
@@ -183,7 +186,12 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
         ("bus bandwidth", _bandwidth(contents.rows("collectives_summary"))),
         (
             "stragglers",
-            stragglers(contents.rows("skew_summary"), contents.in_full("skew"), contents.threshold),
+            stragglers(
+                contents.rows("skew_summary"),
+                contents.in_full("skew"),
+                contents.threshold,
+                _late_by_replay(contents),
+            ),
         ),
     ]
     return [(label, text) for label, text in found if text]
@@ -231,17 +239,41 @@ def _bandwidth(rows: list[Row]) -> str:
     )
 
 
-def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> str:
+def _late_by_replay(contents: Contents) -> list[int]:
+    """Return the ranks that a finding calls late."""
+    shown = contents.explanation.shown() if contents.explanation else ()
+    return sorted({rank for one in shown if one.cause in _LATE for rank in one.ranks})
+
+
+def stragglers(
+    rows: list[Row], details: str, threshold: float = COST_PCT, by_replay: Sequence[int] = ()
+) -> str:
     """Return the ranks that `skew_summary` calls late; nothing where only one rank was profiled.
 
-    ``details`` is the command that shows why some are unknown, and ``threshold`` the cost of a straggler in
-    percent of a step.
+    Parameters
+    ----------
+    rows : list of Row
+    details : str
+        The command that shows why some are unknown.
+    threshold : float
+        The cost of a straggler in percent of a step.
+    by_replay : sequence of int
+        The ranks that a finding calls late: a replay of the run can show that where arrivals alone cannot.
     """
     if len(rows) < 2:
         return ""
-    late = sorted(
-        (row for row in rows if row["verdict"] in ("straggler", "late")), key=lambda row: -row["cost_pct"]
-    )
+    said = _by_arrival(rows, details, threshold)
+    called_late = {row["rank"] for row in rows if row["verdict"] in _CALLED_LATE}
+    if not by_replay or called_late & {*by_replay}:
+        return said
+    return f"{named_ranks(by_replay)} by the replay (findings); by arrival at collectives {said}"
+
+
+def _by_arrival(rows: list[Row], details: str, threshold: float) -> str:
+    unknown = [row for row in rows if row["verdict"] == "unknown"]
+    hidden = max((_most_pct(row) for row in unknown), default=0.0)
+    cannot_tell = f"unknown for {len(unknown):,} of {len(rows):,} ranks: see {details}"
+    late = sorted((row for row in rows if row["verdict"] in _CALLED_LATE), key=lambda row: -row["cost_pct"])
     if late:
         named = [
             f"rank {row['rank']} is {format_ns(row['lateness_p50_ns'])} late in each step, "
@@ -250,12 +282,11 @@ def stragglers(rows: list[Row], details: str, threshold: float = COST_PCT) -> st
             for row in late[:_STRAGGLERS]
         ]
         more = len(late) - len(named)
-        found = "; ".join([*named, *([f"and {more} more"] if more else [])])
+        named += [f"and {more} more"] if more else []
+        found = "; ".join([*named, *([cannot_tell] if hidden >= threshold else [])])
         return found if any(row["verdict"] == "straggler" for row in late) else f"none, but {found}"
-    unknown = [row for row in rows if row["verdict"] == "unknown"]
-    hidden = max((_most_pct(row) for row in unknown), default=0.0)
     if hidden >= threshold:
-        return f"unknown for {len(unknown):,} of {len(rows):,} ranks: see {details}"
+        return cannot_tell
     found = f"none among {len(rows):,} ranks (n={counted(min(row['steps'] for row in rows), 'step')})"
     return f"{found}, but up to {hidden:.1f} % of the step time may be hidden" if unknown else found
 

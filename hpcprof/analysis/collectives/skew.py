@@ -226,9 +226,11 @@ def _why_unknown(table: pd.DataFrame, step: float | None) -> list[str]:
     unknown = table[(table["verdict"] == "unknown") & table["lateness_high_ns"].notna()]
     if len(unknown):
         most = 100 * max(unknown["lateness_high_ns"]) / unknown["step_p50_ns"].iloc[0]
+        # No lateness costs more than the step.
+        hidden = "any lateness" if most >= 100 else f"a lateness of up to {most:.1f} % of a step"
         reasons.append(
-            f"a lateness of up to {most:.1f} % of a step may be hidden by chance and by the clocks, which "
-            f"are aligned to {format_ns(max(unknown['uncertainty_ns']))} per collective"
+            f"{hidden} may be hidden by chance and by the clocks, which are aligned to "
+            f"{format_ns(max(unknown['uncertainty_ns']))} per collective"
         )
     return reasons
 

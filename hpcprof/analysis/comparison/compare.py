@@ -28,7 +28,7 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.statistics.confidence_intervals import RATIO_DIGITS
 from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.analysis.steps.run_step import PARTS as STEP_PARTS
+from hpcprof.analysis.steps.run_step import account_of_all_steps
 
 STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
 _OVERLAP = "overlap_pct"
@@ -255,9 +255,8 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, 
     steps = tables["step_times"].groupby("rank").size() if per_step else 1
     suffix = "_per_step_ns" if per_step else "_ns"
     if per_step and len(tables["step_kinds"]):
-        every = tables["step_kinds"].iloc[0]
-        for name in ("elapsed_ns", *STEP_PARTS):
-            found[f"{name.removesuffix('_ns')}{suffix}"] = float(every[name] or 0)
+        for name, time in account_of_all_steps(tables["step_kinds"]).items():
+            found[f"{name.removesuffix('_ns')}{suffix}"] = time
     elif len(tables["breakdown"]):
         whole = tables["breakdown"].set_index("rank")
         for part in ("span", *PARTS):

@@ -14,6 +14,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_interval
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.analysis.steps.run_step import account_of_all_steps
 
 STEP = "step"
 """The row of the whole step, which is the sum of the others."""
@@ -78,9 +79,9 @@ def _account(run: RunData) -> _Account | None:
     table = run.tables["step_kinds"]
     if not len(table):
         return None
-    every = table.iloc[0]
+    parts = account_of_all_steps(table)
     known = not bool(run.tables["step_account"]["wait_for_peer_ns"].isna().any())
-    return _Account(float(every["elapsed_ns"]), {name: float(every[name] or 0) for name in _PARTS}, known)
+    return _Account(parts.pop("elapsed_ns"), parts, known)
 
 
 def _values(side: Sequence[_Account], name: str, names: Sequence[str]) -> list[float]:

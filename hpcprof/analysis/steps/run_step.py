@@ -192,6 +192,12 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     ]
 
 
+def account_of_all_steps(kinds: pd.DataFrame) -> dict[str, float]:
+    """Return ``elapsed_ns`` and its parts over all steps from the rows of ``step_kinds``; 0 if unknown."""
+    every = kinds.iloc[0]
+    return {name: 0.0 if pd.isna(every[name]) else float(every[name]) for name in ("elapsed_ns", *PARTS)}
+
+
 def _elapsed(rows: pd.DataFrame, aligned: Set[int]) -> Floats:
     """Return how long the run takes for each step; without a common clock, the times of the slowest rank."""
     ranks = np.unique(rows["rank"])

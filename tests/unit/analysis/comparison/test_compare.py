@@ -322,8 +322,10 @@ def profiled(name: str, slower: float, steps: int) -> RunData:
         "step_times": [{"rank": r, "step": s, "wall_ns": 1000} for r in ranks for s in range(steps)],
         "phases": [{"rank": r, "phase": "forward", "p50_ns": round(400 * slower) + 10 * r} for r in ranks],
         "step_kinds": [
-            {"kind": kind, "elapsed_ns": 1000 * slower, "compute_ns": (600 + kind) * slower}
-            | dict.fromkeys(("exposed_comm_ns", "exposed_mem_ns", "idle_ns"), 0)
+            {
+                **dict.fromkeys(("exposed_comm_ns", "exposed_mem_ns", "idle_ns"), 0),
+                **{"kind": kind, "elapsed_ns": 1000 * slower, "compute_ns": (600 + kind) * slower},
+            }
             for kind in range(3)
         ],
         "breakdown": [{"rank": r, "compute_ns": 9_000 * steps, "span_ns": 9_000 * steps} for r in ranks],
