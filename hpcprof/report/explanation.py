@@ -244,6 +244,7 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
     pairs = [
         ("cause", finding.cause.value),
         ("where", where.strip()),
+        ("kind", "" if finding.kind is None else _kind(finding.kind, explanation.step)),
         ("source", "; ".join(map(written_source, finding.source or ()))),
         ("saving", saved(finding)),
         *(("or", other) for other in instead(finding, explanation)),
@@ -251,6 +252,11 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
         ("confidence", finding.confidence),
     ]
     return [(label, text) for label, text in pairs if text]
+
+
+def _kind(number: int, step: StepSummary) -> str:
+    share = next((f", {one.share_pct:.0f} % of the steps" for one in step.kinds if one.kind == number), "")
+    return f"only steps of kind {number} of {len(step.kinds)}{share}"
 
 
 def written_source(source: Source) -> str:

@@ -40,7 +40,7 @@ from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
-from hpcprof.analysis.steps.run_step import steady_series
+from hpcprof.analysis.steps.run_step import kinds_of_steps, steady_series
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
 
@@ -233,6 +233,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     """Return the findings of a run as figures, and its critical path."""
     series = steady_series(inputs.tables["step_account"])
     wall, elapsed, kinds = _measured(inputs)
+    numbers = kinds_of_steps(inputs.tables["step_account"]) if kinds else ()
+    of_step = dict(zip(series.steps.tolist(), numbers, strict=False))
     built = _replayable(inputs, timelines)
     of_steps, paused = of_series(inputs, series, timelines)
     pauses = tuple(outside_steps(paused))
@@ -243,7 +245,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
             findings += [one for one in on_host if not inputs.coverage or one.cause not in _OF_OTHERS]
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds)
         unjudged = (NotJudged("causes", built), *pauses)
-        return Explanation(_sorted(findings, elapsed), (), unjudged, summary), pd.DataFrame()
+        return Explanation(_sorted(findings, elapsed, of_step), (), unjudged, summary), pd.DataFrame()
     replay = Replay(built.graph)
     removals = Removals(replay)
     slow_math = slow_products(built.graph, inputs.gpus)
@@ -269,7 +271,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     doubts += [*_slow_hosts(built.graph, slow), *_too_uncertain(built, found, elapsed)]
     waiting = unexplained_waiting(inputs, findings, elapsed, built.graph.is_pipeline, _loose_ranks(inputs))
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
-    return Explanation(_sorted(findings, elapsed), hiding, unjudged, summary), critical_path(replay)
+    return Explanation(_sorted(findings, elapsed, of_step), hiding, unjudged, summary), critical_path(replay)
 
 
 def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...]]:
@@ -389,24 +391,34 @@ def _too_uncertain(built: Replayable, found: Sequence[Judged], wall: int) -> Ite
             )
 
 
-def _sorted(findings: Sequence[Finding], elapsed: int | None) -> tuple[Finding, ...]:
-    """Return findings with their shares of the elapsed time of a step.
+def _sorted(
+    findings: Sequence[Finding], elapsed: int | None, kinds: Mapping[int, int]
+) -> tuple[Finding, ...]:
+    """Return findings with their shares of the elapsed time of a step, and the kind of steps that has them.
 
     The most costly come first, then those of low confidence, and then those without an estimate.
     """
-    shared = [_with_share(one, elapsed) if elapsed else one for one in findings]
+    placed = [_of_step(one, elapsed, kinds) if elapsed else one for one in findings]
 
     def place(finding: Finding) -> tuple[bool, bool, int]:
         return finding.saving_ns is None, finding.confidence == "low", -(finding.saving_ns or 0)
 
-    return tuple(sorted(shared, key=place))
+    return tuple(sorted(placed, key=place))
 
 
-def _with_share(finding: Finding, elapsed: int) -> Finding:
-    """Return a finding and its alternatives with their shares of the elapsed time of a step."""
+def _of_step(finding: Finding, elapsed: int, kinds: Mapping[int, int]) -> Finding:
+    """Return a finding and its alternatives with their shares of the elapsed time, and their kind of steps.
+
+    ``kinds`` has the kind of each step where there are several. What the host does before the first launch of
+    a step is in the wall time of the step before.
+    """
     saving = finding.saving_ns
+    of_steps = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
+    # The rarer kind tells more.
+    kind = max((number for one in of_steps if len(one) == 1 for number in one if number), default=None)
     return replace(
         finding,
         share_pct=None if saving is None else round(100 * saving / elapsed, 3),
-        alternatives=tuple(_with_share(one, elapsed) for one in finding.alternatives),
+        kind=kind,
+        alternatives=tuple(_of_step(one, elapsed, kinds) for one in finding.alternatives),
     )

@@ -141,6 +141,8 @@ class Finding:
         The steps that have the cause; empty where most have it.
     alternatives : tuple of Finding
         What would save about as much instead, and little once this cause is gone.
+    kind : int or None
+        The kind of steps that has the cause (`StepKind`), where only steps of one kind have it.
     """
 
     cause: Cause
@@ -158,6 +160,7 @@ class Finding:
     steps: tuple[int, ...] = ()
     alternatives: tuple[Finding, ...] = ()
     source: tuple[Source, ...] | None = None
+    kind: int | None = None
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,12 @@ def test_the_kinds_of_steps_are_told_with_their_share() -> None:
     assert found.step.kinds[1].wall_p50_ns - found.step.kinds[0].wall_p50_ns == pytest.approx(
         30 * MS, rel=0.1
     )
-    # Steps of another kind are no exceptions.
+    # A slow host in the steps of one kind.
+    slow = [Once(step, (Wait(), Host(30 * MS))) for step in range(0, 16, 4)]
+    late = explain_run(inputs_of(simulate([[*slow, *usual]] * 2, 16)))[0]
+    assert [one.steps for one in late.step.kinds] == [13, 3]
+    assert (late.shown()[0].cause, late.shown()[0].kind) == (Cause.HOST_WORK, 2)
+    # Steps that have more to do are no exceptions.
     assert Cause.STEP_SPIKES not in {one.cause for one in found.findings}
 
 

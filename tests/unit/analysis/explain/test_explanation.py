@@ -44,11 +44,19 @@ def test_json_has_the_keys_of_the_contract() -> None:
             "steps": [],
             "alternatives": [],
             "source": None,
+            "kind": None,
         }
     ]
     assert found["hidden"][0]["cost_ns"] == 20 * MS
     assert found["not_judged"] == [{"what": "contention", "reason": "one rank was profiled"}]
-    assert {"wall_p50_ns", "steps", "ranks"} <= set(found["step"])
+    assert {"wall_p50_ns", "elapsed_ns", "kinds", "steps", "ranks"} <= set(found["step"])
+
+
+def test_the_bar_is_a_share_of_elapsed_time() -> None:
+    # 2.5 ms are 2.5 % of the median step of 100 ms, and 3.1 % of 80 ms.
+    small = finding(2.5)
+    assert not explained(small).shown()
+    assert explained(small, step=replace(STEP, elapsed_ns=80 * MS)).shown() == (small,)
 
 
 def test_an_explanation_survives_json() -> None:
