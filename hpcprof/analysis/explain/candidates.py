@@ -123,10 +123,13 @@ class Candidates:
 
     def _by_place(self) -> Iterator[Candidate]:
         for place in self.places():
-            yield self._host_work(place)
+            pauses, copies = self._host_work(place), self._copies(place)
+            yield pauses
+            yield copies
+            if min(pauses.own_ns, copies.own_ns) >= self._least:
+                yield self._pauses_and_copies(pauses, copies)
             yield self._host_sync(place)
             yield self._allocation(place)
-            yield self._copies(place)
             if self._is_short(place):
                 yield self._short_kernels(place)
             elif self._is_host_bound:
@@ -235,6 +238,20 @@ class Candidates:
             self._every,
             lambda times, ranks: self.removals.copies(times, place, ranks),
             *own,
+        )
+
+    def _pauses_and_copies(self, pauses: Candidate, copies: Candidate) -> Candidate:
+        """Return both as one cause, as of a range that copies from the GPU and then writes a file."""
+        only = pauses.only if pauses.only == copies.only else NONE
+        larger = max(pauses, copies, key=lambda one: one.own_ns)
+        ranks = pauses.ranks if only != NONE else self._every
+        return replace(
+            larger,
+            cause=Cause.HOST_WORK if larger is pauses and only == NONE else larger.cause,
+            ranks=ranks,
+            remove=lambda times, of: copies.remove(pauses.remove(times, of), of),
+            own_ns=pauses.own_ns + copies.own_ns,
+            only=only,
         )
 
     def _communication(self, place: str) -> Candidate:

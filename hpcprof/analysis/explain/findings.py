@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.explain.candidates import Candidate
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Cause, Evidence, Finding
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.intervals import Interval, Uncertainty
+from hpcprof.analysis.explain.intervals import MODEL_SHARE, Interval, Uncertainty
 from hpcprof.analysis.explain.places import is_inside
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.remedies import remedy
@@ -329,11 +329,12 @@ def estimated_finding(
     saving : float
         In ns of a step.
     half : float
-        Half of the interval of the saving, in ns.
+        Half of the interval of the saving, in ns, without that of the estimate.
     wall : float
         The time of a step in ns.
     evidence : tuple of Evidence
     """
+    half = float(np.hypot(half, MODEL_SHARE * saving))
     return Finding(
         cause=cause,
         ranks=ranks,

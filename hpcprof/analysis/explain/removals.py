@@ -64,9 +64,15 @@ class Removals:
 
     @cached_property
     def long_gap(self) -> Mask:
-        """Which calls a thread reaches only after doing something else for long, for its rank."""
-        calls = self.graph.calls
-        return self._long(np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before]))
+        """Which calls a thread reaches only after doing something else for long, for its rank.
+
+        In a place that launches no kernels that is any time: there it is not what launching them takes.
+        """
+        calls, work = self.graph.calls, self.graph.work
+        gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
+        launches = np.zeros(len(self.graph.places) + 1, bool)
+        launches[work.place[work.category != Category.MEM]] = True
+        return self._long(gap) | ((calls.place != NONE) & ~launches[calls.place] & (gap > 0))
 
     @cached_property
     def long_call(self) -> Mask:

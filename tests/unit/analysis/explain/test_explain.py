@@ -279,6 +279,25 @@ def test_a_cause_that_the_profiler_may_make_is_not_judged(monkeypatch: pytest.Mo
     assert said.reason.startswith("in forward it seems to cost ")
 
 
+@pytest.mark.parametrize(("copies", "pause"), [(2, 30 * MS), (60, 450 * US)])
+def test_a_range_that_copies_and_then_works_is_one_cause_at_its_whole_price(copies: int, pause: int) -> None:
+    """As a checkpoint does; the host is so slow that neither alone hides behind the GPU."""
+    copied = Launch(12 * MS // copies, category=Category.MEM, blocks=True)
+    written = (copied,) * 2 + (Host(pause),) if copies == 2 else (copied, Host(pause)) * copies
+    step = [
+        Place("forward", (Host(300 * US), Launch(300 * US)) * 60),
+        StreamWait(17, 7),
+        Launch(MS, 17, collective=True),
+        StreamWait(7, 17),
+        Launch(MS),
+    ]
+    late, usual = [*step, Place("checkpoint", written)], step
+    first, *_ = explained(late, usual).findings
+    assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_HOST, "checkpoint", (0,))
+    lost = elapsed(late, usual) - elapsed(usual, usual)
+    assert first.saving_ns == pytest.approx(lost, rel=0.05)
+
+
 def test_lost_events_are_shown_by_an_analysis_that_they_touch() -> None:
     inputs = inputs_of(simulate([training()], STEPS))
     lost = Loss(LossKind.ROW, Subject.CALL, 57, 172, "end")
