@@ -33,6 +33,7 @@ def submit_job(
     profile_ranks: str | None = None,
     profiler_options: Mapping[str, str] | None = None,
     capture_steps: str | None = None,
+    stacks: bool = False,
     queue: str | None = None,
     account: str | None = None,
     cpus_per_rank: int | None = None,
@@ -74,6 +75,8 @@ def submit_job(
         Options of the profiler.
     capture_steps : str, optional
         The measured steps to profile, such as ``"10-12"``; all by default.
+    stacks : bool
+        Whether the profiler records call stacks, so that findings name file and line.
     queue, account : str, optional
         The queue, partition or QOS, and the account that is charged.
     cpus_per_rank, gpus_per_rank : int, optional
@@ -138,6 +141,7 @@ def submit_job(
         profile_ranks=profile_ranks,
         profiler_options=profiler_options or {},
         capture_steps=capture_steps,
+        stacks=stacks or None,
         queue=queue,
         account=account,
         cpus_per_rank=cpus_per_rank,

@@ -83,7 +83,7 @@ def db_option(command: CommandT) -> CommandT:
 
 _REQUEST = (
     *("job_file", "site", "site_file", "workload", "nodes", "ranks_per_node", "profiler", "profile_ranks"),
-    *("capture_steps", "queue", "account", "walltime", "job_name", "after", "template", "runs_dir"),
+    *("capture_steps", "stacks", "queue", "account", "walltime", "job_name", "after", "template", "runs_dir"),
     *("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args"),
 )
 """Parameters that are fields of a `JobRequest` as click gives them."""
@@ -163,6 +163,13 @@ def job_options(command: CommandT) -> CommandT:
                 "--capture-steps",
                 help="Steps to profile, counted from 0, as in 10-12. By default the PyTorch profiler records "
                 "5-24, or as many as 10 s hold, and the workload ddp 20 of its last epoch.",
+            ),
+            click.option(
+                "--stacks",
+                is_flag=True,
+                default=None,
+                help="Record call stacks, so that findings name file and line (nsys, torch). The program "
+                "becomes somewhat slower.",
             ),
             click.option(
                 "--queue",

@@ -261,7 +261,9 @@ def _kind(number: int, step: StepSummary) -> str:
 
 def written_source(source: Source) -> str:
     """Return a function of the user's code with its place and its share: ``load (train.py:12), 87 %``."""
-    place = visible(source.file or "") + (f":{source.line}" if source.line is not None else "")
+    place = visible(source.file or "")
+    if source.line is not None:
+        place = f"{place}:{source.line}" if place else f"line {source.line}"
     return f"{visible(source.function)}{f' ({place})' if place else ''}, {source.share_pct:.0f} %"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
 from hpcprof.report.contents import Contents
 from hpcprof.submit.runs.directory import Run
@@ -46,9 +47,26 @@ def scrubbed(contents: Contents) -> tuple[Contents, Clean]:
         failures=[replace(failure, last_lines=[]) for failure in contents.failures],
         in_full=lambda name: f"the analysis {name}",
         explaining="",
+        explanation=_without_files(contents.explanation),
         collect="hpcprof collect",
     )
     return left, lambda value: _cleaned(value, names)
+
+
+def _without_files(explanation: Explanation | None) -> Explanation | None:
+    """Return an explanation whose sources have no files, which are paths."""
+    if explanation is None:
+        return None
+
+    def cleaned(finding: Finding) -> Finding:
+        sources = finding.source and tuple(replace(one, file=None) for one in finding.source)
+        return replace(finding, source=sources)
+
+    return replace(
+        explanation,
+        findings=tuple(map(cleaned, explanation.findings)),
+        hidden=tuple(map(cleaned, explanation.hidden)),
+    )
 
 
 def shared_name(run: Run) -> str:

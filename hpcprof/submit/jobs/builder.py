@@ -13,7 +13,7 @@ from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.resources import check_resources, parse_memory
 from hpcprof.submit.jobs.walltime import parse_walltime
-from hpcprof.submit.profilers import NONE, find_profiler
+from hpcprof.submit.profilers import NONE, PROFILERS, Profiler, find_profiler
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
@@ -34,6 +34,7 @@ def make_job(
     profiler: str = NONE.name,
     profile_ranks: str = "all",
     profiler_options: Mapping[str, str] | None = None,
+    stacks: bool = False,
     capture_steps: str = "",
     queue: str = "",
     account: str = "",
@@ -49,6 +50,7 @@ def make_job(
 ) -> Job:
     """Build a job and check everything that can be checked before it is submitted.
 
+    ``stacks`` adds the options of the profiler that record call stacks, unless ``profiler_options`` has them.
     ``option_defaults`` are options of the site that are replaced by whatever sets the same. A draft may lack
     what the site requires (`hpcprof.submit.jobs.checks.missing_requirements`).
 
@@ -65,6 +67,7 @@ def make_job(
     if program is None and not arguments:
         raise UsageError("nothing to run: give --workload NAME, or a program after --.")
     tool = find_profiler(profiler)
+    asked = {**(stack_options(tool) if stacks else {}), **(profiler_options or {})}
     job = Job(
         name=name or workload or default_job_name(arguments),
         site=site.name,
@@ -76,7 +79,7 @@ def make_job(
         walltime=parse_walltime(walltime or site.walltime),
         profiler=profiler,
         profile_ranks=profile_ranks,
-        profiler_options=tool.resolve(profiler_options or {}),
+        profiler_options=tool.resolve(asked),
         capture_steps=capture_steps,
         queue=queue or site.queue,
         account=account,
@@ -105,6 +108,20 @@ def make_job(
     if program is not None:
         program.check(arguments, job.ranks, profiled=bool(job.profiled_ranks))
     return job
+
+
+def stack_options(profiler: Profiler) -> Mapping[str, str]:
+    """Return the options of a profiler that record call stacks.
+
+    Raises
+    ------
+    UsageError
+        If it records none.
+    """
+    if not profiler.stacks:
+        able = " and ".join(name for name, one in PROFILERS.items() if one.stacks)
+        raise UsageError(f"--stacks: the profiler {profiler.name} records no call stacks; {able} do.")
+    return profiler.stacks
 
 
 def check_steps(text: str, profiler: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hpcprof.submit.jobs.job_name import command_options, default_job_name
+from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.profilers import NONE, Target
 
@@ -86,7 +86,10 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def target(self) -> Target:
         """What the profiler needs to know about the job."""
         captures = self.capture_steps.count(",") + 1 if self.capture_steps else 0
-        return Target(self.workload, self.ranks, captures, len(self.profiled_ranks), self.nodes)
+        in_python = self.workload is not None or runs_python(self.arguments)
+        return Target(
+            self.workload, self.ranks, captures, len(self.profiled_ranks), self.nodes, in_python=in_python
+        )
 
     @property
     def profiled_ranks(self) -> list[int]:

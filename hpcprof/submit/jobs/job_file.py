@@ -49,6 +49,8 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """The PyTorch profiler in the form of GiGL's configuration, instead of profiler and profiler_options."""
     capture_steps: str | None = None
     """The measured steps to profile: 10-12, or 10-12,20-22."""
+    stacks: bool | None = None
+    """Whether the profiler records call stacks."""
     queue: str | None = None
     """The queue or partition."""
     account: str | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
@@ -45,6 +46,12 @@ def command_options(command: Sequence[str]) -> dict[str, str]:
             name, value = f"argument {position}", name
         options[name.lstrip("-")] = value
     return options
+
+
+def runs_python(command: Sequence[str]) -> bool:
+    """Return whether a command is a program in Python, which an interpreter or a launcher of PyTorch runs."""
+    names = (PurePath(word).name for word in command)
+    return any(_PYTHON.fullmatch(name) or name in _LAUNCHERS or name.endswith(".py") for name in names)
 
 
 def _is_option(word: str) -> bool:

@@ -56,6 +56,8 @@ class JobRequest:
         The size of the job; 1 by default.
     profiler, profile_ranks, capture_steps : str or None
         The profiler, the rank selection, and the measured steps to capture.
+    stacks : bool or None
+        Whether the profiler records call stacks.
     profiler_options, options : mapping of str to str
         The profiler's options and the site's.
     queue, account, walltime, job_name : str or None
@@ -89,6 +91,7 @@ class JobRequest:
     profile_ranks: str | None = None
     profiler_options: Mapping[str, str] = field(default_factory=dict)
     capture_steps: str | None = None
+    stacks: bool | None = None
     queue: str | None = None
     account: str | None = None
     walltime: str | None = None
@@ -117,6 +120,9 @@ class JobRequest:
         for name in (*self.given(), "template"):
             value = getattr(self, name)
             if name == "program" or value is None:
+                continue
+            if value is True:
+                words.append(flag_of(name))
                 continue
             if isinstance(value, Mapping):
                 value = [f"{key}={text}" for key, text in value.items()]
@@ -155,6 +161,7 @@ class JobRequest:
             scheduler_args=self.scheduler_args or tuple(file.scheduler_args),
             options={**file.options, **self.options},
             profiler_options={**file.profiler_options, **self.profiler_options},
+            stacks=_or(self.stacks, file.stacks),
             **changes,
         )
 
@@ -232,6 +239,7 @@ class JobRequest:
                 profiler=_or(self.profiler, NONE.name),
                 profile_ranks=_or(self.profile_ranks, "all"),
                 profiler_options=self.profiler_options,
+                stacks=bool(self.stacks),
                 capture_steps=_or(self.capture_steps, ""),
                 queue=_or(self.queue, ""),
                 account=_or(self.account, ""),
@@ -260,6 +268,7 @@ class JobRequest:
             profile_ranks=_or(self.profile_ranks, "all"),
             profiler_options=dict(self.profiler_options),
             capture_steps=self.capture_steps or None,
+            stacks=self.stacks or None,
             queue=self.queue or None,
             account=self.account or None,
             cpus_per_rank=self.cpus_per_rank,

@@ -53,7 +53,20 @@ class Versioned:
     value: str = ""
 
 
-Word = str | Versioned
+@dataclass(frozen=True)
+class PerfEvents:
+    """Flags that need perf events, and those that replace them on nodes that refuse these to users.
+
+    The rank wrapper decides on the node, by ``perf_event_paranoid``. If they are refused, the first rank of
+    the node says on its error output what ``missing`` names.
+    """
+
+    permitted: tuple[str, ...]
+    refused: tuple[str, ...]
+    missing: str
+
+
+Word = str | Versioned | PerfEvents
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Target:
 
     ``workload`` is None for a program of the user's, which may not open a capture range as workloads do.
     ``captures`` is the number of spans of steps to capture, 0 for all measured steps. ``profiled`` is how
-    many of the ``ranks`` run under the profiler.
+    many of the ``ranks`` run under the profiler. ``in_python`` says that it is a program in Python.
     """
 
     workload: str | None
@@ -70,6 +83,7 @@ class Target:
     captures: int = 0
     profiled: int = 0
     nodes: int = 1
+    in_python: bool = True
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,8 @@ class Profiler:
     afterwards : callable
         ``(target, settings) -> commands`` to run on the node after the program, each only if the one before
         succeeded; they may contain `OUTPUT`, `SCRATCH`, `FOLDER` and `NAME`.
+    stacks : mapping of str to str
+        The settings that record call stacks (``--stacks``); empty if it records none.
     start_up : callable
         ``target -> texts by path``: Python modules that the run gets in `START_UP`, which is first on the
         ``PYTHONPATH`` of the profiled ranks. Python imports ``sitecustomize`` among them when it starts.
@@ -129,6 +145,7 @@ class Profiler:
     time_limit: Callable[[Target, Settings], tuple[str, ...]] = lambda target, settings: ()
     environment: Callable[[Target, Settings], dict[str, str]] = lambda target, settings: {}
     afterwards: Callable[[Target, Settings], list[tuple[str, ...]]] = lambda target, settings: []
+    stacks: Settings = field(default_factory=dict)
     start_up: Callable[[Target], Mapping[str, str]] = lambda target: {}
     complaint: Callable[[str], str] = lambda text: ""
     chatter: str = ""

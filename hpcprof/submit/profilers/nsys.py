@@ -1,8 +1,8 @@
 """Nsight Systems.
 
-Sampling and context switches are off: they make gigabytes of a run of seconds, and need a
-``perf_event_paranoid`` that many sites do not grant. The end of the capture range is given explicitly
-because the default, ``stop-shutdown``, also ends the program.
+Context switches are off, and so is sampling unless stacks are asked for: they make gigabytes of a run of
+seconds, and need a ``perf_event_paranoid`` that many sites do not grant. The end of the capture range is
+given explicitly because the default, ``stop-shutdown``, also ends the program.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hpcprof.submit.profilers.base import (
     OUTPUT,
     SCRATCH,
     SECONDS,
+    PerfEvents,
     Profiler,
     Setting,
     Settings,
@@ -32,7 +33,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     return (
         f"--trace={trace}",
         *((f"--mpi-impl={settings['mpi-impl']}",) if settings["mpi-impl"] and "mpi" in trace else ()),
-        f"--sample={settings['sample']}",
+        *_sampling(target, settings),
         "--cpuctxsw=none",
         f"--cuda-graph-trace={settings['cuda-graph-trace']}",
         *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
@@ -40,6 +41,23 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         "--force-overwrite=true",
         f"--output={OUTPUT}",
     )
+
+
+def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
+    """Return the flags for stacks: samples of Python need no permission, those of the CPU do.
+
+    Samples of the CPU also take gigabytes of scratch for the symbols of PyTorch's libraries.
+    """
+    without = f"--sample={settings['sample']}"
+    if settings["stacks"] == "false":
+        return (without,)
+    if target.in_python:
+        return without, _PYTHON
+    traced = ("--cudabacktrace=sync,memory",) if "cuda" in settings["trace"] else ()
+    return (PerfEvents(("--sample=process-tree", *traced), (without,), "call stacks"),)
+
+
+_PYTHON = Versioned(("--python-sampling",), "true")
 
 
 def _captures_range(target: Target, settings: Settings) -> bool:
@@ -104,6 +122,11 @@ NSYS = Profiler(
         "trace": Setting("what to trace, joined by commas", "cuda,nvtx,mpi"),
         "mpi-impl": Setting("the MPI, if nsys does not recognize it", "", ("", "openmpi", "mpich")),
         "sample": Setting("CPU sampling; makes very large files", "none", ("none", "process-tree")),
+        "stacks": Setting(
+            "record call stacks: samples of Python, or of another program where the node permits perf events",
+            "false",
+            ("false", "true"),
+        ),
         "cuda-graph-trace": Setting(
             "trace CUDA graphs as a whole, or node by node", "graph", ("graph", "node")
         ),
@@ -120,6 +143,7 @@ NSYS = Profiler(
     time_limit=_time_limit,
     environment=_environment,
     afterwards=_afterwards,
+    stacks={"stacks": "true"},
     counters=_counters,
     needs_gpus=lambda settings: "cuda" in settings["trace"],
     suffix=".sqlite",

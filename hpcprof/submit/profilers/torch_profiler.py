@@ -80,6 +80,7 @@ TORCH = Profiler(
     check=_check,
     environment=_environment,
     afterwards=_afterwards,
+    stacks={"with_stack": "true"},
     start_up=_start_up,
     complaint=_complaint,
     # What the profiler's library logs when it starts and stops; its warnings and errors are not left out.

@@ -31,6 +31,7 @@ from hpcprof.submit.profilers import (
     SCRATCH,
     SECONDS,
     START_UP,
+    PerfEvents,
     Versioned,
     find_profiler,
 )
@@ -133,6 +134,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "profiler_command": _found(profiler.command, tools),
         "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
         "versioned_flags": [word for word in flags if isinstance(word, Versioned)],
+        "perf_flags": [word for word in flags if isinstance(word, PerfEvents)],
         "profiler_time_limit": profiler.time_limit(job.target, job.profiler_options),
         "profiler_suffix": profiler.suffix,
         "start_up": START_UP if start_up else "",

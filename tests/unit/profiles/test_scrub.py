@@ -7,6 +7,7 @@ import json
 import lzma
 import sqlite3
 import tracemalloc
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.profiles.scrub.names import Names
 from tests.data import generated_exports
+from tests.unit.profiles.readers.nsys.test_functions import stack
+from tests.unit.profiles.readers.nsys.test_functions import write as write_stacks
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -279,6 +282,26 @@ def test_no_secret_of_a_trace_is_in_the_copy_and_its_figures_are_the_same(
     assert ours == theirs
     assert read_profile(copy).origin.rank == 0
     assert read_profile(copy).origin.start_utc_ns == read_profile(trace).origin.start_utc_ns
+
+
+def test_stacks_are_left_out_with_the_paths_in_them(tmp_path: Path) -> None:
+    export = tmp_path / "rank0.sqlite"
+    with closing(write_stacks(export, [(100, 1, stack((3, 4, 12)))])) as connection:
+        connection.execute("CREATE TABLE SAMPLING_CALLCHAINS (id, symbol, module, stackDepth)")
+        connection.execute("INSERT INTO SAMPLING_CALLCHAINS VALUES (1, 7, 6, 0)")
+        connection.execute("CREATE TABLE COMPOSITE_EVENTS (id, start, globalTid)")
+        connection.execute("INSERT INTO COMPOSITE_EVENTS VALUES (1, 2, 3)")
+        connection.commit()
+    call = {"ph": "X", "cat": "python_function", "pid": 1, "tid": 2, "ts": 1, "dur": 2}
+    events = [{**call, "name": "/home/me/train.py(12): load"}, {**call, "cat": "cpu_op", "name": "aten::mm"}]
+    trace = tmp_path / "rank1.trace.json"
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    assert all(len(read_profile(path).functions) == 1 for path in (export, trace))  # type: ignore[union-attr]
+    scrub_files([export, trace], tmp_path / "shared")
+    for path in (export, trace):
+        copy = tmp_path / "shared" / path.name
+        assert b"/home/me" not in copy.read_bytes()
+        assert b"train.py" not in copy.read_bytes()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -8,7 +8,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.profilers import PROFILERS, Target
+from hpcprof.submit.profilers import PROFILERS, PerfEvents, Target, Versioned
 from hpcprof.submit.sites.files import load_site
 
 LOCAL = load_site("local")
@@ -113,6 +113,55 @@ def test_nsys_keeps_the_mpi_teams_of_a_part_of_the_ranks_to_each_rank() -> None:
 
 def test_nsys_samples_nothing_unless_asked() -> None:
     assert {"--sample=none", "--cpuctxsw=none"} <= set(nsys_flags(OURS))
+
+
+def test_stacks_of_a_program_in_python_are_samples_of_python() -> None:
+    nsys = PROFILERS["nsys"]
+    flags = nsys.flags(USERS, nsys.resolve(nsys.stacks))
+    assert {Versioned(("--python-sampling",), "true"), "--sample=none"} <= {*flags}
+    assert not [flag for flag in flags if isinstance(flag, PerfEvents)]
+
+
+def test_stacks_of_another_program_are_samples_of_the_cpu_where_the_node_permits_them() -> None:
+    nsys = PROFILERS["nsys"]
+    flags = nsys.flags(Target(None, ranks=4, in_python=False), nsys.resolve(nsys.stacks))
+    (perf,) = (flag for flag in flags if isinstance(flag, PerfEvents))
+    assert perf.permitted == ("--sample=process-tree", "--cudabacktrace=sync,memory")
+    assert perf.refused == ("--sample=none",)
+    assert not [flag for flag in flags if isinstance(flag, str) and flag.startswith("--sample")]
+
+
+@pytest.mark.parametrize(
+    ("command", "in_python"),
+    [
+        (["python3.12", "-u", "train.py"], True),
+        (["torchrun", "--nproc-per-node=4", "train.py"], True),
+        (["./train.py"], True),
+        (["./solver", "--python", "no"], False),
+    ],
+)
+def test_the_command_tells_whether_a_program_is_in_python(command: list[str], in_python: bool) -> None:
+    job = make_job(LOCAL, arguments=command, profiler="nsys", draft=True)
+    assert job.target.in_python is in_python
+
+
+@pytest.mark.parametrize(("profiler", "option"), [("torch", "with_stack"), ("nsys", "stacks")])
+def test_stacks_are_an_option_of_the_profiler_that_its_own_options_override(
+    profiler: str, option: str
+) -> None:
+    job = make_job(LOCAL, arguments=["a.out"], profiler=profiler, stacks=True, draft=True)
+    assert job.profiler_options[option] == "true"
+    given = {option: "false"}
+    job = make_job(
+        LOCAL, arguments=["a.out"], profiler=profiler, stacks=True, profiler_options=given, draft=True
+    )
+    assert job.profiler_options[option] == "false"
+
+
+@pytest.mark.parametrize("profiler", ["none", "ncu"])
+def test_stacks_of_a_profiler_that_records_none_are_refused(profiler: str) -> None:
+    with pytest.raises(UsageError, match=f"{profiler} records no call stacks; nsys and torch do"):
+        make_job(LOCAL, arguments=["a.out"], profiler=profiler, stacks=True)
 
 
 @pytest.mark.parametrize(

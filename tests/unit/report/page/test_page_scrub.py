@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.analysis.explain.explanation import Source
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import html_report
 from hpcprof.report.page.page_scrub import SAID
@@ -46,7 +47,8 @@ def contents() -> Contents:
     }
     made["kernels"] = AnalysisTable(kernels)
     # Where a range is the finding's place, it is also on the first screen.
-    found = replace(finding(13), where="load /home/ada/data/part-1")
+    source = (Source("secret-project/train.py", 12, "load_batch", 87.0),)
+    found = replace(finding(13), where="load /home/ada/data/part-1", source=source)
     return Contents(
         Run("secret-project-a6c369c0", FOLDER),
         None,
@@ -73,10 +75,12 @@ def test_a_scrubbed_page_holds_no_host_user_path_command_or_log(contents: Conten
     assert SAID in text
     assert "<path " in text and "<host 1>" in text and "gemm" in text
     assert "rank 0: exit code 1" in text
+    assert "load_batch (line 12), 87 %" in text
 
 
 def test_a_page_that_is_not_scrubbed_holds_them(contents: Contents) -> None:
     text = everything(html_report(contents))
+    assert "load_batch (secret-project/train.py:12), 87 %" in text
     assert {word for word in PRIVATE if word not in text} == set()
     assert SAID not in text
 
