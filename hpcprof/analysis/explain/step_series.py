@@ -78,7 +78,7 @@ def drift(series: StepSeries) -> Drift | None:
     every = np.arange(len(series.wall))
     line, first = _line(rows, wall), _first_of_level(wall)
     below, above = np.median(wall[:first]), np.median(wall[first:])
-    change, lines = np.where(every < rows[first], below, above), np.polyval(line, every)
+    change, lines = np.where(every < rows[first], below, above), np.polyval(line, every).astype(float)
     changes = np.abs(wall - change[rows]).sum() <= np.abs(wall - lines[rows]).sum()
     level: Floats = change if changes else lines
     low, high = float(level.min()), float(level.max())

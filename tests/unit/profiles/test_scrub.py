@@ -296,7 +296,7 @@ def test_stacks_are_left_out_with_the_paths_in_them(tmp_path: Path) -> None:
     events = [{**call, "name": "/home/me/train.py(12): load"}, {**call, "cat": "cpu_op", "name": "aten::mm"}]
     trace = tmp_path / "rank1.trace.json"
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    assert all(len(read_profile(path).functions) == 1 for path in (export, trace))  # type: ignore[union-attr]
+    assert all(len(read_profile(path).functions) == 1 for path in (export, trace))
     scrub_files([export, trace], tmp_path / "shared")
     for path in (export, trace):
         copy = tmp_path / "shared" / path.name

@@ -220,8 +220,8 @@ def test_bytes_that_are_no_utf8_spoil_only_their_name(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_stream, "_CHUNK", 1 << 17)
     # Of these, none is kept.
-    frames = ",".join([json.dumps(event(f"file.py({i}): f", cat="python_function")) for i in range(1000)])
-    path = write(tmp_path, '{"traceEvents": [' + ",".join([frames] * 80) + "," + json.dumps(event()) + "]}")
+    others = ",".join([json.dumps(event(f"file.py({i}): f", cat="overhead")) for i in range(1000)])
+    path = write(tmp_path, '{"traceEvents": [' + ",".join([others] * 100) + "," + json.dumps(event()) + "]}")
     read(path)
     tracemalloc.start()
     assert len(read(path).kernels) == 1
