@@ -48,6 +48,9 @@ _WINDOW = 3
 _CORRELATIONS = (0.0, 0.5, 0.8)
 """How much neighbouring runs resemble each other: one of these, which are as probable beforehand."""
 
+_LAST = 3
+"""The last level has at least so many values."""
+
 _APART = 2
 _LEAST_NOISE = 1e-4
 """Runs differ by at least this, as a logarithm; else equal values would make any other value a change."""
@@ -76,9 +79,9 @@ class ChangePoint:
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
     """Return the changes of the level of a series of positive values, in their order.
 
-    Values that are far off are no change of the level before there are four of them, or two that agree at the
-    end of the series, where a change has to be noticed soon (three if values were far off before). The last
-    value alone is never a change.
+    Values that are far off are no change of the level before there are four of them, or three that agree at
+    the end of the series, where a change has to be noticed soon. Fewer last values are never a change: one
+    who looks after each run would often see some that are off by chance.
     """
     series = np.asarray(values, float)[-MOST_VALUES:]
     skipped = len(values) - len(series)
@@ -119,8 +122,7 @@ def _posterior(likelihood: Floats) -> tuple[Floats, float]:
     """Return the probability of a change before each value, and the log evidence of the likelihoods."""
     stay, change = np.log1p(-_PER_VALUE), np.log(_PER_VALUE)
     n = len(likelihood) - 1
-    # A single last value may be an outlier.
-    likelihood[n - 1, n] = -np.inf
+    likelihood[n - _LAST + 1 :, n] = -np.inf
     lengths = np.arange(n + 1)
     # ahead[t]: the values before t, if a segment ends there; behind[t]: those from t on.
     ahead, behind = np.zeros(n + 1), np.zeros(n + 1)
@@ -148,11 +150,9 @@ def _pulled_in(series: Floats, noise: float) -> Floats:
     padded = np.pad(series, _WINDOW, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1)
     middle = np.median(windows, axis=1)
-    # At the ends, reflected values would count twice. A new level has begun if the last two values agree, or
-    # three where single values are off now and then.
+    # At the ends, reflected values would count twice. A new level has begun if the last values agree.
     middle[:2] = np.median(series[: _WINDOW + 2])
-    before = np.abs(series - middle)[:-_WINDOW]
-    last = series[-3:] if (before > _IGNORED * noise).any() else series[-2:]
+    last = series[-_LAST:]
     agree = np.ptp(last) <= _OUTLYING * 2**0.5 * noise
     middle[-2:] = np.mean(last) if agree else np.median(series[-_WINDOW - 2 :])
     off = series - middle
