@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -30,8 +31,9 @@ class StoredStepRanges:
         """Return the name of the range that is the step of a rank; empty if it has none."""
         return next((row["range"] for row in self.rows.get(rank, ()) if row["chosen"]), "")
 
+    @cached_property
     def named(self) -> str:
-        """Return the name that a user gave when the run was collected; empty if none did."""
+        """The name that a user gave when the run was collected; empty if none did."""
         rows = (row for of_rank in self.rows.values() for row in of_rank)
         return next((row["range"] for row in rows if row["chosen"] and row["source"] == _NAMED), "")
 
@@ -39,7 +41,7 @@ class StoredStepRanges:
         """Return what was chosen for a rank."""
         from hpcprof.profiles.timeline import StepRange
 
-        return StepRange(self.chosen(rank), named=bool(self.named()))
+        return StepRange(self.chosen(rank), named=bool(self.named))
 
     def agreed(self) -> dict[int, str]:
         """Return the name of the range that should be the step of each rank.
@@ -59,7 +61,7 @@ class StoredStepRanges:
 
     def differing(self) -> dict[int, str]:
         """Return, by rank, the name of the range that should be the step and is not."""
-        if self.named():
+        if self.named:
             return {}
         return {rank: name for rank, name in self.agreed().items() if name != self.chosen(rank)}
 
@@ -88,7 +90,7 @@ def wanted_step_range(given: str | None, stored: StoredStepRanges) -> StepRange 
 
     What a user once gave holds until another range, or ``auto``, is given.
     """
-    name = "" if given == AUTO else given or stored.named()
+    name = "" if given == AUTO else given or stored.named
     if not name:
         return None
     from hpcprof.profiles.timeline import StepRange
@@ -101,7 +103,7 @@ def is_current(given: str | None, stored: StoredStepRanges, rank: int) -> bool:
     if given is None or rank not in stored.rows:
         return True
     if given == AUTO:
-        return not stored.named()
+        return not stored.named
     from hpcprof.analysis.steps.range_names import with_counter
 
     return stored.chosen(rank) in (given, with_counter(given))
