@@ -1,4 +1,4 @@
-"""Leads from the findings of a run to what is to blame: figures in words, and functions of the source."""
+"""Leads from the findings of a run to what is to blame: figures in words, functions, and slices."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pandas as pd
 
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import Explanation, Finding
+from hpcprof.analysis.explain.slices import culprit_of
 from hpcprof.analysis.explain.sources import MOST_RANKS, sources_of
 from hpcprof.profiles.timeline import Timeline
 
@@ -18,7 +19,7 @@ def with_culprits(
     tables: Mapping[str, pd.DataFrame],
     timelines: Mapping[int, Timeline],
 ) -> Explanation:
-    """Return an explanation whose findings say in words what shows them, and where in the source they are.
+    """Return an explanation whose findings lead to what shows them: in words, in source and timeline.
 
     Parameters
     ----------
@@ -37,6 +38,7 @@ def with_culprits(
             finding,
             evidence_text=tuple(in_words(tables, one) for one in finding.evidence),
             source=sources_of(finding.cause, where, ranks, timelines),
+            culprit=culprit_of(finding.cause, where, ranks, timelines),
             alternatives=tuple(map(led, finding.alternatives)),
         )
 

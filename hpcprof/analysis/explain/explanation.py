@@ -111,6 +111,20 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Culprit:
+    """A slice of the timeline: a range, a call or an operation of a rank, by its name.
+
+    It begins ``offset_ns`` after the wall time of the step, negative before it, on the rank's own clock.
+    """
+
+    rank: int
+    step: int
+    name: str
+    offset_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True)
 class Finding:
     """A cause, what it costs and what to do.
 
@@ -135,6 +149,8 @@ class Finding:
         The evidence in words, a sentence for each figure.
     source : tuple of Source or None
         The functions that take most of the host work; None without stacks, or if it is no host work.
+    culprit : Culprit or None
+        The longest slice of the timeline that shows it; None where no single slice does.
     cost_ns : int or None
         For a hidden cost, the host time per step that hides behind the GPU.
     steps : tuple of int
@@ -161,6 +177,7 @@ class Finding:
     alternatives: tuple[Finding, ...] = ()
     source: tuple[Source, ...] | None = None
     kind: int | None = None
+    culprit: Culprit | None = None
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,8 @@ class Removals:
         gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
         launches = np.zeros(len(self.graph.places) + 1, bool)
         launches[work.place[work.category != Category.MEM]] = True
-        return self._long(gap) | ((calls.place != NONE) & ~launches[calls.place] & (gap > 0))
+        found: Mask = self._long(gap) | ((calls.place != NONE) & ~launches[calls.place] & (gap > 0))
+        return found
 
     @cached_property
     def long_call(self) -> Mask:

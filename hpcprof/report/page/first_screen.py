@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 
-from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Explanation, Finding
+from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Culprit, Explanation, Finding
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import format_ns
 from hpcprof.report.account import Account, account_title, accounts_of_steps, share
@@ -75,6 +75,8 @@ class Card:
         The functions that take most of the host work.
     rank, step : int or None
         Where it costs the most.
+    culprit : Culprit or None
+        What to select there.
     """
 
     title: str
@@ -87,6 +89,7 @@ class Card:
     sources: list[str]
     rank: int | None
     step: int | None
+    culprit: Culprit | None
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,9 @@ def _card(
     finding: Finding, explanation: Explanation, contents: Contents, places: Collection[tuple[int, int]]
 ) -> Card:
     where = located(finding, explanation).removeprefix(":").strip()
-    rank, step = costliest(finding, contents, places)
+    culprit = finding.culprit
+    shown = culprit is not None and (not places or (culprit.rank, culprit.step) in places)
+    rank, step = (culprit.rank, culprit.step) if culprit and shown else costliest(finding, contents, places)
     meaning = MEANINGS[finding.cause]
     return Card(
         title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
@@ -188,6 +193,7 @@ def _card(
         sources=[written_source(one) for one in finding.source or ()],
         rank=rank,
         step=step,
+        culprit=finding.culprit if shown else None,
     )
 
 

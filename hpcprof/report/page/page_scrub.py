@@ -60,7 +60,7 @@ def _without_files(explanation: Explanation | None) -> Explanation | None:
 
     def cleaned(finding: Finding) -> Finding:
         sources = finding.source and tuple(replace(one, file=None) for one in finding.source)
-        return replace(finding, source=sources)
+        return replace(finding, source=sources, alternatives=tuple(map(cleaned, finding.alternatives)))
 
     return replace(
         explanation,

@@ -45,6 +45,7 @@ def test_json_has_the_keys_of_the_contract() -> None:
             "alternatives": [],
             "source": None,
             "kind": None,
+            "culprit": None,
         }
     ]
     assert found["hidden"][0]["cost_ns"] == 20 * MS

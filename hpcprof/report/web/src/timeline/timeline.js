@@ -1,6 +1,7 @@
 // A timeline of ranks: what each of them did, when, on one clock. What it needs to know comes from a source
 // (source.js). It shows ranks and steps that others name by the event `hpcprof:show`, with a detail of
-// {rank, step} or {rank, start_ns, end_ns}.
+// {rank, step}, where `slice` may name one by {name, offset from the start of the step, duration}, or of
+// {rank, start_ns, end_ns}.
 import { isPrinting, widthIn } from "../theme.js";
 import { count, duration } from "../units.js";
 import { Controls } from "./controls.js";
@@ -18,6 +19,9 @@ const OPEN_RANKS = 4;
 const NEAR_PIXELS = 4;
 const AHEAD = 1;
 const FINER = 4;
+const AROUND = 20;
+const SAME_SHARE = 0.05;
+const SAME_NS = 20_000;
 const MOST_ON_PAPER = 8000;
 
 /** A timeline in an element. */
@@ -41,6 +45,7 @@ export class Timeline {
     this.area = null;
     this.links = [];
     this.found = null;
+    this.wanted = null;
     this.asked = null;
     element.timeline = this;
     /** Resolves when the first slices are drawn. */
@@ -197,7 +202,27 @@ export class Timeline {
     const kinds = new Set([...this.models.values()].flatMap(({ slices }) => [...new Set(slices.kind)]));
     this.legend.replaceChildren(legend(kinds));
     if (this.found) this.search(this.found.text);
+    if (this.wanted) this.#selectWanted();
     this.invalidate();
+  }
+
+  /** Selects the slice that `show` was asked for as soon as the source has sent it; else the time that it takes. */
+  #selectWanted() {
+    const { rank, name, start, end } = this.wanted;
+    const apart = ({ slices }, row) => Math.max(Math.abs(slices.start[row] - start), Math.abs(slices.end[row] - end));
+    let nearest = null;
+    for (const model of this.models.values()) {
+      if (model.slices.rank !== rank) continue;
+      const number = model.slices.strings.indexOf(name);
+      model.slices.name.forEach((one, row) => {
+        if (one === number && (!nearest || apart(model, row) < apart(nearest.model, nearest.row))) nearest = { model, row };
+      });
+    }
+    // Clocks are aligned piece by piece, so that a distance from the start of the step changes a little.
+    if (nearest && apart(nearest.model, nearest.row) <= Math.max(SAME_NS, SAME_SHARE * (end - start))) {
+      this.wanted = null;
+      this.select({ rank, track: nearest.model.slices.track, row: nearest.row }, true);
+    } else this.selectArea(start, end);
   }
 
   /** Finds the selected slice among new ones; coarser ones may lack it. */
@@ -361,7 +386,8 @@ export class Timeline {
   }
 
   /** Shows a rank and step, or an extent of time, and scrolls there. */
-  show({ rank = null, step = null, start_ns: start = null, end_ns: end = null }) {
+  show({ rank = null, step = null, slice = null, start_ns: start = null, end_ns: end = null }) {
+    this.wanted = null;
     const of = rank === null ? this.overview.ranks[0] : this.rank(rank);
     this.element.scrollIntoView({ block: "start" });
     if (!of) {
@@ -374,6 +400,12 @@ export class Timeline {
     if (start !== null && end !== null) {
       this.view.frame(start, end);
       this.selectArea(start, end);
+    } else if (own && slice) {
+      const begin = own.start + slice.offset;
+      this.wanted = { rank: of.rank, name: slice.name, start: begin, end: begin + slice.duration };
+      const room = Math.min(AROUND * slice.duration, Math.max(own.end - own.start - slice.duration, 0)) / 2;
+      this.view.frame(begin - room, begin + slice.duration + room);
+      this.#selectWanted();
     } else if (own) this.view.frame(own.start, own.end);
     else if (step !== null) this.panel.say(`Step ${step} is not in this page. hpcprof serve shows all steps.`);
     this.invalidate();
