@@ -17,6 +17,7 @@ from hpcprof.report.page.timeline_data import column, differences
 from hpcprof.report.page.timeline_links import links_of
 from hpcprof.report.page.timeline_tracks import (
     NONE,
+    ON_GPU,
     RankTracks,
     Slices,
     Track,
@@ -91,7 +92,12 @@ class Parts:
                 self._size -= self._parts.popitem(last=False)[1].size
 
 
-def part_of(timeline: Timeline, to_zero: Callable[[Ints], Ints], window: tuple[int, int] | None) -> Part:
+def part_of(
+    timeline: Timeline,
+    to_zero: Callable[[Ints], Ints],
+    window: tuple[int, int] | None,
+    projects: bool = False,
+) -> Part:
     """Return the part that a timeline is.
 
     Parameters
@@ -101,8 +107,10 @@ def part_of(timeline: Timeline, to_zero: Callable[[Ints], Ints], window: tuple[i
         Puts time stamps of the profile on the clock of the slices.
     window : tuple of int, or None
         On that clock: only the slices that begin in it are kept. None keeps all.
+    projects : bool
+        Whether the timeline is whole, so that ranges are also drawn where their work is on the GPU.
     """
-    found = rank_tracks(timeline)
+    found = rank_tracks(timeline, projects)
     tracks = []
     for track in found.tracks:
         own = replace(track.slices, start=to_zero(track.slices.start), end=to_zero(track.slices.end))
@@ -184,7 +192,7 @@ def described_tracks(parts: Sequence[Part]) -> list[dict[str, Any]]:
         count: dict[tuple[TrackKind, str], int] = {}
         for track in part.tracks.tracks:
             label = track.label
-            if track.kind in (TrackKind.RANGES, TrackKind.CALLS) and len(parts) > 1:
+            if track.kind in (TrackKind.RANGES, TrackKind.CALLS) and label != ON_GPU and len(parts) > 1:
                 general = label.partition(",")[0]
                 count[track.kind, general] = count.get((track.kind, general), 0) + 1
                 label = f"{general}, thread {count[track.kind, general]}"

@@ -230,7 +230,10 @@ class RunTiles:
         self._keep(rank)
         timeline: Timeline = self._windows.read(rank, stamps[0], stamps[1] + 1)
         part = part_of(
-            timeline, lambda s: self._clocks.to_common(rank, s) - extent.zero, window if own else None
+            timeline,
+            lambda s: self._clocks.to_common(rank, s) - extent.zero,
+            window if own else None,
+            projects=self._parts_level == 0,
         )
         del timeline
         return_freed_memory()

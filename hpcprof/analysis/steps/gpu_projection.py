@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends, by_time
 from hpcprof.profiles.columns.unique import distinct, rows_by_key
-from hpcprof.profiles.timeline import ApiCalls, Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
@@ -133,6 +133,13 @@ def project(timeline: Timeline, ranges: Ranges) -> tuple[Ints, Ints, NDArray[np.
     projection = in_process(ranges, launches(timeline))
     found = projection.launches > 0
     return np.where(found, projection.start, 0), np.where(found, projection.end, 0), found
+
+
+def ranges_on_gpu(timeline: Timeline) -> Ranges:
+    """Return the program's own ranges that have work on the GPU, with their extents there (`project`)."""
+    own = timeline.ranges.take((timeline.ranges.domain == NO_NAME) & (timeline.ranges.one_thread == 1))
+    start, end, found = project(timeline, own)
+    return replace(own, start=start, end=end).take(found)
 
 
 def _counted(chosen: NDArray[np.bool_]) -> Ints:

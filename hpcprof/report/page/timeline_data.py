@@ -232,7 +232,7 @@ def _rank(
         If the rank cannot be read.
     """
     timelines = [reader.read_steps(rank, first, last) for first, last in spans([w.step for w in windows])]
-    tracks = joined([rank_tracks(timeline) for timeline in timelines])
+    tracks = joined([rank_tracks(timeline, len(timelines) == 1) for timeline in timelines])
     pixel_ns = max(window.end - window.start for window in windows) // _PIXELS
     return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), communication, pixel_ns)
 

@@ -13,6 +13,7 @@ from enum import Enum, IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.units import format_bytes
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
@@ -33,6 +34,9 @@ from hpcprof.profiles.waiting_calls import host_waits
 
 NONE = -1
 """Stands for no launch, no collective and no name."""
+
+ON_GPU = "Ranges on the GPU"
+"""The track of ranges where their work is on the GPU."""
 
 _LEVELS = 64
 """A track has no more levels; whatever overlaps even more is drawn on the last one."""
@@ -118,17 +122,20 @@ class _Placed(Table):
     category: Ints
 
 
-def rank_tracks(timeline: Timeline) -> RankTracks:
+def rank_tracks(timeline: Timeline, projects: bool = False) -> RankTracks:
     """Return the tracks of a rank: ranges by thread, communication and other work by stream, calls by thread.
 
     Parameters
     ----------
     timeline : Timeline
         All of a profile, or what of it overlaps a window.
+    projects : bool
+        Whether ranges are also drawn where their work is on the GPU; a window may lack some of that work.
     """
     shapes, infos = _infos(timeline)
     tracks = [
         *_range_tracks(timeline),
+        *(_projected_tracks(timeline) if projects else ()),
         *_gpu_tracks(timeline, shapes),
         *_call_tracks(timeline),
     ]
@@ -219,6 +226,13 @@ def _range_tracks(timeline: Timeline) -> Iterator[Track]:
     host = timeline.host_collectives
     if len(host):
         yield _track(TrackKind.COMMUNICATION, "Communication on the host", host, SliceKind.COMMUNICATION)
+
+
+def _projected_tracks(timeline: Timeline) -> Iterator[Track]:
+    """Yield the ranges where the work is on the GPU that any thread launched in them."""
+    projected = ranges_on_gpu(timeline)
+    if len(projected):
+        yield _track(TrackKind.RANGES, ON_GPU, projected, SliceKind.RANGE)
 
 
 def _call_tracks(timeline: Timeline) -> Iterator[Track]:

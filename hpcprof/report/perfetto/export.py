@@ -117,9 +117,8 @@ class _Source:
     def packets(self, rank: int, timeline: Timeline, steps: tuple[int, int] | None) -> Iterator[bytes]:
         """Yield the packets of a rank."""
         own = self._steps(rank, steps)
-        yield from rank_packets(
-            rank, timeline, own, self._communication.of_rank(rank), partial(self._in_trace, rank)
-        )
+        matched, in_trace = self._communication.of_rank(rank), partial(self._in_trace, rank)
+        yield from rank_packets(rank, timeline, own, matched, in_trace, whole=steps is None)
 
     def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:
         found = self._windows.steps(rank)

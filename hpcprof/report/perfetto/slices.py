@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
@@ -26,7 +27,10 @@ from hpcprof.report.perfetto.encoding import Encoded, join, nested, nothing, var
 
 _ANNOTATION, _NAME_IID, _UNSIGNED, _TEXT_IID = 4, 1, 3, 17
 
-CATEGORIES = ("step", "kernel", "memory", "graph", "wait", "annotation", "api", "operator", "module", "range")
+CATEGORIES = (
+    *("step", "kernel", "memory", "graph", "wait", "annotation", "api", "operator", "module", "range"),
+    "projection",
+)
 """The categories of slices."""
 
 NOTES = ("grid", "block", "bytes", "shapes", "types")
@@ -116,8 +120,8 @@ def on_one_thread(ranges: Ranges) -> NDArray[np.bool_]:
     return drawn
 
 
-def add_timeline(slices: Slices, timeline: Timeline, shift: Shift) -> Firsts:
-    """Add all events of a timeline."""
+def add_timeline(slices: Slices, timeline: Timeline, shift: Shift, whole: bool) -> Firsts:
+    """Add all events of a timeline; of a ``whole`` one also its ranges where their work is on the GPU."""
     names = slices.names.numbers([*timeline.strings.tolist(), "(no name)"])
 
     def add(category: str, table: _Rows, tracks: Mapping[str, Ints], notes: Encoded | None = None) -> int:
@@ -139,6 +143,9 @@ def add_timeline(slices: Slices, timeline: Timeline, shift: Shift) -> Firsts:
     add("module", timeline.modules, _threads(timeline.modules))
     operators = add("operator", timeline.operators, _threads(timeline.operators), _inputs(slices, timeline))
     calls = add("api", timeline.calls, _threads(timeline.calls))
+    projected = ranges_on_gpu(timeline) if whole else Ranges.empty()
+    rows = {"ranges on the GPU": np.arange(len(projected))} if len(projected) else {}
+    add("projection", projected, rows)
     free = ranges.take(~own)
     tracks = {"ranges across threads": np.arange(len(free))} if len(free) else {}
     return Firsts(work, calls, operators, add("range", free, tracks))

@@ -65,14 +65,22 @@ def clock_packet(utc_ns: int) -> bytes:
 
 
 def rank_packets(
-    rank: int, timeline: Timeline, steps: RankSteps, matched: RankCommunication, shift: Shift
+    rank: int,
+    timeline: Timeline,
+    steps: RankSteps,
+    matched: RankCommunication,
+    shift: Shift,
+    whole: bool = True,
 ) -> Iterator[bytes]:
-    """Yield the packets of a rank; ``shift`` gives its time stamps as those of the trace."""
+    """Yield the packets of a rank; ``shift`` gives its time stamps as those of the trace.
+
+    Of a ``whole`` timeline, ranges are also drawn where their work is on the GPU.
+    """
     slices = Slices()
     numbers = slices.names.numbers([f"step {number}" for number in steps.number.tolist()])
     rows = {"steps": np.arange(len(numbers))} if len(numbers) else {}
     slices.add("step", shift(steps.start), shift(steps.end), numbers, None, rows)
-    firsts = add_timeline(slices, timeline, shift)
+    firsts = add_timeline(slices, timeline, shift, whole)
     counters = {name: (shift(time), value) for name, time, value in _counters(timeline)}
     tracks = _Tracks(rank)
     lanes = [

@@ -68,7 +68,9 @@ def slices(tile: dict[str, Any]) -> set[tuple[str, int, int, int, str]]:
     return found
 
 
-def whole(folder: Path, tiles: Tiles, rank: int) -> set[tuple[str, int, int, int, str]]:
+def whole(
+    folder: Path, tiles: Tiles, rank: int, projects: bool = False
+) -> set[tuple[str, int, int, int, str]]:
     """Return the slices of a profile on the common clock."""
     (path,) = [p for p in (folder / "profiles").iterdir() if read_profile(p).origin.rank == rank]
     timeline = read_profile(path)
@@ -76,7 +78,7 @@ def whole(folder: Path, tiles: Tiles, rank: int) -> set[tuple[str, int, int, int
     run_tiles = tiles.of(Run(RUN, folder / "profiles"))
     clocks = run_communication(Run(RUN, folder / "profiles"), tiles._store).clocks
     found = set()
-    for track in rank_tracks(timeline).tracks:
+    for track in rank_tracks(timeline, projects).tracks:
         own = track.slices
         start = clocks.to_common(rank, own.start) - run_tiles._extent.zero
         end = clocks.to_common(rank, own.end) - run_tiles._extent.zero
@@ -110,7 +112,7 @@ def test_the_tiles_of_a_level_hold_every_slice_once(
     monkeypatch.setattr(module, "_PIXELS", 1 << 40)  # nothing is merged
     tiles = Tiles(usual._store, TileCache(tmp_path))
     run_tiles = tiles.of(Run(RUN, folder / "profiles"))
-    expected = whole(folder, tiles, 2)
+    expected = whole(folder, tiles, 2, projects=run_tiles._parts_level == 0)
     end = run_tiles._extent.length
     inside = {one for one in expected if one[1] < end and one[1] + one[2] > 0}
     for level in (0, 3):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hpcprof.profiles.readers.kineto import reader as torch_trace
 from hpcprof.report.page.timeline_tracks import (
     NONE,
+    ON_GPU,
     RankTracks,
     SliceKind,
     Track,
@@ -51,6 +52,16 @@ def test_ranges_of_a_thread_are_nested_by_depth() -> None:
     assert track.label == "Ranges, thread 7"
     assert track.slices.start.tolist() == [0, 0, 10, 50]
     assert track.slices.depth.tolist() == [0, 1, 2, 1]
+
+
+def test_ranges_are_also_drawn_where_their_work_is_on_the_gpu_if_all_of_it_is_there() -> None:
+    work = [(60, 70, COMP, 5), (75, 90, COMP, 8), (95, 99, COMP, 45)]
+    one = timeline(work, ranges=[(0, 20, "forward", 0), (40, 50, "backward", 0), (52, 54, "empty", 0)])
+    (track,) = (track for track in rank_tracks(one, projects=True).tracks if track.label == ON_GPU)
+    assert track.slices.start.tolist() == [60, 95]
+    assert track.slices.end.tolist() == [90, 99]
+    assert one.names(track.slices.name) == ["forward", "backward"]
+    assert ON_GPU not in [label for _, label in labels(rank_tracks(one))]
 
 
 def test_a_call_and_the_work_that_it_launched_share_a_number() -> None:

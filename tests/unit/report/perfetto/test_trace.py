@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Ints, Timeline
@@ -38,6 +39,9 @@ TABLES = {
     "module": "modules",
     "range": "ranges",
 }
+
+
+OTHERS = ("wait", "annotation", "projection")
 
 
 def _shift(stamps: Ints) -> Ints:
@@ -80,9 +84,12 @@ def test_every_event_is_a_slice_with_its_name_and_times(timeline: Timeline, trac
     steps = _steps(timeline)
     for number, start, end in zip(steps.number, steps.start, steps.end, strict=True):
         expected["step", f"step {number}", int(start) + BEGIN, int(end) + BEGIN] += 1
-    found = Counter(one.key() for one in trace.slices if one.category not in ("wait", "annotation"))
+    found = Counter(one.key() for one in trace.slices if one.category not in OTHERS)
     assert found == expected
-    assert len(trace.slices) - found.total() == len(timeline.gpu_marks)
+    projected = ranges_on_gpu(timeline)
+    assert len(trace.slices) - found.total() == len(timeline.gpu_marks) + len(projected)
+    drawn = sorted(one.start for one in trace.slices if one.category == "projection")
+    assert drawn == sorted(_shift(projected.start).tolist())
     assert {one.process for one in trace.slices} <= {"rank 5"}
 
 
